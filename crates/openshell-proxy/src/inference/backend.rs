@@ -156,7 +156,9 @@ fn rewritten(route: &Route, body: Bytes) -> Result<Bytes, Refusal> {
     {
         return Err(Refusal::because(
             ReasonCode::BadRequest,
-            format!("`{key}` in the body has the provider fetch or run something, and the route has `tools: local`"),
+            format!(
+                "the body has {key}, by which the provider may fetch or run something, and the route has `tools: local`"
+            ),
         ));
     }
     model::with_model(body, &route.model).map_err(|error| match error {

@@ -1,6 +1,7 @@
 //! What a request has a provider do by itself: tools that run there, servers that it calls, documents that it fetches. A workload reaches
 //! hosts through them that its policy does not permit.
 
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// Keys of a request that begin such work.
@@ -35,21 +36,87 @@ const OF_TOOLS: [&str; 9] = [
 #[must_use]
 pub fn of_provider(body: &[u8]) -> Option<String> {
     let Ok(Value::Object(request)) = serde_json::from_slice(body) else { return None };
-    let is_named = |key: &&&str| request.get(**key).is_some_and(|value| !value.is_null());
+    // Of a repeated key another parser may take the other value.
+    if serde_json::from_slice::<Unrepeated>(body).is_err() {
+        return Some("a repeated key".to_owned());
+    }
+    let is_named = |key: &&&str| value_of(&request, key).is_some_and(|value| !value.is_null());
     if let Some(key) = KEYS.iter().find(is_named) {
         return Some((*key).to_owned());
     }
-    let tools = request.get("tools").and_then(Value::as_array).into_iter().flatten();
+    let tools = value_of(&request, "tools").and_then(Value::as_array).into_iter().flatten();
     if tools.filter_map(Value::as_object).any(|tool| !is_local(tool)) {
         return Some("tools".to_owned());
     }
     // What a client sends for input is text, or a list of parts.
-    let input = request.get("input").filter(|input| input.is_array()).and_then(fetched);
+    let input = value_of(&request, "input").filter(|input| input.is_array()).and_then(fetched);
     input.or_else(|| fetched_in(&request)).map(str::to_owned)
 }
 
+/// Any JSON none of whose objects repeats a key, in any case.
+struct Unrepeated;
+
+impl<'de> serde::Deserialize<'de> for Unrepeated {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unrepeated {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self, A::Error> {
+        let mut keys = std::collections::HashSet::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            if !keys.insert(key.to_ascii_lowercase()) {
+                return Err(A::Error::custom("a repeated key"));
+            }
+            entries.next_value::<Self>()?;
+        }
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+}
+
+/// Returns the value of `key`, which some parsers take in any case.
+fn value_of<'o>(object: &'o Map<String, Value>, key: &str) -> Option<&'o Value> {
+    object.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value)
+}
+
 fn is_local(tool: &Map<String, Value>) -> bool {
-    match tool.get("type") {
+    match value_of(tool, "type") {
         Some(kind) => kind.as_str().is_some_and(|kind| LOCAL_TOOLS.contains(&kind)),
         None if tool.contains_key("name") => true,
         None => tool.keys().all(|key| LOCAL_LISTS.contains(&key.as_str())),
@@ -66,12 +133,12 @@ fn fetched(value: &Value) -> Option<&'static str> {
 }
 
 fn fetched_in(object: &Map<String, Value>) -> Option<&'static str> {
-    let is_source = object.get("type").and_then(Value::as_str) == Some("url");
-    if is_source && ADDRESSES.iter().any(|key| object.get(*key).is_some_and(is_remote)) {
+    let is_source = value_of(object, "type").and_then(Value::as_str) == Some("url");
+    if is_source && ADDRESSES.iter().any(|key| value_of(object, key).is_some_and(is_remote)) {
         return Some("source");
     }
     let is_reference = |key: &&&str| {
-        object.get(**key).is_some_and(|value| {
+        value_of(object, key).is_some_and(|value| {
             is_remote(value) || ADDRESSES.iter().any(|address| value.get(*address).is_some_and(is_remote))
         })
     };
@@ -103,7 +170,11 @@ mod tests {
             ),
             (r#"{"mcp_servers":null,"tools":[]}"#, None),
             (r#"[1]"#, None),
+            (r#"{"tools":[{"type":"web_search"}],"Tools":[]}"#, Some("a repeated key")),
+            (r#"{"input":[{"image_url":"https://a.test","image_url":"data:,"}]}"#, Some("a repeated key")),
+            (r#"{"a":[1,-1,1.5,null,true,"x",{"b":{}}]}"#, None),
             (r#"{"mcp_servers":[{"url":"https://a.test"}]}"#, Some("mcp_servers")),
+            (r#"{"Tools":[{"Type":"web_search"}]}"#, Some("tools")),
             (r#"{"web_search_options":{}}"#, Some("web_search_options")),
             (r#"{"tools":[{"type":"web_search_20250305","name":"web_search"}]}"#, Some("tools")),
             (r#"{"tools":[{"type":"mcp","server_url":"https://a.test"}]}"#, Some("tools")),

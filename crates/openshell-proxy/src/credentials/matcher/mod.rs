@@ -170,7 +170,9 @@ impl Progress {
                 let begin = end - (pattern.length + self.longer_since(begun)).cast_signed();
                 // A part that was sent on can no longer be masked.
                 let place = usize::try_from(begin).unwrap_or(0)..usize::try_from(end).unwrap_or(0);
-                pattern.owners.iter().for_each(|owner| found(*owner, place.clone()));
+                for owner in &pattern.owners {
+                    found(*owner, place.clone());
+                }
             }
         }
         self.decoded += bytes.len() as u64;

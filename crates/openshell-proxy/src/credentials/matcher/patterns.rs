@@ -116,8 +116,9 @@ impl Patterns {
             node.pattern = next;
             self.patterns.push(Pattern { length: text.len(), owners: Vec::new() });
         }
-        let pattern = self.patterns.get_mut(node.pattern - 1);
-        pattern.into_iter().for_each(|pattern| pattern.owners.push(owner));
+        if let Some(pattern) = self.patterns.get_mut(node.pattern - 1) {
+            pattern.owners.push(owner);
+        }
     }
 
     /// Adds a node below `state`.
@@ -143,11 +144,15 @@ impl Patterns {
         while let Some(state) = waiting.pop_front() {
             let node = self.node(state);
             let ends = if node.pattern > 0 { state } else { self.node(node.suffix).ends };
-            self.nodes.get_mut(state as usize).into_iter().for_each(|node| node.ends = ends);
+            if let Some(node) = self.nodes.get_mut(state as usize) {
+                node.ends = ends;
+            }
             let mut child = node.child;
             while child != ROOT {
                 let suffix = self.step(node.suffix, self.byte(child));
-                self.nodes.get_mut(child as usize).into_iter().for_each(|child| child.suffix = suffix);
+                if let Some(child) = self.nodes.get_mut(child as usize) {
+                    child.suffix = suffix;
+                }
                 waiting.push_back(child);
                 child = self.node(child).sibling;
             }
