@@ -134,17 +134,19 @@ fn fetched(value: &Value) -> Option<&'static str> {
 
 fn fetched_in(object: &Map<String, Value>) -> Option<&'static str> {
     let is_source = value_of(object, "type").and_then(Value::as_str) == Some("url");
-    if is_source && ADDRESSES.iter().any(|key| value_of(object, key).is_some_and(is_remote)) {
+    if is_source && has_address(object) {
         return Some("source");
     }
     let is_reference = |key: &&&str| {
-        value_of(object, key).is_some_and(|value| {
-            is_remote(value) || ADDRESSES.iter().any(|address| value.get(*address).is_some_and(is_remote))
-        })
+        value_of(object, key).is_some_and(|value| is_remote(value) || value.as_object().is_some_and(has_address))
     };
     let reference = REFERENCES.iter().find(is_reference).copied();
     let others = || object.iter().filter(|(key, _)| !OF_TOOLS.contains(&key.as_str()));
     reference.or_else(|| others().find_map(|(_, value)| fetched(value)))
+}
+
+fn has_address(object: &Map<String, Value>) -> bool {
+    ADDRESSES.iter().any(|key| value_of(object, key).is_some_and(is_remote))
 }
 
 /// Returns true for an address of something that is not in the request itself.
@@ -175,6 +177,7 @@ mod tests {
             (r#"{"a":[1,-1,1.5,null,true,"x",{"b":{}}]}"#, None),
             (r#"{"mcp_servers":[{"url":"https://a.test"}]}"#, Some("mcp_servers")),
             (r#"{"Tools":[{"Type":"web_search"}]}"#, Some("tools")),
+            (r#"{"messages":[{"content":[{"Image_URL":{"URL":"https://a.test"}}]}]}"#, Some("image_url")),
             (r#"{"web_search_options":{}}"#, Some("web_search_options")),
             (r#"{"tools":[{"type":"web_search_20250305","name":"web_search"}]}"#, Some("tools")),
             (r#"{"tools":[{"type":"mcp","server_url":"https://a.test"}]}"#, Some("tools")),
