@@ -1,19 +1,23 @@
 //! Unix sockets for clients outside of the sandbox.
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use openshell_supervisor::trusted_symlinks::place_to_make;
+use openshell_supervisor::own_folder::OwnFolder;
 use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// A socket at a path, removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct BoundSocket {
     listener: UnixListener,
+    /// The path in the folder as that is reached.
     path: PathBuf,
+    _folder: OwnFolder,
     /// Device and inode of what is to be removed.
     identity: (u64, u64),
 }
@@ -35,35 +39,29 @@ impl BoundSocket {
     /// The socket cannot be made there, or others could put another one in its place.
     pub(crate) fn bind(path: &Path) -> anyhow::Result<Self> {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { bail!("it names no file") };
-        let folder = &place_to_make(folder)?;
-        let path = &folder.join(name);
-        if !folder.exists() {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(folder)
-                .context("its folder cannot be made")?;
-        }
-        let data = std::fs::metadata(folder).context("its folder cannot be looked at")?;
+        let folder = OwnFolder::make(folder, 0o700).context("its folder cannot be made")?;
+        let path = folder.reached().join(name);
+        let data = std::fs::metadata(folder.reached()).context("its folder cannot be looked at")?;
         let own = rustix::process::geteuid().as_raw();
         if data.uid() != own && data.uid() != 0 || data.mode() & 0o022 != 0 && data.mode() & 0o1000 == 0 {
             bail!("others may write to its folder");
         }
-        match std::fs::symlink_metadata(path) {
-            Ok(data) if data.file_type().is_socket() && UnixStream::connect(path).is_err() => {
-                std::fs::remove_file(path).context("the socket of an ended server is in its place")?;
+        match std::fs::symlink_metadata(&path) {
+            Ok(data) if data.file_type().is_socket() && is_ended(&path)? => {
+                std::fs::remove_file(&path).context("the socket of an ended server is in its place")?;
             }
             Ok(_) => bail!("something else is in its place"),
-            Err(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).context("its place cannot be looked at"),
         }
         // Between binding and a change of permissions others could connect.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o177));
-        let bound = UnixListener::bind(path);
+        let bound = UnixListener::bind(&path);
         rustix::process::umask(mask);
         let listener = bound?;
         listener.set_nonblocking(true)?;
-        let data = std::fs::symlink_metadata(path)?;
-        Ok(Self { listener, path: path.to_owned(), identity: (data.dev(), data.ino()) })
+        let data = std::fs::symlink_metadata(&path)?;
+        Ok(Self { listener, path, _folder: folder, identity: (data.dev(), data.ino()) })
     }
 
     /// Returns another handle of the socket.
@@ -73,4 +71,12 @@ impl BoundSocket {
     pub(crate) fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
+}
+
+/// Returns true if nobody listens at the socket any more. One that takes no more connections now has a server.
+fn is_ended(socket: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let client = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let connected = rustix::net::connect(client, &SocketAddrUnix::new(socket)?);
+    Ok(matches!(connected, Err(Errno::CONNREFUSED | Errno::NOENT)))
 }

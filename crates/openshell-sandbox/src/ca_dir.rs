@@ -4,9 +4,9 @@
 //! there, under a lock of the folder, so that nobody reads a part of it and all processes use the same. A mounted secret, `tls.crt`
 //! and `tls.key`, is used as it is.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use anyhow::{Context as _, bail};
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::tls::authority::Authority;
-use openshell_supervisor::trusted_symlinks::place_to_make;
+use openshell_supervisor::own_folder::OwnFolder;
 use openshell_supervisor::trusted_symlinks::{is_on_read_only_mount, is_root};
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use time::OffsetDateTime;
 
@@ -82,30 +82,30 @@ pub(crate) fn show(folder: &Path) -> anyhow::Result<Authority> {
 fn open_as(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
     let at = || format!("--ca-dir {}", folder.display());
     let open = || {
-        let folder = place_to_make(folder)?;
-        make_folder(&folder)?;
-        in_folder(&folder, wanted)
+        let folder = make_folder(folder)?;
+        in_folder(&folder.reached(), wanted)
     };
     open().with_context(at)
 }
 
-/// Makes the folder for this user alone, if it is missing; one that is there must not be open to others.
-fn make_folder(folder: &Path) -> anyhow::Result<()> {
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error).context("it cannot be made"),
-        Ok(()) | Err(_) => {}
-    }
+/// Makes the folder for this user alone, if it is missing, and opens it; one that is there must not be open to others.
+fn make_folder(folder: &Path) -> anyhow::Result<OwnFolder> {
+    let folder = OwnFolder::make(folder, 0o700).context("it cannot be made")?;
+    let held = File::open(folder.reached()).context("it cannot be looked at")?;
     let inspect = || -> io::Result<_> {
-        let folder = File::open(folder)?;
-        Ok((folder.metadata()?, is_own(&folder)?, is_on_read_only_mount(&folder)?))
+        let has_own = match rustix::fs::statat(&held, OWN, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => false,
+            found => found.map(|_| true)?,
+        };
+        Ok((held.metadata()?, is_own(&held)?, is_on_read_only_mount(&held)?, has_own))
     };
-    let (data, is_own, is_read_only) = inspect().context("it cannot be looked at")?;
+    let (data, is_own, is_read_only, has_own) = inspect().context("it cannot be looked at")?;
     // A mounted secret is root's, and has the mode of /tmp.
-    let is_mounted = || is_read_only && is_root(data.uid()) && !folder.join(OWN).exists();
-    if !is_own || data.mode() & 0o022 != 0 && !is_mounted() {
+    let is_mounted = is_read_only && is_root(data.uid()) && !has_own;
+    if !is_own || data.mode() & 0o022 != 0 && !is_mounted {
         bail!("others may change it: it must be root's or this user's, and writable for its owner alone (chmod 700)");
     }
-    Ok(())
+    Ok(folder)
 }
 
 fn in_folder(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
@@ -160,7 +160,8 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
             Err(Errno::WOULDBLOCK) => bail!("another process keeps it locked"),
             // A file system without locks; linking decides there.
-            Err(_) => return Ok(file),
+            Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(file),
+            Err(errno) => return Err(errno).context("it cannot be locked"),
         }
     }
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, StatxFlags, Uid};
 
+use crate::own_folder::existing_ancestor;
 use crate::run_as::ProcessIdentity;
 use crate::run_dir::created_dirs::CreatedDirs;
-use crate::trusted_symlinks;
 
 /// Failure to prepare a directory.
 #[derive(Debug, thiserror::Error)]
@@ -60,26 +60,6 @@ fn prepare_one(path: &Path, owner: &ProcessIdentity, made: &mut CreatedDirs) -> 
         }
     }
     Ok(())
-}
-
-/// Returns the deepest existing ancestor of `path`, opened without following symlinks, and the names missing below it.
-fn existing_ancestor(path: &Path) -> rustix::io::Result<(OwnedFd, Vec<&OsStr>)> {
-    let mut missing = Vec::new();
-    for ancestor in path.ancestors() {
-        match (trusted_symlinks::open(ancestor, OFlags::PATH), ancestor.file_name()) {
-            // O_PATH with O_NOFOLLOW opens a final symlink itself.
-            (Ok(fd), _) if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) == FileType::Symlink => {
-                return Err(rustix::io::Errno::LOOP);
-            }
-            (Ok(fd), _) => {
-                missing.reverse();
-                return Ok((fd, missing));
-            }
-            (Err(rustix::io::Errno::NOENT), Some(name)) => missing.push(name),
-            (Err(errno), _) => return Err(errno),
-        }
-    }
-    Err(rustix::io::Errno::NOENT)
 }
 
 /// Creates `name` in `parent`; returns false in the second place if it existed, as another sandbox may have created it

@@ -198,7 +198,7 @@ impl Pins {
 }
 
 /// Takes the mount with this root away.
-fn unmount(root: &OwnedFd) -> rustix::io::Result<()> {
+pub(crate) fn unmount(root: &OwnedFd) -> rustix::io::Result<()> {
     rustix::mount::unmount(by_descriptor(root), UnmountFlags::DETACH)
 }
 

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
 
 use crate::mounts::by_descriptor;
+use crate::run_dir::RunDir;
 use crate::trusted_symlinks::open;
 
 /// Options of the file system: room for the largest bundles of certificates that are read, several times.
@@ -23,21 +24,22 @@ const OPTIONS: [(&str, &str); 4] = [("source", "openshell"), ("mode", "711"), ("
 pub struct SandboxFile {
     outside: PathBuf,
     inside: PathBuf,
+    is_in_memory: bool,
 }
 
 impl SandboxFile {
-    /// Returns the folder of all, which init sees at `run_dir`; `file_system` is the one that it made. Without one they are in the run
-    /// directory itself.
+    /// Returns the folder of all, which init sees at the path of `run_dir`; `file_system` is the one that it made. Without one they are in
+    /// the run directory itself, which this process reaches by a descriptor.
     #[must_use]
-    pub fn root(file_system: Option<&OwnedFd>, run_dir: &Path) -> Self {
-        let outside = file_system.map_or_else(|| run_dir.to_owned(), |root| by_descriptor(root).into());
-        Self { outside, inside: run_dir.to_owned() }
+    pub fn root(file_system: Option<&OwnedFd>, run_dir: &RunDir) -> Self {
+        let outside = file_system.map_or_else(|| run_dir.reached().to_owned(), |root| by_descriptor(root).into());
+        Self { outside, inside: run_dir.path().to_owned(), is_in_memory: file_system.is_some() }
     }
 
     /// Returns the file or folder `name` in this folder.
     #[must_use]
     pub fn join(&self, name: &str) -> Self {
-        Self { outside: self.outside.join(name), inside: self.inside.join(name) }
+        Self { outside: self.outside.join(name), inside: self.inside.join(name), is_in_memory: self.is_in_memory }
     }
 
     /// Path for the supervisor, as long as it has the file system open.
@@ -56,7 +58,7 @@ impl SandboxFile {
 /// The path, for messages.
 impl fmt::Display for SandboxFile {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.inside == self.outside { "" } else { " (in memory)" };
+        let place = if self.is_in_memory { " (in memory)" } else { "" };
         write!(formatter, "{}{place}", self.inside.display())
     }
 }

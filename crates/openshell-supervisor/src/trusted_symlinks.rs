@@ -4,13 +4,13 @@
 //! policy had listed it. In a user namespace without a mapping of root, all users but the caller look alike, and symlinks of
 //! any of them are followed.
 
-use std::fs::Metadata;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::missing::is_missing;
@@ -34,24 +34,23 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
 /// # Errors
 /// As [`resolve`].
 pub fn resolve_unwritable(path: &Path, is_writable: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
-    let is_trusted = |link: &Metadata, at: &Path, folder: &Metadata| {
-        is_roots_alone(link, folder) || (folder.mode() & 0o002 == 0 && !is_writable(at))
+    let is_trusted = |link: &Stat, at: &Path, folder: &Stat| {
+        is_roots_alone(link, folder) || (folder.st_mode & 0o002 == 0 && !is_writable(at))
     };
     Ok(follow(path, is_trusted)?.0)
 }
 
-/// Returns the absolute place at which the supervisor is to make `path` and the folders above it that are missing. As root it goes
-/// through no symlink but root's: a command may have made others, and root would write where they lead. Others have their own rights alone.
+/// Returns the absolute place, without symlinks, at which the supervisor is to make `path` and the folders above it that are missing. As
+/// root it goes through no symlink but root's: a command may have made others, and root would write where they lead. Others have their
+/// own rights alone.
 ///
 /// # Errors
 /// A folder on the way cannot be looked at, or is a symlink that is not trusted.
 pub fn place_to_make(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
-    if !rustix::process::geteuid().is_root() {
-        return Ok(path);
-    }
+    let is_root = rustix::process::geteuid().is_root();
     for above in path.ancestors() {
-        match resolve(above) {
+        match if is_root { resolve(above) } else { std::fs::canonicalize(above) } {
             Err(error) if is_missing(&error) => {}
             resolved => {
                 let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
@@ -85,15 +84,13 @@ pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBu
 }
 
 /// Returns true if root alone can have created a symlink in a folder.
-fn is_roots_alone(link: &Metadata, folder: &Metadata) -> bool {
-    is_root(link.uid()) && is_root(folder.uid()) && folder.mode() & 0o022 == 0
+fn is_roots_alone(link: &Stat, folder: &Stat) -> bool {
+    is_root(link.st_uid) && is_root(folder.st_uid) && folder.st_mode & 0o022 == 0
 }
 
-/// Follows the symlinks of `path` that are trusted, by their own metadata, and the path and metadata of their folder.
-fn follow(
-    path: &Path,
-    is_trusted: impl Fn(&Metadata, &Path, &Metadata) -> bool,
-) -> io::Result<(PathBuf, Vec<PathBuf>)> {
+/// Follows the symlinks of `path` that are trusted, by their own metadata, and the path and metadata of their folder. Each part is
+/// looked up once, in the folder that was found before it.
+fn follow(path: &Path, is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool) -> io::Result<(PathBuf, Vec<PathBuf>)> {
     // Most paths have no symlink: one call instead of one for each component.
     if path.is_absolute() && !path.components().any(|part| part == Component::ParentDir) {
         match rustix::fs::openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
@@ -104,40 +101,58 @@ fn follow(
     }
     let mut followed = Vec::new();
     let mut resolved = PathBuf::from("/");
+    // The root, and what was found of each component of `resolved`.
+    let root = open(Path::new("/"), OFlags::PATH | OFlags::DIRECTORY)?;
+    let mut found = vec![root];
     // Components still to be resolved, the next one last.
     let mut left: Vec<_> = components(path);
-    while let Some(name) = left.pop() {
+    while let (Some(name), Some(folder)) = (left.pop(), found.last()) {
         if name == ".." {
-            resolved.pop();
+            if resolved.pop() {
+                found.pop();
+            }
             continue;
         }
-        let next = resolved.join(&name);
-        let data = std::fs::symlink_metadata(&next)?;
-        if !data.is_symlink() {
-            resolved = next;
+        let file = find(folder, &name)?;
+        let data = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(data.st_mode) != FileType::Symlink {
+            resolved.push(&name);
+            found.push(file);
             continue;
         }
         if followed.len() == MAX_LINKS {
             return Err(io::Error::other("it goes through too many symlinks"));
         }
-        let target = std::fs::read_link(&next)?;
-        if !is_trusted(&data, &resolved, &std::fs::metadata(&resolved)?) {
-            let (link, target) = (next.display(), resolved.join(&target));
+        let link = resolved.join(&name);
+        let target = rustix::fs::readlinkat(&file, "", Vec::new())?;
+        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+        if !is_trusted(&data, &resolved, &rustix::fs::fstat(folder)?) {
             // With the rest of the path behind it.
-            let whole = left.iter().rev().fold(target, |path, name| path.join(name));
+            let whole = left.iter().rev().fold(resolved.join(target), |path, name| path.join(name));
             let whole = std::fs::canonicalize(&whole).unwrap_or(whole);
-            let whole = whole.display();
+            let (link, whole) = (link.display(), whole.display());
             return Err(io::Error::other(format!(
                 "{link} is a symlink that is not root's alone; list {whole} instead"
             )));
         }
         if target.is_absolute() {
             resolved = PathBuf::from("/");
+            found.truncate(1);
         }
-        left.extend(components(&target));
-        followed.push(next);
+        left.extend(components(target));
+        followed.push(link);
     }
     Ok((resolved, followed))
+}
+
+/// Opens `name` in `folder`; a symlink is opened itself.
+fn find(folder: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Asked for as a folder first, as only that has a file system mounted which waits for a use (autofs).
+    match rustix::fs::openat(folder, name, flags | OFlags::DIRECTORY, Mode::empty()) {
+        Err(Errno::NOTDIR) => rustix::fs::openat(folder, name, flags, Mode::empty()),
+        opened => opened,
+    }
 }
 
 /// Returns true if the mount that `file` was opened in is read-only (statvfs(3)): nobody who has it in no other mount can change anything.

@@ -559,47 +559,54 @@ def exchange(a, b): libc.renameat2(-100, a.encode(), -100, b.encode(), 2)
 def away(a):
     try: os.rename(a, a + '.away'); os.rename(a + '.away', a)
     except OSError: pass
-for place in ['', 'sub/', '.git/']:
+for place in ['', 'sub/', '.git/', 'own/']:
     os.symlink(victim + '/file', place + 'link'); os.symlink(victim + '/closed', place + 'way')
     os.mkfifo(place + 'fifo'); os.mkdir(place + 'folder'); open(place + 'other', 'w').close()
 open('up', 'w').close()
 names = {'': ['sub', '.git', 'list', 'made', 'made.json'], 'sub/': ['.env'], '.git/': ['config', 'hooks', 'info']}
+if act == 'own': names = {'': ['own'], 'own/': ['run', 'log', 'ca', 'tls', 'health']}
 while not os.path.exists('stop'):
     for place, all in names.items():
         for name in all:
             for other in ['link', 'way', 'fifo', 'folder', 'other']:
-                if act == 'all': exchange(place + name, place + other); exchange(place + name, place + other)
+                if act != 'away': exchange(place + name, place + other); exchange(place + name, place + other)
             # What is renamed over a mount takes it away.
             if name != '.env': away(place + name)
 "#;
 
-/// Starts sandboxes, `count` in all, beside a neighbour that does `act`; returns what went wrong, and `some ran`.
-fn beside_a_neighbour(act: &str, count: u32) -> String {
+/// Starts sandboxes with `flags`, `count` in all, beside a neighbour that does `act`; returns what went wrong, and `done`. One at least
+/// starts, the last one when the neighbour is gone.
+fn beside_a_neighbour(act: &str, count: u32, flags: &str) -> String {
     let lab = Lab::with_web();
     let (work, victim) = (lab.folder("work"), lab.folder("victim"));
     let neighbour = lab.file("neighbour.py", NEIGHBOUR);
     let policy = format!(
         "{}filesystem_policy: {{read_write: [{work}], read_only: [{work}/list], hidden: [{work}/sub/.env, {work}/made/, {work}/made.json]}}\n",
         super::policy("{}"),
-        work = work.display()
+        work = match act {
+            "own" => lab.folder("elsewhere"),
+            _ => work.clone(),
+        }
+        .display()
     );
     let policy = lab.file("neighbour.yaml", policy);
     let (work, victim) = (work.display(), victim.display());
     let as_user = format!("setpriv --reuid {UID} --regid {UID} --clear-groups");
     lab.shell(&format!(
-        "cd {work}; mkdir -p sub .git/hooks .git/info list {victim}/closed; git init -q . 2> no; printf hush > sub/.env; touch {victim}/file; \
+        "cd {work}; mkdir -p own sub .git/hooks .git/info list {victim}/closed; git init -q . 2> no; printf hush > sub/.env; touch {victim}/file; \
          chown -R {UID}:{UID} {work}; chown -R 0:0 {victim}; chmod 600 {victim}/file; chmod 700 {victim}/closed; \
-         before=$(stat -c '%a %u %g %Z' {victim}/file {victim}/closed); \
+         {caller} mkdir -m 700 own/run own/log own/ca own/tls own/health; before=$(stat -c '%a %u %g %Z' {victim}/file {victim}/closed); \
          {as_user} timeout --kill-after=1 300 /usr/bin/python3 {neighbour} {work} {victim} {act} & until [ -e up ]; do :; done; \
          started=0; for n in $(seq {count}); do \
-           timeout 15 {caller} {program} --policy-data {policy} --workdir {work} --carve-out-lost warn -- \
+           timeout 15 {caller} {program} --policy-data {policy} --carve-out-lost warn {flags} -- \
              sh -c 'dd if=sub/.env iflag=nonblock 2> /dev/null; echo ran' > {victim}/out 2> {victim}/err; rc=$?; \
            [ {act} = away ] && grep -q hush {victim}/out && echo LEAKED; \
            if grep -q ran {victim}/out; then started=$((started+1)); \
            elif [ $rc = 124 ]; then echo HUNG; \
            else grep -q '{work}\\|git' {victim}/err || cat {victim}/err; fi; \
          done; touch stop; wait; \
-         [ \"$before\" = \"$(stat -c '%a %u %g %Z' {victim}/file {victim}/closed)\" ] || echo CHANGED; [ $started -gt 0 ] && echo some ran",
+         [ \"$before\" = \"$(stat -c '%a %u %g %Z' {victim}/file {victim}/closed)\" ] || echo CHANGED; \
+         [ $started -gt 0 ] || {caller} {program} --policy-data {policy} {flags} -- true 2> {victim}/err || cat {victim}/err; echo done",
         caller = lab.as_caller(),
         program = lab.program_path().display(),
         policy = policy.display(),
@@ -609,10 +616,17 @@ fn beside_a_neighbour(act: &str, count: u32) -> String {
 
 #[test]
 fn a_neighbour_that_exchanges_every_name_changes_nothing_outside_and_hangs_no_start() {
-    assert_eq!(beside_a_neighbour("all", 200), "some ran\n");
+    assert_eq!(beside_a_neighbour("all", 200, "--workdir ."), "done\n");
 }
 
 #[test]
 fn a_neighbour_that_renames_folders_away_and_back_gets_past_no_carve_out() {
-    assert_eq!(beside_a_neighbour("away", 100), "some ran\n");
+    assert_eq!(beside_a_neighbour("away", 100, "--workdir ."), "done\n");
+}
+
+#[test]
+fn a_neighbour_that_exchanges_the_folders_of_the_supervisor_leads_none_of_its_files_elsewhere() {
+    let flags =
+        "--run-dir own/run --log-dir own/log --ca-dir own/ca --tls-dir $PWD/own/tls --health-socket own/health/socket";
+    assert_eq!(beside_a_neighbour("own", 50, flags), "done\n");
 }

@@ -3,9 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use openshell_supervisor::own_folder::OwnFolder;
 use rustix::fs::OFlags;
 use time::{Date, OffsetDateTime};
 use tracing::Level;
@@ -33,7 +34,7 @@ const AT_ONCE: usize = 64 * 1024;
 /// The file of the day.
 pub(super) struct LogFile {
     form: Form,
-    folder: PathBuf,
+    folder: OwnFolder,
     day: Date,
     file: File,
     /// True if the file holds [`FILE_BYTES`], of all sandboxes together.
@@ -59,11 +60,11 @@ impl LogFile {
     ///
     /// # Errors
     /// The file cannot be opened, or is not the supervisor's own.
-    pub(super) fn open(folder: &Path, form: Form, report: fn(&str)) -> io::Result<Self> {
+    pub(super) fn open(folder: OwnFolder, form: Form, report: fn(&str)) -> io::Result<Self> {
         let day = OffsetDateTime::now_utc().date();
-        let file = open(folder, form, day)?;
-        remove_old(folder, form, day);
-        let (is_full, folder) = (is_full(&file), folder.to_owned());
+        let file = open(&folder, form, day)?;
+        remove_old(&folder.reached(), form, day);
+        let is_full = is_full(&file);
         let last = [Instant::now(); 2];
         let (pending, ends) = (String::new(), Vec::new());
         Ok(Self {
@@ -112,7 +113,7 @@ impl LogFile {
         self.left_out += missing.map(|(_, carried)| 1 + carried).sum::<u64>();
         self.written = self.written.saturating_sub((self.pending.len() - done) as u64);
         if !std::mem::replace(&mut self.has_failed, true) {
-            let folder = self.folder.display();
+            let folder = self.folder.path().display();
             (self.report)(&format!(
                 "openshell-sandbox: the log in {folder} cannot be written ({error}); lines are left out until it can, and counted \
                  in the next one; make room there, or name another folder with --log-dir"
@@ -173,7 +174,7 @@ impl Output for LogFile {
             // The end of a torn line belongs to the file that holds its beginning.
             self.pending.clear();
             (self.is_full, self.day, self.file, self.written) = (is_full(&file), day, file, 0);
-            remove_old(&self.folder, self.form, day);
+            remove_old(&self.folder.reached(), self.form, day);
         }
         self.left_out += left_out;
         if self.is_too_much(line.priority) {
@@ -229,13 +230,19 @@ fn file_name(form: Form, day: Date) -> String {
     format!("{}{day}.log", form.prefix())
 }
 
-fn open(folder: &Path, form: Form, day: Date) -> io::Result<File> {
-    let path = folder.join(file_name(form, day));
+fn open(folder: &OwnFolder, form: Form, day: Date) -> io::Result<File> {
+    let name = file_name(form, day);
     // A pipe in its place would let the start wait for a reader.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(&path)?;
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags(flags)
+        .open(folder.reached().join(&name))?;
     let data = file.metadata()?;
     if !data.is_file() || data.uid() != rustix::process::geteuid().as_raw() {
+        let path = folder.path().join(name);
         return Err(io::Error::other(format!("{} is not a file of the supervisor's own", path.display())));
     }
     Ok(file)
@@ -263,6 +270,8 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
+    use openshell_supervisor::own_folder::OwnFolder;
+
     use super::{BYTES, FILE_BYTES, LogFile, RESERVED};
     use crate::logging::Form;
     use crate::logging::queue::{Line, Output, Priority};
@@ -277,7 +286,7 @@ mod tests {
         fn new(test: &str) -> Self {
             let folder = std::env::temp_dir().join(format!("openshell-log-{test}-{}", std::process::id()));
             std::fs::create_dir_all(&folder).unwrap();
-            Self { file: LogFile::open(&folder, Form::Text, |_| ()).unwrap(), folder }
+            Self { file: LogFile::open(OwnFolder::open(&folder).unwrap(), Form::Text, |_| ()).unwrap(), folder }
         }
 
         fn path(&self) -> PathBuf {

@@ -14,9 +14,7 @@ mod sink;
 mod spans;
 mod stderr;
 
-use std::fs::DirBuilder;
 use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,7 +23,7 @@ use anyhow::{Context as _, anyhow, bail};
 use openshell_gateway::logs::Lines;
 use openshell_policy::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
 use openshell_policy::words::{Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity};
-use openshell_supervisor::trusted_symlinks::place_to_make;
+use openshell_supervisor::own_folder::OwnFolder;
 use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 
@@ -102,7 +100,8 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
     sinks.extend(push.map(|push| Arc::new(push) as Arc<dyn Sink>));
     // A log of records needs no other file of them.
     let has_json = lines.is_some() && options.form == Form::Text;
-    let json = folder.clone().filter(|_| has_json).map(|folder| Arc::new(JsonSink::new(folder, print_stderr)));
+    let path = folder.as_ref().map(|folder| folder.path().to_owned());
+    let json = folder.filter(|_| has_json).map(|folder| Arc::new(JsonSink::new(folder, print_stderr)));
     sinks.extend(json.clone().map(|json| json as Arc<dyn Sink>));
     let layer = LogLayer::new(sinks.clone(), options.identity.clone());
     LOG.set(Log { sinks, stderr, json, identity: options.identity.clone() })
@@ -112,22 +111,18 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
     if let Some(problem) = problem {
         tracing::warn!("no log file: {problem}; lines go to standard error alone; see --log-dir");
     }
-    Ok(Started { folder, lines })
+    Ok(Started { folder: path, lines })
 }
 
 /// Opens the log file in the first of `folders` that can be written, if there are any; else describes why none can.
-fn open_first(folders: &[PathBuf], form: Form) -> Result<Option<(LogFile, PathBuf)>, String> {
+fn open_first(folders: &[PathBuf], form: Form) -> Result<Option<(LogFile, OwnFolder)>, String> {
     if folders.is_empty() {
         return Ok(None);
     }
     let mut problems = Vec::new();
     for (index, folder) in folders.iter().enumerate() {
-        let opened = place_to_make(folder).and_then(|folder| {
-            if index > 0 {
-                DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-            }
-            Ok((LogFile::open(&folder, form, print_stderr)?, folder))
-        });
+        let opened = if index > 0 { OwnFolder::make(folder, 0o700) } else { OwnFolder::open(folder) };
+        let opened = opened.and_then(|folder| Ok((LogFile::open(folder.try_clone()?, form, print_stderr)?, folder)));
         match opened {
             Ok(opened) => return Ok(Some(opened)),
             Err(error) => problems.push(format!("{} cannot be written ({error})", folder.display())),

@@ -15,6 +15,8 @@ use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
+use openshell_supervisor::missing::is_missing;
+use openshell_supervisor::own_folder::make_if_missing;
 use openshell_supervisor::regular_files;
 use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, HELD_MODE};
 use openshell_supervisor::sandbox_files::SandboxFile;
@@ -68,7 +70,7 @@ impl CaFiles {
             Some(folder) => ca_dir::open(folder)?,
             None => Authority::create()?,
         };
-        let system = SYSTEM_BUNDLES.iter().find_map(|path| read(Path::new(path)).ok());
+        let system = system_bundle();
         let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
         let has_system = system.is_some();
         let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
@@ -149,6 +151,21 @@ struct CallerCertificates {
     all: Vec<u8>,
     /// Certificates that programs trust besides their own, in PEM.
     besides: Vec<u8>,
+}
+
+/// Reads the first of the system's bundles that is there; logs those that cannot be read.
+fn system_bundle() -> Option<Vec<u8>> {
+    for path in SYSTEM_BUNDLES {
+        match read(Path::new(path)) {
+            Ok(bundle) => return Some(bundle),
+            Err(error) if is_missing(&error) => {}
+            Err(error) => {
+                let message = format!("the certificates in {path} cannot be read: {error}");
+                logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
+            }
+        }
+    }
+    None
 }
 
 impl CallerCertificates {
@@ -274,11 +291,10 @@ fn ensure(path: &Path, mode: u32, made: &mut CreatedDirs) -> io::Result<PathBuf>
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };
             let folder = ensure(parent, 0o755, made)?.join(name);
-            match DirBuilder::new().mode(mode).create(&folder) {
-                // Another sandbox was faster.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(folder),
-                result => result.and_then(|()| made.add(&folder)).map(|()| folder),
+            if make_if_missing(&folder, mode)? {
+                made.add(&folder)?;
             }
+            Ok(folder)
         }
         result => result,
     }

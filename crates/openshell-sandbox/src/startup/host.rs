@@ -65,7 +65,7 @@ impl Host {
         let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         let carve_outs = plan.carve_outs.find(landlock, &mut made)?;
-        let files = SandboxFile::root(file_system.as_ref(), run_dir.path());
+        let files = SandboxFile::root(file_system.as_ref(), &run_dir);
         let git_excludes = git_excludes(plan.carve_outs.excludes(&mut made), &files)?;
         let tls = CaFiles::create(config, &files, &mut made)?;
         let resolver_files = ResolverFiles::create(config, &files)?;

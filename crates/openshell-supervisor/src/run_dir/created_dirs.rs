@@ -10,15 +10,17 @@
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::mounts::{by_descriptor, open_in};
+use crate::pins::Identity;
 use crate::run_dir::lock::{RunDir, is_ours, is_shared, open_regular};
 use crate::trusted_symlinks;
 
@@ -64,7 +66,8 @@ impl CreatedDirs {
         // Without the lock a directory may be removed at any moment, which is no reason not to start.
         let _lock = run_dir.parent().map(lock);
         let list: Vec<u8> = uses.flat_map(line).collect();
-        std::fs::write(run_dir.join(USES), list)?;
+        open_regular(&run_dir.join(USES), File::options().write(true).create_new(true).mode(0o600))?
+            .write_all(&list)?;
         Ok(Self { run_dir, made: Vec::new(), held: Vec::new(), shared: Vec::new(), is_removed: false })
     }
 
@@ -75,16 +78,16 @@ impl CreatedDirs {
     /// # Errors
     /// The directory cannot be opened, or a process of root holds a lock on it for longer than two seconds.
     pub fn hold(&mut self, folder: &Path) -> io::Result<bool> {
-        let held = match File::open(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            opened => opened?,
+        let held = match trusted_symlinks::open(folder, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => return Ok(false),
+            opened => File::from(opened?),
         };
         let data = held.metadata()?;
         if !is_root_only(&data) {
             return Ok(true);
         }
         wait_for(&held, FlockOperation::NonBlockingLockShared)?;
-        let is_same = std::fs::metadata(folder).is_ok_and(|now| (now.dev(), now.ino()) == (data.dev(), data.ino()));
+        let is_same = Identity::at(folder).is_ok_and(|now| Identity::of(&held).is_ok_and(|held| held == now));
         self.held.push(held);
         Ok(is_same)
     }
@@ -153,7 +156,8 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
     let Some(parent) = run_dir.parent() else { return Vec::new() };
     let lock = lock(parent);
     // In a shared place nothing is handed over.
-    let mut recorded = if is_shared(parent) { Vec::new() } else { paths(&run_dir.join(MADE)) };
+    // A list that cannot be read names nothing.
+    let mut recorded = if is_shared(parent) { Vec::new() } else { paths(&run_dir.join(MADE)).unwrap_or_default() };
     recorded.retain(|entry| !made.contains(entry) && file_of(entry).is_none_or(|(_, file)| is_placeholder(file)));
     made.extend(recorded);
     // Nothing is used from here on, and directories that other sandboxes create now are theirs. Both files would go
@@ -169,7 +173,8 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
     made.sort_by_key(|entry| {
         std::cmp::Reverse(file_of(entry).map_or(entry.as_path(), |(_, file)| file).components().count())
     });
-    let others = others(parent, run_dir);
+    // What others use cannot be told: everything stays.
+    let Ok(others) = others(parent, run_dir) else { return made };
     made.retain(|entry| {
         let file = file_of(entry);
         let path = file.map_or(entry.as_path(), |(_, file)| file);
@@ -193,21 +198,31 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
 
 /// Contents of placeholders, the longest of which has this many bytes.
 const PLACEHOLDERS: [&[u8]; 3] = [b"", b"{}\n", b".\n"];
-const PLACEHOLDER_BYTES: u64 = 3;
+const PLACEHOLDER_BYTES: i64 = 3;
 
 /// Returns true if the file has the content of a placeholder.
 #[must_use]
 pub fn is_placeholder(file: &Path) -> bool {
+    small_content(file).is_ok_and(|content| PLACEHOLDERS.contains(&content.as_slice()))
+}
+
+/// Reads a regular file that is no longer than a placeholder.
+fn small_content(file: &Path) -> io::Result<Vec<u8>> {
+    let found = trusted_symlinks::open(file, OFlags::PATH)?;
+    let data = rustix::fs::fstat(&found)?;
     // Opening a device may have effects.
-    let is_small = |data: Metadata| data.is_file() && data.len() <= PLACEHOLDER_BYTES;
-    if !std::fs::symlink_metadata(file).is_ok_and(is_small) {
-        return false;
+    if FileType::from_raw_mode(data.st_mode) != FileType::RegularFile || data.st_size > PLACEHOLDER_BYTES {
+        return Err(io::ErrorKind::InvalidData.into());
     }
     let mut content = Vec::new();
-    let read = trusted_symlinks::open(file, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
-        .map_err(io::Error::from)
-        .and_then(|opened| File::from(opened).take(PLACEHOLDER_BYTES + 1).read_to_end(&mut content));
-    read.is_ok() && PLACEHOLDERS.contains(&content.as_slice())
+    reopen(&found)?.take(PLACEHOLDER_BYTES.unsigned_abs() + 1).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// Opens a regular file for reading, whatever is at its path by now.
+fn reopen(found: &OwnedFd) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(by_descriptor(found), flags, Mode::empty())?.into())
 }
 
 /// What tells a file from another one at its path, and from itself with another content.
@@ -228,29 +243,37 @@ fn file_of(entry: &Path) -> Option<(&[u8], &Path)> {
 fn drop_unchanged(file: &Path, made_as: &[u8]) -> bool {
     let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else { return false };
     let Ok(parent) = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY) else { return false };
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let now = rustix::fs::openat(&parent, name, flags, Mode::empty()).map_err(io::Error::from);
-    if now
-        .and_then(|now| File::from(now).metadata())
-        .is_ok_and(|now| now.is_file() && identity(&now).as_bytes() == made_as)
-    {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(&parent, name, flags, Mode::empty());
-        // Another sandbox shares it.
-        let is_shared = opened.is_ok_and(|opened| is_locked(&opened));
-        if !is_shared {
-            let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
-        }
+    let Ok(now) = open_in(&parent, name) else { return false };
+    let Ok(data) = now.try_clone().and_then(|now| File::from(now).metadata()) else { return false };
+    // Another sandbox may share it.
+    if data.is_file() && identity(&data).as_bytes() == made_as && !reopen(&now).is_ok_and(|opened| is_locked(&opened)) {
+        let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
     }
     false
 }
 
 /// The run directories in `parent` except `own`, each with the paths that its sandbox uses.
-fn others(parent: &Path, own: &Path) -> Vec<(PathBuf, Vec<PathBuf>)> {
-    let Some(entries) = std::fs::read_dir(parent).ok().filter(|_| !is_shared(parent)) else { return Vec::new() };
-    let others = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let others = others.filter(|path| path != own && is_ours(path));
-    others.map(|path| (path.clone(), paths(&path.join(USES)))).collect()
+///
+/// # Errors
+/// One of them cannot be looked at.
+fn others(parent: &Path, own: &Path) -> io::Result<Vec<(PathBuf, Vec<PathBuf>)>> {
+    let mut others = Vec::new();
+    if is_shared(parent) {
+        return Ok(others);
+    }
+    for entry in std::fs::read_dir(parent)? {
+        let path = entry?.path();
+        if path == own || !is_ours(&path) {
+            continue;
+        }
+        match paths(&path.join(USES)) {
+            Ok(uses) => others.push((path, uses)),
+            // It has ended, or begins after this.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(others)
 }
 
 /// Records `folder` in `run_dir`, whose sandbox has to remove it.
@@ -263,13 +286,11 @@ fn line(path: &Path) -> Vec<u8> {
     [path.as_os_str().as_bytes(), &[0]].concat()
 }
 
-fn paths(file: &Path) -> Vec<PathBuf> {
+fn paths(file: &Path) -> io::Result<Vec<PathBuf>> {
     let mut list = Vec::new();
-    let opened = open_regular(file, File::options().read(true));
-    // A list that cannot be read names nothing.
-    let _ = opened.and_then(|opened| opened.take(LIST_BYTES).read_to_end(&mut list));
+    open_regular(file, File::options().read(true))?.take(LIST_BYTES).read_to_end(&mut list)?;
     let lines = list.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-    lines.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect()
+    Ok(lines.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect())
 }
 
 /// Removes an empty directory without following symlinks, as the workload may have replaced a parent by one.

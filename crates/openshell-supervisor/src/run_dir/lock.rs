@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::mounts::by_descriptor;
+use crate::own_folder::OwnFolder;
 use crate::privilege::is_caller_root;
 
 /// Prefix of every run directory's name; 16 hexadecimal digits follow.
@@ -16,29 +17,6 @@ pub(super) const PREFIX: &str = "openshell-";
 
 /// File in each run directory that its owner holds a lock on.
 pub(super) const LOCK: &str = "lock";
-
-/// A parent of run directories. It is reached by a descriptor, as its own path may lie in a folder that a workload may change.
-#[derive(Debug)]
-pub(super) struct Parent {
-    path: PathBuf,
-    folder: OwnedFd,
-}
-
-impl Parent {
-    /// Opens the folder at `path`.
-    ///
-    /// # Errors
-    /// There is no folder, or a symlink leads to it.
-    pub(super) fn open(path: PathBuf) -> io::Result<Self> {
-        let folder = open_folder(&path)?;
-        Ok(Self { path, folder })
-    }
-
-    /// Returns the path by which its entries are reached, whatever becomes of its own.
-    pub(super) fn reached(&self) -> PathBuf {
-        by_descriptor(&self.folder).into()
-    }
-}
 
 /// Opens a folder, through no symlink at its own place.
 fn open_folder(path: &Path) -> io::Result<OwnedFd> {
@@ -52,7 +30,7 @@ pub struct RunDir {
     path: PathBuf,
     /// Path of the directory by the descriptor of its parent.
     reached: PathBuf,
-    _parent: OwnedFd,
+    _parent: OwnFolder,
     /// The name of the sandbox, if it has one.
     pub(super) name: Option<NameClaim>,
     _lock: File,
@@ -63,19 +41,19 @@ impl RunDir {
     ///
     /// # Errors
     /// `NotFound` or `WouldBlock` if another start took it for an orphan meanwhile; any other error is the file system's.
-    pub(super) fn make(parent: &Parent) -> io::Result<Self> {
+    pub(super) fn make(parent: &OwnFolder) -> io::Result<Self> {
         let mut unique = [0; 8];
         rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
         let name = format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique));
-        let held = parent.folder.try_clone()?;
-        let reached = Path::new(&by_descriptor(&held)).join(&name);
+        let parent = parent.try_clone()?;
+        let reached = parent.reached().join(&name);
         // Users may enter it, but not list it.
         std::fs::DirBuilder::new().mode(0o711).create(&reached)?;
         let lock = File::options().write(true).create_new(true).mode(0o600).open(reached.join(LOCK))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         // Another start may have removed the file before the lock was taken.
         std::fs::metadata(reached.join(LOCK))?;
-        Ok(Self { path: parent.path.join(name), reached, _parent: held, name: None, _lock: lock })
+        Ok(Self { path: parent.path().join(name), reached, _parent: parent, name: None, _lock: lock })
     }
 
     /// Returns the folder to protect from a workload: beside other run directories the caller's own could put a false one,
@@ -98,7 +76,7 @@ impl RunDir {
     }
 
     /// Path by which this process reaches it for as long as this value lives, whatever becomes of the folders above.
-    pub(super) fn reached(&self) -> &Path {
+    pub(crate) fn reached(&self) -> &Path {
         &self.reached
     }
 }

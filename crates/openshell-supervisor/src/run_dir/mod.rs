@@ -6,13 +6,13 @@ pub mod names;
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::trusted_symlinks::place_to_make;
+use crate::own_folder::OwnFolder;
 use rustix::fs::FlockOperation;
 
-use lock::{LOCK, Parent, is_ours, is_shared, open_regular, remove};
+use lock::{LOCK, is_ours, is_shared, open_regular, remove};
 pub use lock::{RunDir, control_socket};
 
 /// Default parent of run directories.
@@ -64,10 +64,8 @@ impl RunDir {
             }
         }
         for parent in FALLBACKS.map(PathBuf::from) {
-            let path = std::fs::canonicalize(&parent).unwrap_or(parent);
-            let opened = Parent::open(path.clone());
-            let opened = opened.map_err(|source| RunDirError::Make { path: path.clone(), source });
-            match opened.and_then(|parent| Self::create_in(&parent, &path)) {
+            let opened = OwnFolder::open(&parent).map_err(|source| RunDirError::Make { path: parent, source });
+            match opened.and_then(|parent| Self::create_in(&parent)) {
                 Err(error) if error.has_alternative() => {}
                 result => return result,
             }
@@ -77,21 +75,18 @@ impl RunDir {
 
     fn create_in_private(parent: &Path) -> Result<Self, RunDirError> {
         let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
-        let parent = &place_to_make(parent).map_err(failed)?;
-        std::fs::DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(failed)?;
-        let path = std::fs::canonicalize(parent).map_err(failed)?;
-        let parent = Parent::open(path.clone()).map_err(failed)?;
+        let parent = OwnFolder::make(parent, 0o711).map_err(failed)?;
         let data = std::fs::metadata(parent.reached()).map_err(failed)?;
         // Other users may create files in a sticky folder, but not replace those of this one.
         let is_safe = data.mode() & 0o022 == 0 || data.mode() & 0o1000 != 0;
         if !data.is_dir() || data.uid() != rustix::process::geteuid().as_raw() || !is_safe {
-            return Err(RunDirError::NotPrivate(path));
+            return Err(RunDirError::NotPrivate(parent.path().to_owned()));
         }
-        Self::create_in(&parent, &path)
+        Self::create_in(&parent)
     }
 
-    fn create_in(parent: &Parent, path: &Path) -> Result<Self, RunDirError> {
-        let failed = |source| RunDirError::Make { path: path.to_owned(), source };
+    fn create_in(parent: &OwnFolder) -> Result<Self, RunDirError> {
+        let failed = |source| RunDirError::Make { path: parent.path().to_owned(), source };
         let reached = parent.reached();
         if !is_shared(&reached) {
             remove_orphans(&reached).map_err(failed)?;
