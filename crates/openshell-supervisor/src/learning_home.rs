@@ -10,35 +10,40 @@ use rustix::fs::{Gid, Mode, OFlags, StatVfsMountFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::mounts::{Shown, bind_at, by_descriptor, mount_table};
-use crate::trusted_symlinks::open;
+use crate::mounts::{Shown, Spot, bind, by_descriptor, mount_id, mount_table, open_in};
+use crate::pins::{find_in, unmount};
 
 /// Mounts an overlay of at most `bytes` over `home`. The `kept` paths in it stay the host's, and what is mounted there may only be read.
 ///
 /// # Errors
 /// The home cannot be opened, or the kernel refuses a mount: its file system may not serve as a lower layer.
 pub(crate) fn mount(home: &Path, kept: impl Iterator<Item = PathBuf>, bytes: u64) -> io::Result<()> {
-    let lower = open(home, OFlags::PATH | OFlags::DIRECTORY)?;
-    let kept = kept_paths(home, kept)?;
-    let is_noexec = rustix::fs::fstatvfs(&lower)?.f_flag.contains(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC));
-    let data = rustix::fs::fstat(&lower)?;
+    let spot = Spot::at(home)?;
+    let kept = kept_paths(home, &spot.file, kept)?;
+    let lower = &spot.file;
+    let is_noexec = rustix::fs::fstatvfs(lower)?.f_flag.contains(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC));
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let flags = if is_noexec { flags | MountFlags::NOEXEC } else { flags };
     let size = CString::new(format!("mode=700,size={bytes},nr_inodes=1m"))?;
-    rustix::mount::mount("openshell", by_descriptor(&lower), "tmpfs", flags, Some(size.as_c_str()))?;
-    let mounted = overlay(home, &lower, &data, flags);
-    let mounted = mounted.and_then(|()| kept.iter().try_for_each(|(path, fd, shown)| bind_at(fd, path, *shown)));
+    let before = mount_id(lower)?;
+    rustix::mount::mount("openshell", by_descriptor(lower), "tmpfs", flags, Some(size.as_c_str()))?;
+    let mounted = overlay(&spot, flags).and_then(|root| {
+        kept.iter().try_for_each(|(rest, fd, shown)| bind(fd, &find_in(&root, rest)?, *shown).map(drop))
+    });
     mounted.inspect_err(|_| {
         // The host's home is in sight again.
-        while open(home, OFlags::PATH).is_ok_and(|top| !is_same(&top, &lower))
-            && rustix::mount::unmount(home, rustix::mount::UnmountFlags::DETACH).is_ok()
+        while let Ok(top) = spot.reopen()
+            && mount_id(&top).is_ok_and(|id| id != before)
+            && unmount(&top).is_ok()
         {}
     })
 }
 
-/// Mounts the overlay on the tmpfs that holds its upper layer.
-fn overlay(home: &Path, lower: &OwnedFd, data: &rustix::fs::Stat, flags: MountFlags) -> io::Result<()> {
-    let store = open(home, OFlags::PATH | OFlags::DIRECTORY)?;
+/// Mounts the overlay on the tmpfs at `spot`, which holds its upper layer; returns its root.
+fn overlay(spot: &Spot, flags: MountFlags) -> io::Result<OwnedFd> {
+    let lower = &spot.file;
+    let data = rustix::fs::fstat(lower)?;
+    let store = above(spot, lower)?;
     let make = |name: &str| {
         rustix::fs::mkdirat(&store, name, Mode::from_raw_mode(data.st_mode & 0o7777))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -56,13 +61,26 @@ fn overlay(home: &Path, lower: &OwnedFd, data: &rustix::fs::Stat, flags: MountFl
     };
     // In a user namespace no other attributes may be set; before Linux 5.11 the option is unknown.
     match mount(format!("{layers},userxattr")) {
-        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => mount(layers),
-        mounted => mounted,
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => mount(layers)?,
+        mounted => mounted?,
     }
+    above(spot, &store)
 }
 
-/// Opens the `kept` paths in `home` and the mount points there, each with what is mounted beneath it, and tells how to show them.
-fn kept_paths(home: &Path, kept: impl Iterator<Item = PathBuf>) -> io::Result<Vec<(PathBuf, OwnedFd, Shown)>> {
+/// Opens the root of what has just been mounted on `below` at `spot`.
+fn above(spot: &Spot, below: &OwnedFd) -> io::Result<OwnedFd> {
+    let root = spot.reopen()?;
+    // Another folder may be in its place by now.
+    if mount_id(&root)? == mount_id(below)? { Err(Errno::STALE.into()) } else { Ok(root) }
+}
+
+/// Opens the `kept` paths in `home`, which is `opened`, and the mount points there, each with what is mounted beneath it; tells how to show
+/// them. The paths that it returns are those below the home.
+fn kept_paths(
+    home: &Path,
+    opened: &OwnedFd,
+    kept: impl Iterator<Item = PathBuf>,
+) -> io::Result<Vec<(PathBuf, OwnedFd, Shown)>> {
     let mounted = mount_table("/proc/self/mountinfo")?.into_iter().map(|entry| (entry.place, Shown::ReadOnlyWithin));
     // A kept path counts as such, whether it is a mount point or not; those above come first.
     let all = mounted.chain(kept.map(|path| (path, Shown::AsItIs)));
@@ -72,12 +90,13 @@ fn kept_paths(home: &Path, kept: impl Iterator<Item = PathBuf>) -> io::Result<Ve
         above.is_some_and(|above| *above == shown)
     };
     let wanted = places.iter().filter(|(path, shown)| !is_within(path, **shown));
-    let opened = wanted.map(|(path, shown)| (path, open(path, OFlags::PATH), *shown));
-    let opened = opened.filter(|(_, opened, _)| !matches!(opened, Err(Errno::NOENT)));
-    opened.map(|(path, opened, shown)| Ok((path.clone(), opened?, shown))).collect()
-}
-
-fn is_same(one: &OwnedFd, other: &OwnedFd) -> bool {
-    let number = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|data| (data.st_dev, data.st_ino)).ok();
-    number(one) == number(other)
+    let mut found = Vec::new();
+    for (path, shown) in wanted {
+        let Ok(rest) = path.strip_prefix(home) else { continue };
+        match open_in(opened, rest) {
+            Err(Errno::NOENT) => {}
+            file => found.push((rest.to_owned(), file?, *shown)),
+        }
+    }
+    Ok(found)
 }

@@ -8,17 +8,18 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::mounts::{Shown, bind_at};
+use crate::missing::is_missing;
+use crate::mounts::{Shown, bind_at, by_descriptor, open_in};
 use crate::privilege::is_root_mapped;
 use crate::run_as::ProcessIdentity;
-use crate::trusted_symlinks;
+use crate::trusted_symlinks::open;
 
 /// Directory to replace.
 const RUN: &str = "/run";
@@ -34,7 +35,11 @@ pub const HOME: &str = "/run/openshell/home";
 
 /// Returns true if /run is a directory and no path of `visible` contains the sandbox's own directory.
 pub(crate) fn is_replaceable(visible: impl IntoIterator<Item = PathBuf>) -> bool {
-    let is_directory = std::fs::symlink_metadata(RUN).is_ok_and(|data| data.is_dir());
+    // One that cannot be looked at cannot be replaced either, which stops the start.
+    let is_directory = match std::fs::symlink_metadata(RUN) {
+        Ok(data) => data.is_dir(),
+        Err(error) => !is_missing(&error),
+    };
     is_directory && !visible.into_iter().any(|path| Path::new(OWN_DIR).starts_with(path))
 }
 
@@ -44,7 +49,7 @@ struct KeptEntry {
     fd: OwnedFd,
     kind: FileType,
     /// Parents with their owner and mode, which keep deciding who may enter.
-    parents: Vec<(PathBuf, std::fs::Metadata)>,
+    parents: Vec<(PathBuf, Stat)>,
 }
 
 /// Replaces /run by a tmpfs that shows only [`PROOF`] and the `visible` paths beneath /run.
@@ -59,6 +64,7 @@ pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
     // Independent of the caller's umask.
     std::fs::set_permissions(OWN_DIR, PermissionsExt::from_mode(0o755))?;
     std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(PROOF)?;
+    std::fs::create_dir(HOME)?;
     Ok(())
 }
 
@@ -77,35 +83,45 @@ pub(crate) fn replace_folder(
         |path: &Path| path.ancestors().skip(1).any(|above| above != folder && visible.contains(above));
     let wanted = visible.iter().filter(beneath).filter(|path| !is_inside_another(path));
     // Opened before the mount hides them.
-    let kept: Vec<_> = wanted.filter_map(|path| open_entry(path, folder).transpose()).collect::<io::Result<_>>()?;
-    rustix::mount::mount("openshell", folder, "tmpfs", flags, Some(options))?;
+    let top = open(folder, OFlags::PATH | OFlags::DIRECTORY)?;
+    let kept: Vec<_> =
+        wanted.filter_map(|path| open_entry(&top, folder, path).transpose()).collect::<io::Result<_>>()?;
+    rustix::mount::mount("openshell", by_descriptor(&top), "tmpfs", flags, Some(options))?;
     kept.iter().try_for_each(restore)
 }
 
-/// Opens `path` without following symlinks; `None` if it does not exist.
-fn open_entry(path: &Path, top: &Path) -> io::Result<Option<KeptEntry>> {
-    let fd = match trusted_symlinks::open(path, OFlags::PATH) {
-        // A path through an untrusted symlink, or out of the caller's reach, grants nothing, so there is nothing to show.
-        Err(Errno::NOENT | Errno::LOOP | Errno::ACCESS) => return Ok(None),
-        opened => opened?,
-    };
+/// Opens `path` below the folder `top`, which is open, without following symlinks; `None` if it does not exist.
+fn open_entry(opened: &OwnedFd, top: &Path, path: &Path) -> io::Result<Option<KeptEntry>> {
+    let Ok(rest) = path.strip_prefix(top) else { return Ok(None) };
+    let mut parents = Vec::new();
+    let mut fd = opened.try_clone()?;
+    let mut reached = top.to_owned();
+    for part in rest {
+        if reached != top {
+            parents.push((reached.clone(), rustix::fs::fstat(&fd)?));
+        }
+        reached.push(part);
+        fd = match open_in(&fd, part) {
+            // A path through a symlink, or out of the caller's reach, grants nothing, so there is nothing to show.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(None),
+            found => found?,
+        };
+    }
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
-    let above: Vec<_> = path.ancestors().skip(1).take_while(|folder| *folder != top).collect();
-    let data = |folder: &&Path| Ok((folder.to_path_buf(), std::fs::symlink_metadata(folder)?));
-    let parents = above.iter().rev().map(data).collect::<io::Result<_>>()?;
     Ok(Some(KeptEntry { path: path.to_owned(), fd, kind, parents }))
 }
 
+/// Makes the entry in the new file system, in which nobody else makes anything yet.
 fn restore(KeptEntry { path, fd, kind, parents }: &KeptEntry) -> io::Result<()> {
     for (folder, data) in parents {
         if !folder.exists() {
             std::fs::create_dir(folder)?;
-            match std::os::unix::fs::chown(folder, Some(data.uid()), Some(data.gid())) {
+            match std::os::unix::fs::chown(folder, Some(data.st_uid), Some(data.st_gid)) {
                 // The owner has no mapping; then the folder is the caller's.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput && !is_root_mapped() => {}
                 result => result?,
             }
-            std::fs::set_permissions(folder, PermissionsExt::from_mode(data.mode() & 0o7777))?;
+            std::fs::set_permissions(folder, PermissionsExt::from_mode(data.st_mode & 0o7777))?;
         }
     }
     match kind {
@@ -119,17 +135,14 @@ fn restore(KeptEntry { path, fd, kind, parents }: &KeptEntry) -> io::Result<()> 
     bind_at(fd, path, Shown::AsItIs)
 }
 
-/// Mounts an empty tmpfs as home at `place`. No other sandbox sees it, and it ends with this one. The kernel limits it
+/// Mounts an empty tmpfs as home on the folder `place`. No other sandbox sees it, and it ends with this one. The kernel limits it
 /// to half of the machine's memory, as /dev/shm.
 ///
 /// # Errors
-/// The mount point cannot be created, or the mount fails.
-pub(crate) fn mount_home(place: &Path, owner: &ProcessIdentity) -> io::Result<()> {
-    if !place.exists() {
-        std::fs::create_dir(place)?;
-    }
+/// The mount fails.
+pub(crate) fn mount_home(place: &OwnedFd, owner: &ProcessIdentity) -> io::Result<()> {
     let options = format!("mode=700,uid={},gid={}", owner.uid, owner.gid);
     let options = std::ffi::CString::new(options)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    Ok(rustix::mount::mount("openshell-home", place, "tmpfs", flags, Some(options.as_c_str()))?)
+    Ok(rustix::mount::mount("openshell-home", by_descriptor(place), "tmpfs", flags, Some(options.as_c_str()))?)
 }

@@ -45,10 +45,9 @@ pub struct Covers {
 }
 
 impl Covers {
-    /// Opens those that are there.
-    pub(crate) fn open(&self) -> OpenCovers {
-        let open = |path: &Path| open(path, OFlags::PATH).ok();
-        OpenCovers { file: open(&self.file), folder: open(&self.folder) }
+    /// Opens those that are there by `open`.
+    pub(crate) fn open(&self, open: impl Fn(&Path) -> io::Result<OwnedFd>) -> OpenCovers {
+        OpenCovers { file: open(&self.file).ok(), folder: open(&self.folder).ok() }
     }
 }
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::carve_outs::{self, CarveOut, CarveOutError, Restriction};
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::mask_all_but;
-use crate::mounts::{Shown, bind_at, cover};
+use crate::mounts::{Shown, bind_at, cover, open_in};
 use crate::pins::{Kept, KeptPath, Places};
 use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
@@ -279,19 +279,16 @@ impl Confinement {
             false => Filter::compile(rows(self.sockets, &self.devices).chain(others)),
         };
         let filter = filter.map_err(ApplyError::Filter)?;
-        if let (Some(files), Some(place)) = (files, &self.files) {
-            let failed = |source| ApplyError::Files { path: place.clone(), source };
-            sandbox_files::attach(&files, place).map_err(failed)?;
-        }
+        let files = OwnFiles::attach(files, self.files.as_deref())?;
         // Opened before the private /run hides it.
-        let covers = self.covers.as_ref().map(Covers::open).unwrap_or_default();
+        let covers = self.covers.as_ref().map(|covers| covers.open(|path| files.open(path))).unwrap_or_default();
         // Mounts come before paths are resolved, as grants apply to the files behind them.
-        let [no_trust, no_names] = self.mount();
+        let [no_trust, no_names] = self.mount(&files);
         let further =
             if self.landlock.is_learning() { self.further_names().map_err(ApplyError::CarveOut)? } else { Vec::new() };
         let no_learning_home = self.mount_learning_home();
         let mut granted = self.landlock.resolve();
-        self.mount_private_dirs(&granted)?;
+        self.mount_private_dirs(&files, &granted)?;
         granted.iter_mut().for_each(Resolved::retry_missing);
         // Masking lists the host's sockets, so it happens in the host's network namespace.
         let not_masked = mask_all_but(self.visible(&granted), &self.landlock.without_services(), self.identity.uid);
@@ -330,10 +327,10 @@ impl Confinement {
     }
 
     /// Makes the mounts; returns descriptions of those that failed, of trust and of names.
-    fn mount(&self) -> [Option<String>; 2] {
+    fn mount(&self, files: &OwnFiles) -> [Option<String>; 2] {
         let [mut no_trust, mut no_names] = [None, None];
         for Mount { source, target, purpose } in &self.mounts {
-            let mounted = open(source, OFlags::PATH).map_err(Into::into).and_then(|from| match purpose {
+            let mounted = files.open(source).and_then(|from| match purpose {
                 Purpose::Trust | Purpose::FurtherTrust | Purpose::GitExclude => bind_at(&from, target, Shown::ReadOnly),
                 Purpose::Names => cover(&from, target),
             });
@@ -349,7 +346,7 @@ impl Confinement {
     }
 
     /// Mounts the private /run, folders for temporary files, and home.
-    fn mount_private_dirs(&self, granted: &[Resolved<'_>]) -> Result<(), ApplyError> {
+    fn mount_private_dirs(&self, files: &OwnFiles, granted: &[Resolved<'_>]) -> Result<(), ApplyError> {
         let visible = self.visible(granted).collect();
         if self.private_run {
             private_run::replace(&visible).map_err(|source| ApplyError::Run { source })?;
@@ -359,7 +356,8 @@ impl Confinement {
                 .map_err(|source| ApplyError::Tmp { path: folder.clone(), source })?;
         }
         let Some(home) = &self.home else { return Ok(()) };
-        private_run::mount_home(home, &self.identity).map_err(|source| ApplyError::Home { path: home.clone(), source })
+        let mounted = files.open(home).and_then(|place| private_run::mount_home(&place, &self.identity));
+        mounted.map_err(|source| ApplyError::Home { path: home.clone(), source })
     }
 
     /// Returns further names (bind mounts) of what is hidden from an observed run, and of the run's secrets.
@@ -518,6 +516,31 @@ impl Confinement {
             Err(errno) => Err(errno).at(Step::IdentityProved),
             Ok(()) => Err(Errno::EXIST).at(Step::IdentityProved),
         }
+    }
+}
+
+/// The sandbox's files, as init reaches them: by their root, where it has made them, as the folders above might be exchanged.
+#[derive(Debug, Default)]
+struct OwnFiles {
+    root: Option<(OwnedFd, PathBuf)>,
+}
+
+impl OwnFiles {
+    /// Mounts the file system `files` at `place`.
+    fn attach(files: Option<OwnedFd>, place: Option<&Path>) -> Result<Self, ApplyError> {
+        let (Some(files), Some(place)) = (files, place) else { return Ok(Self::default()) };
+        let failed = |source| ApplyError::Files { path: place.to_owned(), source };
+        sandbox_files::attach(&files, place).map_err(failed)?;
+        Ok(Self { root: Some((files, place.to_owned())) })
+    }
+
+    /// Opens `path`, which may be another than a file of the sandbox's.
+    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
+        let own = self.root.as_ref().and_then(|(root, place)| Some((root, path.strip_prefix(place).ok()?)));
+        Ok(match own {
+            Some((root, rest)) => open_in(root, rest)?,
+            None => open(path, OFlags::PATH)?,
+        })
     }
 }
 

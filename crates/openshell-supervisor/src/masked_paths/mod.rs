@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::mounts::{bind_as_it_is, by_descriptor};
+use crate::mounts::{Spot, bind_as_it_is, by_descriptor, mount_id};
 use crate::trusted_symlinks::open;
 use shared_sockets::SharedSockets;
 
@@ -32,9 +32,15 @@ const MAX_MASKS: usize = 1024;
 pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] =
     &[0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x1cd1, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11];
 
+/// Magic number (statfs(2)) of a file system in memory.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
+/// Times that folders are searched which others may change: what was away for a moment is found again.
+const SEARCHES: usize = 3;
+
 /// Masks everything but the paths of `visible`, their contents and their ancestors, and sockets of services in the folders
-/// `without_services` among them; `uid` is the workload's user. To be called in a private mount namespace, and in the network namespace of the host's services. Returns a description of each path that
-/// could not be masked.
+/// `without_services` among them; `uid` is the workload's user. To be called in a private mount namespace, and in the network
+/// namespace of the host's services. Returns a description of each path that could not be masked.
 pub(crate) fn mask_all_but(
     visible: impl IntoIterator<Item = PathBuf>,
     without_services: &BTreeSet<PathBuf>,
@@ -43,51 +49,96 @@ pub(crate) fn mask_all_but(
     // The first mount, and all in some containers, is made through /proc/self/fd.
     let visible: BTreeSet<_> = visible.into_iter().chain([PathBuf::from("/proc")]).collect();
     let prefixes: BTreeSet<_> = visible.iter().map(|path| prefix(path)).collect();
-    let mut unmasked = Vec::new();
+    let mut masks = Masks::default();
     let mut found = Vec::new();
+    let mut changeable = Vec::new();
     for folder in ancestors_of(&visible) {
         match siblings(folder, &prefixes, uid) {
-            Ok(entries) => found.extend(entries),
-            // A visible path that is missing.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => unmasked.push(format!("{}: {error}", folder.display())),
+            Ok((origin, entries)) => {
+                found.extend(entries);
+                if origin == Origin::AnyUser {
+                    changeable.push(folder);
+                }
+            }
+            Err(error) => masks.report(folder, &error),
         }
     }
-    let SharedSockets { services, others, incomplete } = shared_sockets::find(&visible, without_services, uid);
-    let socket = |origin| move |path| Candidate { path, kind: FileType::Socket, origin };
-    found.extend(services.into_iter().map(socket(Origin::Service)));
-    found.extend(others.into_iter().map(socket(Origin::AnyUser)));
-    unmasked.extend(incomplete.map(|error| format!("sockets in shared folders: {error}")));
-    // Masks are limited: entries that workloads can create come last, so that none can use up the masks of the host's, and
-    // sockets come first among the rest, as they lead furthest.
-    found.sort_by_key(|entry| {
-        let rank = match entry.kind {
-            FileType::Socket => 0,
-            FileType::Directory => 1,
-            _ => 2,
-        };
-        (entry.origin, rank)
-    });
-    // The placeholders are mounted on the first masked folder, and bound to all other paths from there.
-    if let Some(first) = found.iter().position(|entry| entry.kind == FileType::Directory) {
-        found.swap(0, first);
-    }
-    let mut placeholders = None;
-    for (index, Candidate { path, kind, .. }) in found.iter().enumerate() {
-        if index == MAX_MASKS {
-            let count = found.len() - MAX_MASKS;
-            unmasked.push(format!("{count} more, from {} on: no more than {MAX_MASKS} are covered", path.display()));
+    let SharedSockets { services, others, closed, incomplete } = shared_sockets::find(&visible, without_services, uid);
+    let candidate = |kind, origin| move |path| Candidate { path, kind, origin };
+    found.extend(services.into_iter().map(candidate(FileType::Socket, Origin::Service)));
+    found.extend(others.into_iter().map(candidate(FileType::Socket, Origin::AnyUser)));
+    found.extend(closed.into_iter().map(candidate(FileType::Directory, Origin::AnyUser)));
+    masks.unmasked.extend(incomplete.map(|error| format!("sockets in shared folders: {error}")));
+    masks.add(found);
+    for _ in 1..SEARCHES {
+        let mut found = Vec::new();
+        for folder in &changeable {
+            match siblings(folder, &prefixes, uid) {
+                Ok((_, entries)) => found.extend(entries),
+                Err(error) => masks.report(folder, &error),
+            }
+        }
+        found.retain(|entry| !masks.known.contains(&entry.path));
+        if found.is_empty() {
             break;
         }
-        // Folders of others come and go: one that is gone needs no mask.
-        let is_gone = || path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        if let Err(error) = mask_one(path, *kind, &mut placeholders)
-            && !is_gone()
-        {
-            unmasked.push(format!("{}: {error}", path.display()));
+        masks.add(found);
+    }
+    masks.unmasked
+}
+
+/// The masks that were made.
+#[derive(Debug, Default)]
+struct Masks {
+    placeholders: Option<PlaceholderMounts>,
+    /// What is masked, or reported as not masked.
+    known: BTreeSet<PathBuf>,
+    /// Descriptions of what could not be masked.
+    unmasked: Vec<String>,
+}
+
+impl Masks {
+    /// Masks what was `found`, as far as the bound permits.
+    fn add(&mut self, mut found: Vec<Candidate>) {
+        // Masks are limited: entries that workloads can create come last, so that none can use up the masks of the host's, and
+        // sockets come first among the rest, as they lead furthest.
+        found.sort_by_key(|entry| {
+            let rank = match entry.kind {
+                FileType::Socket => 0,
+                FileType::Directory => 1,
+                _ => 2,
+            };
+            (entry.origin, rank)
+        });
+        // The placeholders are mounted on the first masked folder, and bound to all other paths from there.
+        if let Some(first) = found.iter().position(|entry| entry.kind == FileType::Directory) {
+            found.swap(0, first);
+        }
+        for (index, Candidate { path, kind, .. }) in found.iter().enumerate() {
+            if self.known.len() >= MAX_MASKS {
+                let count = found.len() - index;
+                let message = format!("{count} more, from {} on: no more than {MAX_MASKS} are covered", path.display());
+                self.unmasked.push(message);
+                self.known.extend(found.iter().map(|entry| entry.path.clone()));
+                return;
+            }
+            match mask_one(path, *kind, &mut self.placeholders) {
+                Ok(()) => {
+                    self.known.insert(path.clone());
+                }
+                Err(error) => self.report(path, &error),
+            }
         }
     }
-    unmasked
+
+    /// Describes what could not be masked. Folders of others come and go: one that is gone needs no mask.
+    fn report(&mut self, path: &Path, error: &io::Error) {
+        let is_gone = error.kind() == io::ErrorKind::NotFound
+            || path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if !is_gone && self.known.insert(path.to_owned()) {
+            self.unmasked.push(format!("{}: {error}", path.display()));
+        }
+    }
 }
 
 /// Creator of an entry, most trusted first.
@@ -116,11 +167,12 @@ fn ancestors_of(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
     folders.filter(|folder| !is_visible(folder)).collect()
 }
 
-/// Entries of `folder`, an ancestor of visible paths, that are neither visible nor ancestors and have to be masked.
-fn siblings(folder: &Path, visible: &BTreeSet<Vec<u8>>, uid: u32) -> io::Result<Vec<Candidate>> {
+/// Entries of `folder`, an ancestor of visible paths, that are neither visible nor ancestors and have to be masked, and who may make
+/// them.
+fn siblings(folder: &Path, visible: &BTreeSet<Vec<u8>>, uid: u32) -> io::Result<(Origin, Vec<Candidate>)> {
     let opened = open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
     if KERNEL_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&opened)?.f_type.cast_unsigned()) {
-        return Ok(Vec::new());
+        return Ok((Origin::Host, Vec::new()));
     }
     let data = rustix::fs::fstat(&opened)?;
     let origin = if data.st_uid == uid || data.st_mode & 0o002 != 0 { Origin::AnyUser } else { Origin::Host };
@@ -154,7 +206,7 @@ fn siblings(folder: &Path, visible: &BTreeSet<Vec<u8>>, uid: u32) -> io::Result<
             found.push(Candidate { path, kind, origin });
         }
     }
-    Ok(found)
+    Ok((origin, found))
 }
 
 /// Returns the bytes with which `path` and everything beneath it begins, each with a slash behind it. Comparing paths by
@@ -174,34 +226,43 @@ fn leads_to_visible(path: &Path, visible: &BTreeSet<Vec<u8>>) -> bool {
 }
 
 /// Empty folder and file of mode 000 on a tmpfs, mounted in place of masked paths.
+#[derive(Debug)]
 struct PlaceholderMounts {
     folder: OwnedFd,
     file: OwnedFd,
 }
 
+impl PlaceholderMounts {
+    /// Makes them, mounted on the folder at `spot`.
+    fn make(spot: &Spot) -> io::Result<Self> {
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let options = Some(c"mode=000,size=4k,nr_inodes=4");
+        let below = mount_id(&spot.file)?;
+        rustix::mount::mount("openshell", by_descriptor(&spot.file), "tmpfs", flags, options)?;
+        let folder = spot.reopen()?;
+        // Something else may have been put in its place, in which nothing is to be made.
+        if mount_id(&folder)? == below || rustix::fs::fstatfs(&folder)?.f_type != TMPFS_MAGIC {
+            return Err(Errno::STALE.into());
+        }
+        let create = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&folder, "covered", create, Mode::empty())?;
+        // Their owner is the caller in a user namespace, who could change their modes.
+        rustix::mount::mount_remount(by_descriptor(&folder), flags | MountFlags::RDONLY | MountFlags::BIND, c"")?;
+        Ok(Self { folder, file })
+    }
+}
+
 /// Masks `path`; the first call, which must be for a folder, creates the placeholders.
 fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMounts>) -> io::Result<()> {
-    let target = match open(path, OFlags::PATH) {
-        // It was removed meanwhile.
-        Err(Errno::NOENT) => return Ok(()),
-        opened => opened?,
-    };
+    let spot = Spot::at(path)?;
     match (placeholders, kind) {
-        (Some(placeholders), FileType::Directory) => bind_as_it_is(&placeholders.folder, &target)?,
-        (Some(placeholders), _) => bind_as_it_is(&placeholders.file, &target)?,
+        (Some(placeholders), FileType::Directory) => bind_as_it_is(&placeholders.folder, &spot.file),
+        (Some(placeholders), _) => bind_as_it_is(&placeholders.file, &spot.file),
         (placeholders @ None, _) => {
-            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-            let options = Some(c"mode=000,size=4k,nr_inodes=4");
-            rustix::mount::mount("openshell", by_descriptor(&target), "tmpfs", flags, options)?;
-            let folder = open(path, OFlags::PATH | OFlags::DIRECTORY)?;
-            let create = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let file = rustix::fs::openat(&folder, "covered", create, Mode::empty())?;
-            // Their owner is the caller in a user namespace, who could change their modes.
-            rustix::mount::mount_remount(by_descriptor(&folder), flags | MountFlags::RDONLY | MountFlags::BIND, c"")?;
-            *placeholders = Some(PlaceholderMounts { folder, file });
+            *placeholders = Some(PlaceholderMounts::make(&spot)?);
+            Ok(())
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -169,6 +169,29 @@ fn a_socket_of_another_network_namespace_is_found_deep_in_a_shared_folder() {
 }
 
 #[test]
+fn a_folder_that_the_workload_closed_is_covered_whole_and_one_of_another_user_is_not() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let shared = folder.path().join("shared");
+    for name in ["own", "others"] {
+        std::fs::create_dir_all(shared.join(name)).unwrap();
+        std::fs::set_permissions(shared.join(name), std::fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    std::os::unix::fs::chown(shared.join("own"), Some(UID), None).unwrap();
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let find = |visible: &[&str]| {
+        let visible: BTreeSet<_> = visible.iter().map(|name| folder.path().join(name)).collect();
+        apart(|| (), || shared_sockets::find(&visible, &BTreeSet::new(), UID))
+    };
+    let found = find(&["shared"]);
+    assert_eq!(found.closed, BTreeSet::from([shared.join("own")]));
+    assert!(found.incomplete.is_none(), "{found:?}");
+    let found = find(&["shared", "shared/own/listed"]);
+    assert!(found.closed.is_empty(), "a cover would hide what is listed in it");
+    assert!(found.incomplete.unwrap().to_string().contains("shared/own"));
+}
+
+#[test]
 fn what_cannot_be_covered_is_named() {
     let (folder, _sockets) = tree();
     let path = folder.path();
