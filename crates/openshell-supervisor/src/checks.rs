@@ -88,8 +88,11 @@ fn groups(privilege: &Privilege) -> Check {
     let name = "supplementary groups";
     match privilege.caller().map(|caller| run_as::group_names(&caller.groups)) {
         None => Check::ok(name, "none is kept"),
-        Some(groups) if groups.is_empty() => Check::ok(name, "none"),
-        Some(groups) => Check::missing(
+        Some(Err(error)) => {
+            Check::missing(name, error.to_string(), "no start by this user", "make it readable for everybody")
+        }
+        Some(Ok(groups)) if groups.is_empty() => Check::ok(name, "none"),
+        Some(Ok(groups)) => Check::missing(
             name,
             format!("the caller is in {}", groups.join(", ")),
             "commands stay in these groups, as nobody without CAP_SETGID can leave one",

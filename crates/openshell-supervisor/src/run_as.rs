@@ -297,11 +297,13 @@ impl User {
 }
 
 /// Returns each group's name, or its number if it has none.
-#[must_use]
-pub fn group_names(groups: &[u32]) -> Vec<String> {
-    let database = std::fs::read_to_string("/etc/group").unwrap_or_default();
+///
+/// # Errors
+/// The user database cannot be read.
+pub fn group_names(groups: &[u32]) -> Result<Vec<String>, RunAsError> {
+    let database = Database::read()?.group;
     let name = |gid: &u32| group_entries(&database).find(|entry| entry.gid == *gid).map(|entry| entry.name.to_owned());
-    groups.iter().map(|gid| name(gid).unwrap_or_else(|| gid.to_string())).collect()
+    Ok(groups.iter().map(|gid| name(gid).unwrap_or_else(|| gid.to_string())).collect())
 }
 
 struct PasswdEntry<'t> {

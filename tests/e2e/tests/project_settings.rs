@@ -254,4 +254,8 @@ fn what_cannot_be_searched_for_settings_stops_the_start_and_is_named() {
     assert!(finished.code() != 0 && finished.stderr.contains("chmod u+rx "), "{finished:?}");
     assert!(finished.stderr.contains("tree/sub"), "{finished:?}");
     assert_eq!(project.run(&format!("chmod 700 tree/sub; chown {UID} tree; ls -A tree/sub/.vscode")), "");
+    // What is in it can be listed, and not be looked at.
+    project.run("mkdir -p tree/sub/deep/.idea; chmod 600 tree/sub");
+    let finished = in_tree(&lab, &project, "tree").sh("chmod 700 sub; touch sub/deep/.idea/x");
+    assert!(finished.code() != 0 && finished.stderr.contains("tree/sub cannot be searched"), "{finished:?}");
 }

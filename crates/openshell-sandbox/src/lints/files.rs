@@ -32,21 +32,25 @@ fn of_everything(filesystem: &Filesystem) -> Option<String> {
 pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     let filesystem = policy.filesystem();
     let user = user(policy).err().map(|error| format!("process: {error:#}"));
-    let is_missing = |granted: &&GrantedPath| {
-        let path = granted.as_path();
-        // An image may lack paths of the baseline.
-        !path.to_string_lossy().contains('*')
-            && !path.exists()
-            && !BASELINE.iter().any(|row| Path::new(row.path) == path)
-    };
-    let say = |key: &str, path: &GrantedPath, what: &str| {
-        format!("filesystem_policy.{key}: {} does not exist; {what}", path.as_path().display())
-    };
-    let read = filesystem.read_only.iter().filter(|path| !path.is_folder()).filter(is_missing);
-    let write = filesystem.read_write.iter().filter(is_missing);
-    let read = read.map(|path| say("read_only", path, "nothing is granted there until it does"));
-    let write = write.map(|path| say("read_write", path, "a start makes it"));
+    let read = filesystem.read_only.iter().filter(|path| !path.is_folder());
+    let read = read.filter_map(|path| absent("read_only", path, "nothing is granted there until it does"));
+    let write = filesystem.read_write.iter().filter_map(|path| absent("read_write", path, "a start makes it"));
     user.into_iter().chain(read).chain(write).collect()
+}
+
+/// Returns a line for a path that does not exist, with what follows from it, or that cannot be looked at. An image may lack paths of the
+/// baseline.
+fn absent(key: &str, granted: &GrantedPath, then: &str) -> Option<String> {
+    let path = granted.as_path();
+    if path.to_string_lossy().contains('*') || BASELINE.iter().any(|row| Path::new(row.path) == path) {
+        return None;
+    }
+    let why = match path.try_exists() {
+        Ok(true) => return None,
+        Ok(false) => format!("does not exist; {then}"),
+        Err(error) => format!("cannot be looked at: {error}"),
+    };
+    Some(format!("filesystem_policy.{key}: {} {why}", path.display()))
 }
 
 /// Returns the user that commands of `policy` have if this caller starts them.

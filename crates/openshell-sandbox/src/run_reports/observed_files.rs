@@ -206,7 +206,8 @@ impl SharedFolders<'_> {
         let owned: Vec<_> = path.ancestors().take_while(|above| !self.contains(above)).collect();
         let folder = owned.last()?.parent()?;
         let is_hidden = folder != home && folder.starts_with(home) && !folder.ends_with("bin");
-        owned.into_iter().rev().find(|above| !above.exists()).filter(|_| is_hidden).map(Path::to_owned)
+        let is_missing = |above: &Path| above.try_exists().is_ok_and(|exists| !exists);
+        owned.into_iter().rev().find(|above| is_missing(above)).filter(|_| is_hidden).map(Path::to_owned)
     }
 
     /// Returns the smallest list of files and folders that covers `files` and the folders `listed`: the files alone where they are few,

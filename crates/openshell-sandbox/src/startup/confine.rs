@@ -1,12 +1,13 @@
 //! Confines init, and makes the environment of the commands inside.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::{CarveOut, Restriction};
 use openshell_supervisor::confine::{Confinement, Enforced};
@@ -15,6 +16,7 @@ use openshell_supervisor::file_calls::FileRights;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::launch::{Confining, Launcher};
+use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::private_tmp;
 use openshell_supervisor::protected::{PROGRAM, ProtectedPath, Protection};
 use openshell_supervisor::run_as::{self, User};
@@ -120,7 +122,10 @@ impl Confined {
     }
 
     /// Logs the restrictions in force, and those that are not.
-    pub(super) fn log(&self, config: &Config, plan: &Plan, network: &Network) {
+    ///
+    /// # Errors
+    /// The groups of the command cannot be named.
+    pub(super) fn log(&self, config: &Config, plan: &Plan, network: &Network) -> anyhow::Result<()> {
         let Self { launcher, enforced, .. } = self;
         let granted = &enforced.landlock;
         let lacking = [("path", &granted.missing_paths), ("not restricted by this kernel:", &granted.missing_rights)];
@@ -144,7 +149,7 @@ impl Confined {
             (_, None) => "no network".to_owned(),
         };
         let abi = granted.abi;
-        let who = identity(plan);
+        let who = identity(plan)?;
         let devices: Vec<_> = Family::of(self.granted.listed()).into_iter().map(Family::as_str).collect();
         let devices = match devices.as_slice() {
             [] => String::new(),
@@ -155,6 +160,7 @@ impl Confined {
             launcher.init_pid()
         );
         logging::config_event(ConfigState::Enforced, Severity::Info, &message);
+        Ok(())
     }
 }
 
@@ -230,9 +236,19 @@ fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
                 folder.display()
             );
         }
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let failed = || format!("{} cannot be searched for root's files", folder.display());
+        let entries = match std::fs::read_dir(&folder) {
+            // Closed to the command too, which cannot open it: /etc is read-only inside.
+            Err(error) if is_missing(&error) || error.kind() == io::ErrorKind::PermissionDenied => continue,
+            entries => entries.with_context(failed)?,
+        };
+        for entry in entries {
+            let entry = entry.with_context(failed)?;
             seen += 1;
-            let Ok(data) = entry.metadata() else { continue };
+            let data = match entry.metadata() {
+                Err(error) if is_missing(&error) || error.kind() == io::ErrorKind::PermissionDenied => continue,
+                data => data.with_context(failed)?,
+            };
             if data.is_dir() {
                 left.push((entry.path(), is_closed || data.mode() & 0o001 == 0));
             } else if data.is_file() && (is_closed || data.mode() & 0o004 == 0) {
@@ -244,13 +260,13 @@ fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Describes the identity of commands: the user, how commands got it, and the groups that they keep.
-fn identity(plan: &Plan) -> String {
+fn identity(plan: &Plan) -> anyhow::Result<String> {
     let user = &plan.user.name;
-    let Some(caller) = plan.privilege.caller() else { return format!("user {user}") };
-    match run_as::group_names(&caller.groups).join(", ").as_str() {
+    let Some(caller) = plan.privilege.caller() else { return Ok(format!("user {user}")) };
+    Ok(match run_as::group_names(&caller.groups)?.join(", ").as_str() {
         "" => format!("the caller {user} in a user namespace"),
         groups => format!("the caller {user} in a user namespace, who stays in the groups {groups}"),
-    }
+    })
 }
 
 /// A confinement under way, which may wait for a slow file system.

@@ -245,7 +245,7 @@ pub(crate) async fn start(
     }
     carve_outs::watch(&confined.launcher, kept, config.carve_outs.carve_out_lost);
     sources.follow(requests, protection, &mut tasks);
-    confined.log(config, &plan, &network);
+    confined.log(config, &plan, &network)?;
     routes.iter().for_each(|routes| routes.log());
     let inside = network.netns.as_ref().map(Netns::try_clone).transpose()?;
     let inside = Arc::new(InsideNetwork::new(inside));

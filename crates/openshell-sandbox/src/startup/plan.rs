@@ -86,7 +86,10 @@ impl Plan {
     /// write there and no sticky bit keeps files of others.
     pub(super) fn may_change_in(&self, folder: &Path) -> bool {
         let is_sticky = std::fs::metadata(folder).is_ok_and(|data| data.mode() & 0o1000 != 0);
-        self.user.identity.is_supervisors() || (self.user.identity.may_write(folder) && !is_sticky)
+        let is_unknown = |above: &Path| std::fs::metadata(above).is_err_and(|error| !is_missing(&error));
+        self.user.identity.is_supervisors()
+            || (self.user.identity.may_write(folder) && !is_sticky)
+            || folder.ancestors().any(is_unknown)
     }
 }
 
@@ -102,7 +105,7 @@ fn check_groups(privilege: &Privilege, user: &User, policy: &Policy) -> anyhow::
         ),
         None => (user.identity.groups.clone(), "name a user outside of it in `process`"),
     };
-    let names = run_as::group_names(&groups);
+    let names = run_as::group_names(&groups)?;
     for group in names.iter().filter(|name| POWERFUL_GROUPS.contains(&name.as_str())) {
         let line = format!("the command is in the group {group}, whose members have more rights than a user; {remedy}");
         if policy.filesystem().compatibility == Compatibility::HardRequirement {

@@ -75,7 +75,7 @@ fn copy_in(args: &CpArgs, sandbox: &str, from: &Path, path: OsString) -> anyhow:
     };
     let (reader, writer) = io::pipe()?;
     let from = from.to_owned();
-    let half = Half::start(move || pack(&from, writer))?;
+    let half = Half::start(move || pack(&from, false, writer))?;
     let (_nothing, output) = io::pipe()?;
     half.finish(run_inside(args, sandbox, &["receive".into(), path, name], reader, output))
 }

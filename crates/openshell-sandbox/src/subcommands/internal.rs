@@ -24,7 +24,7 @@ pub(crate) fn serve(service: &str, words: &[OsString]) -> anyhow::Result<ExitCod
     let file = |stream: BorrowedFd<'_>| stream.try_clone_to_owned().map(File::from);
     match service {
         "sftp" => sftp::serve(file(io::stdin().as_fd())?, file(io::stdout().as_fd())?)?,
-        "send" => return transferred(pack(&path(words), file(io::stdout().as_fd())?)),
+        "send" => return transferred(pack(&path(words), true, file(io::stdout().as_fd())?)),
         // It is the kernel that decides here.
         "receive" => {
             let options = Options { links: Links::All, git_hooks: true, follows_links: true };

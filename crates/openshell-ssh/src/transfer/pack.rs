@@ -7,16 +7,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
 use tar::{Builder, EntryType, Header};
 
 use super::outcome::{DEPTH, LeftOut, TransferError};
 
-/// Writes the file or tree at `path` to `output`. Symlinks are sent as such; devices, sockets and FIFOs are left out.
+/// Writes the file or tree at `path` to `output`. Symlinks are sent as such; devices, sockets and FIFOs are left out. Without
+/// `follows_links` no folder above may be a symlink.
 ///
 /// # Errors
-/// There is nothing at `path`, or `output` takes no more.
-pub fn pack(path: &Path, output: impl Write) -> Result<LeftOut, TransferError> {
+/// There is nothing at `path`, a symlink leads to it that is not to be followed, or `output` takes no more.
+pub fn pack(path: &Path, follows_links: bool, output: impl Write) -> Result<LeftOut, TransferError> {
     let failed = |source| TransferError::Read { path: path.to_owned(), source };
     // The last component decides the name; of `.` and the like, the directory behind them.
     let path = &match path.file_name() {
@@ -25,8 +27,19 @@ pub fn pack(path: &Path, output: impl Write) -> Result<LeftOut, TransferError> {
     };
     let name = path.file_name().ok_or_else(|| TransferError::NoName(path.clone()))?;
     let mut packer = Packer { builder: Builder::new(output), left_out: LeftOut::default() };
-    let data = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| failed(errno.into()))?;
-    let place = Place { folder: CWD, name: path.as_os_str() };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let resolve = if follows_links { ResolveFlags::empty() } else { ResolveFlags::NO_SYMLINKS };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), resolve).map_err(|errno| match errno {
+        // A command may have made it.
+        Errno::LOOP => {
+            let target = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned()).join(name);
+            TransferError::Symlink { path: path.clone(), target }
+        }
+        errno => failed(errno.into()),
+    })?;
+    let data = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| failed(errno.into()))?;
+    let place = Place { folder: folder.as_fd(), name };
     packer.entry(&place, Path::new(name), &data, 0).map_err(|source| match source {
         // The first entry is the copy.
         Failure::Entry(source) => failed(source),

@@ -10,7 +10,7 @@ const CAREFUL: Options = Options { links: Links::Within, git_hooks: false, follo
 
 fn copy(from: &Path, to: &Path, options: Options) -> Result<LeftOut, TransferError> {
     let mut stream = Vec::new();
-    pack(from, &mut stream)?;
+    pack(from, false, &mut stream)?;
     unpack(&stream[..], to, from.file_name().unwrap(), options)
 }
 

@@ -455,9 +455,13 @@ impl Server<'_> {
 fn end_children() {
     let own = rustix::process::getpid();
     loop {
-        children_of(own).into_iter().for_each(|pid| {
+        let Ok(children) = children_of(own) else {
+            std::thread::sleep(suspend::PAUSE);
+            continue;
+        };
+        for pid in children {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
-        });
+        }
         match rustix::process::wait(WaitOptions::empty()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
@@ -481,10 +485,10 @@ fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
     }
 }
 
-fn children_of(parent: Pid) -> Vec<Pid> {
+fn children_of(parent: Pid) -> io::Result<Vec<Pid>> {
     let own = parent.as_raw_nonzero().get();
-    let children = suspend::processes().into_iter().filter(|(_, parent, _)| *parent == own);
-    children.filter_map(|(pid, ..)| Pid::from_raw(pid)).collect()
+    let children = suspend::processes()?.into_iter().filter(|(_, parent, _)| *parent == own);
+    Ok(children.filter_map(|(pid, ..)| Pid::from_raw(pid)).collect())
 }
 
 /// Formats an error and its causes on one line.

@@ -1,11 +1,16 @@
 //! Stopping everything in the sandbox with the caller's job, and continuing it.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
 /// Looks at the processes until no running one is found. A process that is stopped starts no other, so that few are needed.
 const PASSES: usize = 100;
+
+/// Wait for a table of processes that cannot be read now, as the machine has too many open files.
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 /// Processes that were stopped, parents before their children.
 #[derive(Debug, Default)]
@@ -16,7 +21,11 @@ impl Suspended {
     pub(super) fn stop_all(&mut self) {
         let mut known: HashSet<Pid> = self.0.iter().copied().collect();
         for _ in 0..PASSES {
-            let running: Vec<_> = descendants().into_iter().filter(|pid| known.insert(*pid)).collect();
+            let Ok(found) = descendants() else {
+                std::thread::sleep(PAUSE);
+                continue;
+            };
+            let running: Vec<_> = found.into_iter().filter(|pid| known.insert(*pid)).collect();
             if running.is_empty() {
                 return;
             }
@@ -39,9 +48,12 @@ impl Suspended {
 
 /// Returns the descendants of the calling process that are neither stopped nor dead, parents before their children. A process
 /// that somebody put into the namespace from outside is none.
-fn descendants() -> Vec<Pid> {
+///
+/// # Errors
+/// As for [`processes`].
+fn descendants() -> io::Result<Vec<Pid>> {
     let mut children: HashMap<i32, Vec<(i32, u8)>> = HashMap::new();
-    for (pid, parent, state) in processes() {
+    for (pid, parent, state) in processes()? {
         children.entry(parent).or_default().push((pid, state));
     }
     let mut found = Vec::new();
@@ -52,20 +64,29 @@ fn descendants() -> Vec<Pid> {
         let running = below.into_iter().filter(|(_, state)| !b"TtZX".contains(state));
         found.extend(running.filter_map(|(pid, _)| Pid::from_raw(pid)));
     }
-    found
+    Ok(found)
 }
 
 /// Returns number, parent and state of each process (proc_pid_stat(5)).
-pub(super) fn processes() -> Vec<(i32, i32, u8)> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    // One that has just ended is left out.
-    numbers.filter_map(|pid| stat(pid).map(|(parent, state)| (pid, parent, state))).collect()
+///
+/// # Errors
+/// The table of processes cannot be read.
+pub(super) fn processes() -> io::Result<Vec<(i32, i32, u8)>> {
+    let mut processes = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        match std::fs::read(format!("/proc/{pid}/stat")) {
+            Ok(stat) => processes.extend(parent_and_state(&stat).map(|(parent, state)| (pid, parent, state))),
+            // It has just ended.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(processes)
 }
 
-fn stat(pid: i32) -> Option<(i32, u8)> {
+fn parent_and_state(stat: &[u8]) -> Option<(i32, u8)> {
     // The name, in parentheses, holds any bytes.
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = std::str::from_utf8(stat.get(after_name..)?).ok()?.split_ascii_whitespace();
     let state = fields.next()?.bytes().next()?;

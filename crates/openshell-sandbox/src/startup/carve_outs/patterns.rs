@@ -15,9 +15,14 @@ const ENTRIES: usize = 1_000_000;
 /// Paths that one pattern may match: each takes a mount or two.
 const MATCHES: usize = 1000;
 
-/// Returns true for a folder of another user than `uid`, or one on whose way such a folder closes it.
-pub(super) fn is_of_another(folder: &Path, uid: u32) -> bool {
-    folder.symlink_metadata().map_or(true, |data| data.uid() != uid)
+/// Returns the folder of the user `uid` that keeps `folder` from being opened, itself or one above; `None` if that is another user's.
+pub(super) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
+    for above in folder.ancestors() {
+        if let Ok(data) = above.symlink_metadata() {
+            return (data.uid() == uid).then_some(above);
+        }
+    }
+    None
 }
 
 /// Returns the paths that match a pattern; what lies in one of them is not looked at.
@@ -43,15 +48,15 @@ pub(super) fn matches(pattern: &GrantedPath, restriction: Restriction, uid: u32)
         let entries = match std::fs::read_dir(&folder) {
             Err(error) if is_missing(&error) => continue,
             // The command cannot open a folder of another user; should that one do, what is hidden in it stays so.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_of_another(&folder, uid) => {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && closed_by(&folder, uid).is_none() => {
                 found.extend(Some(folder).filter(|folder| restriction == Restriction::Hidden && *folder != base));
                 continue;
             }
             entries => entries.with_context(|| {
-                let folder = folder.display();
+                let closed = closed_by(&folder, uid).unwrap_or(&folder).display();
                 format!(
-                    "{}: {folder} cannot be searched, so what matches in it cannot be kept from the command, which may open it again; \
-                     `chmod u+rx {folder}`, or take it out of the policy",
+                    "{}: {closed} cannot be searched, so what matches in it cannot be kept from the command, which may open it again; \
+                     `chmod u+rx {closed}`, or take it out of the policy",
                     shown()
                 )
             })?,

@@ -14,7 +14,7 @@ use openshell_supervisor::missing::is_missing;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 
-use super::patterns::is_of_another;
+use super::patterns::closed_by;
 
 /// Entries of folders that are looked at in all projects of a run.
 const ENTRIES: usize = 50_000;
@@ -93,7 +93,7 @@ impl Settings {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = match rustix::fs::open(project, flags, Mode::empty()) {
             Err(errno) if is_missing(&errno.into()) => return Ok(()),
-            Err(Errno::ACCESS) if is_of_another(project, uid) => return Ok(()),
+            Err(Errno::ACCESS) if closed_by(project, uid).is_none() => return Ok(()),
             opened => opened.with_context(|| format!("{} cannot be searched for settings", project.display()))?,
         };
         let walk = Walk { project, root, uid, seen: AtomicUsize::new(self.seen) };
@@ -161,13 +161,13 @@ impl Walk<'_> {
                 // Somebody has removed it, or put a symlink in its place.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 // The command cannot open a folder of another user.
-                Err(Errno::ACCESS) if is_of_another(&whole, self.uid) => continue,
-                opened => opened.map_err(io::Error::from).with_context(|| cannot_search(&whole))?,
+                Err(Errno::ACCESS) if closed_by(&whole, self.uid).is_none() => continue,
+                opened => opened.map_err(io::Error::from).with_context(|| self.cannot_search(&whole))?,
             };
             let mut of_repository = 0;
             let mut entries = RawDir::new(&opened, &mut space);
             while let Some(entry) = entries.next() {
-                let entry = entry.map_err(io::Error::from).with_context(|| cannot_search(&whole))?;
+                let entry = entry.map_err(io::Error::from).with_context(|| self.cannot_search(&whole))?;
                 let name = OsStr::from_bytes(entry.file_name().to_bytes());
                 if name == "." || name == ".." {
                     continue;
@@ -192,14 +192,14 @@ impl Walk<'_> {
         }
         Ok(found)
     }
-}
 
-fn cannot_search(folder: &Path) -> String {
-    let folder = folder.display();
-    format!(
-        "{folder} cannot be searched, so the settings in it that editors, shells and agents execute cannot be kept from the command, which \
-         may open it again; `chmod u+rx {folder}`, or give --no-keep-settings"
-    )
+    fn cannot_search(&self, folder: &Path) -> String {
+        let closed = closed_by(folder, self.uid).unwrap_or(folder).display();
+        format!(
+            "{closed} cannot be searched, so the settings in it that editors, shells and agents execute cannot be kept from the command, \
+             which may open it again; `chmod u+rx {closed}`, or give --no-keep-settings"
+        )
+    }
 }
 
 fn is_kept(name: &OsStr) -> bool {
@@ -219,8 +219,11 @@ fn is_folder(parent: &OwnedFd, name: &OsStr, listed: FileType) -> bool {
     if listed != FileType::Unknown {
         return listed == FileType::Directory;
     }
-    rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|data| FileType::from_raw_mode(data.st_mode) == FileType::Directory)
+    rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map_or_else(
+        // One that cannot be looked at cannot be opened either, which is said then.
+        |errno| errno != Errno::NOENT,
+        |data| FileType::from_raw_mode(data.st_mode) == FileType::Directory,
+    )
 }
 
 #[cfg(test)]
