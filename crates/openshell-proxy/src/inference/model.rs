@@ -82,7 +82,7 @@ struct ModelSpans {
     is_empty: bool,
     /// True if a key is exactly `model`; some parsers ignore case.
     has_exact: bool,
-    /// True if `models` names others, of which a backend may choose.
+    /// True if a key of [`OTHERS`] may name others, of which a backend may choose.
     has_others: bool,
     models: Vec<Range<usize>>,
 }
@@ -94,6 +94,9 @@ fn spans(body: &[u8]) -> Option<ModelSpans> {
     deserializer.end().ok()?;
     Some(ModelSpans { start, ..found })
 }
+
+/// Keys by which gateways of models take others than the model that is asked for.
+const OTHERS: [&str; 5] = ["models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "extra_body"];
 
 struct FindModels<'b> {
     body: &'b [u8],
@@ -112,7 +115,7 @@ impl<'de> Visitor<'de> for FindModels<'de> {
         while let Some((key, value)) = entries.next_entry::<String, &RawValue>()? {
             found.is_empty = false;
             found.has_exact |= key == "model";
-            found.has_others |= key.eq_ignore_ascii_case("models");
+            found.has_others |= OTHERS.iter().any(|other| key.eq_ignore_ascii_case(other)) && value.get() != "null";
             if key.eq_ignore_ascii_case("model") {
                 // `value` borrows from the body.
                 let start = value.get().as_ptr().addr() - self.body.as_ptr().addr();
@@ -167,9 +170,13 @@ mod tests {
 
     #[test]
     fn what_is_no_object_or_names_other_models_is_refused() {
-        for body in
-            [r#"{"model":"m","model":"big"}"#, r#"{"model":"m","MODEL":"big"}"#, r#"{"model":"m","models":["big"]}"#]
-        {
+        for body in [
+            r#"{"model":"m","model":"big"}"#,
+            r#"{"model":"m","MODEL":"big"}"#,
+            r#"{"model":"m","models":["big"]}"#,
+            r#"{"model":"m","fallbacks":["big"]}"#,
+            r#"{"extra_body":{"model":"big"}}"#,
+        ] {
             assert_eq!(with_model(Bytes::from(body), "m"), Err(BodyError::Ambiguous), "{body}");
         }
         for body in [r#"[{"model":"big"}]"#, r#" ["x", [{}]]"#, "[1]", "5", "null", r#""model""#] {

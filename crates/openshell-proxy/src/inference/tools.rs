@@ -1,19 +1,104 @@
 //! What a request has a provider do by itself: tools that run there, servers that it calls, documents that it fetches. A workload reaches
 //! hosts through them that its policy does not permit.
 
-use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Keys of a request that begin such work.
-const KEYS: [&str; 3] = ["mcp_servers", "web_search_options", "container"];
+/// Keys of requests for completions, embeddings, responses and messages that have a provider fetch and run nothing, with those of
+/// servers of one's own. Any other key is one too many: providers add some that do.
+const KEYS: [&str; 69] = [
+    "anthropic_beta",
+    "anthropic_version",
+    "audio",
+    "background",
+    "best_of",
+    "cache_control",
+    "chat_template_kwargs",
+    "context_management",
+    "conversation",
+    "dimensions",
+    "echo",
+    "encoding_format",
+    "format",
+    "frequency_penalty",
+    "function_call",
+    "functions",
+    "include",
+    "input",
+    "instructions",
+    "keep_alive",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_tokens",
+    "max_tool_calls",
+    "messages",
+    "metadata",
+    "min_p",
+    "modalities",
+    "model",
+    "n",
+    "options",
+    "output_config",
+    "output_format",
+    "parallel_tool_calls",
+    "prediction",
+    "presence_penalty",
+    "previous_response_id",
+    "prompt",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "reasoning",
+    "reasoning_effort",
+    "repetition_penalty",
+    "response_format",
+    "safety_identifier",
+    "seed",
+    "service_tier",
+    "stop",
+    "stop_sequences",
+    "store",
+    "stream",
+    "stream_options",
+    "suffix",
+    "system",
+    "temperature",
+    "text",
+    "think",
+    "thinking",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "truncate",
+    "truncation",
+    "user",
+    "verbosity",
+];
 
 /// Values of `type` in a list of tools that the client runs, beside none.
 const LOCAL_TOOLS: [&str; 2] = ["function", "custom"];
 
-/// Keys of the list of tools of Gemini that the client runs.
-const LOCAL_LISTS: [&str; 2] = ["functionDeclarations", "function_declarations"];
+/// Values of `type` in the list `input` that are messages, or a client's own calls and their results.
+const LOCAL_INPUTS: [&str; 13] = [
+    "apply_patch_call",
+    "apply_patch_call_output",
+    "compaction",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "function_call",
+    "function_call_output",
+    "item_reference",
+    "local_shell_call",
+    "local_shell_call_output",
+    "message",
+    "reasoning",
+    "text",
+];
 
-/// Keys of a reference to a document.
+/// Keys of a reference to a document, whose address need not tell that it is one.
 const REFERENCES: [&str; 6] = ["image_url", "file_url", "video_url", "audio_url", "fileData", "file_data"];
 
 /// Keys of such a reference's address.
@@ -32,26 +117,78 @@ const OF_TOOLS: [&str; 9] = [
     "response_format",
 ];
 
-/// Returns the key by which `body`, a JSON object, has a provider fetch or run something, if it does.
+/// Keys of what a model reads, and of identifiers: an address in them is words.
+const WORDS: [&str; 15] = [
+    "action",
+    "call_id",
+    "content",
+    "context",
+    "format",
+    "id",
+    "instructions",
+    "metadata",
+    "name",
+    "output",
+    "prompt",
+    "system",
+    "text",
+    "thinking",
+    "title",
+];
+
+/// Returns what has a provider fetch or run something in `body`, a JSON object, or what keeps that from being told.
 #[must_use]
 pub fn of_provider(body: &[u8]) -> Option<String> {
-    let Ok(Value::Object(request)) = serde_json::from_slice(body) else { return None };
-    // Of a repeated key another parser may take the other value.
-    if serde_json::from_slice::<Unrepeated>(body).is_err() {
-        return Some("a repeated key".to_owned());
+    let found = match serde_json::from_slice::<Unrepeated>(body) {
+        Ok(_) => match serde_json::from_slice(body) {
+            Ok(Value::Object(request)) => of_request(&request)?.to_owned(),
+            Ok(_) | Err(_) => return None,
+        },
+        // Of a repeated key another parser may take the other value.
+        Err(error) if error.to_string().starts_with(REPEATED) => REPEATED.to_owned(),
+        // Another parser may read what is too deep, or too large a number, for this one.
+        Err(_) if serde_json::from_slice::<IgnoredAny>(body).is_ok() => "parts that cannot be read".to_owned(),
+        Err(_) => return None,
+    };
+    Some(found.chars().take(KEY_CHARS).collect())
+}
+
+/// Characters of a key that are told.
+const KEY_CHARS: usize = 64;
+
+fn of_request(request: &Map<String, Value>) -> Option<&str> {
+    let is_known = |key: &str| KEYS.contains(&key);
+    if let Some((key, _)) = request.iter().find(|(key, value)| !value.is_null() && !is_known(key)) {
+        return Some(key);
     }
-    let is_named = |key: &&&str| value_of(&request, key).is_some_and(|value| !value.is_null());
-    if let Some(key) = KEYS.iter().find(is_named) {
-        return Some((*key).to_owned());
+    let are_local = match request.get("tools") {
+        None | Some(Value::Null) => true,
+        Some(Value::Array(tools)) => tools.iter().all(is_local),
+        Some(_) => false,
+    };
+    if !are_local {
+        return Some("tools");
     }
-    let tools = value_of(&request, "tools").and_then(Value::as_array).into_iter().flatten();
-    if tools.filter_map(Value::as_object).any(|tool| !is_local(tool)) {
-        return Some("tools".to_owned());
+    // One that is kept at the provider.
+    if request.get("prompt").is_some_and(Value::is_object) {
+        return Some("prompt");
     }
     // What a client sends for input is text, or a list of parts.
-    let input = value_of(&request, "input").filter(|input| input.is_array()).and_then(fetched);
-    input.or_else(|| fetched_in(&request)).map(str::to_owned)
+    let input = request.get("input").and_then(Value::as_array);
+    for item in input.into_iter().flatten() {
+        let kind = item.get("type").filter(|kind| !kind.is_null());
+        if kind.is_some_and(|kind| kind.as_str().is_none_or(|kind| !LOCAL_INPUTS.contains(&kind))) {
+            return Some("input");
+        }
+        if let Some(key) = fetched(item) {
+            return Some(key);
+        }
+    }
+    fetched_in(request)
 }
+
+/// Description of a key that an object has twice.
+const REPEATED: &str = "a repeated key";
 
 /// Any JSON none of whose objects repeats a key, in any case.
 struct Unrepeated;
@@ -73,7 +210,7 @@ impl<'de> Visitor<'de> for Unrepeated {
         let mut keys = std::collections::HashSet::new();
         while let Some(key) = entries.next_key::<String>()? {
             if !keys.insert(key.to_ascii_lowercase()) {
-                return Err(A::Error::custom("a repeated key"));
+                return Err(A::Error::custom(REPEATED));
             }
             entries.next_value::<Self>()?;
         }
@@ -115,16 +252,16 @@ fn value_of<'o>(object: &'o Map<String, Value>, key: &str) -> Option<&'o Value> 
     object.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value)
 }
 
-fn is_local(tool: &Map<String, Value>) -> bool {
+fn is_local(tool: &Value) -> bool {
+    let Some(tool) = tool.as_object() else { return false };
     match value_of(tool, "type") {
         Some(kind) => kind.as_str().is_some_and(|kind| LOCAL_TOOLS.contains(&kind)),
-        None if tool.contains_key("name") => true,
-        None => tool.keys().all(|key| LOCAL_LISTS.contains(&key.as_str())),
+        None => tool.contains_key("name"),
     }
 }
 
 /// Returns the key of a reference in `value` that a provider fetches.
-fn fetched(value: &Value) -> Option<&'static str> {
+fn fetched(value: &Value) -> Option<&str> {
     match value {
         Value::Object(object) => fetched_in(object),
         Value::Array(list) => list.iter().find_map(fetched),
@@ -132,26 +269,39 @@ fn fetched(value: &Value) -> Option<&'static str> {
     }
 }
 
-fn fetched_in(object: &Map<String, Value>) -> Option<&'static str> {
-    let is_source = value_of(object, "type").and_then(Value::as_str) == Some("url");
-    if is_source && has_address(object) {
-        return Some("source");
+fn fetched_in(object: &Map<String, Value>) -> Option<&str> {
+    for (key, value) in object {
+        let is_reference = REFERENCES.iter().any(|reference| key.eq_ignore_ascii_case(reference));
+        if is_reference && (is_elsewhere(value) || value.as_object().is_some_and(has_address)) {
+            return Some(key);
+        }
+        let are_words = WORDS.contains(&key.as_str());
+        if !are_words && value.as_str().is_some_and(is_address) {
+            return Some(key);
+        }
+        if !OF_TOOLS.contains(&key.as_str())
+            && let Some(key) = fetched(value)
+        {
+            return Some(key);
+        }
     }
-    let is_reference = |key: &&&str| {
-        value_of(object, key).is_some_and(|value| is_remote(value) || value.as_object().is_some_and(has_address))
-    };
-    let reference = REFERENCES.iter().find(is_reference).copied();
-    let others = || object.iter().filter(|(key, _)| !OF_TOOLS.contains(&key.as_str()));
-    reference.or_else(|| others().find_map(|(_, value)| fetched(value)))
+    None
 }
 
 fn has_address(object: &Map<String, Value>) -> bool {
-    ADDRESSES.iter().any(|key| value_of(object, key).is_some_and(is_remote))
+    ADDRESSES.iter().any(|key| value_of(object, key).is_some_and(is_elsewhere))
 }
 
-/// Returns true for an address of something that is not in the request itself.
-fn is_remote(value: &Value) -> bool {
+/// Returns true for a text that holds no document itself.
+fn is_elsewhere(value: &Value) -> bool {
     value.as_str().is_some_and(|address| !address.trim_start().to_ascii_lowercase().starts_with("data:"))
+}
+
+/// Returns true for a text that begins with a scheme and the slashes of an authority (RFC 3986 §3).
+fn is_address(text: &str) -> bool {
+    let Some((scheme, _)) = text.trim_start().split_once("://") else { return false };
+    let is_of_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    !scheme.is_empty() && scheme.bytes().all(is_of_scheme)
 }
 
 #[cfg(test)]
@@ -164,7 +314,6 @@ mod tests {
             (r#"{"messages":[{"role":"user","content":"see https://a.test/"}]}"#, None),
             (r#"{"tools":[{"type":"function","function":{"name":"f","parameters":{"image_url":"x"}}}]}"#, None),
             (r#"{"tools":[{"name":"f","input_schema":{}},{"type":"custom","name":"g"}]}"#, None),
-            (r#"{"tools":[{"functionDeclarations":[{"name":"f"}]}]}"#, None),
             (r#"{"messages":[{"content":[{"type":"tool_use","input":{"type":"url","url":"https://a.test"}}]}]}"#, None),
             (
                 r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}]}]}"#,
@@ -174,21 +323,43 @@ mod tests {
             (r#"[1]"#, None),
             (r#"{"tools":[{"type":"web_search"}],"Tools":[]}"#, Some("a repeated key")),
             (r#"{"input":[{"image_url":"https://a.test","image_url":"data:,"}]}"#, Some("a repeated key")),
-            (r#"{"a":[1,-1,1.5,null,true,"x",{"b":{}}]}"#, None),
+            (r#"{"metadata":[1,-1,1.5,null,true,"x",{"b":{}}]}"#, None),
+            (
+                r#"{"tools":[{"type":"function"}],"input":[{"role":"user","content":"https://a.test"},{"type":"reasoning"}]}"#,
+                None,
+            ),
+            (r#"{"input":[{"type":"mcp_approval_response","approve":true}]}"#, Some("input")),
+            (r#"{"input":[{"type":"additional_tools"}]}"#, Some("input")),
+            (r#"{"tools":{"type":"web_search"}}"#, Some("tools")),
+            (r#"{"tools":["web_search"]}"#, Some("tools")),
+            (r#"{"prompt":{"id":"pmpt_1"}}"#, Some("prompt")),
+            (r#"{"prompt":"https://a.test"}"#, None),
+            (r#"{"search_parameters":{}}"#, Some("search_parameters")),
+            (r#"{"plugins":[]}"#, Some("plugins")),
+            (
+                r#"{"messages":[{"content":[{"type":"document_url","document_url":"https://a.test"}]}]}"#,
+                Some("document_url"),
+            ),
+            (r#"{"messages":[{"content":[{"input_audio":{"data":"https://a.test"}}]}]}"#, Some("data")),
+            (r#"{"messages":[{"content":[{"source":{"url":"gs://a/b"}}]}]}"#, Some("url")),
             (r#"{"mcp_servers":[{"url":"https://a.test"}]}"#, Some("mcp_servers")),
-            (r#"{"Tools":[{"Type":"web_search"}]}"#, Some("tools")),
-            (r#"{"messages":[{"content":[{"Image_URL":{"URL":"https://a.test"}}]}]}"#, Some("image_url")),
+            (r#"{"Tools":[{"type":"web_search"}]}"#, Some("Tools")),
+            (r#"{"tools":[{"Type":"web_search"}]}"#, Some("tools")),
+            (r#"{"messages":[{"content":[{"Image_URL":{"URL":"https://a.test"}}]}]}"#, Some("Image_URL")),
             (r#"{"web_search_options":{}}"#, Some("web_search_options")),
             (r#"{"tools":[{"type":"web_search_20250305","name":"web_search"}]}"#, Some("tools")),
             (r#"{"tools":[{"type":"mcp","server_url":"https://a.test"}]}"#, Some("tools")),
             (r#"{"tools":[{"google_search":{}}]}"#, Some("tools")),
-            (r#"{"tools":[{"functionDeclarations":[],"url_context":{}}]}"#, Some("tools")),
             (r#"{"messages":[{"content":[{"image_url":{"url":"https://a.test/?x"}}]}]}"#, Some("image_url")),
             (r#"{"input":[{"content":[{"type":"input_image","image_url":"HTTPS://a.test"}]}]}"#, Some("image_url")),
-            (r#"{"messages":[{"content":[{"source":{"type":"url","url":"https://a.test"}}]}]}"#, Some("source")),
-            (r#"{"contents":[{"parts":[{"fileData":{"fileUri":"https://a.test"}}]}]}"#, Some("fileData")),
+            (r#"{"messages":[{"content":[{"source":{"type":"url","url":"https://a.test"}}]}]}"#, Some("url")),
+            (r#"{"contents":[]}"#, Some("contents")),
         ] {
             assert_eq!(of_provider(body.as_bytes()).as_deref(), expected, "{body}");
         }
+        // What is too deep to be read may hold anything.
+        let deep = format!(r#"{{"metadata":{}{},"tools":[{{"type":"mcp"}}]}}"#, "[".repeat(130), "]".repeat(130));
+        assert_eq!(of_provider(deep.as_bytes()).as_deref(), Some("parts that cannot be read"));
+        assert_eq!(of_provider(b"no JSON"), None, "it is refused as such");
     }
 }
