@@ -68,6 +68,13 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
     {
         let mut relayed = pin!(relay(&proxy, client, surplus, dialed, &connection, &closing));
         tokio::select! {
+            biased;
+            refusal = watch.revoked(&proxy.services.authorizer, &hold) => {
+                closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal));
+                if connection.notify_shutdown() {
+                    let _ = tokio::time::timeout(2 * Limits::GOAWAY_GRACE, relayed).await;
+                }
+            }
             relayed = hold.over(relayed.as_mut()) => if let Err(refusal) = relayed {
                 // What is found in its bytes after the connection was established is a decision by itself.
                 match refusal.is_of_bytes() {
@@ -78,12 +85,6 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
                     false => closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal)),
                 }
             },
-            refusal = watch.revoked(&proxy.services.authorizer, &hold) => {
-                closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal));
-                if connection.notify_shutdown() {
-                    let _ = tokio::time::timeout(2 * Limits::GOAWAY_GRACE, relayed).await;
-                }
-            }
         }
     }
     closing.finish();
@@ -279,8 +280,8 @@ where
 }
 
 /// Why a relay of bytes ends that turns out to be one of requests.
-const HIDDEN_HTTP: &str = "the connection does not begin as HTTP or TLS, and has a request or an answer of them; where that is meant, the endpoint needs \
-     `protocol: tcp`";
+const HIDDEN_HTTP: &str = "the connection does not begin as HTTP or TLS, and has a request or an answer of them, or turns to TLS (STARTTLS); where \
+     that is meant, the endpoint needs `protocol: tcp`";
 
 /// Authorizes an uninspected relay, `raw` if it is not inside TLS; returns the searches of its bytes. What the policy has as bytes is
 /// searched for placeholders alone.

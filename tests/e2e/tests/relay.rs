@@ -164,7 +164,7 @@ fn an_upgrade_is_judged_as_a_request_and_then_relayed() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let upgrade = r"
-s.sendall(b'GET /upgrade HTTP/1.1\r\nHost: web.test:8080\r\nConnection: keep-alive, Upgrade\r\nUpgrade: PROTOCOL\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n')
+s.sendall(b'GET /upgrade HTTP/1.1\r\nHost: web.test:8080\r\nConnection: keep-alive, Upgrade\r\nUpgrade: PROTOCOL\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n')
 head = until(b'\r\n\r\n')
 print(head.split(b'\r\n')[0].decode())
 if b' 101 ' in head:
@@ -186,7 +186,10 @@ if b' 101 ' in head:
         assert!(finished.ok().starts_with(&format!("HTTP/1.1 {status}")), "{protocol}: {finished:?}");
     }
     // An incomplete handshake is not an upgrade.
-    for half in [websocket.replace("Sec-WebSocket-Key: x\\r\\n", ""), websocket.replace("b'GET", "b'POST")] {
+    for half in [
+        websocket.replace("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\n", ""),
+        websocket.replace("b'GET", "b'POST"),
+    ] {
         assert!(tunnel(&lab, FULL, &half).ok().starts_with("HTTP/1.1 200"));
     }
     let before = origin.seen().len();

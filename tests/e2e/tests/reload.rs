@@ -247,7 +247,7 @@ tunnel, door = (socket.create_connection((host, int(port)), 20) for _ in range(2
 tunnel.sendall(b'CONNECT web.test:8080 HTTP/1.1\r\nHost: web.test:8080\r\n\r\n')
 assert b' 200 ' in tunnel.recv(4096)
 tunnel.sendall(b'GET /sse?0,60 HTTP/1.1\r\nHost: web.test:8080\r\n\r\n')
-door.sendall(b'GET http://web.test:8080/upgrade HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: x\r\n\r\n')
+door.sendall(b'GET http://web.test:8080/upgrade HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n')
 for s, text in ((tunnel, b'data: '), (door, b'first')):
     data = b''
     while text not in data: data += s.recv(4096)

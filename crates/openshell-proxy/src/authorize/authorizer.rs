@@ -12,7 +12,7 @@ use crate::decide::connection::{judge, observe};
 use crate::decide::message::{self, MessagePermit};
 use crate::decide::permit::Permit;
 use crate::decide::snapshot::Snapshot;
-use crate::decide::store::PolicyStore;
+use crate::decide::store::{Generation, PolicyStore};
 use crate::denial::refusal::Refusal;
 use crate::identify::{Identified, Identifier, Identity};
 use crate::limits::Limits;
@@ -53,14 +53,14 @@ pub struct Authorization {
     /// The permit to reach the target.
     pub permit: Arc<Permit>,
     /// Reports the generation in force.
-    pub(super) generations: watch::Receiver<u64>,
+    pub(super) generations: watch::Receiver<Generation>,
 }
 
 impl Authorization {
     /// Returns true if another generation has come into force since.
     #[must_use]
     pub fn is_stale(&self) -> bool {
-        *self.generations.borrow() != self.permit.generation()
+        self.generations.borrow().number != self.permit.generation()
     }
 }
 

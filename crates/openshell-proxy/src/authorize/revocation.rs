@@ -6,11 +6,12 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use crate::authorize::authorizer::{Authorization, Authorizer};
 use crate::authorize::connection::Connection;
 use crate::authorize::hold::Hold;
+use crate::decide::store::Generation;
 use crate::denial::refusal::Refusal;
 use crate::limits::Limits;
 
@@ -18,7 +19,7 @@ use crate::limits::Limits;
 #[derive(Debug)]
 pub struct RevocationWatch {
     connection: Arc<Connection>,
-    generations: watch::Receiver<u64>,
+    generations: watch::Receiver<Generation>,
     /// The generation by which this watch last judged the connection; a message in it may have been judged by a newer
     /// one.
     generation: u64,
@@ -41,7 +42,8 @@ impl RevocationWatch {
     }
 
     /// Returns the reason once the connection is permitted no longer, or cannot be judged within [`Limits::JUDGE_DEADLINE`]. From
-    /// [`Limits::HOLD_AFTER`] on until then its work is held by `hold`. Cancel safe.
+    /// [`Limits::HOLD_AFTER`] after the change on until then its work is held by `hold`, which is to be polled after this: a thread that had
+    /// no time for the connection for so long passes none of its bytes. Cancel safe.
     pub async fn revoked(&mut self, authorizer: &Authorizer, hold: &Hold) -> Refusal {
         loop {
             match self.next(authorizer, hold).await {
@@ -54,12 +56,15 @@ impl RevocationWatch {
     /// Waits for one change, and judges the connection after it.
     async fn next(&mut self, authorizer: &Authorizer, hold: &Hold) -> Result<(), Refusal> {
         let generation = self.generation;
-        if self.generations.wait_for(|current| *current != generation).await.is_err() {
+        let changed =
+            self.generations.wait_for(|current| current.number != generation).await.map(|current| current.since);
+        let changed = match changed {
+            Ok(changed) => changed,
             // Without a sender there are no more generations.
-            pending::<()>().await;
-        }
+            Err(_) => pending().await,
+        };
         let mut judging = pin!(self.connection.reauthorize(authorizer));
-        let judged = match timeout(Limits::HOLD_AFTER, &mut judging).await {
+        let judged = match timeout_at(changed + Limits::HOLD_AFTER, &mut judging).await {
             Ok(judged) => judged,
             Err(_) => {
                 let _held = hold.begin();
@@ -152,6 +157,28 @@ mod tests {
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
         assert!(begun.elapsed() >= Limits::JUDGE_DEADLINE && begun.elapsed() < Limits::JUDGE_DEADLINE + second);
         assert!(passed.load(Ordering::Relaxed) - before <= 11, "{passed:?} {before}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thread_that_had_no_time_for_a_connection_passes_none_of_its_bytes_afterwards() {
+        let (services, _) = testing::services(PLAIN);
+        let authorizer = &services.authorizer;
+        let mut watch = testing::watch(&services, "web.test:80");
+        let all = u32::try_from(Limits::JUDGING_OPEN).unwrap();
+        let _taken = authorizer.places.open.acquire_many(all).await.unwrap();
+        let (hold, passed) = (Hold::default(), AtomicU32::new(0));
+        let mut work = pin!(std::future::poll_fn(|_| {
+            passed.fetch_add(1, Ordering::Relaxed);
+            std::task::Poll::<()>::Pending
+        }));
+        authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+        tokio::time::advance(2 * Limits::HOLD_AFTER).await;
+        tokio::select! {
+            biased;
+            refusal = watch.revoked(authorizer, &hold) => assert_eq!(refusal.code(), ReasonCode::PolicyChanged),
+            () = hold.over(work.as_mut()) => {}
+        }
+        assert_eq!(passed.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! Heads of messages: checks against ambiguity, and the form for the upstream.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use hyper::body::Body;
 use hyper::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE,
@@ -124,8 +126,8 @@ pub fn check_size(request: &Parts) -> Result<(), Refusal> {
     }
 }
 
-/// The protocol of an upgrade that a request may ask for (RFC 9110 §7.8): any but h2c; if requests are judged, only
-/// WebSocket, whose handshake is judged as a request.
+/// The protocol of an upgrade that a request may ask for (RFC 9110 §7.8): any but h2c and TLS (RFC 2817), in which requests would be
+/// relayed unseen; if requests are judged, only WebSocket, whose handshake is judged as a request.
 #[must_use]
 pub fn requested_upgrade(request: &Parts, is_judged: bool) -> Option<HeaderValue> {
     let headers = &request.headers;
@@ -138,12 +140,25 @@ pub fn requested_upgrade(request: &Parts, is_judged: bool) -> Option<HeaderValue
         // A complete handshake (RFC 6455 §4.1), which only a WebSocket server accepts.
         true => {
             let has_body = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
-            let has_key = headers.contains_key(SEC_WEBSOCKET_KEY) && headers.contains_key(SEC_WEBSOCKET_VERSION);
-            request.method == Method::GET && request.version == Version::HTTP_11 && has_key && !has_body
+            let is_only = |name, is_value: fn(&[u8]) -> bool| {
+                let mut values = headers.get_all(name).iter();
+                values.next().is_some_and(|value| is_value(value.as_bytes())) && values.next().is_none()
+            };
+            let is_handshake = is_only(SEC_WEBSOCKET_KEY, is_websocket_key)
+                && is_only(SEC_WEBSOCKET_VERSION, |version| version == b"13");
+            request.method == Method::GET && request.version == Version::HTTP_11 && is_handshake && !has_body
         }
-        false => !is_judged && !protocol.to_str().ok()?.to_ascii_lowercase().contains("h2c"),
+        false => {
+            let protocol = protocol.to_str().ok()?.to_ascii_lowercase();
+            !is_judged && !protocol.contains("h2c") && !protocol.contains("tls")
+        }
     };
     is_allowed.then(|| protocol.clone())
+}
+
+/// Returns true for 16 bytes in Base64 (RFC 6455 §4.1).
+fn is_websocket_key(key: &[u8]) -> bool {
+    BASE64_STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16)
 }
 
 /// Returns true if the protocol of an upgrade is WebSocket.

@@ -4,3 +4,4 @@ pub mod body;
 pub mod head;
 pub mod reply;
 pub mod target;
+pub mod websocket;

@@ -39,8 +39,8 @@ pub struct LeakDetector {
     mode: LeakMode,
     own: ArcSwap<OwnSecrets>,
     prepared: ArcSwapOption<Prepared>,
-    /// Names of secrets with the hosts that they were reported for.
-    reported: Mutex<HashSet<(String, String)>>,
+    /// What was reported of shapes, and of secrets that are known: what only looks like one must not use the latter's up.
+    reported: [Mutex<Reported>; 2],
     /// Turns for searches of large texts.
     turns: Shares,
 }
@@ -57,8 +57,34 @@ struct Prepared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Secret,
-    /// There were so many that no more are reported.
-    Full,
+    /// So many were found that could not be reported one by one.
+    Unreported(u64),
+}
+
+/// What was reported.
+#[derive(Debug, Default)]
+struct Reported {
+    /// Names of secrets with the hosts that they were reported for.
+    pairs: HashSet<(String, String)>,
+    /// Count of those found since there were too many.
+    unreported: u64,
+}
+
+impl Reported {
+    /// Returns what is to be reported of the secret `name` in a request to `host`: it, the first time, or how many were not, at each power
+    /// of two.
+    fn news(&mut self, name: &str, host: &str) -> Option<News> {
+        let pair = (name.to_owned(), host.to_owned());
+        if self.pairs.contains(&pair) {
+            return None;
+        }
+        if self.pairs.len() < Limits::LEAKS_REPORTED {
+            self.pairs.insert(pair);
+            return Some(News::Secret);
+        }
+        self.unreported += 1;
+        self.unreported.is_power_of_two().then_some(News::Unreported(self.unreported))
+    }
 }
 
 /// Detector for the requests to one target.
@@ -83,7 +109,7 @@ impl LeakDetector {
     #[must_use]
     pub fn new(mode: LeakMode) -> Self {
         let (own, prepared) = (ArcSwap::default(), ArcSwapOption::default());
-        Self { mode, own, prepared, reported: Mutex::default(), turns: Shares::new(Limits::LARGE_SEARCHES) }
+        Self { mode, own, prepared, reported: Default::default(), turns: Shares::new(Limits::LARGE_SEARCHES) }
     }
 
     /// Returns the detector for the request of `record`, with the credentials of `vault`; `None` if secrets are not searched for.
@@ -139,16 +165,14 @@ impl LeakDetector {
         needles
     }
 
-    /// Returns what is to be reported of the secret `name` in a request to `host`: it, the first time, or that no more are reported.
-    fn news(&self, name: &str, host: &str) -> Option<News> {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let pair = (name.to_owned(), host.to_owned());
-        match reported.len() {
-            0..Limits::LEAKS_REPORTED => reported.insert(pair).then_some(News::Secret),
-            // One more, which is the last.
-            Limits::LEAKS_REPORTED if !reported.contains(&pair) => reported.insert(pair).then_some(News::Full),
-            _ => None,
-        }
+    /// Returns what is to be reported of a `secret` in a request to `host`.
+    fn news(&self, secret: &Sought, host: &str) -> Option<News> {
+        let [shapes, known] = &self.reported;
+        let reported = match secret.kind {
+            Kind::Shape => shapes,
+            Kind::Credential | Kind::Own => known,
+        };
+        reported.lock().unwrap_or_else(PoisonError::into_inner).news(&secret.name, host)
     }
 }
 
@@ -254,10 +278,10 @@ impl LeakWatch {
     }
 
     fn report(&self, secret: &Sought, target: &Target) {
-        let news = self.detector.news(&secret.name, &target.host.to_string());
-        if news == Some(News::Full) {
+        let news = self.detector.news(secret, &target.host.to_string());
+        if let Some(News::Unreported(count)) = news {
             self.finding.report(&format!(
-                "a secret of {}, and no further ones are reported, as there were too many",
+                "a secret of {}, and not every one is reported any more, as there are too many ({count} were left out)",
                 secret.name
             ));
         } else if news.is_some() {
@@ -273,16 +297,17 @@ impl LeakWatch {
 
 #[cfg(test)]
 mod tests {
-    use super::{LeakDetector, LeakMode, Limits, News};
+    use super::{Limits, News, Reported};
 
     #[test]
-    fn each_secret_is_reported_once_for_a_host_and_once_that_no_more_are() {
-        let detector = LeakDetector::new(LeakMode::Report);
+    fn each_secret_is_reported_once_for_a_host_and_then_how_many_are_not() {
+        let mut reported = Reported::default();
         for host in 0..Limits::LEAKS_REPORTED {
-            assert_eq!(detector.news("key", &host.to_string()), Some(News::Secret));
-            assert_eq!(detector.news("key", &host.to_string()), None);
+            assert_eq!(reported.news("key", &host.to_string()), Some(News::Secret));
+            assert_eq!(reported.news("key", &host.to_string()), None);
         }
-        assert_eq!(detector.news("key", "further"), Some(News::Full));
-        assert_eq!([detector.news("key", "further"), detector.news("other", "further")], [None, None]);
+        let news: Vec<_> = (0..5).map(|_| reported.news("key", "further")).collect();
+        let left_out = |count| Some(News::Unreported(count));
+        assert_eq!(news, [left_out(1), left_out(2), None, left_out(4), None]);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
+use hyper::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_EXTENSIONS, UPGRADE};
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -147,6 +147,8 @@ pub struct Upgraded {
     pub client: OnUpgrade,
     /// The upstream's end.
     pub upstream: OnUpgrade,
+    /// True for a WebSocket.
+    pub is_websocket: bool,
     /// Searches the messages of a WebSocket.
     pub leaks: Option<LeakWatch>,
 }
@@ -249,6 +251,10 @@ impl Exchange<'_> {
                 // A server that does not read it must not take it for the next request.
                 request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
+            if authorized.upgrade.is_some() && (searched.is_some() || !watched.is_empty()) {
+                // Compressed messages of a WebSocket cannot be searched.
+                request.headers_mut().remove(SEC_WEBSOCKET_EXTENSIONS);
+            }
             let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
             record.carries(request.used().iter().map(|credential| credential.name().to_owned()));
             let may_leak = source.connection().is_some_and(|connection| connection.permit().allows_leaks());
@@ -328,8 +334,9 @@ impl Exchange<'_> {
         {
             let upstream = hyper::upgrade::on(&mut response);
             // The channel has room for the one upgrade of a connection.
-            let leaks = leaks.filter(|_| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"));
-            let _ = upgrades.try_send(Upgraded { connection, client, upstream, leaks });
+            let is_websocket = head::is_websocket(protocol);
+            let leaks = leaks.filter(|_| is_websocket);
+            let _ = upgrades.try_send(Upgraded { connection, client, upstream, is_websocket, leaks });
             record.upgraded();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             response.headers_mut().insert(UPGRADE, protocol.clone());

@@ -196,6 +196,11 @@ impl Driver {
             }
         };
         tokio::select! {
+            biased;
+            () = &mut revoked => {
+                finish();
+                return Ok(());
+            }
             served = hold.over(connection.as_mut()) => match served {
                 // A client may be idle between two requests, and close.
                 Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
@@ -205,10 +210,6 @@ impl Driver {
                 _ => {}
             },
             () = hold.over(driven.as_mut()) => {}
-            () = &mut revoked => {
-                finish();
-                return Ok(());
-            }
             gone = gone(state, socket.as_ref()) => {
                 let current = closing.lock().unwrap_or_else(PoisonError::into_inner);
                 current.iter().for_each(|current| current.meter().note_end(Side::Client));
@@ -223,9 +224,10 @@ impl Driver {
         if let Ok(upgraded) = upgrades.try_recv() {
             let upgraded = pin!(relay_upgraded::<S>(services, upgraded));
             tokio::select! {
+                biased;
+                () = revoked => {}
                 () = hold.over(upgraded) => {}
                 () = hold.over(driven) => {}
-                () = revoked => {}
             }
         }
         finish();
@@ -305,13 +307,14 @@ async fn relay_upgraded<S>(services: &Services, upgraded: Upgraded)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Upgraded { connection, client, upstream, leaks } = upgraded;
+    let Upgraded { connection, client, upstream, is_websocket, leaks } = upgraded;
     let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
     // A lingering close would discard the last bytes of the new protocol.
     let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else { return };
     let client = Prefixed::new(parts.read_buf, parts.io.into_inner().into_inner());
     let client_search = ClientSearch::new(&services.vault.load()).with_messages(leaks.map(MessageScan::new));
     let answers = match Mask::of(services, &connection) {
+        Ok(mask) if is_websocket => AnswerSearch::default().masking(mask.map(Mask::of_messages)),
         Ok(mask) => AnswerSearch::default().masking(mask),
         Err(refusal) => return report_refused(services, &connection, &refusal),
     };

@@ -185,7 +185,10 @@ mod tests {
     async fn only_websockets_are_asked_for_where_requests_are_judged() {
         let upgrade = |protocol: &str| {
             let head = Request::get("/a").header("connection", "upgrade").header("upgrade", protocol);
-            head.header("sec-websocket-key", "x").header("sec-websocket-version", "13").body(()).unwrap()
+            head.header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+                .header("sec-websocket-version", "13")
+                .body(())
+                .unwrap()
         };
         for (endpoints, protocol, may) in [
             (FULL, "websocket", true),
@@ -193,6 +196,7 @@ mod tests {
             (FULL, "echo", false),
             (PLAIN, "echo", true),
             (PLAIN, "h2c", false),
+            (PLAIN, "TLS/1.0", false),
         ] {
             let (services, _) = testing::services(endpoints);
             let authorized = asked(&services, upgrade(protocol)).await.unwrap();

@@ -418,11 +418,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_upgraded_connection_is_relayed_both_ways() {
-        let said = "GET /b HTTP/1.1\r\nHost: web.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\nmine";
-        let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                      Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\nyours";
-        let (by_client, by_upstream, decisions) = served(ONLY_B, said, "\r\n\r\n", answer).await;
+        let said = "GET /b HTTP/1.1\r\nHost: web.test\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nmine";
+        let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nyours";
+        let (by_client, by_upstream, decisions) = served("{host: web.test, port: 80}", said, "\r\n\r\n", answer).await;
         assert_eq!(decisions, ["allowed"]);
         assert!(by_client.starts_with("HTTP/1.1 101") && by_client.ends_with("yours"), "{by_client}");
         assert!(by_upstream.ends_with("\r\n\r\nmine"), "{by_upstream}");

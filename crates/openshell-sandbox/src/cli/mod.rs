@@ -110,7 +110,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "observe")]
     pub(crate) observe_merge: bool,
 
-    /// What happens to requests that hold a secret which is not for their host: report it once for each secret and host, block the request,
+    /// What happens to requests that hold a secret which is not for their host: report it once for each kind of secret and host, block the request,
     /// or off
     #[arg(long, value_name = "ACT", default_value = "report")]
     pub(crate) leaks: Leaks,

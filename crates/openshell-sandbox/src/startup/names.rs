@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use openshell_policy::event::Audit;
 use openshell_policy::network::host::HostName;
-use openshell_proxy::decide::store::PolicyStore;
+use openshell_proxy::decide::store::{Generation, PolicyStore};
 use openshell_proxy::dns;
 use openshell_proxy::dns::names::Names;
 use openshell_proxy::dns::report::NameReport;
@@ -75,7 +75,7 @@ pub(super) fn refresh(names: &Names) {
 }
 
 /// Follows `generations` of the policy by changing doors.
-pub(super) async fn follow(names: Arc<Names>, mut generations: watch::Receiver<u64>) {
+pub(super) async fn follow(names: Arc<Names>, mut generations: watch::Receiver<Generation>) {
     while generations.changed().await.is_ok() {
         let names = Arc::clone(&names);
         // An error is one of the thread alone.
@@ -87,7 +87,7 @@ pub(super) async fn follow(names: Arc<Names>, mut generations: watch::Receiver<u
 /// Follows `generations` of the policy by looking up names whose bytes are never looked into, so that the log tells where they lead.
 pub(super) async fn announce(
     names: Arc<Names>,
-    mut generations: watch::Receiver<u64>,
+    mut generations: watch::Receiver<Generation>,
     resolver: Arc<Resolver>,
     audit: Arc<dyn Audit>,
 ) {

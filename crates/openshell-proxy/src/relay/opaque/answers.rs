@@ -17,6 +17,7 @@ use crate::limits::Limits;
 use crate::quota::QuotaGuard;
 use crate::record::{LeakFinding, Record};
 use crate::relay::opaque::look::{Look, refused};
+use crate::relay::opaque::messages::Messages;
 use crate::relay::services::Services;
 
 /// Search for an answer in HTTP or TLS, and for secrets.
@@ -87,6 +88,8 @@ fn is_http_or_tls(begin: &[u8]) -> bool {
 #[derive(Debug)]
 pub struct Mask {
     scrubber: Scrubber,
+    /// The messages of a WebSocket; `None` for a text.
+    messages: Option<Messages>,
     /// Reports the first one found.
     finding: Option<LeakFinding>,
     /// Guard of the memory for bytes held back.
@@ -107,15 +110,34 @@ impl Mask {
         let finding = record.echo(watched.iter().map(|credential| credential.name()));
         record.left_to_requests();
         let room = services.memory.searching(&connection.caller().program.executable, watched.longest())?;
-        Ok(Some(Self { scrubber: Scrubber::new(watched), finding: Some(finding), _room: room }))
+        Ok(Some(Self { scrubber: Scrubber::new(watched), messages: None, finding: Some(finding), _room: room }))
     }
 
-    fn push(&mut self, part: Bytes) -> Bytes {
-        let (clean, is_found) = self.scrubber.push(part);
+    /// Masks in the messages of a WebSocket.
+    #[must_use]
+    pub fn of_messages(self) -> Self {
+        Self { messages: Some(Messages::default()), ..self }
+    }
+
+    fn push(&mut self, part: &[u8]) -> io::Result<Bytes> {
+        let (clean, is_found) = match &mut self.messages {
+            Some(messages) => messages.push(part, &mut self.scrubber).map_err(refused)?,
+            None => self.scrubber.push(Bytes::copy_from_slice(part)),
+        };
         if is_found {
             self.finding.take().into_iter().for_each(LeakFinding::report);
         }
-        clean
+        Ok(clean)
+    }
+
+    /// Returns true if something is held back that goes on after a time.
+    fn holds_back(&self) -> bool {
+        self.messages.is_none() && self.scrubber.holds_back()
+    }
+
+    /// Returns what was held back, at the end of a text. Of a message that has no end nothing more is of use.
+    fn finish(&mut self) -> Bytes {
+        if self.messages.is_none() { self.scrubber.finish() } else { Bytes::new() }
     }
 }
 
@@ -149,18 +171,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
             if read.is_ready() {
                 this.is_over = part.is_empty();
                 this.ready = match this.is_over {
-                    true => mask.scrubber.finish(),
-                    false => this.pace.measure(part.len(), || mask.push(Bytes::copy_from_slice(part))),
+                    true => mask.finish(),
+                    false => this.pace.measure(part.len(), || mask.push(part))?,
                 };
                 buf.set_filled(before);
-                this.hold = mask.scrubber.holds_back().then(|| Box::pin(sleep(Limits::MASK_HOLD)));
+                this.hold = mask.holds_back().then(|| Box::pin(sleep(Limits::MASK_HOLD)));
             } else {
                 match &mut this.hold {
                     Some(hold) => ready!(hold.as_mut().poll(cx)),
                     None => return Poll::Pending,
                 }
                 this.hold = None;
-                this.ready = mask.scrubber.finish();
+                this.ready = mask.finish();
             }
         }
         let part = this.ready.split_to(this.ready.len().min(buf.remaining()));

@@ -1,7 +1,9 @@
 //! Uninspected relay of bytes both ways, until both sides have ended or neither has sent anything for [`Limits::IDLE`].
 
 mod answers;
+mod hello;
 mod look;
+mod messages;
 mod search;
 
 use std::cell::RefCell;

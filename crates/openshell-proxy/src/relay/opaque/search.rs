@@ -8,6 +8,7 @@ use crate::detect::is_blank;
 use crate::leaks::websocket::MessageScan;
 use crate::limits::Limits;
 use crate::relay::body::Scanner;
+use crate::relay::opaque::hello::HelloSearch;
 use crate::relay::opaque::look::{Look, refused};
 
 /// Search for placeholders in the first [`Limits::FIRST_BYTES`], for a request that does not begin as one, and for secrets in the
@@ -16,8 +17,8 @@ use crate::relay::opaque::look::{Look, refused};
 pub struct ClientSearch {
     scanner: Scanner,
     left: usize,
-    request: Option<RequestSearch>,
-    messages: Option<MessageScan>,
+    hidden: Option<Hidden>,
+    messages: Option<Box<MessageScan>>,
 }
 
 impl ClientSearch {
@@ -28,23 +29,24 @@ impl ClientSearch {
         Self { left, ..Self::default() }
     }
 
-    /// Refuses a request as well, by `refusal`.
+    /// Refuses a request as well, and a ClientHello, by `refusal`.
     #[must_use]
     pub fn without_requests(self, refusal: Refusal) -> Self {
-        let request = RequestSearch { refusal, left: Limits::INSPECTED_HEAD_BYTES, tail: Vec::new() };
-        Self { request: Some(request), ..self }
+        let request = RequestSearch { left: Limits::INSPECTED_HEAD_BYTES, tail: Vec::new() };
+        Self { hidden: Some(Hidden { refusal, request, hello: HelloSearch::default() }), ..self }
     }
 
     /// Searches `messages` too.
     #[must_use]
     pub fn with_messages(self, messages: Option<MessageScan>) -> Self {
+        let messages = messages.map(Box::new);
         Self { messages, ..self }
     }
 }
 
 impl Look for ClientSearch {
     fn is_active(&self) -> bool {
-        self.left > 0 || self.request.is_some() || self.messages.is_some()
+        self.left > 0 || self.hidden.is_some() || self.messages.is_some()
     }
 
     fn scan(&mut self, part: &[u8]) -> io::Result<()> {
@@ -53,23 +55,27 @@ impl Look for ClientSearch {
         if self.scanner.finds_end_in(seen) {
             return Err(refused(Refusal::placeholder_misplaced("the first bytes of the connection")));
         }
-        if let Some(request) = &mut self.request {
-            if request.finds_in(part) {
-                return Err(refused(request.refusal.clone()));
-            }
-            if request.left == 0 {
-                self.request = None;
-            }
+        if let Some(Hidden { refusal, request, hello }) = &mut self.hidden
+            && (request.finds_in(part) || hello.finds_in(part))
+        {
+            return Err(refused(refusal.clone()));
         }
         let found = self.messages.as_mut().map_or(Ok(()), |messages| messages.push(part));
         found.map_err(refused)
     }
 }
 
+/// Searches for what a relay of bytes would carry unseen.
+#[derive(Debug)]
+struct Hidden {
+    refusal: Refusal,
+    request: RequestSearch,
+    hello: HelloSearch,
+}
+
 /// Search for the version that ends a request line: some servers take any bytes before it for a method and a target.
 #[derive(Debug)]
 struct RequestSearch {
-    refusal: Refusal,
     /// Bytes that are still to be looked at: no server reads a longer line.
     left: usize,
     /// The end of the previous part.
@@ -79,6 +85,9 @@ struct RequestSearch {
 impl RequestSearch {
     fn finds_in(&mut self, part: &[u8]) -> bool {
         const NAME: &[u8] = b"HTTP/";
+        if self.left == 0 {
+            return false;
+        }
         let part = part.get(..self.left).unwrap_or(part);
         self.left -= part.len();
         let text = [&self.tail, part].concat();
