@@ -49,7 +49,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l env
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l credentials -d 'Credentials (YAML) that the proxy injects; the command sees placeholders' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l proposals -d 'Write a policy fragment that would permit the refused connections and requests' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe -d 'Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined, unless --observe-files shows them' -r -F
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l leaks -d 'What happens to requests that hold a secret which is not for their host: report it once for each secret and host, block the request, or off' -r -f -a "report\t''
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l leaks -d 'What happens to requests that hold a secret which is not for their host: report it once for each kind of secret and host, block the request, or off' -r -f -a "report\t''
 block\t''
 off\t''"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l inference-routes -d 'Routes to the models at `inference.local` (YAML) [or OPENSHELL_INFERENCE_ROUTES]' -r -F

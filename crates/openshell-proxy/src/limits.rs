@@ -22,6 +22,8 @@ impl Limits {
     pub const WORKERS: usize = 8;
     /// Bytes that one stream moves before it yields its thread: some tenths of a millisecond.
     pub const COOP_BYTES: usize = 512 * 1024;
+    /// The same for a stream of HTTP/2, whose frames may be as short as 9 bytes.
+    pub const COOP_FRAME_BYTES: usize = 32 * 1024;
     /// Task polls between two checks for I/O events in a worker's runtime.
     pub const EVENT_INTERVAL: u32 = 8;
     /// Connections at once of one program, so that it leaves some to the others.

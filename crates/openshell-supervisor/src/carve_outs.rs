@@ -56,26 +56,18 @@ pub struct CarveOut {
     /// What the supervisor has found there; `None` if it may be missing, or another one inside.
     identity: Option<Identity>,
     /// Symlinks on its way in folders that the workload may write to.
-    #[serde(with = "byte_paths")]
-    links: Vec<PathBuf>,
+    links: Vec<Link>,
     /// True if the way is all there is to keep: it leads to nothing, or to what the policy does not grant.
     is_way: bool,
 }
 
-/// Paths that need not be text, as init is told them.
-mod byte_paths {
-    use std::ffi::OsString;
-    use std::path::PathBuf;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(paths.iter().map(|path| path.as_os_str()))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
-        Ok(Vec::<OsString>::deserialize(deserializer)?.into_iter().map(PathBuf::from).collect())
-    }
+/// A symlink that leads to a carve-out, or what else must stay in its place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Link {
+    #[serde(with = "byte_path")]
+    path: PathBuf,
+    /// What the supervisor has found there; `None` if it may be another one inside.
+    identity: Option<Identity>,
 }
 
 /// A carve-out that cannot be enforced.
@@ -138,7 +130,7 @@ impl CarveOut {
         if !landlock.shows(&real) {
             return Ok(None);
         }
-        let links = changeable(links(path).map_err(inspect)?, landlock);
+        let links = changeable(links(path).map_err(inspect)?, landlock).map_err(inspect)?;
         // The home of an observed run is another file system inside.
         let identity = match landlock.is_learning() {
             true => None,
@@ -149,20 +141,49 @@ impl CarveOut {
 
     /// Describes the symlinks that lead from `path` to nothing, or to what the policy does not grant, and that the workload could replace;
     /// `None` if there are none.
-    #[must_use]
-    pub fn find_way(path: &Path, restriction: Restriction, landlock: &Request) -> Option<Self> {
-        let links = changeable(links_so_far(path), landlock);
+    ///
+    /// # Errors
+    /// One of them cannot be looked at.
+    pub fn find_way(path: &Path, restriction: Restriction, landlock: &Request) -> Result<Option<Self>, CarveOutError> {
+        Self::way(path, links_so_far(path), restriction, landlock)
+    }
+
+    /// Describes a file that is in the place of a folder above `path`, and that the workload could replace by one; `None` if it could not.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn find_file_above(
+        path: &Path,
+        file: PathBuf,
+        restriction: Restriction,
+        landlock: &Request,
+    ) -> Result<Option<Self>, CarveOutError> {
+        Self::way(path, vec![file], restriction, landlock)
+    }
+
+    fn way(
+        path: &Path,
+        links: Vec<PathBuf>,
+        restriction: Restriction,
+        landlock: &Request,
+    ) -> Result<Option<Self>, CarveOutError> {
+        let links = changeable(links, landlock);
+        let links = links.map_err(|source| CarveOutError::Inspect(restriction, path.to_owned(), source))?;
         let way = Self { path: path.to_owned(), restriction, identity: None, links, is_way: true };
-        Some(way).filter(|way| !way.links.is_empty())
+        Ok(Some(way).filter(|way| !way.links.is_empty()))
     }
 }
 
 /// Returns those of `links` that the workload could replace.
-fn changeable(mut links: Vec<PathBuf>, landlock: &Request) -> Vec<PathBuf> {
-    links.retain(|link| {
+fn changeable(links: Vec<PathBuf>, landlock: &Request) -> io::Result<Vec<Link>> {
+    let is_changeable = |link: &PathBuf| {
         link.parent().is_some_and(|folder| landlock.reaches_for_writing(folder) && landlock.shows(folder))
+    };
+    let links = links.into_iter().filter(is_changeable).map(|path| {
+        let identity = if landlock.is_learning() { None } else { Some(Identity::at(&path)?) };
+        Ok(Link { path, identity })
     });
-    links
+    links.collect()
 }
 
 /// Takes `carve_outs` out of what the rights `granted` reach, and hides the `further` paths; `private` are folders of the sandbox's
@@ -322,14 +343,18 @@ impl Grants {
     /// Makes the symlinks that lead to a path, and the folders above them, mount points, and returns them.
     fn keep_links(
         &mut self,
-        CarveOut { path, restriction, links, .. }: &CarveOut,
+        CarveOut { restriction, links, .. }: &CarveOut,
     ) -> Result<BTreeSet<MountPoint>, CarveOutError> {
         let mut points = BTreeSet::new();
-        for link in links {
+        for Link { path: link, identity } in links {
+            let failed = |error| CarveOutError::of_mount(*restriction, link, error);
             let top = self.top(link);
-            let spot = self.pins.reach(top.as_deref(), link, &mut points);
-            let kept = spot.and_then(|spot| self.pins.keep(spot, link, &mut points));
-            kept.map_err(|error| CarveOutError::of_mount(*restriction, path, error))?;
+            let spot = self.pins.reach(top.as_deref(), link, &mut points).map_err(failed)?;
+            // What would be kept in its place is what the link led past.
+            if identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity)) {
+                return Err(CarveOutError::Changing(*restriction, link.clone()));
+            }
+            self.pins.keep(spot, link, &mut points).map_err(failed)?;
         }
         Ok(points)
     }

@@ -97,10 +97,20 @@ pub(crate) mod byte_path {
     }
 }
 
-/// Returns true if every mount of `points` is in its place.
-pub(crate) fn are_kept<'p>(points: impl IntoIterator<Item = &'p MountPoint>, table: &[TableEntry]) -> bool {
-    let known: HashSet<(u64, &Path)> = table.iter().map(|entry| (entry.id, entry.place.as_path())).collect();
-    points.into_iter().all(|point| known.contains(&(point.id, point.path.as_path())))
+/// The places of all mounts, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Mounted<'t>(HashMap<u64, &'t Path>);
+
+impl<'t> Mounted<'t> {
+    /// Those of a `table`.
+    pub(crate) fn of(table: &'t [TableEntry]) -> Self {
+        Self(table.iter().map(|entry| (entry.id, entry.place.as_path())).collect())
+    }
+
+    /// Returns true if a mount is in its place.
+    pub(crate) fn has(&self, point: &MountPoint) -> bool {
+        self.0.get(&point.id) == Some(&point.path.as_path())
+    }
 }
 
 /// The mounts that were made, the first one first.
@@ -176,9 +186,9 @@ impl Pins {
 
     /// Takes all mounts away again, wherever they are by now: the next try would mount them too.
     pub(crate) fn undo(&self, table: &[TableEntry]) {
-        let places: HashMap<u64, &Path> = table.iter().map(|entry| (entry.id, entry.place.as_path())).collect();
+        let mounted = Mounted::of(table);
         for point in self.made.iter().rev() {
-            let Some(root) = places.get(&point.id).and_then(|place| Spot::at(place).ok()) else { continue };
+            let Some(root) = mounted.0.get(&point.id).and_then(|place| Spot::at(place).ok()) else { continue };
             if mount_id(&root.file).ok() == Some(point.id) {
                 let _ = unmount(&root.file);
             }
@@ -190,7 +200,8 @@ impl Pins {
     /// # Errors
     /// The first that is not.
     pub(crate) fn verify(&self, table: &[TableEntry]) -> Result<(), PathBuf> {
-        match self.made.iter().find(|point| !are_kept([*point], table)) {
+        let mounted = Mounted::of(table);
+        match self.made.iter().find(|point| !mounted.has(point)) {
             Some(lost) => Err(lost.path.clone()),
             None => Ok(()),
         }

@@ -19,7 +19,7 @@ use crate::landlock::{Request, Resolved};
 use crate::masked_paths::KERNEL_FILE_SYSTEMS;
 use crate::missing::is_missing;
 use crate::mounts::{Shown, Spot, bind, bind_at, mount_table};
-use crate::pins::{Identity, MountPoint, Pins, Places, are_kept, is_of_change, is_read_only, settled};
+use crate::pins::{Identity, MountPoint, Mounted, Pins, Places, is_of_change, is_read_only, settled};
 use crate::trusted_symlinks::{is_on_read_only_mount, links, open};
 
 /// A file or folder that the supervisor relies on.
@@ -374,13 +374,14 @@ impl Protection {
             return Ok(());
         }
         let table = mount_table(&format!("/proc/{}/mountinfo", self.init))?;
+        let mounted = Mounted::of(&table);
         let is_kept = |point: &MountPoint| {
             // Where the sandbox has a file system of its own, there is nothing outside.
             let has_one_name = match std::fs::symlink_metadata(&point.path) {
                 Ok(data) => !is_linked(&data),
                 Err(error) => error.kind() == io::ErrorKind::NotFound,
             };
-            are_kept([point], &table) && (has_one_name || self.program.as_ref() == Some(&point.path))
+            mounted.has(point) && (has_one_name || self.program.as_ref() == Some(&point.path))
         };
         let lost = self.mounted.iter().find(|point| !is_kept(point));
         lost.map_or(Ok(()), |point| {

@@ -72,10 +72,25 @@ pub(crate) fn links(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(follow(path, |_, _, _| true)?.1)
 }
 
-/// Returns the symlinks on the way to `path`, trusted or not, as far as it exists.
+/// Returns the symlinks on the way to `path`, trusted or not, as far as it exists, those among them that lead to nothing.
 pub(crate) fn links_so_far(path: &Path) -> Vec<PathBuf> {
-    let whole = path.ancestors().find_map(|above| links(above).ok());
-    whole.unwrap_or_default()
+    let mut followed = Vec::new();
+    // What there is on a way that cannot be followed to its end.
+    let _ = walk(path, |_, _, _| true, &mut followed);
+    followed
+}
+
+/// Follows `path` through all symlinks as far as it exists; returns what exists, and what is missing behind it.
+///
+/// # Errors
+/// A folder on the way cannot be looked at, there are too many symlinks, or what is missing has a `..`.
+pub fn so_far(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    let Way { existing, missing } = walk(path, |_, _, _| true, &mut Vec::new())?;
+    let missing = missing.map(|(rest, _)| rest).unwrap_or_default();
+    match missing.components().all(|part| matches!(part, Component::Normal(_))) {
+        true => Ok((existing, missing)),
+        false => Err(io::Error::other("it is a symlink to nothing")),
+    }
 }
 
 /// As [`resolve`]; also returns the symlinks that it followed.
@@ -88,18 +103,33 @@ fn is_roots_alone(link: &Stat, folder: &Stat) -> bool {
     is_root(link.st_uid) && is_root(folder.st_uid) && folder.st_mode & 0o022 == 0
 }
 
-/// Follows the symlinks of `path` that are trusted, by their own metadata, and the path and metadata of their folder. Each part is
-/// looked up once, in the folder that was found before it.
+/// Follows the symlinks of `path` that are trusted, by their own metadata, and the path and metadata of their folder; returns the place,
+/// and the symlinks.
 fn follow(path: &Path, is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool) -> io::Result<(PathBuf, Vec<PathBuf>)> {
+    let mut followed = Vec::new();
+    let Way { existing, missing } = walk(path, is_trusted, &mut followed)?;
+    match missing {
+        Some((_, errno)) => Err(errno.into()),
+        None => Ok((existing, followed)),
+    }
+}
+
+/// Where a path leads.
+struct Way {
+    existing: PathBuf,
+    /// What does not exist behind it, and how that shows.
+    missing: Option<(PathBuf, Errno)>,
+}
+
+/// Walks along `path`, and adds the symlinks to `followed`. Each part is looked up once, in the folder that was found before it.
+fn walk(path: &Path, is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool, followed: &mut Vec<PathBuf>) -> io::Result<Way> {
     // Most paths have no symlink: one call instead of one for each component.
     if path.is_absolute() && !path.components().any(|part| part == Component::ParentDir) {
-        match rustix::fs::openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-            Ok(_) => return Ok((path.components().collect(), Vec::new())),
-            Err(Errno::NOENT) => return Err(io::ErrorKind::NotFound.into()),
-            Err(_) => {}
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        if rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok() {
+            return Ok(Way { existing: path.components().collect(), missing: None });
         }
     }
-    let mut followed = Vec::new();
     let mut resolved = PathBuf::from("/");
     // The root, and what was found of each component of `resolved`.
     let root = open(Path::new("/"), OFlags::PATH | OFlags::DIRECTORY)?;
@@ -113,7 +143,13 @@ fn follow(path: &Path, is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool) -> io::
             }
             continue;
         }
-        let file = find(folder, &name)?;
+        let file = match find(folder, &name) {
+            Err(errno @ (Errno::NOENT | Errno::NOTDIR)) => {
+                let rest = std::iter::once(name).chain(left.into_iter().rev()).collect();
+                return Ok(Way { existing: resolved, missing: Some((rest, errno)) });
+            }
+            found => found?,
+        };
         let data = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(data.st_mode) != FileType::Symlink {
             resolved.push(&name);
@@ -142,7 +178,7 @@ fn follow(path: &Path, is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool) -> io::
         left.extend(components(target));
         followed.push(link);
     }
-    Ok((resolved, followed))
+    Ok(Way { existing: resolved, missing: None })
 }
 
 /// Opens `name` in `folder`; a symlink is opened itself.

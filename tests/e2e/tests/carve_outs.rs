@@ -538,6 +538,17 @@ fn a_symlink_or_a_file_above_a_carve_out_takes_nothing_of_it_away() {
 }
 
 #[test]
+fn a_hidden_path_below_what_is_no_folder_stops_the_start_and_is_named() {
+    let lab = Lab::with_web();
+    for make in ["ln -s nothing sub", "ln -s nothing sub; mkdir other; ln -s ../sub/x other/y", "mkfifo sub"] {
+        let project = Project::new(&lab, &format!("rm -rf sub other; {make}"));
+        let finished = project.sandbox("hidden: [@/sub/.env]").sh("echo ran");
+        assert!(finished.stdout.is_empty(), "{make}: {finished:?}");
+        assert!(finished.stderr.contains("/sub ") && finished.stderr.contains("remove it"), "{make}: {finished:?}");
+    }
+}
+
+#[test]
 fn what_a_pattern_finds_is_no_reason_to_hide_what_every_program_needs() {
     let lab = Lab::with_web();
     for target in ["/usr", "/proc", "/tmp", "."] {

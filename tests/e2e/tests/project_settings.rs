@@ -184,7 +184,8 @@ fn the_first_refused_change_of_gits_configuration_is_explained_once() {
     let again = "until test -e end; do git config user.name c 2> /dev/null; done; git config user.name c 2> /dev/null";
     let running = in_tree(&lab, &project, "tree").start(&["sh", "-c", &format!("{GIT}; {again}")]);
     wait_for_lines(&lab, "--git-config rw permits them", 1);
-    assert_eq!(project.run("touch tree/end"), "");
+    // The project's own commands give all files to its user, those that come and go in between among them.
+    std::fs::write(project.path("tree/end"), "").unwrap();
     let finished = running.wait();
     assert_eq!(finished.stderr.matches("--git-config rw permits them").count(), 1, "{finished:?}");
 }
@@ -214,6 +215,14 @@ fn what_git_runs_outside_is_kept_wherever_its_configuration_puts_it() {
         ("mkdir t; touch t/hk; ln -s t l; ln -s ../../l/hk .git/hooks/pre-commit", "t/hk"),
         ("touch x; ln -s x l2; ln -s ../../l2 .git/hooks/pre-commit", "l2"),
         ("true", ".git/remotes/origin"),
+        ("mkdir sub; git config core.worktree ../sub; git config core.hooksPath hk", "sub/hk/post-checkout"),
+        // A repository of dotfiles, which the home leads to.
+        ("touch gitconfig; ln -sf $PWD/gitconfig ~/.gitconfig", "gitconfig"),
+        ("mkdir git; touch git/config; mkdir ~/.config; ln -s $PWD/git ~/.config/git", "git/config"),
+        ("touch bashrc; ln -s $PWD/bashrc ~/.bashrc", "bashrc"),
+        ("mkdir -p tpl/hooks; git config --global init.templateDir $PWD/tpl", "tpl/hooks/post-checkout"),
+        ("git config --global init.templateDir $PWD/tpl", "tpl/hooks/post-checkout"),
+        ("ln -s nothing .idea", ".idea/workspace.xml"),
     ];
     for (make, path) in cases {
         let project = Project::new(&lab, &format!("{CLONE}; {make}"));
@@ -227,6 +236,18 @@ fn what_git_runs_outside_is_kept_wherever_its_configuration_puts_it() {
         assert_eq!(project.run(&format!("grep -s planted tree/{path}")), "", "{make}: {finished:?}");
         lab.shell(&format!("rm -rf {}", project.folder.display())).clear();
     }
+}
+
+#[test]
+fn settings_that_take_too_many_mounts_are_left_out_in_a_line() {
+    let lab = Lab::with_web();
+    // Names that are short enough for a path.
+    let deep = "import os; f = os.open('.', 0)\nfor n in range(1200): os.mkdir('d', dir_fd=f); f = os.open('d', 0, dir_fd=f)\nos.mkdir('.vscode', dir_fd=f)";
+    let project =
+        Project::new(&lab, &format!("mkdir -p bare tree/.vscode; cd tree; git init -q; python3 -c \"{deep}\""));
+    let finished = in_tree(&lab, &project, "tree").sh("touch .vscode/x; echo ran");
+    assert!(finished.stdout == "ran\n" && finished.stderr.contains(".vscode/x"), "{finished:?}");
+    assert!(lab.log().contains("not all settings in its subfolders are kept"), "{}", lab.log());
 }
 
 #[test]

@@ -33,6 +33,12 @@ impl<S> Linger<S> {
         Self { stream, closing: None, has_read, budget: CoopBudget::default() }
     }
 
+    /// The same for a stream of frames.
+    #[must_use]
+    pub fn of_frames(stream: S) -> Self {
+        Self { budget: CoopBudget::of_frames(), ..Self::new(stream, Arc::default()) }
+    }
+
     /// The wrapped stream.
     #[must_use]
     pub fn into_inner(self) -> S {

@@ -215,6 +215,7 @@ pub(crate) async fn start(
     let hardened = harden::supervisor();
     // A failure of init comes first: it may be the cause of others.
     let mut confined = confinement.finish(&mut host, &mut signals).await?;
+    plan.carve_outs.verify()?;
     let mut services = prepared?;
     services.add_ssh_port(ssh_sockets.port());
     hardened?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::ipc::Loss;
 use crate::mounts::read_mount_table;
-use crate::pins::{Kept, are_kept};
+use crate::pins::{Kept, Mounted};
 
 /// The table of init's own mounts.
 const TABLE: &str = "/proc/self/mountinfo";
@@ -58,9 +58,10 @@ impl Watch {
     pub(super) fn look(&mut self) -> io::Result<Loss> {
         self.last = Instant::now();
         let table = read_mount_table(&mut self.table)?;
+        let mounted = Mounted::of(&table);
         let mut loss = Loss::default();
         self.kept.retain(|kept| {
-            let is_kept = are_kept(&kept.places.0, &table);
+            let is_kept = kept.places.0.iter().all(|point| mounted.has(point));
             if !is_kept {
                 loss.paths.push(kept.path.clone());
                 loss.is_end |= kept.is_end;

@@ -66,8 +66,9 @@ impl CreatedDirs {
         // Without the lock a directory may be removed at any moment, which is no reason not to start.
         let _lock = run_dir.parent().map(lock);
         let list: Vec<u8> = uses.flat_map(line).collect();
-        open_regular(&run_dir.join(USES), File::options().write(true).create_new(true).mode(0o600))?
-            .write_all(&list)?;
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        open_regular(&run_dir.join(USES), &mut options)?.write_all(&list)?;
         Ok(Self { run_dir, made: Vec::new(), held: Vec::new(), shared: Vec::new(), is_removed: false })
     }
 

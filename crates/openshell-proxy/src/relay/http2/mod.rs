@@ -115,7 +115,7 @@ where
     let mut shutdown = client.tunnel.connection.shutdown_signal();
     let (pool, streams) = (&client.pool, Arc::clone(client));
     let answer = move |request| answer(Arc::clone(&streams), request);
-    let io = TokioIo::new(Linger::new(io, Arc::default()));
+    let io = TokioIo::new(Linger::of_frames(io));
     let protocol = protocol(pool.tasks(), pool.max_concurrent_streams(), windows);
     let mut connection = pin!(protocol.serve_connection(io, service_fn(answer)));
     {
@@ -213,7 +213,7 @@ where
         answered.notify_one();
         async { response.ok_or(NotSent(Reason::REFUSED_STREAM.into())) }
     });
-    let client = TokioIo::new(Linger::new(client, Arc::default()));
+    let client = TokioIo::new(Linger::of_frames(client));
     let windows = services.memory.windows();
     let mut connection = pin!(protocol(&tasks, Limits::STREAMS, &windows).serve_connection(client, answer));
     let served = async {

@@ -18,6 +18,7 @@ use openshell_supervisor::missing::is_missing;
 use super::git_files::content_of;
 use super::git_settings::GitSettings;
 use super::git_use::GitUse;
+use super::patterns::closed_by;
 
 /// Repositories of submodules whose files are kept.
 const REPOSITORIES: usize = 500;
@@ -116,11 +117,14 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
         let config = found.known(GitSettings::read(&repository.join("config"), git.home.as_deref()));
         let of_trees = found.known(GitSettings::read(&repository.join("config.worktree"), git.home.as_deref()));
         // The `.git` file of a submodule's work tree leads to its repository.
-        let tree = config.worktree.as_ref().map(|tree| normal(&repository.join(tree)).join(".git"));
-        found.paths.extend(tree.filter(|link| !repository.starts_with(link)).map(SensitivePath::new));
-        let tree = repository.parent().unwrap_or(repository);
+        let own_tree = config.worktree.as_ref().map(|tree| normal(&repository.join(tree)));
+        let link = own_tree.as_ref().map(|tree| tree.join(".git"));
+        found.paths.extend(link.filter(|link| !repository.starts_with(link)).map(SensitivePath::new));
         let named = config.hooks.iter().chain(&of_trees.hooks).chain(&git.hooks);
-        let trees: &[&Path] = if is_tree { &[tree, folder] } else { &[tree] };
+        // Those of a relative path are in the work tree that git is used in (git-config(1), core.hooksPath).
+        let mut trees = vec![repository.parent().unwrap_or(repository)];
+        trees.extend(own_tree.as_deref());
+        trees.extend(is_tree.then_some(folder));
         let named = named.flat_map(|hooks| trees.iter().map(move |tree| normal(&tree.join(hooks))));
         let all: BTreeSet<_> = named.chain([repository.join("hooks")]).collect();
         for hooks in all {
@@ -132,7 +136,6 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
             found.add(hooks.parent().filter(|_| hooks.ends_with("_")).unwrap_or(&hooks).to_owned());
         }
         found.add(repository.join("info/attributes"));
-        found.paths.extend(git.included.iter().cloned().map(SensitivePath::new));
         for linked in found.known(entries(&repository.join("worktrees"))) {
             found.paths.extend(leads(&linked.path(), has_config));
         }
@@ -182,8 +185,7 @@ fn is_repository(folder: &Path) -> Result<bool, String> {
 /// Returns true if the error is that of a folder of another user, which the calling one may not enter.
 fn is_closed(folder: &Path, error: &io::Error) -> bool {
     let user = rustix::process::geteuid().as_raw();
-    let is_of_another = || folder.metadata().map_or(true, |data| data.uid() != user);
-    error.kind() == io::ErrorKind::PermissionDenied && is_of_another()
+    error.kind() == io::ErrorKind::PermissionDenied && closed_by(folder, user).is_none()
 }
 
 /// Adds the repositories of submodules in `repository`, to any depth; a name may have slashes.

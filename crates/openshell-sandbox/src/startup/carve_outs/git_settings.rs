@@ -16,6 +16,8 @@ pub(super) struct GitSettings {
     pub(super) hooks: Vec<PathBuf>,
     /// The last value of `core.worktree`.
     pub(super) worktree: Option<PathBuf>,
+    /// Values of `init.templateDir`: what is in it comes into each new repository, hooks among it.
+    pub(super) templates: Vec<PathBuf>,
     /// Files that it includes, under whatever condition, there or not.
     pub(super) included: Vec<PathBuf>,
 }
@@ -41,6 +43,7 @@ impl GitSettings {
             };
             match key.as_str() {
                 "core.hookspath" => self.hooks.push(path()?),
+                "init.templatedir" => self.templates.push(path()?),
                 "core.worktree" => self.worktree = Some(path()?),
                 "include.path" | "includeif.path" => {
                     let included = file.parent().unwrap_or(file).join(path()?);

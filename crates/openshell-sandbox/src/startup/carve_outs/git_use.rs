@@ -1,9 +1,10 @@
 //! What git in every repository depends on: the configuration of who uses it outside, the caller.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use openshell_supervisor::environment::Environment;
+use openshell_supervisor::filesystem::Placeholder;
 use rustix::fs::Access;
 use rustix::io::Errno;
 
@@ -20,8 +21,9 @@ pub(crate) struct GitUse {
     pub(crate) home: Option<PathBuf>,
     /// Values of `core.hooksPath` in the caller's and the system's configuration.
     pub(crate) hooks: Vec<PathBuf>,
-    /// Files that these include.
-    pub(crate) included: Vec<PathBuf>,
+    /// What else these lead to, and the files themselves where they lie outside of the home (a repository of dotfiles), each with what
+    /// stands in for it.
+    pub(crate) kept: Vec<(PathBuf, Placeholder<'static>)>,
 }
 
 impl GitUse {
@@ -54,7 +56,16 @@ impl GitUse {
         for file in files.iter().filter(|file| !is_none(file) && !is_closed(file)) {
             let settings = GitSettings::read(file, git.home.as_deref())?;
             git.hooks.extend(settings.hooks);
-            git.included.extend(settings.included);
+            git.kept.extend(settings.included.into_iter().map(|file| (file, Placeholder::File(""))));
+            git.kept.extend(settings.templates.into_iter().map(|folder| (folder, Placeholder::Folder)));
+            if has_config {
+                git.kept.extend(elsewhere(file, git.home.as_deref()).map(|file| (file, Placeholder::File(""))));
+            }
+        }
+        // What `git -c` hands on to the programs that it runs.
+        let handed_on = environment.get("GIT_CONFIG_PARAMETERS").unwrap_or_default().to_ascii_lowercase();
+        if ["hookspath", "include"].iter().any(|key| memmem(handed_on.as_bytes(), key.as_bytes())) {
+            return Err("GIT_CONFIG_PARAMETERS names hooks or includes; start outside of `git -c`".to_owned());
         }
         let count =
             environment.get("GIT_CONFIG_COUNT").map(|count| count.to_str().and_then(|count| count.parse().ok()));
@@ -75,6 +86,17 @@ impl GitUse {
         }
         Ok(git)
     }
+}
+
+/// Returns the place of `file` if that is another one than in the `home`, to which a symlink leads.
+pub(super) fn elsewhere(file: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let real = std::fs::canonicalize(file).ok()?;
+    let own = home.and_then(|home| Some(std::fs::canonicalize(home).ok()?.join(file.strip_prefix(home).ok()?)));
+    (own.as_ref() != Some(&real)).then_some(real)
+}
+
+fn memmem(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|part| part == word)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use openshell_supervisor::filesystem::{self, Placeholder};
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
+use openshell_supervisor::trusted_symlinks::so_far;
 
 use crate::cli::CarveOutArgs;
 use crate::logging;
@@ -51,6 +52,8 @@ pub(super) struct CarveOuts {
     excludes: Vec<Exclude>,
     /// Repositories whose configuration is kept.
     repositories: Vec<PathBuf>,
+    /// Folders that are no work trees.
+    without_git: Vec<PathBuf>,
 }
 
 /// The folders that may be written.
@@ -104,13 +107,21 @@ impl CarveOuts {
         }));
         let is_hard = filesystem.compatibility == Compatibility::HardRequirement;
         let has_placeholders = !options.no_placeholders;
-        let mut planned =
-            Self { wanted, is_hard, has_placeholders, uid, excludes: Vec::new(), repositories: Vec::new() };
+        let mut planned = Self {
+            wanted,
+            is_hard,
+            has_placeholders,
+            uid,
+            excludes: Vec::new(),
+            repositories: Vec::new(),
+            without_git: Vec::new(),
+        };
         let mut settings = Settings::default();
         for folder in writable.folders {
             let repository = planned.add_git(folder, git, writable.folders)?;
-            if let Some(repository) = &repository {
-                planned.excludes.extend(Exclude::read(folder, repository));
+            match &repository {
+                Some(repository) => planned.excludes.extend(Exclude::read(folder, repository)),
+                None => planned.without_git.extend(Some(folder).filter(|folder| has_no_git(folder)).cloned()),
             }
             if !options.no_keep_settings && (repository.is_some() || writable.is_project(folder)) {
                 settings.add(folder, repository.is_some(), uid)?;
@@ -119,9 +130,13 @@ impl CarveOuts {
         for tree in &settings.trees {
             planned.add_git(tree, git, writable.folders)?;
         }
+        planned.keep(git.kept.iter().cloned(), writable.folders);
+        if let Some(home) = git.home.as_ref().filter(|_| !options.no_keep_settings) {
+            settings.add_linked(home);
+        }
         if let Some(project) = &settings.cut {
             let message = format!(
-                "{} has so many files that not all settings in its subfolders are kept from the command; \
+                "{} has so many files or folders that not all settings in its subfolders are kept from the command; \
                  filesystem_policy.read_only keeps what it names",
                 project.display()
             );
@@ -161,6 +176,23 @@ impl CarveOuts {
         }
     }
 
+    /// Verifies, once all is mounted, that no folder has become a work tree meanwhile, of which nothing would be kept.
+    ///
+    /// # Errors
+    /// The first that has.
+    pub(super) fn verify(&self) -> anyhow::Result<()> {
+        for folder in &self.without_git {
+            if !has_no_git(folder) {
+                let link = folder.join(".git");
+                bail!(
+                    "another process has made, renamed or replaced {} while the sandbox started; stop what does that, and start again",
+                    link.display()
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Repositories whose configuration is kept.
     pub(super) fn repositories(&self) -> Vec<PathBuf> {
         self.repositories.clone()
@@ -198,8 +230,10 @@ impl CarveOuts {
                 place => place?,
             };
             let is_writable = landlock.reaches_for_writing(&place.whole()) && landlock.shows(&place.whole());
+            // It may lead elsewhere later.
+            let way = CarveOut::find_way(path, *restriction, landlock)?;
             // What may only be read anyway needs no mount.
-            if *restriction == Restriction::ReadOnly && !is_writable && !path.is_symlink() {
+            if *restriction == Restriction::ReadOnly && !is_writable && way.is_none() {
                 continue;
             }
             if *is_default && path.metadata().is_ok_and(|data| data.is_file() && data.nlink() > 1) {
@@ -216,16 +250,33 @@ impl CarveOuts {
                 found.push(carve_out);
                 continue;
             }
-            // It may lead elsewhere later.
-            found.extend(CarveOut::find_way(path, *restriction, landlock));
+            // An earlier command may have made it, to have what is listed elsewhere.
+            if let Some(link) =
+                place.dangling.as_ref().filter(|_| way.is_some() && !is_default && self.has_placeholders)
+            {
+                bail!(
+                    "filesystem_policy.{}: {} is a symlink to nothing; remove it",
+                    restriction.as_str(),
+                    link.display()
+                );
+            }
+            found.extend(way);
             // Nobody inside can make it.
             if !is_writable {
                 continue;
             }
             // A file in the place of a folder above it, which the command must not replace by one.
             if !place.rest.as_os_str().is_empty() && place.existing.is_file() {
-                found.extend(CarveOut::find(&place.existing, Restriction::ReadOnly, landlock)?);
+                found.extend(CarveOut::find_file_above(path, place.existing, *restriction, landlock)?);
                 continue;
+            }
+            if !place.rest.as_os_str().is_empty() && !place.existing.is_dir() && !is_default {
+                bail!(
+                    "filesystem_policy.{}: {} is no folder, so {} cannot be kept from the command; remove it",
+                    restriction.as_str(),
+                    place.existing.display(),
+                    path.display()
+                );
             }
             let kept = match self.has_placeholders {
                 true => placeholder(wanted, &place, self.uid, made).map_err(|error| error.to_string()),
@@ -233,16 +284,10 @@ impl CarveOuts {
             };
             match kept {
                 Ok(true) => {
-                    made.share(path);
+                    made.share(&place.whole());
                     found.extend(CarveOut::find(path, *restriction, landlock)?);
                 }
                 Ok(false) => {}
-                // An earlier command may have made it, to have what is listed elsewhere.
-                Err(_) if path.is_symlink() && !is_default && self.has_placeholders => bail!(
-                    "filesystem_policy.{}: {} is a symlink to nothing; remove it",
-                    restriction.as_str(),
-                    path.display()
-                ),
                 Err(why) => self.give_up(&format!(
                     "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
                     restriction.as_str(),
@@ -264,6 +309,10 @@ impl CarveOuts {
         logging::config_event(ConfigState::Degraded, Severity::Medium, line);
         Ok(())
     }
+}
+
+fn has_no_git(folder: &Path) -> bool {
+    folder.join(".git").symlink_metadata().is_err_and(|error| is_missing(&error))
 }
 
 /// Returns what a policy lists, whose patterns are replaced in it by what matches them.
@@ -300,25 +349,21 @@ fn listed(filesystem: &mut Filesystem, uid: u32) -> anyhow::Result<BTreeSet<Want
 struct Place {
     existing: PathBuf,
     rest: PathBuf,
+    /// The symlink to nothing that leads to it.
+    dangling: Option<PathBuf>,
 }
 
 impl Place {
     /// # Errors
     /// A folder on the way cannot be looked at.
     fn of(path: &Path) -> anyhow::Result<Self> {
-        for above in path.ancestors() {
-            match std::fs::canonicalize(above) {
-                Err(error) if is_missing(&error) => {}
-                existing => {
-                    let existing = existing.with_context(|| {
-                        format!("{} cannot be looked at, so {} cannot be kept", above.display(), path.display())
-                    })?;
-                    let rest = path.strip_prefix(above).unwrap_or(Path::new("")).to_owned();
-                    return Ok(Self { existing, rest });
-                }
-            }
-        }
-        Ok(Self { existing: PathBuf::from("/"), rest: path.to_owned() })
+        let (existing, rest) =
+            so_far(path).with_context(|| format!("{} cannot be looked at, so it cannot be kept", path.display()))?;
+        let is_there = |path: &&Path| path.symlink_metadata().is_ok();
+        let deepest = path.ancestors().find(is_there).filter(|_| !rest.as_os_str().is_empty());
+        let dangling = deepest.filter(|path| path.metadata().is_err_and(|error| is_missing(&error)));
+        let dangling = dangling.map(Path::to_owned);
+        Ok(Self { existing, rest, dangling })
     }
 
     fn whole(&self) -> PathBuf {
@@ -348,9 +393,6 @@ fn placeholder(wanted: &Wanted, place: &Place, uid: u32, made: &mut CreatedDirs)
     let is_gits = path.components().any(|part| part.as_os_str() == ".git");
     if *is_default && (path.ends_with(".git") || is_deep && is_gits && !path.ends_with("info/attributes")) {
         return Ok(false);
-    }
-    if path.is_symlink() {
-        return Err(io::Error::other("it is a symlink to nothing; remove it"));
     }
     match filesystem::make_placeholder(&place.whole(), *placeholder, made) {
         Ok(()) => Ok(true),

@@ -1,5 +1,6 @@
 //! What the patterns of a policy match at the start.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -14,6 +15,9 @@ const ENTRIES: usize = 1_000_000;
 
 /// Paths that one pattern may match: each takes a mount or two.
 const MATCHES: usize = 1000;
+
+/// Folders above them: each is a mount.
+const WAYS: usize = 4000;
 
 /// Returns the folder of the user `uid` that keeps `folder` from being opened, itself or one above; `None` if that is another user's.
 pub(super) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
@@ -44,6 +48,7 @@ pub(super) fn matches(pattern: &GrantedPath, restriction: Restriction, uid: u32)
         |path: &Path| !path.is_symlink() || std::fs::canonicalize(path).map_or(true, |real| real.starts_with(&base));
     let shown = || format!("filesystem_policy.{}: {}", restriction.as_str(), pattern.as_path().display());
     let (mut found, mut folders, mut seen) = (Vec::new(), vec![base.clone()], 0);
+    let mut ways = BTreeSet::new();
     while let Some(folder) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {
             Err(error) if is_missing(&error) => continue,
@@ -73,12 +78,16 @@ pub(super) fn matches(pattern: &GrantedPath, restriction: Restriction, uid: u32)
             }
             let path = entry.path();
             if path.strip_prefix(&base).is_ok_and(&is_match) {
+                ways.extend(path.ancestors().skip(1).take_while(|above| *above != base).map(Path::to_owned));
                 found.extend(Some(path).filter(|path| is_inside(path)));
             } else if entry.file_type().with_context(shown)?.is_dir() && is_searched(&path) {
                 folders.push(path);
             }
-            if found.len() > MATCHES {
-                bail!("{}: more than {MATCHES} paths match; name a folder that holds them", shown());
+            if found.len() > MATCHES || ways.len() > WAYS {
+                bail!(
+                    "{}: more than {MATCHES} paths match, or in more than {WAYS} folders; name a folder that holds them",
+                    shown()
+                );
             }
         }
     }

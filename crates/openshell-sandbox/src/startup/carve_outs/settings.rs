@@ -1,5 +1,6 @@
 //! Settings of a project that name programs to run: editors, shells and agents execute them for whoever works in the folder next.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,6 +15,7 @@ use openshell_supervisor::missing::is_missing;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 
+use super::git_use::elsewhere;
 use super::patterns::closed_by;
 
 /// Entries of folders that are looked at in all projects of a run.
@@ -22,6 +24,9 @@ const ENTRIES: usize = 50_000;
 /// Paths, and work trees and repositories, that are kept: each takes some mounts, and a command may have made them.
 const PATHS: usize = 400;
 const TREES: usize = 100;
+
+/// Folders above them: each is a mount.
+const WAYS: usize = 1000;
 
 /// Those of the names that git, editors, direnv and agents look for at the top of a work tree. Where one is missing, something stands
 /// in for it.
@@ -79,9 +84,18 @@ pub(super) struct Settings {
     /// The first project of which a part was not looked at.
     pub(super) cut: Option<PathBuf>,
     seen: usize,
+    /// Folders above what is kept.
+    ways: BTreeSet<PathBuf>,
 }
 
 impl Settings {
+    /// Adds what the settings in the `home` are that lie elsewhere, as in a repository of dotfiles: who uses that home executes them.
+    pub(super) fn add_linked(&mut self, home: &Path) {
+        let names = AT_THE_TOP.iter().map(|(name, _)| *name).chain(ANYWHERE);
+        let linked = names.filter_map(|name| elsewhere(&home.join(name), Some(home)));
+        self.paths.extend(linked.map(|path| (path, Placeholder::File(""))));
+    }
+
     /// Adds the settings in `project`, those next to its top first; with `is_tree` also those that are missing there.
     ///
     /// # Errors
@@ -100,18 +114,46 @@ impl Settings {
         let mut level = vec![PathBuf::new()];
         while !level.is_empty() {
             let found = walk.look_at_all(&level)?;
-            self.paths.extend(found.paths);
-            self.trees.extend(found.trees);
+            let is_kept = found.paths.into_iter().all(|setting| self.add_path(setting, project));
+            let is_kept = is_kept && found.trees.into_iter().all(|tree| self.add_tree(tree, project));
             level = found.folders;
             self.seen = walk.seen.load(Ordering::Relaxed);
-            if self.seen > ENTRIES || self.paths.len() > PATHS || self.trees.len() > TREES {
-                self.paths.truncate(PATHS);
-                self.trees.truncate(TREES);
+            if self.seen > ENTRIES || !is_kept {
                 self.cut.get_or_insert_with(|| project.to_owned());
                 break;
             }
         }
         Ok(())
+    }
+}
+
+impl Settings {
+    /// Adds a setting; returns false if it is one too many.
+    fn add_path(&mut self, setting: (PathBuf, Placeholder<'static>), project: &Path) -> bool {
+        let has_room = self.paths.len() < PATHS && self.has_way(&setting.0, project);
+        if has_room {
+            self.paths.push(setting);
+        }
+        has_room
+    }
+
+    /// Adds a work tree or repository; returns false if it is one too many.
+    fn add_tree(&mut self, tree: PathBuf, project: &Path) -> bool {
+        let has_room = self.trees.len() < TREES && self.has_way(&tree, project);
+        if has_room {
+            self.trees.push(tree);
+        }
+        has_room
+    }
+
+    /// Adds the folders above `path` in `project`; returns false if they are too many.
+    fn has_way(&mut self, path: &Path, project: &Path) -> bool {
+        for above in path.ancestors().skip(1).take_while(|above| *above != project) {
+            if !self.ways.insert(above.to_owned()) {
+                break;
+            }
+        }
+        self.ways.len() <= WAYS
     }
 }
 
