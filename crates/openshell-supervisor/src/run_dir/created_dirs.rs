@@ -198,8 +198,8 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
 }
 
 /// Contents of placeholders, the longest of which has this many bytes.
-const PLACEHOLDERS: [&[u8]; 3] = [b"", b"{}\n", b".\n"];
-const PLACEHOLDER_BYTES: i64 = 3;
+const PLACEHOLDERS: [&[u8]; 4] = [b"", b"{}\n", b".\n", b"../.git\n"];
+const PLACEHOLDER_BYTES: i64 = 8;
 
 /// Returns true if the file has the content of a placeholder.
 #[must_use]

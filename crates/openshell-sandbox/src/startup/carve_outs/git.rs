@@ -146,8 +146,9 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
             }
             let included = config.included.iter().chain(&of_trees.included).map(|path| normal(path));
             found.paths.extend(included.map(SensitivePath::new));
-            // It would make another folder's configuration count.
-            found.paths.push(SensitivePath { path: repository.join("commondir"), placeholder: ".\n" });
+            // It would make another folder's configuration count. With a mere dot libgit2 finds no repository.
+            let placeholder = if repository.ends_with(".git") { "../.git\n" } else { ".\n" };
+            found.paths.push(SensitivePath { path: repository.join("commondir"), placeholder });
         }
     }
     // Each is looked at as part of the whole.
@@ -312,6 +313,23 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    #[test]
+    fn a_repository_with_placeholders_is_the_same_one_for_git_and_for_libgit2() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(folder.path()).unwrap();
+        git(&root, &["init", "-q"]);
+        for found in sensitive_paths(&root, true).paths {
+            if !found.path.exists() {
+                std::fs::create_dir_all(found.path.parent().unwrap()).unwrap();
+                std::fs::write(&found.path, found.placeholder).unwrap();
+            }
+        }
+        git(&root, &["commit", "-q", "--allow-empty", "-m", "first"]);
+        // Cargo, by libgit2, makes no repository in one.
+        let made = Command::new(env!("CARGO")).current_dir(&root).args(["new", "--quiet", "sub"]).output().unwrap();
+        assert!(made.status.success() && !root.join("sub/.git").exists(), "{made:?}");
     }
 
     #[test]
