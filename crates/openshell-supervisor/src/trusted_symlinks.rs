@@ -126,8 +126,17 @@ fn walk(path: &Path, is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool, followed:
     // Most paths have no symlink: one call instead of one for each component.
     if path.is_absolute() && !path.components().any(|part| part == Component::ParentDir) {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        if rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok() {
-            return Ok(Way { existing: path.components().collect(), missing: None });
+        let open = |path| rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        match open(path) {
+            Ok(_) => return Ok(Way { existing: path.components().collect(), missing: None }),
+            // No symlink comes before what is missing.
+            Err(Errno::NOENT) => {
+                if let Some(existing) = path.ancestors().skip(1).find(|above| open(above).is_ok()) {
+                    let rest = path.strip_prefix(existing).unwrap_or(path).to_owned();
+                    return Ok(Way { existing: existing.components().collect(), missing: Some((rest, Errno::NOENT)) });
+                }
+            }
+            Err(_) => {}
         }
     }
     let mut resolved = PathBuf::from("/");

@@ -102,6 +102,7 @@ fn write_all(
     taken: &AtomicUsize,
     missing: &AtomicU64,
     caught_up: &AtomicBool,
+    is_urgent: &AtomicBool,
 ) {
     let write = |output: &mut dyn Output, message| {
         taken.fetch_sub(1, Ordering::Relaxed);
@@ -115,9 +116,9 @@ fn write_all(
     };
     let (mut woken, mut quickly) = (Instant::now(), 0);
     while let Ok(message) = receiver.recv() {
-        let is_urgent = message.is_urgent();
         write(&mut output, message);
-        if !is_urgent {
+        // To receive may have taken the wake-up of an urgent message behind this one.
+        if !is_urgent.swap(false, Ordering::Acquire) {
             std::thread::park_timeout(output.group());
         }
         while let Ok(message) = receiver.try_recv() {
@@ -150,6 +151,8 @@ pub(super) struct Queue {
     left_out: Arc<AtomicU64>,
     /// Set after a wait in vain, until the output has caught up.
     is_stuck: Arc<AtomicBool>,
+    /// Set before a message that does not wait for others.
+    is_urgent: Arc<AtomicBool>,
 }
 
 impl Queue {
@@ -158,10 +161,12 @@ impl Queue {
         let waiting = Arc::new(AtomicUsize::new(0));
         let left_out = Arc::new(AtomicU64::new(0));
         let is_stuck = Arc::new(AtomicBool::new(false));
+        let is_urgent = Arc::new(AtomicBool::new(false));
         let (missing, caught_up, taken) = (Arc::clone(&left_out), Arc::clone(&is_stuck), Arc::clone(&waiting));
-        let work = move || write_all(&receiver, output, &taken, &missing, &caught_up);
+        let urgent = Arc::clone(&is_urgent);
+        let work = move || write_all(&receiver, output, &taken, &missing, &caught_up, &urgent);
         let work = Arc::new(Mutex::new(Some(Box::new(work) as _)));
-        Self { name, sender, thread: OnceLock::new(), work, waiting, left_out, is_stuck }
+        Self { name, sender, thread: OnceLock::new(), work, waiting, left_out, is_stuck, is_urgent }
     }
 
     /// Starts the thread that writes, if it is not there yet; returns false if the system has no more threads.
@@ -223,6 +228,9 @@ impl Queue {
             std::thread::sleep(Duration::from_millis(1));
         }
         let is_urgent = message.is_urgent();
+        if is_urgent {
+            self.is_urgent.store(true, Ordering::Release);
+        }
         let is_sent = self.sender.send(message).is_ok();
         if let Some(thread) = thread.filter(|_| is_urgent) {
             thread.unpark();
@@ -302,6 +310,28 @@ mod tests {
         assert_eq!(written[written.len() - 10..], (0..10).map(|n| format!("state {n}")).collect::<Vec<_>>());
         let denied = written.iter().filter(|text| text.starts_with("denied")).count();
         assert!(denied >= SECURITY_LINES, "{denied}");
+    }
+
+    /// Takes everything, and waits for more lines for good.
+    struct Patient;
+
+    impl Output for Patient {
+        fn write(&mut self, _: Line, _: u64) {}
+
+        fn group(&self) -> Duration {
+            Duration::from_secs(3600)
+        }
+    }
+
+    #[test]
+    fn a_flush_behind_a_line_does_not_wait_for_others() {
+        let queue = Queue::new("test", Patient);
+        let start = Instant::now();
+        for n in 0..100 {
+            queue.push(line(n));
+            queue.flush(Duration::from_secs(60));
+        }
+        assert!(start.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

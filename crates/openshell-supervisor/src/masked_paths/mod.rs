@@ -14,12 +14,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::mounts::{Spot, bind_as_it_is, by_descriptor, mount_id};
+use crate::mounts::{Spot, bind_as_it_is, by_descriptor, mount_id, open_in};
 use crate::trusted_symlinks::open;
 use shared_sockets::SharedSockets;
 
@@ -64,7 +65,7 @@ pub(crate) fn mask_all_but(
         }
     }
     let SharedSockets { services, others, closed, incomplete } = shared_sockets::find(&visible, without_services, uid);
-    let candidate = |kind, origin| move |path| Candidate { path, kind, origin };
+    let candidate = |kind, origin| move |path| Candidate { folder: None, path, kind, origin };
     found.extend(services.into_iter().map(candidate(FileType::Socket, Origin::Service)));
     found.extend(others.into_iter().map(candidate(FileType::Socket, Origin::AnyUser)));
     found.extend(closed.into_iter().map(candidate(FileType::Directory, Origin::AnyUser)));
@@ -114,7 +115,8 @@ impl Masks {
         if let Some(first) = found.iter().position(|entry| entry.kind == FileType::Directory) {
             found.swap(0, first);
         }
-        for (index, Candidate { path, kind, .. }) in found.iter().enumerate() {
+        for (index, candidate) in found.iter().enumerate() {
+            let path = &candidate.path;
             if self.known.len() >= MAX_MASKS {
                 let count = found.len() - index;
                 let message = format!("{count} more, from {} on: no more than {MAX_MASKS} are covered", path.display());
@@ -122,7 +124,7 @@ impl Masks {
                 self.known.extend(found.iter().map(|entry| entry.path.clone()));
                 return;
             }
-            match mask_one(path, *kind, &mut self.placeholders) {
+            match mask_one(candidate, &mut self.placeholders) {
                 Ok(()) => {
                     self.known.insert(path.clone());
                 }
@@ -155,6 +157,8 @@ enum Origin {
 /// An entry to be masked.
 #[derive(Clone, Debug)]
 struct Candidate {
+    /// The folder that it was found in, if that is open.
+    folder: Option<Rc<OwnedFd>>,
     path: PathBuf,
     kind: FileType,
     origin: Origin,
@@ -177,7 +181,8 @@ fn siblings(folder: &Path, visible: &BTreeSet<Vec<u8>>, uid: u32) -> io::Result<
     let data = rustix::fs::fstat(&opened)?;
     let origin = if data.st_uid == uid || data.st_mode & 0o002 != 0 { Origin::AnyUser } else { Origin::Host };
     let mut found = Vec::new();
-    let mut entries = Dir::new(opened)?;
+    let parent = Rc::new(opened);
+    let mut entries = Dir::read_from(&parent)?;
     while let Some(entry) = entries.read() {
         let entry = entry?;
         let name = entry.file_name();
@@ -203,7 +208,7 @@ fn siblings(folder: &Path, visible: &BTreeSet<Vec<u8>>, uid: u32) -> io::Result<
             _ => continue,
         };
         if matches!(kind, FileType::Directory | FileType::Socket) || (kind == FileType::RegularFile && is_changeable) {
-            found.push(Candidate { path, kind, origin });
+            found.push(Candidate { folder: Some(Rc::clone(&parent)), path, kind, origin });
         }
     }
     Ok((origin, found))
@@ -252,17 +257,19 @@ impl PlaceholderMounts {
     }
 }
 
-/// Masks `path`; the first call, which must be for a folder, creates the placeholders.
-fn mask_one(path: &Path, kind: FileType, placeholders: &mut Option<PlaceholderMounts>) -> io::Result<()> {
-    let spot = Spot::at(path)?;
-    match (placeholders, kind) {
-        (Some(placeholders), FileType::Directory) => bind_as_it_is(&placeholders.folder, &spot.file),
-        (Some(placeholders), _) => bind_as_it_is(&placeholders.file, &spot.file),
-        (placeholders @ None, _) => {
-            *placeholders = Some(PlaceholderMounts::make(&spot)?);
-            Ok(())
-        }
-    }
+/// Masks a path; the first call, which must be for a folder, creates the placeholders.
+fn mask_one(candidate: &Candidate, placeholders: &mut Option<PlaceholderMounts>) -> io::Result<()> {
+    let Candidate { folder, path, kind, .. } = candidate;
+    let Some(placeholders) = placeholders else {
+        *placeholders = Some(PlaceholderMounts::make(&Spot::at(path)?)?);
+        return Ok(());
+    };
+    let target = match (folder, path.file_name()) {
+        (Some(folder), Some(name)) => open_in(folder, name)?,
+        _ => open(path, OFlags::PATH)?,
+    };
+    let cover = if *kind == FileType::Directory { &placeholders.folder } else { &placeholders.file };
+    bind_as_it_is(cover, &target)
 }
 
 #[cfg(test)]
