@@ -58,7 +58,10 @@ def run(transport, command):
         return channel.recv_exit_status(), channel.makefile().read().decode()
     except (paramiko.SSHException, EOFError, OSError):
         # An answer, or the end of the connection, tells the two apart.
-        transport.global_request("any@example.com", wait=True)
+        try:
+            transport.global_request("any@example.com", wait=True)
+        except (paramiko.SSHException, EOFError, OSError):
+            return "disconnected"
         return "refused" if transport.is_active() else "disconnected"
 
 

@@ -250,15 +250,8 @@ impl CarveOuts {
                 found.push(carve_out);
                 continue;
             }
-            // An earlier command may have made it, to have what is listed elsewhere.
-            if let Some(link) =
-                place.dangling.as_ref().filter(|_| way.is_some() && !is_default && self.has_placeholders)
-            {
-                bail!(
-                    "filesystem_policy.{}: {} is a symlink to nothing; remove it",
-                    restriction.as_str(),
-                    link.display()
-                );
+            if !is_default && self.has_placeholders {
+                place.check(wanted, way.is_some(), is_writable)?;
             }
             found.extend(way);
             // Nobody inside can make it.
@@ -269,14 +262,6 @@ impl CarveOuts {
             if !place.rest.as_os_str().is_empty() && place.existing.is_file() {
                 found.extend(CarveOut::find_file_above(path, place.existing, *restriction, landlock)?);
                 continue;
-            }
-            if !place.rest.as_os_str().is_empty() && !place.existing.is_dir() && !is_default {
-                bail!(
-                    "filesystem_policy.{}: {} is no folder, so {} cannot be kept from the command; remove it",
-                    restriction.as_str(),
-                    place.existing.display(),
-                    path.display()
-                );
             }
             let kept = match self.has_placeholders {
                 true => placeholder(wanted, &place, self.uid, made).map_err(|error| error.to_string()),
@@ -364,6 +349,28 @@ impl Place {
         let dangling = deepest.filter(|path| path.metadata().is_err_and(|error| is_missing(&error)));
         let dangling = dangling.map(Path::to_owned);
         Ok(Self { existing, rest, dangling })
+    }
+
+    /// Checks what lies on the way to a missing path that the policy lists. An earlier command may have made it, to have what is listed
+    /// elsewhere: a symlink that it `may_replace`, or, where the path `is_writable`, something else than a folder.
+    ///
+    /// # Errors
+    /// There is such a thing.
+    fn check(&self, wanted: &Wanted, may_replace: bool, is_writable: bool) -> anyhow::Result<()> {
+        let Wanted { path, restriction, .. } = wanted;
+        let key = restriction.as_str();
+        if let Some(link) = self.dangling.as_ref().filter(|_| may_replace) {
+            bail!("filesystem_policy.{key}: {} is a symlink to nothing; remove it", link.display());
+        }
+        let existing = &self.existing;
+        if is_writable && !existing.is_dir() && !existing.is_file() {
+            bail!(
+                "filesystem_policy.{key}: {} is no folder, so {} cannot be kept from the command; remove it",
+                existing.display(),
+                path.display()
+            );
+        }
+        Ok(())
     }
 
     fn whole(&self) -> PathBuf {
