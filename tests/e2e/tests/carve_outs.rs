@@ -639,5 +639,5 @@ fn a_neighbour_that_renames_folders_away_and_back_gets_past_no_carve_out() {
 fn a_neighbour_that_exchanges_the_folders_of_the_supervisor_leads_none_of_its_files_elsewhere() {
     let flags =
         "--run-dir own/run --log-dir own/log --ca-dir own/ca --tls-dir $PWD/own/tls --health-socket own/health/socket";
-    assert_eq!(beside_a_neighbour("own", 50, flags), "done\n");
+    assert_eq!(beside_a_neighbour("own", 30, flags), "done\n");
 }

@@ -274,15 +274,19 @@ fn create_file(file: &SandboxFile) -> anyhow::Result<File> {
     create().with_context(|| format!("cannot write {file}"))
 }
 
+/// Times that the folder of the certificates is made.
+const TRIES: u32 = 100;
+
 /// Makes the folder `path` if it is missing, and keeps it while the sandbox lives.
 fn ensure_held(path: &Path, made: &mut CreatedDirs) -> io::Result<PathBuf> {
-    loop {
+    for _ in 0..TRIES {
         let place = ensure(path, HELD_MODE, made)?;
         // Another sandbox that ends may have removed it in this moment.
         if made.hold(&place)? {
             return Ok(place);
         }
     }
+    Err(io::Error::other("another process removes or replaces it again and again"))
 }
 
 /// Makes the folder `path` with `mode` if it is missing. The workload sees a mount on it, with a mode of its own.

@@ -96,7 +96,10 @@ impl RunDir {
             // another.
             match Self::make(parent) {
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {
-                    std::fs::metadata(&reached).map_err(failed)?;
+                    // A folder that was removed, or replaced by a rename, takes no more.
+                    if std::fs::metadata(&reached).map_err(failed)?.nlink() == 0 {
+                        return Err(failed(error));
+                    }
                 }
                 made => return made.map_err(failed),
             }
@@ -146,7 +149,7 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{RunDir, RunDirError};
+    use super::{OwnFolder, RunDir, RunDirError};
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
@@ -156,6 +159,14 @@ mod tests {
 
     fn made_in(parent: &Path) -> RunDir {
         RunDir::create(Some(parent), None).unwrap()
+    }
+
+    #[test]
+    fn a_parent_that_is_removed_meanwhile_is_an_error_and_no_endless_attempt() {
+        let place = private();
+        let folder = OwnFolder::make(&place.path().join("parent"), 0o711).unwrap();
+        std::fs::remove_dir(folder.path()).unwrap();
+        assert!(matches!(RunDir::create_in(&folder), Err(RunDirError::Make { .. })));
     }
 
     #[test]
