@@ -64,7 +64,7 @@ impl GitUse {
         }
         // What `git -c` hands on to the programs that it runs.
         let handed_on = environment.get("GIT_CONFIG_PARAMETERS").unwrap_or_default().to_ascii_lowercase();
-        if ["hookspath", "include"].iter().any(|key| memmem(handed_on.as_bytes(), key.as_bytes())) {
+        if ["hookspath", "include"].iter().any(|key| holds(handed_on.as_bytes(), key.as_bytes())) {
             return Err("GIT_CONFIG_PARAMETERS names hooks or includes; start outside of `git -c`".to_owned());
         }
         let count =
@@ -88,14 +88,15 @@ impl GitUse {
     }
 }
 
-/// Returns the place of `file` if that is another one than in the `home`, to which a symlink leads.
+/// Returns the place of `file` if that is another one than in the `home`, to which a symlink leads. Where it cannot be looked at, the
+/// programs of this user do not read it either.
 pub(super) fn elsewhere(file: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let real = std::fs::canonicalize(file).ok()?;
     let own = home.and_then(|home| Some(std::fs::canonicalize(home).ok()?.join(file.strip_prefix(home).ok()?)));
     (own.as_ref() != Some(&real)).then_some(real)
 }
 
-fn memmem(text: &[u8], word: &[u8]) -> bool {
+fn holds(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|part| part == word)
 }
 
