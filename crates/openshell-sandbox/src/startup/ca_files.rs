@@ -43,14 +43,16 @@ pub(super) struct CaFiles {
     pub(super) mounts: Vec<Mount>,
     /// True if there is a Java trust store among the files.
     pub(super) has_java: bool,
-    /// The trust store that [`Self::write_java_store`] fills.
-    java: Option<JavaStore>,
+    /// What [`Self::write_bundles`] writes.
+    unwritten: Option<Unwritten>,
 }
 
-/// A Java trust store to be written into a mounted folder.
-struct JavaStore {
-    /// Created before: once the folder is mounted, its path leads to a read-only mount.
-    file: File,
+/// Bundles to be written into a mounted folder. Their files are created before: once the folder is mounted, its path leads to a read-only
+/// mount.
+struct Unwritten {
+    bundle: File,
+    /// `None` if there is no Java.
+    java: Option<File>,
     /// True if the first bundle of the roots is the system's.
     has_system: bool,
     /// Certificates that the caller's variables name, in PEM.
@@ -58,7 +60,8 @@ struct JavaStore {
 }
 
 impl CaFiles {
-    /// Makes the CA, and its files among those of the sandbox, `files`; nothing without a proxy. Logs a warning if a file cannot be written.
+    /// Makes the CA, and its files among those of the sandbox, `files`; nothing without a proxy. The bundles are still empty. Logs a warning
+    /// if a file cannot be made.
     ///
     /// # Errors
     /// The CA cannot be made, or `--upstream-ca-file` cannot be used.
@@ -83,15 +86,15 @@ impl CaFiles {
         };
         let is_in_run_dir = place.as_ref().is_ok_and(|place| place == folder.inside());
         let inside = if is_in_run_dir { folder.inside().to_owned() } else { config.tls_dir().to_owned() };
-        let written = place.and_then(|place| write(place, &folder, &authority, &bundles, &callers));
+        let made = place.and_then(|place| make(place, &folder, &authority, &callers.besides));
         let roots = UpstreamRoots::new(bundles);
-        Ok(match written {
-            Ok(mounts) => {
+        Ok(match made {
+            Ok((bundle, mounts)) => {
                 let path = folder.join(JAVA_STORE_FILE);
-                let file = has_java(&config.environment).then(|| create_file(&path)).transpose();
-                let file = file.inspect_err(log_no_java).ok().flatten();
-                let java = file.map(|file| JavaStore { file, has_system, callers: callers.all });
-                Self { authority: Some(authority), roots, folder: inside, mounts, has_java: false, java }
+                let java = has_java(&config.environment).then(|| create_file(&path)).transpose();
+                let java = java.inspect_err(log_no_java).ok().flatten();
+                let unwritten = Some(Unwritten { bundle, java, has_system, callers: callers.all });
+                Self { authority: Some(authority), roots, folder: inside, mounts, has_java: false, unwritten }
             }
             Err(error) => {
                 log_unavailable(&format!("{error:#}"));
@@ -100,16 +103,28 @@ impl CaFiles {
         })
     }
 
-    /// Writes the trust store for Java, if there is one on the machine. The folder that it is written to may be mounted already.
-    pub(super) fn write_java_store(&mut self) {
-        let (Some(mut java), Some(authority)) = (self.java.take(), &self.authority) else { return };
-        let (system, added) = self.roots.bundles().split_at(usize::from(java.has_system));
-        let others: Vec<_> = added.iter().chain([&java.callers]).map(Vec::as_slice).collect();
+    /// Writes the bundle of all certificates, and the trust store for Java if there is one on the machine. The folder that they are written
+    /// to may be mounted already.
+    ///
+    /// # Errors
+    /// The bundle cannot be written.
+    pub(super) fn write_bundles(&mut self) -> anyhow::Result<()> {
+        let (Some(unwritten), Some(authority)) = (self.unwritten.take(), &self.authority) else { return Ok(()) };
+        let Unwritten { mut bundle, java, has_system, callers } = unwritten;
+        let (system, added) = self.roots.bundles().split_at(usize::from(has_system));
+        let parts = system.iter().chain(added).chain([&callers]).filter(|part| !part.is_empty());
+        // A bundle may lack the end of its last line.
+        let lines = parts.flat_map(|part| [part.as_slice(), if part.ends_with(b"\n") { b"" } else { b"\n" }]);
+        let written = lines.chain([authority.pem().as_bytes()]).try_for_each(|part| bundle.write_all(part));
+        written.context("cannot write the certificates for the programs inside (--run-dir)")?;
+        let Some(mut java) = java else { return Ok(()) };
+        let others: Vec<_> = added.iter().chain([&callers]).map(Vec::as_slice).collect();
         let store = java_store(system.first().map_or(&[], Vec::as_slice), &others, authority);
-        match java.file.write_all(&store).context("cannot write its trust store") {
+        match java.write_all(&store).context("cannot write its trust store") {
             Ok(()) => self.has_java = true,
             Err(error) => log_no_java(&error),
         }
+        Ok(())
     }
 }
 
@@ -223,25 +238,20 @@ fn only_certificates(bytes: &[u8]) -> Vec<u8> {
     found
 }
 
-/// Writes the files into `folder`, and returns their mounts: at `place`, if that is another folder, and over the system's bundles,
-/// which are all that some programs read.
-fn write(
+/// Makes the files in `folder`; returns the bundle, still empty, and the mounts: at `place`, if that is another folder, and over the
+/// system's bundles, which are all that some programs read.
+fn make(
     place: PathBuf,
     folder: &SandboxFile,
     authority: &Authority,
-    bundles: &[Vec<u8>],
-    callers: &CallerCertificates,
-) -> anyhow::Result<Vec<Mount>> {
+    besides: &[u8],
+) -> anyhow::Result<(File, Vec<Mount>)> {
     DirBuilder::new().mode(0o755).create(folder.outside())?;
     // The caller's umask may have taken bits away.
     std::fs::set_permissions(folder.outside(), Permissions::from_mode(0o755))?;
-    let own = authority.pem();
-    write_file(&folder.join(AUTHORITY_FILE), [callers.besides.as_slice(), own.as_bytes()])?;
+    write_file(&folder.join(AUTHORITY_FILE), [besides, authority.pem().as_bytes()])?;
     let everything = folder.join(BUNDLE_FILE);
-    let bundles = bundles.iter().chain([&callers.all]).filter(|bundle| !bundle.is_empty());
-    // A bundle may lack the end of its last line.
-    let lines = bundles.flat_map(|bundle| [bundle.as_slice(), if bundle.ends_with(b"\n") { b"" } else { b"\n" }]);
-    write_file(&everything, lines.chain([own.as_bytes()]))?;
+    let bundle = create_file(&everything)?;
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
     let mut mounts: Vec<_> = systems
         .map(|place| Mount { source: everything.inside().to_owned(), target: place, purpose: Purpose::FurtherTrust })
@@ -251,7 +261,7 @@ fn write(
     if place != folder.inside() {
         mounts.push(Mount { source: folder.inside().to_owned(), target: place, purpose: Purpose::Trust });
     }
-    Ok(mounts)
+    Ok((bundle, mounts))
 }
 
 /// Writes a file of these parts that every user may read.
