@@ -11,7 +11,7 @@ use landlock::{
 };
 use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem};
 use openshell_policy::words::FileAccess;
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::missing::is_missing;
@@ -22,6 +22,9 @@ use crate::trusted_symlinks::{self, resolve_with_links};
 /// Newest ABI that the landlock crate knows. Rights that the running kernel lacks are given up or fatal, by the
 /// policy's compatibility mode.
 const REQUESTED: ABI = ABI::V9;
+
+/// This program, wherever it lies, by which confined commands run its internal services (sftp).
+const PROGRAM: &str = "/proc/self/exe";
 
 /// Home of the user of images, in which the sandboxes of a container, or of a gateway, work.
 const SHARED_HOME: &str = "/sandbox";
@@ -188,6 +191,8 @@ pub enum LandlockError {
         "this kernel cannot restrict {0}, and `landlock.compatibility` is hard_requirement; use best_effort or a newer kernel"
     )]
     Degraded(String),
+    #[error("cannot open {PROGRAM}, this program; /proc must be mounted")]
+    Program { source: io::Error },
     #[error("filesystem path {path} cannot be opened, and `landlock.compatibility` is hard_requirement")]
     Path { path: PathBuf, source: io::Error },
     #[error("the kernel refused the Landlock ruleset")]
@@ -222,9 +227,6 @@ impl Request {
             };
             baseline(row.path, access)
         }));
-        // Internal services such as sftp run this program as a confined command. It has no path if it was removed.
-        let program = std::env::current_exe().ok();
-        grants.extend(program.map(|program| Grant::of(&program, PathAccess::ReadExecute, false)));
         let mut private: Vec<_> = private_tmp::FOLDERS.iter().map(PathBuf::from).collect();
         private.retain(|folder| !grants.iter().any(|grant| grant.listed && folder.starts_with(&grant.path)));
         private.retain(|folder| match folder.symlink_metadata() {
@@ -413,8 +415,8 @@ impl Request {
         self.hard_requirement
     }
 
-    /// Restricts the calling thread, and all that it starts, to the `granted` rights as returned by [`Self::resolve`];
-    /// sets `no_new_privs`. Rights that `compensating` mechanisms enforce are not reported as missing.
+    /// Restricts the calling thread, and all that it starts, to the `granted` rights as returned by [`Self::resolve`], and to listing
+    /// the folders `shown`; sets `no_new_privs`. Rights that `compensating` mechanisms enforce are not reported as missing.
     ///
     /// # Errors
     /// The kernel has no Landlock or refuses the ruleset; under `hard_requirement` also if a right is missing or a path
@@ -422,6 +424,7 @@ impl Request {
     pub(crate) fn enforce(
         &self,
         granted: Vec<Resolved<'_>>,
+        shown: &[OwnedFd],
         compensating: CompensatingMechanisms,
     ) -> Result<Granted, LandlockError> {
         let ruleset = |source| LandlockError::Ruleset { source };
@@ -450,6 +453,13 @@ impl Request {
             };
             created = created.add_rule(PathBeneath::new(fd, rights(grant, is_directory))).map_err(ruleset)?;
         }
+        let program = rustix::fs::open(PROGRAM, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|source| LandlockError::Program { source: source.into() })?;
+        let rights_to_program = AccessFs::from_read(REQUESTED) & AccessFs::from_file(REQUESTED);
+        created = created.add_rule(PathBeneath::new(program, rights_to_program)).map_err(ruleset)?;
+        for folder in shown {
+            created = created.add_rule(PathBeneath::new(folder, AccessFs::ReadDir)).map_err(ruleset)?;
+        }
         let status = created.restrict_self().map_err(ruleset)?;
         let LandlockStatus::Available { effective_abi, .. } = status.landlock else {
             return Err(LandlockError::Unsupported);
@@ -472,7 +482,8 @@ pub(crate) fn support() -> Option<(i32, Vec<&'static str>)> {
     let nothing =
         Request { grants: Vec::new(), private: Vec::new(), learning: Learning::default(), hard_requirement: false };
     let none = CompensatingMechanisms { masked_sockets: false, scopes: false };
-    let enforced = std::thread::scope(|scope| scope.spawn(|| nothing.enforce(Vec::new(), none)).join()).ok()?.ok()?;
+    let enforced =
+        std::thread::scope(|scope| scope.spawn(|| nothing.enforce(Vec::new(), &[], none)).join()).ok()?.ok()?;
     let lacking = rights_beyond(ABI::from(enforced.abi), none);
     Some((enforced.abi, lacking))
 }

@@ -166,7 +166,7 @@ impl Confining {
     pub fn finish(self) -> Result<(Launcher, Enforced, Option<WaitingCalls>), LaunchError> {
         let reply = packets::receive(self.init.socket.as_fd()).map_err(|source| LaunchError::Ipc { source })?;
         let (enforced, descriptors) = match reply {
-            Some((Reply::Confined(enforced), descriptors)) => (enforced, descriptors),
+            Some((Reply::Confined(enforced), descriptors)) => (*enforced, descriptors),
             Some((Reply::Failed(why), _)) => return Err(LaunchError::Confinement(why)),
             Some(_) | None => return Err(LaunchError::Gone),
         };

@@ -1,4 +1,4 @@
-//! The sandbox's private /run and home, mounted in place of the host's.
+//! The sandbox's private /run and homes, mounted in place of the host's.
 //!
 //! Services create their sockets in /run at any time, so masking those that exist at the start would leave later ones
 //! in reach. Paths beneath /run that the policy grants are bound into the new one.
@@ -68,7 +68,7 @@ pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces `folder` by a tmpfs with `flags` and `options` that shows only the `visible` paths beneath it.
+/// Replaces `folder` by a tmpfs with `flags` and `options` that shows only the `visible` paths beneath it; returns its root.
 ///
 /// # Errors
 /// A mount fails, or a visible path cannot be opened.
@@ -77,7 +77,7 @@ pub(crate) fn replace_folder(
     visible: &BTreeSet<PathBuf>,
     flags: MountFlags,
     options: &CStr,
-) -> io::Result<()> {
+) -> io::Result<OwnedFd> {
     let beneath = |path: &&PathBuf| path.starts_with(folder) && path.as_path() != folder;
     let is_inside_another =
         |path: &Path| path.ancestors().skip(1).any(|above| above != folder && visible.contains(above));
@@ -87,7 +87,33 @@ pub(crate) fn replace_folder(
     let kept: Vec<_> =
         wanted.filter_map(|path| open_entry(&top, folder, path).transpose()).collect::<io::Result<_>>()?;
     rustix::mount::mount("openshell", by_descriptor(&top), "tmpfs", flags, Some(options))?;
-    kept.iter().try_for_each(restore)
+    kept.iter().try_for_each(restore)?;
+    Ok(open(folder, OFlags::PATH | OFlags::DIRECTORY)?)
+}
+
+/// Replaces a home by a read-only folder that shows only the `visible` paths beneath it, so that names that are not granted are missing
+/// there, and no settings of the user's are in sight; returns its root.
+///
+/// # Errors
+/// A mount fails, or a visible path cannot be opened.
+pub(crate) fn replace_home(home: &Path, visible: &BTreeSet<PathBuf>) -> io::Result<OwnedFd> {
+    let data = rustix::fs::fstat(open(home, OFlags::PATH | OFlags::DIRECTORY)?)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let root = replace_folder(home, visible, flags, c"mode=755")?;
+    take_over(&root, &data)?;
+    rustix::mount::mount_remount(by_descriptor(&root), flags | MountFlags::RDONLY | MountFlags::BIND, c"")?;
+    Ok(root)
+}
+
+/// Gives the folder `made`, by which nobody else has come yet, the owner and mode in `data`.
+fn take_over(made: &OwnedFd, data: &Stat) -> io::Result<()> {
+    let path = by_descriptor(made);
+    match std::os::unix::fs::chown(&path, Some(data.st_uid), Some(data.st_gid)) {
+        // The owner has no mapping; then the folder is the caller's.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput && !is_root_mapped() => {}
+        result => result?,
+    }
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(data.st_mode & 0o7777))
 }
 
 /// Opens `path` below the folder `top`, which is open, without following symlinks; `None` if it does not exist.
@@ -116,12 +142,7 @@ fn restore(KeptEntry { path, fd, kind, parents }: &KeptEntry) -> io::Result<()> 
     for (folder, data) in parents {
         if !folder.exists() {
             std::fs::create_dir(folder)?;
-            match std::os::unix::fs::chown(folder, Some(data.st_uid), Some(data.st_gid)) {
-                // The owner has no mapping; then the folder is the caller's.
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput && !is_root_mapped() => {}
-                result => result?,
-            }
-            std::fs::set_permissions(folder, PermissionsExt::from_mode(data.st_mode & 0o7777))?;
+            take_over(&open(folder, OFlags::PATH | OFlags::DIRECTORY)?, data)?;
         }
     }
     match kind {

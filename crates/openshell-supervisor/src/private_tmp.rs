@@ -54,5 +54,5 @@ pub(crate) fn replace(folder: &Path, visible: &BTreeSet<PathBuf>, bytes: u64) ->
     // Empty files take no page, and memory all the same.
     let inodes = bytes / 4096 + 1024;
     let options = CString::new(format!("mode=1777,size={bytes},nr_inodes={inodes}"))?;
-    replace_folder(folder, visible, MountFlags::NOSUID | MountFlags::NODEV, &options)
+    replace_folder(folder, visible, MountFlags::NOSUID | MountFlags::NODEV, &options).map(drop)
 }

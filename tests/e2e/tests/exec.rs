@@ -373,7 +373,7 @@ fn copies_go_in_and_out_and_bring_out_nothing_that_leaves_them_or_runs_by_itself
         "post-checkout",
         "openshell-sandbox: cannot read nosuch: No such file or directory (os error 2)",
         "1",
-        "openshell-sandbox: cannot read /root/x: Permission denied (os error 13)",
+        "openshell-sandbox: cannot read /root/x: No such file or directory (os error 2)",
         "1",
         "openshell-sandbox: cannot read nosuch: No such file or directory (os error 2)",
         "1",

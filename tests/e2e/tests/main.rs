@@ -15,6 +15,7 @@ mod files;
 mod forward;
 mod gateway;
 mod grpc;
+mod homes;
 mod http2;
 mod identity;
 mod inference;

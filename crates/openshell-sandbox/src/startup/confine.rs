@@ -83,6 +83,7 @@ impl Confined {
             private_run: host.private.run,
             tmp_bytes: config.tmp_size.unwrap_or_else(private_tmp::default_size),
             home: host.private.home.clone(),
+            homes: plan.homes.clone(),
             landlock: granted.clone(),
             mounts,
             covers: has_hidden.then(|| host.covers.clone()),
@@ -94,6 +95,7 @@ impl Confined {
             sockets: network::sockets(config),
             landlock_proof: host.proof.clone(),
             is_init_exposed: false,
+            masks: None,
             devices: Family::of(host.landlock.listed()),
             debug: plan.debug,
             shares_pids: init.shared_pids().is_some(),
@@ -113,7 +115,8 @@ impl Confined {
 
     /// Returns the file rights in force, and those of the policy alone, without what is shown to learn from.
     pub(super) fn file_rights(&self) -> (FileRights, FileRights) {
-        (FileRights::new(&self.granted, &self.carve_outs), FileRights::new(&self.granted.without_learning(), &[]))
+        let rights = FileRights::new(&self.granted, &self.carve_outs).with_stand_ins(&self.enforced.stand_ins);
+        (rights, FileRights::new(&self.granted.without_learning(), &[]))
     }
 
     /// Takes the carve-outs, as init numbers them.

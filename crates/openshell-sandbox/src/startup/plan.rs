@@ -1,5 +1,6 @@
 //! Decides what a start makes, from the configuration and the policy. Makes nothing, and reads the host.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,8 @@ use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_supervisor::confine::Home;
+use openshell_supervisor::environment::Environment;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::privilege::Privilege;
@@ -33,6 +36,8 @@ pub(super) struct Plan {
     pub(super) writable: Vec<PathBuf>,
     /// Paths to take out of what the policy grants.
     pub(super) carve_outs: CarveOuts,
+    /// Homes of the workload's user and of the caller.
+    pub(super) homes: Vec<Home>,
     /// True if commands may trace each other.
     pub(super) debug: bool,
 }
@@ -61,8 +66,14 @@ impl Plan {
         let (options, presets) = (&config.carve_outs, &config.policy.folders.presets);
         let folders = Writable { folders: &writable, work: work_folders(config, real_home.as_deref()) };
         let git = git_use(config)?;
-        let look = || CarveOuts::plan(&mut filesystem, &folders, &git, options, presets, user.identity.uid);
-        let carve_outs = user.identity.look(look).context("cannot look at files as the command's user")??;
+        let homes = real_homes(&user, &config.environment)?;
+        let look = || {
+            let homes = homes.into_iter().map(home_as_seen).collect::<anyhow::Result<_>>()?;
+            let carve_outs = CarveOuts::plan(&mut filesystem, &folders, &git, options, presets, user.identity.uid)?;
+            anyhow::Ok((carve_outs, homes))
+        };
+        let looked = user.identity.look(look).context("cannot look at files as the command's user")?;
+        let (carve_outs, homes) = looked?;
         check_hidden(config, &filesystem)?;
         // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
         let is_inside = |path: &Path| writable.iter().any(|folder| path.starts_with(folder) && path != folder);
@@ -77,7 +88,7 @@ impl Plan {
         // A slow file system is waited for here, where a signal still ends the start.
         writable.iter().for_each(|path| drop(path.symlink_metadata()));
         let debug = policy.permits_debugging();
-        Ok(Self { privilege, user, landlock, writable, carve_outs, debug })
+        Ok(Self { privilege, user, landlock, writable, carve_outs, homes, debug })
     }
 }
 
@@ -90,6 +101,33 @@ impl Plan {
         self.user.identity.is_supervisors()
             || (self.user.identity.may_write(folder) && !is_sticky)
             || folder.ancestors().any(is_unknown)
+    }
+}
+
+/// Returns the homes of the workload's user and of the caller, without symlinks; none that is missing, and not the root.
+///
+/// # Errors
+/// One cannot be looked at.
+fn real_homes(user: &User, environment: &Environment) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let callers = environment.get("HOME").map(Path::new);
+    let mut homes = BTreeSet::new();
+    for home in user.home.as_deref().into_iter().chain(callers).filter(|home| home.is_absolute()) {
+        match std::fs::canonicalize(home) {
+            Ok(real) if real.is_dir() && real.parent().is_some() => drop(homes.insert(real)),
+            Ok(_) => {}
+            Err(error) if is_missing(&error) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot look at the home {}", home.display())),
+        }
+    }
+    Ok(homes)
+}
+
+/// Looks at a home as the calling thread's user.
+fn home_as_seen(path: PathBuf) -> anyhow::Result<Home> {
+    match path.join(".").symlink_metadata() {
+        Ok(_) => Ok(Home { path, is_entered: true }),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Home { path, is_entered: false }),
+        Err(error) => Err(error).with_context(|| format!("cannot look at the home {}", path.display())),
     }
 }
 

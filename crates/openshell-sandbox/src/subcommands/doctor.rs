@@ -153,7 +153,6 @@ fn clock() -> Check {
 
 /// Starts a sandbox with a command that ends at once, and removes it.
 fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("this program has no path")?;
     let origin = Origin::Files(Box::new(match &args.policy {
         Some(data) => Policy::load(PolicyFiles::to_look_at(data.clone(), None)),
         None => Policy::restrictive(),
@@ -169,7 +168,7 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
         let groundwork = Groundwork { begun: SystemTime::now(), privilege, init, network, parent: None };
         let sandbox = Box::pin(startup::start(&mut config, origin, secrets, groundwork)).await?;
         let command = Command {
-            arguments: vec![program.into_os_string(), "--version".into()],
+            arguments: vec!["/proc/self/exe".into(), "--version".into()],
             environment: Vec::new(),
             directories: vec!["/".into()],
             session: Session::New,

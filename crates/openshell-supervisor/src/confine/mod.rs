@@ -1,5 +1,6 @@
 //! The confinement of a workload, as the ordered steps that init and each of its children take.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddrV4, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
 use crate::carve_outs::{self, CarveOut, CarveOutError, Restriction};
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
-use crate::masked_paths::mask_all_but;
+use crate::masked_paths::{Masked, mask_all_but};
 use crate::mounts::{Shown, bind_at, cover, open_in};
 use crate::pins::{Kept, KeptPath, Places};
 use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
@@ -50,6 +52,8 @@ pub struct Confinement {
     pub ends_when_lost: Vec<Restriction>,
     /// Mounted on protected paths that hold secrets, and on hidden ones.
     pub covers: Option<Covers>,
+    /// Homes of people, of which the sandbox sees what is granted.
+    pub homes: Vec<Home>,
     /// A path that is not masked although it is not granted.
     pub keep_visible: Option<PathBuf>,
     /// User and groups of commands.
@@ -68,6 +72,17 @@ pub struct Confinement {
     pub landlock_proof: LandlockProof,
     /// True if commands could signal init, as they have its user and see its PID; init finds that out.
     pub is_init_exposed: bool,
+    /// Device of what stands in place of masked folders, where no command starts; init finds that out.
+    pub masks: Option<u64>,
+}
+
+/// A home of the host, without symlinks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Home {
+    /// The folder.
+    pub path: PathBuf,
+    /// True if the workload's user may enter it.
+    pub is_entered: bool,
 }
 
 /// The network of a sandbox, as init is told it once it is there.
@@ -131,6 +146,8 @@ pub struct Enforced {
     pub protected: Places,
     /// Mounts that keep each carve-out.
     pub carve_outs: Vec<Places>,
+    /// Devices of the file systems whose folders stand in place of the host's, and hide what is in them.
+    pub stand_ins: Vec<u64>,
 }
 
 /// Result of the steps that apply to all commands.
@@ -164,6 +181,8 @@ pub enum ApplyError {
     Tmp { path: PathBuf, source: io::Error },
     #[error("cannot mount a home of the sandbox's own at {path}")]
     Home { path: PathBuf, source: io::Error },
+    #[error("cannot show the sandbox only what is granted of the home {path}")]
+    PeoplesHome { path: PathBuf, source: io::Error },
     #[error(
         "not everything that the policy does not grant can be covered, and `landlock.compatibility` is hard_requirement: {0}"
     )]
@@ -289,9 +308,13 @@ impl Confinement {
         let no_learning_home = self.mount_learning_home();
         let mut granted = self.landlock.resolve();
         self.mount_private_dirs(&files, &granted)?;
+        let mut stand_ins = self.replace_homes(&granted)?;
         granted.iter_mut().for_each(Resolved::retry_missing);
         // Masking lists the host's sockets, so it happens in the host's network namespace.
-        let not_masked = mask_all_but(self.visible(&granted), &self.landlock.without_services(), self.identity.uid);
+        let Masked { unmasked: not_masked, folder } =
+            mask_all_but(self.visible(&granted), &self.landlock.without_services(), self.identity.uid);
+        self.masks = folder.as_ref().and_then(device);
+        stand_ins.extend(folder);
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
@@ -307,15 +330,24 @@ impl Confinement {
         // PID 1 has a PID namespace of its own.
         let scopes = namespace.is_some() && rustix::process::getpid().is_init();
         let compensating = CompensatingMechanisms { masked_sockets: not_masked.is_empty(), scopes };
-        let landlock = self.landlock.enforce(granted, compensating).map_err(ApplyError::Landlock)?;
+        let landlock = self.landlock.enforce(granted, &stand_ins, compensating).map_err(ApplyError::Landlock)?;
         self.is_init_exposed = self.identity.is_supervisors() && !rustix::process::getpid().is_init();
         if self.is_init_exposed && !landlock.scopes {
             return Err(ApplyError::Signals);
         }
         let not_proved = self.prove_landlock(&landlock)?;
         firewall_probe.map_or(Ok(()), prove_firewall)?;
-        let enforced =
-            Enforced { landlock, not_proved, not_masked, no_trust, no_names, no_learning_home, protected, carve_outs };
+        let enforced = Enforced {
+            landlock,
+            not_proved,
+            not_masked,
+            no_trust,
+            no_names,
+            no_learning_home,
+            protected,
+            carve_outs,
+            stand_ins: stand_ins.iter().filter_map(device).collect(),
+        };
         // Init itself connects to nothing from here on, and opens nothing before the calls are answered.
         let notified = Notified { connects: firewall_probe.is_some(), files: self.file_calls };
         let listener = (!notified.is_empty()).then(|| notify::install(notified)).transpose();
@@ -360,6 +392,21 @@ impl Confinement {
         mounted.map_err(|source| ApplyError::Home { path: home.clone(), source })
     }
 
+    /// Replaces each home that is not granted whole by a folder that shows what is granted in it; returns the folders. A home without
+    /// anything granted is masked as other folders are.
+    fn replace_homes(&self, granted: &[Resolved<'_>]) -> Result<Vec<OwnedFd>, ApplyError> {
+        let visible: BTreeSet<_> = self.visible(granted).collect();
+        let is_narrowed = |home: &&Home| {
+            !visible.iter().any(|path| home.path.starts_with(path))
+                && visible.iter().any(|path| path.starts_with(&home.path))
+        };
+        let replace = |home: &Home| {
+            private_run::replace_home(&home.path, &visible)
+                .map_err(|source| ApplyError::PeoplesHome { path: home.path.clone(), source })
+        };
+        self.homes.iter().filter(is_narrowed).map(replace).collect()
+    }
+
     /// Returns further names (bind mounts) of what is hidden from an observed run, and of the run's secrets.
     fn further_names(&self) -> Result<Vec<PathBuf>, CarveOutError> {
         let hidden = self.carve_outs.iter().filter(|out| out.restriction == Restriction::Hidden).map(|out| &out.path);
@@ -383,15 +430,14 @@ impl Confinement {
     /// Returns the paths to keep visible: those granted, the file of the Landlock proof, which must exist to be
     /// refused, and the exception.
     fn visible(&self, granted: &[Resolved<'_>]) -> impl Iterator<Item = PathBuf> {
+        // A home that the user may not enter is masked, unless something in it is granted.
+        let is_closed = |path: &Path| self.homes.iter().any(|home| !home.is_entered && path.starts_with(&home.path));
+        let exception = self.keep_visible.as_deref().and_then(|path| resolve(path).ok());
         let proof = match &self.landlock_proof {
             LandlockProof::File(path) => Some(path.clone()),
             LandlockProof::AbstractSocket(_) => None,
         };
-        granted
-            .iter()
-            .flat_map(Resolved::visible)
-            .chain(proof)
-            .chain(self.keep_visible.as_deref().and_then(|path| resolve(path).ok()))
+        granted.iter().flat_map(Resolved::visible).chain(proof).chain(exception.filter(move |path| !is_closed(path)))
     }
 
     fn prove_landlock(&self, granted: &Granted) -> Result<Option<String>, ApplyError> {
@@ -467,7 +513,7 @@ impl Confinement {
         rustix::thread::set_capabilities(None, nothing).at(S::Capabilities)?;
         self.verify_identity(&groups).at(S::IdentityVerified)?;
         // As the workload's user, who may not enter every directory.
-        enter_first(directories).at(S::WorkingDirectory)?;
+        enter_first(directories, self.masks).at(S::WorkingDirectory)?;
         rustix::thread::set_no_new_privs(true).at(S::NoNewPrivileges)?;
         if self.is_init_exposed {
             // Init is outside of this domain, and so is every other command.
@@ -493,14 +539,14 @@ impl Confinement {
         ];
         let same = numbers.iter().all(|(actual, wanted)| actual == wanted) && actual == wanted;
         let powerless = (sets.effective | sets.permitted | sets.inheritable).is_empty();
-        let unbounded = capabilities()
-            .try_fold(false, |any, capability| Ok::<_, rustix::io::Errno>(any || is_in_bounding_set(capability)?))?;
-        if same && powerless && !unbounded { Ok(()) } else { Err(rustix::io::Errno::PERM) }
+        let unbounded =
+            capabilities().try_fold(false, |any, capability| Ok::<_, Errno>(any || is_in_bounding_set(capability)?))?;
+        if same && powerless && !unbounded { Ok(()) } else { Err(Errno::PERM) }
     }
 
     /// Proves each mechanism by an attempt that would succeed without it.
     fn prove(&self) -> Result<(), StepFailed> {
-        use rustix::io::Errno;
+        use Errno;
         match rustix::fs::memfd_create("proof", rustix::fs::MemfdFlags::CLOEXEC) {
             Err(Errno::PERM) => {}
             Err(errno) => return Err(errno).at(Step::SystemCallFilterProved),
@@ -576,16 +622,24 @@ impl<T, E: Into<io::Error>> AtStep<T> for Result<T, E> {
     }
 }
 
-/// Changes to the first of `directories` that may be entered; the error is that of the first one.
-fn enter_first(directories: &[PathBuf]) -> rustix::io::Result<()> {
+/// Changes to the first of `directories` that may be entered, and is not what stands in place of a masked one (of the device `masks`); the
+/// error is that of the first one.
+fn enter_first(directories: &[PathBuf], masks: Option<u64>) -> rustix::io::Result<()> {
     let mut first_error = None;
     for directory in directories {
+        let is_masked = || masks.is_some_and(|device| rustix::fs::stat(".").is_ok_and(|data| data.st_dev == device));
         match rustix::process::chdir(directory) {
-            Ok(()) => return Ok(()),
+            Ok(()) if !is_masked() => return Ok(()),
+            Ok(()) => first_error = first_error.or(Some(Errno::ACCESS)),
             Err(errno) => first_error = first_error.or(Some(errno)),
         }
     }
-    Err(first_error.unwrap_or(rustix::io::Errno::NOENT))
+    Err(first_error.unwrap_or(Errno::NOENT))
+}
+
+/// Device of the file system of `folder`.
+fn device(folder: &OwnedFd) -> Option<u64> {
+    rustix::fs::fstat(folder).ok().map(|data| data.st_dev)
 }
 
 /// Keeps core dumps inside. No file is as small as 1 byte, and at a limit of 1 the kernel does not run the program of a piped
@@ -607,7 +661,7 @@ fn capabilities() -> impl Iterator<Item = CapabilitySet> {
 fn is_in_bounding_set(capability: CapabilitySet) -> rustix::io::Result<bool> {
     match rustix::thread::capability_is_in_bounding_set(capability) {
         // Beyond the last capability that this kernel knows.
-        Err(rustix::io::Errno::INVAL) => Ok(false),
+        Err(Errno::INVAL) => Ok(false),
         result => result,
     }
 }

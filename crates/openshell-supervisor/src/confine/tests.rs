@@ -33,6 +33,7 @@ fn confinement() -> Confinement {
         landlock: Request::new(&Filesystem::default(), None),
         private_run: false,
         home: None,
+        homes: Vec::new(),
         keep_visible: None,
         identity: ProcessIdentity { uid: UID, gid: UID, groups: vec![UID], is_callers: false },
         sockets: Sockets::Internet,
@@ -42,6 +43,7 @@ fn confinement() -> Confinement {
         file_calls: FileCalls::None,
         landlock_proof: LandlockProof::File("/nowhere".into()),
         is_init_exposed: false,
+        masks: None,
     }
 }
 
@@ -139,7 +141,7 @@ fn a_domain_in_force_is_proved_by_file_and_by_socket() {
     let request = Request::new(&filesystem, None).without("/tmp");
     on_thread(|| {
         let granted = request
-            .enforce(request.resolve(), CompensatingMechanisms { masked_sockets: false, scopes: false })
+            .enforce(request.resolve(), &[], CompensatingMechanisms { masked_sockets: false, scopes: false })
             .unwrap();
         for landlock_proof in [LandlockProof::File(file.clone()), LandlockProof::AbstractSocket(name.to_vec())] {
             let confinement = Confinement { landlock_proof, ..confinement() };

@@ -21,7 +21,7 @@ use crate::run_as::ProcessIdentity;
 use crate::sys::notify::{self, Answer, Notification};
 use crate::waiting_calls::{Handle, Handler, WaitingCalls};
 use call::{Named, Want, named};
-use place::{Found, Root, is_placeholder, kind};
+use place::{Found, Root, kind};
 pub use rights::{FileRights, RefusedBy};
 
 /// An access that a program asked for.
@@ -144,7 +144,8 @@ impl FileCallHandler {
         let Some(path) = path.filter(|path| !path.starts_with("/proc")) else { return Vec::new() };
         let found = self.root.find(thread, &path, named.is_followed);
         if matches!(found, Err(Errno::NOENT | Errno::ACCESS))
-            && let Some(place) = self.root.masked(thread, &path, named.is_followed)
+            && let Some(place) =
+                self.root.masked(thread, &path, named.is_followed, |file| self.rights.is_stand_in(file))
         {
             return vec![self.masked(thread, place, named.want)];
         }
@@ -207,7 +208,8 @@ impl FileCallHandler {
     fn judged(&self, thread: i32, Found { fd, path, link }: Found, access: FileAccess) -> Accessed {
         let is_folder = kind(&fd).is_ok_and(|kind| kind == FileType::Directory);
         let refused_by = self.rights.refusal(&path, access).or_else(|| self.mount_refusal(&fd, &path, access));
-        let is_refused_by_mode = refused_by.is_some() && !is_placeholder(&fd) && !self.identity.may_use(&fd, access);
+        let is_refused_by_mode =
+            refused_by.is_some() && !self.rights.is_stand_in(&fd) && !self.identity.may_use(&fd, access);
         Accessed { link, is_folder, refused_by, is_refused_by_mode, ..Accessed::new(thread, path, access) }
     }
 
@@ -236,7 +238,7 @@ impl FileCallHandler {
             FileAccess::Execute => {
                 is_mounted(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)).then(|| carve_out(Restriction::NoExec))
             }
-            FileAccess::Read | FileAccess::List => is_placeholder(fd).then_some(RefusedBy::Protection),
+            FileAccess::Read | FileAccess::List => self.rights.is_stand_in(fd).then_some(RefusedBy::Protection),
         }
     }
 }

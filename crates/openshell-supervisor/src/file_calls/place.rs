@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::mounts::by_descriptor;
@@ -134,16 +134,22 @@ impl Root {
         Ok(Found { fd, link: link.filter(|link| *link != real), path: real })
     }
 
-    /// Returns the place that `path`, which is not there for `thread`, would have in a masked folder, which the thread may not enter;
-    /// `None` if it would be in none. The host is not asked: looking there could mount what the workload names.
-    pub(super) fn masked(&self, thread: i32, path: &Path, is_followed: bool) -> Option<PathBuf> {
+    /// Returns the place that `path`, which is not there for `thread`, would have in a folder that is a stand-in; `None` if it would be in
+    /// none. The host is not asked: looking there could mount what the workload names.
+    pub(super) fn masked(
+        &self,
+        thread: i32,
+        path: &Path,
+        is_followed: bool,
+        is_stand_in: impl Fn(&OwnedFd) -> bool,
+    ) -> Option<PathBuf> {
         let mut path = path.to_owned();
         for _ in 0..LINKS {
             let existing =
                 path.ancestors().skip(1).find_map(|folder| Some((folder, self.find(thread, folder, true).ok()?)));
             let (folder, found) = existing?;
             let place = found.path.join(path.strip_prefix(folder).ok()?);
-            if is_placeholder(&found.fd) {
+            if is_stand_in(&found.fd) {
                 return Some(normalized(&place));
             }
             // A symlink may lead there.
@@ -175,10 +181,4 @@ pub(super) fn interpreter(program: &OwnedFd) -> Option<PathBuf> {
 /// Returns the kind of an open file.
 pub(super) fn kind(fd: &OwnedFd) -> rustix::io::Result<FileType> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))
-}
-
-/// Returns true for what stands in place of a masked or hidden path.
-pub(super) fn is_placeholder(fd: &OwnedFd) -> bool {
-    let is_read_only = || rustix::fs::fstatvfs(fd).is_ok_and(|data| data.f_flag.contains(StatVfsMountFlags::RDONLY));
-    rustix::fs::fstat(fd).is_ok_and(|data| data.st_mode & 0o7777 == 0) && is_read_only()
 }

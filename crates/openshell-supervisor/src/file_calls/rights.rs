@@ -1,9 +1,11 @@
 //! File rights of a run, to tell which access the sandbox refuses, and by what.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use openshell_policy::words::FileAccess;
+use rustix::fs::StatVfsMountFlags;
 
 use crate::carve_outs::{CarveOut, Restriction};
 use crate::landlock::Request;
@@ -26,6 +28,8 @@ pub struct FileRights {
     grants: BTreeMap<PathBuf, Vec<FileAccess>>,
     /// Paths that are taken out.
     carve_outs: Vec<CarveOut>,
+    /// Devices of the file systems whose folders stand in place of the host's.
+    stand_ins: Vec<u64>,
 }
 
 /// All accesses.
@@ -42,7 +46,21 @@ impl FileRights {
                 grants.entry(path.to_owned()).or_default().extend(permitted);
             }
         }
-        Self { grants, carve_outs: carve_outs.to_vec() }
+        Self { grants, carve_outs: carve_outs.to_vec(), stand_ins: Vec::new() }
+    }
+
+    /// Returns the same of a sandbox in which folders of these devices stand in place of the host's, and hide what is in them.
+    #[must_use]
+    pub fn with_stand_ins(self, stand_ins: &[u64]) -> Self {
+        Self { stand_ins: stand_ins.to_vec(), ..self }
+    }
+
+    /// Returns true for what stands in place of a path of the host that no rule grants, or that is hidden.
+    pub(super) fn is_stand_in(&self, file: &OwnedFd) -> bool {
+        let Ok(data) = rustix::fs::fstat(file) else { return false };
+        let is_read_only =
+            || rustix::fs::fstatvfs(file).is_ok_and(|data| data.f_flag.contains(StatVfsMountFlags::RDONLY));
+        self.stand_ins.contains(&data.st_dev) || (data.st_mode & 0o7777 == 0 && is_read_only())
     }
 
     /// Returns true if a grant covers `access` to `path`, which has no symlinks; carve-outs are not looked at.

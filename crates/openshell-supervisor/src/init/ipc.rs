@@ -43,7 +43,7 @@ pub(crate) enum Reply {
     /// Init failed, and ends.
     Failed(String),
     /// Init is confined; carries the listener of waiting calls, if there is one.
-    Confined(Enforced),
+    Confined(Box<Enforced>),
     /// The terminal was opened; carries its master.
     Terminal { id: u32 },
     /// The terminal could not be opened.

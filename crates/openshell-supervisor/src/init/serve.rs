@@ -304,7 +304,7 @@ impl Server<'_> {
                         self.watch = Watch::new(table, confinement.kept(&enforced));
                         self.confined = Some((*confinement, filter));
                         let listener: Vec<_> = waiting_calls.iter().map(AsFd::as_fd).collect();
-                        packets::send(self.socket.as_fd(), &Reply::Confined(enforced), &listener)?;
+                        packets::send(self.socket.as_fd(), &Reply::Confined(Box::new(enforced)), &listener)?;
                     }
                     Err(error) => {
                         self.reply(&Reply::Failed(with_causes(&error)))?;

@@ -2,10 +2,10 @@
 //!
 //! Landlock restricts opening, creating and removing files. Outside its scope are connecting to sockets by path (before its
 //! ABI 9: a container engine's, the message bus, a name service), the modes, times and attributes of files, and watches on
-//! folders. So every folder and socket beside a granted path or its ancestors is masked by an empty placeholder that only
-//! root may enter, and so is every file that the workload could change. Granted folders stay in their mounts, so that files
-//! move between them as before; only the sockets that already exist in shared folders such as /tmp are masked, as granting
-//! such a folder does not grant the services of other users in it.
+//! folders. So every folder and socket beside a granted path or its ancestors is masked, and so is every file that the workload
+//! could change: a folder by an empty read-only one, in which a name is missing as in any empty folder, the rest by an empty file that
+//! nobody may open. Granted folders stay in their mounts, so that files move between them as before; only the sockets that already
+//! exist in shared folders such as /tmp are masked, as granting such a folder does not grant the services of other users in it.
 
 mod shared_sockets;
 
@@ -36,17 +36,29 @@ pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] =
 /// Magic number (statfs(2)) of a file system in memory.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
+/// Mode of what is mounted in place of a folder: everybody may list it, and find out that a name is missing.
+const EMPTY_MODE: Mode = Mode::from_raw_mode(0o555);
+
 /// Times that folders are searched which others may change: what was away for a moment is found again.
 const SEARCHES: usize = 3;
 
+/// The outcome of masking.
+#[derive(Debug, Default)]
+pub(crate) struct Masked {
+    /// Descriptions of the paths that could not be masked.
+    pub(crate) unmasked: Vec<String>,
+    /// The folder that is mounted in place of each masked one; `None` if no folder is.
+    pub(crate) folder: Option<OwnedFd>,
+}
+
 /// Masks everything but the paths of `visible`, their contents and their ancestors, and sockets of services in the folders
 /// `without_services` among them; `uid` is the workload's user. To be called in a private mount namespace, and in the network
-/// namespace of the host's services. Returns a description of each path that could not be masked.
+/// namespace of the host's services.
 pub(crate) fn mask_all_but(
     visible: impl IntoIterator<Item = PathBuf>,
     without_services: &BTreeSet<PathBuf>,
     uid: u32,
-) -> Vec<String> {
+) -> Masked {
     // The first mount, and all in some containers, is made through /proc/self/fd.
     let visible: BTreeSet<_> = visible.into_iter().chain([PathBuf::from("/proc")]).collect();
     let prefixes: BTreeSet<_> = visible.iter().map(|path| prefix(path)).collect();
@@ -85,7 +97,7 @@ pub(crate) fn mask_all_but(
         }
         masks.add(found);
     }
-    masks.unmasked
+    Masked { unmasked: masks.unmasked, folder: masks.placeholders.map(|placeholders| placeholders.folder) }
 }
 
 /// The masks that were made.
@@ -230,29 +242,36 @@ fn leads_to_visible(path: &Path, visible: &BTreeSet<Vec<u8>>) -> bool {
     visible.range(prefix.clone()..).next().is_some_and(|next| next.starts_with(&prefix))
 }
 
-/// Empty folder and file of mode 000 on a tmpfs, mounted in place of masked paths.
+/// What is mounted in place of masked paths, on a tmpfs.
 #[derive(Debug)]
 struct PlaceholderMounts {
+    /// An empty folder that everybody may list.
     folder: OwnedFd,
+    /// An empty file of mode 000.
     file: OwnedFd,
 }
 
 impl PlaceholderMounts {
-    /// Makes them, mounted on the folder at `spot`.
+    /// Makes them, with the folder mounted at `spot`. The file lies beside it, where nobody inside gets to.
     fn make(spot: &Spot) -> io::Result<Self> {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         let options = Some(c"mode=000,size=4k,nr_inodes=4");
         let below = mount_id(&spot.file)?;
         rustix::mount::mount("openshell", by_descriptor(&spot.file), "tmpfs", flags, options)?;
-        let folder = spot.reopen()?;
+        let root = spot.reopen()?;
         // Something else may have been put in its place, in which nothing is to be made.
-        if mount_id(&folder)? == below || rustix::fs::fstatfs(&folder)?.f_type != TMPFS_MAGIC {
+        if mount_id(&root)? == below || rustix::fs::fstatfs(&root)?.f_type != TMPFS_MAGIC {
             return Err(Errno::STALE.into());
         }
         let create = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&folder, "covered", create, Mode::empty())?;
+        let file = rustix::fs::openat(&root, "file", create, Mode::empty())?;
+        rustix::fs::mkdirat(&root, "folder", Mode::empty())?;
+        let folder = rustix::fs::openat(&root, "folder", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        // Whatever the caller's umask is.
+        rustix::fs::fchmod(&folder, EMPTY_MODE)?;
         // Their owner is the caller in a user namespace, who could change their modes.
-        rustix::mount::mount_remount(by_descriptor(&folder), flags | MountFlags::RDONLY | MountFlags::BIND, c"")?;
+        rustix::mount::mount_remount(by_descriptor(&root), flags | MountFlags::RDONLY | MountFlags::BIND, c"")?;
+        bind_as_it_is(&folder, &root)?;
         Ok(Self { folder, file })
     }
 }

@@ -64,7 +64,8 @@ fn what_is_not_granted_is_out_of_reach_and_the_rest_as_it_was() {
     let touches = || std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o600)).is_ok();
     assert_eq!(apart(|| (), || reached(path)), [true, true, true], "the twin without covers");
     assert!(apart(|| (), touches), "the twin without covers");
-    let mask = |seen: &Path| assert_eq!(mask_all_but([seen.to_owned()], &BTreeSet::new(), UID), Vec::<String>::new());
+    let mask =
+        |seen: &Path| assert_eq!(mask_all_but([seen.to_owned()], &BTreeSet::new(), UID).unmasked, Vec::<String>::new());
     assert!(!apart(|| mask(&path.join("seen")), touches));
     assert_eq!(apart(|| mask(&path.join("seen")), || reached(path)), [true, false, false]);
     assert_eq!(apart(|| mask(path), || reached(path)), [true, true, true], "beneath what is granted");
@@ -77,7 +78,7 @@ fn of_a_folder_that_everybody_may_write_to_the_sockets_of_others_are_covered() {
     let path = folder.path();
     let mask = |seen: &[&Path]| {
         let seen = seen.iter().map(|path| path.to_path_buf());
-        assert_eq!(mask_all_but(seen, &BTreeSet::new(), UID), Vec::<String>::new());
+        assert_eq!(mask_all_but(seen, &BTreeSet::new(), UID).unmasked, Vec::<String>::new());
     };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o1777)).unwrap();
     assert_eq!(apart(|| mask(&[path]), || reached(path)), [true, false, false]);
@@ -104,7 +105,7 @@ fn what_workloads_left_takes_no_cover_from_what_the_host_has() {
     let own_room = || rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
     let masked = || {
         own_room();
-        let unmasked = mask_all_but([folder.path().join("seen"), shared.clone()], &BTreeSet::new(), UID);
+        let unmasked = mask_all_but([folder.path().join("seen"), shared.clone()], &BTreeSet::new(), UID).unmasked;
         assert_eq!(unmasked.len(), 1, "{unmasked:?}");
         assert!(unmasked[0].contains("no more than 1024"), "{unmasked:?}");
     };
@@ -128,7 +129,7 @@ fn many_files_in_a_shared_folder_keep_no_service_there_uncovered() {
     let _service = UnixListener::bind(shared.join("service")).unwrap();
     open_to_all(&shared.join("service"));
     let masked = || {
-        let unmasked = mask_all_but([folder.path().join("seen"), shared.clone()], &BTreeSet::new(), UID);
+        let unmasked = mask_all_but([folder.path().join("seen"), shared.clone()], &BTreeSet::new(), UID).unmasked;
         assert!(unmasked.iter().any(|problem| problem.contains("more than 50000 entries")), "{unmasked:?}");
     };
     let reaches = || UnixStream::connect(shared.join("service")).is_ok();
@@ -153,7 +154,7 @@ fn a_socket_of_another_network_namespace_is_found_deep_in_a_shared_folder() {
     open_to_all(&socket);
     let masked = || {
         assert_eq!(
-            mask_all_but([folder.path().join("seen"), shared.clone()], &BTreeSet::new(), UID),
+            mask_all_but([folder.path().join("seen"), shared.clone()], &BTreeSet::new(), UID).unmasked,
             Vec::<String>::new()
         )
     };
@@ -202,7 +203,7 @@ fn what_cannot_be_covered_is_named() {
     let masked = || {
         // An empty parent, so that no folder of the machine counts.
         rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
-        let unmasked = mask_all_but([many.join("0")], &BTreeSet::new(), UID);
+        let unmasked = mask_all_but([many.join("0")], &BTreeSet::new(), UID).unmasked;
         assert_eq!(unmasked.len(), 1, "{unmasked:?}");
         assert!(unmasked[0].contains("no more than 1024"), "{unmasked:?}");
     };
