@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use openshell_policy::denial::{Denial, DenialSummary, Denials};
-use openshell_policy::event::{Audit, Event};
+use openshell_policy::event::{Audit, Event, Finding};
 use openshell_policy::proposal;
+use openshell_policy::words::Severity;
 
 use crate::text;
 
@@ -21,15 +22,33 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Refusals so far.
+/// Findings that are kept apart by their text; further ones are counted together.
+const FINDINGS: usize = 64;
+
+/// Refusals so far, and findings that somebody must look at.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<Denials>);
+pub(crate) struct Refusals {
+    denials: Mutex<Denials>,
+    findings: Mutex<Findings>,
+}
+
+/// Findings in the order in which they came, each with its count.
+#[derive(Debug, Default)]
+struct Findings {
+    kept: Vec<(String, u64)>,
+    others: u64,
+}
 
 impl Audit for Refusals {
-    /// Counts the denial of `event`, if it has one.
+    /// Counts the denial of `event`, if it has one, and a finding of high severity.
     fn event(&self, event: &Event<'_>) {
         if let Some(denial) = event.denial() {
             self.add(denial.clone());
+        }
+        if let Event::Finding(finding) = event
+            && matches!(finding.severity, Severity::High | Severity::Critical)
+        {
+            self.add_finding(finding);
         }
     }
 }
@@ -37,41 +56,72 @@ impl Audit for Refusals {
 impl Refusals {
     fn add(&self, denial: Denial) {
         // A panic elsewhere cannot leave the value half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(denial, now_ms());
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner).add(denial, now_ms());
+    }
+
+    fn add_finding(&self, finding: &Finding<'_>) {
+        let text = format!("{}: {}", finding.title, finding.message);
+        let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = findings.kept.len() >= FINDINGS;
+        match findings.kept.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, count)) => *count += 1,
+            None if is_full => findings.others += 1,
+            None => findings.kept.push((text, 1)),
+        }
     }
 
     /// Returns how many refusals were counted without being kept.
     pub(crate) fn beyond_kept(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).others()
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner).others()
     }
 
     /// Returns the hosts of the refusals that a proposal could permit.
     pub(crate) fn hosts(&self) -> BTreeSet<String> {
-        let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = denials.summaries().into_iter().filter(|summary| summary.first.code.is_policy_denial());
         refused.map(|summary| summary.first.host.clone()).collect()
     }
 
     /// Returns a policy fragment that would permit the refused connections; `addresses` are those of [`Self::hosts`].
     pub(crate) fn proposals(&self, addresses: &BTreeMap<String, Vec<IpAddr>>) -> String {
-        let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
         let addresses = |host: &str| addresses.get(host).cloned().unwrap_or_default();
         proposal::fragment(&proposal::propose(denials.summaries(), addresses))
     }
 
-    /// Returns refusals and failures with their counts and remedies, for people; `None` if there were none. Unlike an answer to
+    /// Returns findings, refusals and failures with their counts and remedies, for people; `None` if there were none. Unlike an answer to
     /// the workload it names addresses.
     pub(crate) fn summary(&self) -> Option<String> {
-        let denials = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
         let summaries = denials.summaries();
         let (refused, failed): (Vec<_>, Vec<_>) =
             summaries.into_iter().partition(|summary| summary.first.code.is_policy_denial());
-        let mut text = String::new();
+        let mut text = self.findings.lock().unwrap_or_else(PoisonError::into_inner).summary();
         // Denials beyond those kept are of either kind.
         let (others, rest) = if refused.is_empty() { (0, denials.others()) } else { (denials.others(), 0) };
         write_section(&mut text, "refused by the policy:", &refused, others);
         write_section(&mut text, "permitted, and failed:", &failed, rest);
         Some(text).filter(|text| !text.is_empty())
+    }
+}
+
+impl Findings {
+    /// Returns the findings for people; empty if there are none.
+    fn summary(&self) -> String {
+        let mut text = String::new();
+        if self.kept.is_empty() {
+            return text;
+        }
+        text.push_str("openshell-sandbox: look at this:");
+        for (finding, count) in self.kept.iter().take(LINES) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n  {count} x {}", text::printable(finding));
+        }
+        let rest = self.kept.iter().skip(LINES).map(|(_, count)| count).sum::<u64>() + self.others;
+        if rest > 0 {
+            let _ = write!(text, "\n  {rest} more; see the log");
+        }
+        text
     }
 }
 

@@ -35,7 +35,7 @@ const PLACES: &[(&str, &str)] = &[
     ("/json", "-d \"{\\\"key\\\": \\\"$T\\\"}\""),
     ("/multipart", "-F \"key=$T\""),
     ("/base64", "-d \"{\\\"key\\\": \\\"$B\\\"}\""),
-    ("/hex", "-d \"$(printf $T | xxd -p -c 100)\""),
+    ("/hex", "-d \"$(printf $T | od -An -v -tx1 | tr -d ' \\n')\""),
     ("/chunked", "-H 'Transfer-Encoding: chunked' -d \"key=$T\""),
     ("/large", "-H 'Content-Type: text/plain' --data-binary @large"),
 ];
@@ -73,6 +73,10 @@ fn secrets_are_reported_once_for_each_host_and_the_requests_go() {
         assert!(!finished.log.contains("p_a1B2"), "{}", finished.log);
         let line = found.last().unwrap();
         assert!(line.contains("[HIGH]") && line.contains("holds what looks like a secret of GitHub"), "{line}");
+        // Who looks at the terminal alone sees it at once, and again in the summary.
+        let summary = "openshell-sandbox: look at this:\n  1 x Secret In A Request: ";
+        assert!(finished.stderr.contains(summary) && !finished.stderr.contains("p_a1B2"), "{}", finished.stderr);
+        assert_eq!(finished.stderr.matches("Secret In A Request").count(), 2, "{}", finished.stderr);
         assert!(line.contains("web.test") && line.contains("/usr/bin/curl") && !line.contains(&token()), "{line}");
     }
 }
@@ -162,7 +166,7 @@ fn the_value_of_a_credential_is_found_and_its_placeholder_is_not() {
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let file = file.display().to_string();
     let script = "
-for key in $API_KEY s3cret/Value.42 another-Value.7 $(printf another-Value.7 | base64) $(printf another-Value.7 | xxd -p); do
+for key in $API_KEY s3cret/Value.42 another-Value.7 $(printf another-Value.7 | base64) $(printf another-Value.7 | od -An -v -tx1 | tr -d ' \n'); do
   curl -s -o /dev/null -w '%{http_code} ' https://web.test/a -H \"X-Key: $key\"
 done";
     let blocked = sandbox(&lab, &origin, FULL, &["--credentials", &file, "--leaks", "block"]).sh(script);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::time::Duration;
 
-use openshell_policy::event::{Configuration, Event};
+use openshell_policy::event::{Configuration, Event, Finding};
 use openshell_policy::words::{Action, Severity};
 use time::OffsetDateTime;
 use tracing::Level;
@@ -55,13 +55,16 @@ impl<'e> LogEvent<'e> {
 
     /// The level of the event for a reader who follows the run: an audit event that an operator must look at is a warning.
     pub(super) fn attention_level(&self) -> Level {
-        match self.content {
-            Content::Audit(Event::Configuration(Configuration { severity, .. })) => match severity {
-                Severity::Info | Severity::Low => Level::INFO,
-                Severity::Medium | Severity::High | Severity::Critical => Level::WARN,
-            },
-            Content::Audit(_) | Content::Diagnostic { .. } => self.level(),
-        }
+        let is_warning = match self.content {
+            Content::Audit(Event::Configuration(Configuration { severity, .. })) => {
+                matches!(severity, Severity::Medium | Severity::High | Severity::Critical)
+            }
+            Content::Audit(Event::Finding(Finding { severity, .. })) => {
+                matches!(severity, Severity::High | Severity::Critical)
+            }
+            Content::Audit(_) | Content::Diagnostic { .. } => return self.level(),
+        };
+        if is_warning { Level::WARN } else { Level::INFO }
     }
 
     /// Its facts.
