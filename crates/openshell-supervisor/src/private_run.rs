@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use crate::missing::is_missing;
-use crate::mounts::{Shown, bind_at, by_descriptor, open_in};
+use crate::mounts::{Shown, bind_at, by_descriptor, mount_id, open_in};
 use crate::privilege::is_root_mapped;
 use crate::run_as::ProcessIdentity;
 use crate::trusted_symlinks::open;
@@ -86,23 +86,33 @@ pub(crate) fn replace_folder(
     let top = open(folder, OFlags::PATH | OFlags::DIRECTORY)?;
     let kept: Vec<_> =
         wanted.filter_map(|path| open_entry(&top, folder, path).transpose()).collect::<io::Result<_>>()?;
+    let below = mount_id(&top)?;
     rustix::mount::mount("openshell", by_descriptor(&top), "tmpfs", flags, Some(options))?;
+    let root = open(folder, OFlags::PATH | OFlags::DIRECTORY)?;
+    // Something else may have been put in its place.
+    if mount_id(&root)? == below {
+        return Err(Errno::STALE.into());
+    }
     kept.iter().try_for_each(restore)?;
-    Ok(open(folder, OFlags::PATH | OFlags::DIRECTORY)?)
+    Ok(root)
 }
 
 /// Replaces a home by a read-only folder that shows only the `visible` paths beneath it, so that names that are not granted are missing
-/// there, and no settings of the user's are in sight; returns its root.
+/// there, and no settings of the user's are in sight; returns its root, or `None` if the sandbox has no such folder.
 ///
 /// # Errors
 /// A mount fails, or a visible path cannot be opened.
-pub(crate) fn replace_home(home: &Path, visible: &BTreeSet<PathBuf>) -> io::Result<OwnedFd> {
-    let data = rustix::fs::fstat(open(home, OFlags::PATH | OFlags::DIRECTORY)?)?;
+pub(crate) fn replace_home(home: &Path, visible: &BTreeSet<PathBuf>) -> io::Result<Option<OwnedFd>> {
+    let data = match open(home, OFlags::PATH | OFlags::DIRECTORY) {
+        // In a folder of the sandbox's own (/tmp, /run).
+        Err(Errno::NOENT) => return Ok(None),
+        opened => rustix::fs::fstat(opened?)?,
+    };
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let root = replace_folder(home, visible, flags, c"mode=755")?;
     take_over(&root, &data)?;
     rustix::mount::mount_remount(by_descriptor(&root), flags | MountFlags::RDONLY | MountFlags::BIND, c"")?;
-    Ok(root)
+    Ok(Some(root))
 }
 
 /// Gives the folder `made`, by which nobody else has come yet, the owner and mode in `data`.

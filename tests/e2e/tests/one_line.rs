@@ -134,6 +134,29 @@ fn a_command_adds_no_preset_for_the_next_run_and_replaces_none_that_is_built_in(
 }
 
 #[test]
+fn what_hides_nothing_and_a_folder_that_the_user_may_not_write_to_are_said_at_the_start() {
+    let lab = Lab::with_web();
+    let roots = lab.folder("roots");
+    lab.shell(&format!("chown 0:0 {0}; chmod 755 {0}", roots.display())).clear();
+    let flags = ["--hide", "**/.env", "--hide", "nosuch", "--write", roots.to_str().unwrap()];
+    let finished = in_project(&lab, &flags).sh("true");
+    let project = lab.folder("project").display().to_string();
+    for line in [
+        format!("filesystem_policy.hidden: {project}/**/.env hides nothing"),
+        format!("filesystem_policy.hidden: {project}/nosuch hides nothing"),
+        format!("may not write to {}", roots.display()),
+    ] {
+        assert_eq!(finished.stderr.matches(&line).count(), 1, "{line}: {finished:?}");
+    }
+    assert!(!finished.stderr.contains(&format!("may not write to {project},")), "{finished:?}");
+    std::fs::write(lab.folder("project").join(".env"), "s3cret").unwrap();
+    let quiet = in_project(&lab, &["--hide", "**/.env"]).sh("true");
+    assert_eq!(quiet.stderr, "", "what protects is no news");
+    let usr = in_project(&lab, &["--hide", "/usr"]).sh("true");
+    assert!(usr.stderr.contains("/usr holds /usr, which programs need"), "{usr:?}");
+}
+
+#[test]
 fn a_policy_in_the_working_directory_is_not_read() {
     let lab = Lab::with_web();
     let folder = lab.folder("project");

@@ -1,11 +1,14 @@
-//! Missing paths of a policy, and paths that are granted twice.
+//! Paths of a policy that are missing, closed to its user, or granted twice.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use openshell_policy::filesystem::{BASELINE, Filesystem, GrantedPath};
+use openshell_policy::filesystem::{BASELINE, BaselineAccess, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
+use openshell_policy::words::FileAccess;
 use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_as::{self, User};
+use rustix::fs::{Access, AtFlags, CWD};
+use rustix::io::Errno;
 
 /// Returns the warnings about the file rules of a policy.
 pub(super) fn of_filesystem(filesystem: &Filesystem) -> impl Iterator<Item = String> {
@@ -17,7 +20,18 @@ pub(super) fn of_filesystem(filesystem: &Filesystem) -> impl Iterator<Item = Str
             path.display()
         )
     });
-    of_everything(filesystem).into_iter().chain(in_proc)
+    of_everything(filesystem).into_iter().chain(in_proc).chain(needed_and_hidden(filesystem))
+}
+
+/// Returns a line for each hidden path that holds what programs need.
+fn needed_and_hidden(filesystem: &Filesystem) -> impl Iterator<Item = String> {
+    let needed = BASELINE.iter().filter(|row| row.access == BaselineAccess::ReadExecute);
+    let is_hidden = |path: &str| filesystem.hidden.iter().find(|hidden| Path::new(path).starts_with(hidden.as_path()));
+    let hidden = needed.filter_map(move |row| Some((row, is_hidden(row.path)?)));
+    hidden.map(|(row, hidden)| {
+        let hidden = hidden.as_path().display();
+        format!("filesystem_policy.hidden: {hidden} holds {}, which programs need: {}", row.path, row.reason)
+    })
 }
 
 fn of_everything(filesystem: &Filesystem) -> Option<String> {
@@ -35,7 +49,34 @@ pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     let read = filesystem.read_only.iter().filter(|path| !path.is_folder());
     let read = read.filter_map(|path| absent("read_only", path, "nothing is granted there until it does"));
     let write = filesystem.read_write.iter().filter_map(|path| absent("read_write", path, "a start makes it"));
-    user.into_iter().chain(read).chain(write).collect()
+    user.into_iter().chain(read).chain(write).chain(closed_to_user(policy)).collect()
+}
+
+/// Returns those of the `writable` paths that the calling thread's user may not write to, by the kernel's answer.
+pub(crate) fn closed(writable: &[PathBuf]) -> Vec<&Path> {
+    let is_closed = |path: &&Path| {
+        let answer = rustix::fs::accessat(CWD, *path, Access::WRITE_OK, AtFlags::EACCESS);
+        matches!(answer, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+    };
+    writable.iter().map(PathBuf::as_path).filter(is_closed).collect()
+}
+
+/// Returns a line for a writable path that `user` may not write to.
+pub(crate) fn closed_line(path: &Path, user: &User) -> String {
+    let (path, name) = (path.display(), &user.name);
+    format!(
+        "filesystem_policy.read_write: the user {name} may not write to {path}, whose owner and mode, or file system, refuse it; \
+         `chown {name} {path}`, or name another user in `process`"
+    )
+}
+
+/// Returns a line for each writable path that the user of `policy` may not write to, by owners and modes.
+fn closed_to_user(policy: &Policy) -> Vec<String> {
+    let Ok(user) = user(policy) else { return Vec::new() };
+    let listed = policy.filesystem().read_write.iter().map(GrantedPath::as_path);
+    let real = listed.filter_map(|path| Some((path, std::fs::canonicalize(path).ok()?)));
+    let closed = real.filter(|(_, real)| !user.identity.may_reach(real, FileAccess::Write));
+    closed.map(|(path, _)| closed_line(path, &user)).collect()
 }
 
 /// Returns a line for a path that does not exist, with what follows from it, or that cannot be looked at. An image may lack paths of the

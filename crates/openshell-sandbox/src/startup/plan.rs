@@ -70,10 +70,20 @@ impl Plan {
         let look = || {
             let homes = homes.into_iter().map(home_as_seen).collect::<anyhow::Result<_>>()?;
             let carve_outs = CarveOuts::plan(&mut filesystem, &folders, &git, options, presets, user.identity.uid)?;
-            anyhow::Ok((carve_outs, homes))
+            let closed = lints::files::closed(&writable);
+            anyhow::Ok((carve_outs, homes, closed))
         };
         let looked = user.identity.look(look).context("cannot look at files as the command's user")?;
-        let (carve_outs, homes) = looked?;
+        let (carve_outs, homes, closed) = looked?;
+        // Who lists it on the command line means this folder; a policy file may be for many.
+        let severity = if config.policy.data.as_os_str().is_empty() { Severity::Medium } else { Severity::Info };
+        for line in carve_outs.idle() {
+            logging::config_event(ConfigState::Validated, severity, &line);
+        }
+        for path in closed {
+            let line = lints::files::closed_line(path, &user);
+            logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
+        }
         check_hidden(config, &filesystem)?;
         // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
         let is_inside = |path: &Path| writable.iter().any(|folder| path.starts_with(folder) && path != folder);

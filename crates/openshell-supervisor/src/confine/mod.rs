@@ -9,6 +9,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use openshell_policy::filesystem::BASELINE;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Rlimit, Uid};
@@ -393,18 +394,22 @@ impl Confinement {
     }
 
     /// Replaces each home that is not granted whole by a folder that shows what is granted in it; returns the folders. A home without
-    /// anything granted is masked as other folders are.
+    /// anything granted is masked as other folders are, and a folder of the system stays (`/dev` is the home of `sys`).
     fn replace_homes(&self, granted: &[Resolved<'_>]) -> Result<Vec<OwnedFd>, ApplyError> {
         let visible: BTreeSet<_> = self.visible(granted).collect();
-        let is_narrowed = |home: &&Home| {
-            !visible.iter().any(|path| home.path.starts_with(path))
-                && visible.iter().any(|path| path.starts_with(&home.path))
-        };
-        let replace = |home: &Home| {
-            private_run::replace_home(&home.path, &visible)
-                .map_err(|source| ApplyError::PeoplesHome { path: home.path.clone(), source })
-        };
-        self.homes.iter().filter(is_narrowed).map(replace).collect()
+        let is_within = |row: &Path, home: &Path| row.starts_with(home) && row != home;
+        let is_systems = |home: &Path| BASELINE.iter().any(|row| is_within(Path::new(row.path), home));
+        let is_whole = |home: &Path| visible.iter().any(|path| home.starts_with(path));
+        let is_used = |home: &Path| visible.iter().any(|path| path.starts_with(home));
+        let mut folders = Vec::new();
+        for Home { path, .. } in &self.homes {
+            if is_systems(path) || is_whole(path) || !is_used(path) {
+                continue;
+            }
+            let replaced = private_run::replace_home(path, &visible);
+            folders.extend(replaced.map_err(|source| ApplyError::PeoplesHome { path: path.clone(), source })?);
+        }
+        Ok(folders)
     }
 
     /// Returns further names (bind mounts) of what is hidden from an observed run, and of the run's secrets.

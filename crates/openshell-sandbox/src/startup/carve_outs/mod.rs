@@ -54,6 +54,8 @@ pub(super) struct CarveOuts {
     repositories: Vec<PathBuf>,
     /// Folders that are no work trees.
     without_git: Vec<PathBuf>,
+    /// What the policy hides and is not there.
+    idle: Vec<PathBuf>,
 }
 
 /// The folders that may be written.
@@ -97,7 +99,8 @@ impl CarveOuts {
         presets: &[PathBuf],
         uid: u32,
     ) -> anyhow::Result<Self> {
-        let mut wanted = listed(filesystem, uid)?;
+        let mut idle = Vec::new();
+        let mut wanted = listed(filesystem, uid, &mut idle)?;
         // A command must not widen the next run.
         wanted.extend(presets.iter().map(|folder| Wanted {
             path: folder.clone(),
@@ -115,6 +118,7 @@ impl CarveOuts {
             excludes: Vec::new(),
             repositories: Vec::new(),
             without_git: Vec::new(),
+            idle,
         };
         let mut settings = Settings::default();
         for folder in writable.folders {
@@ -191,6 +195,17 @@ impl CarveOuts {
             }
         }
         Ok(())
+    }
+
+    /// Lines about what the policy hides and is not there.
+    pub(super) fn idle(&self) -> impl Iterator<Item = String> {
+        self.idle.iter().map(|path| {
+            let later = match path.to_string_lossy().contains('*') {
+                true => "files that are made later match no pattern",
+                false => "is it the path that is meant?",
+            };
+            format!("filesystem_policy.hidden: {} hides nothing, as there is no such file; {later}", path.display())
+        })
     }
 
     /// Repositories whose configuration is kept.
@@ -300,11 +315,11 @@ fn has_no_git(folder: &Path) -> bool {
     folder.join(".git").symlink_metadata().is_err_and(|error| is_missing(&error))
 }
 
-/// Returns what a policy lists, whose patterns are replaced in it by what matches them.
+/// Returns what a policy lists, whose patterns are replaced in it by what matches them; what it hides and is not there is added to `idle`.
 ///
 /// # Errors
 /// A pattern matches too much, or a folder cannot be searched.
-fn listed(filesystem: &mut Filesystem, uid: u32) -> anyhow::Result<BTreeSet<Wanted>> {
+fn listed(filesystem: &mut Filesystem, uid: u32, idle: &mut Vec<PathBuf>) -> anyhow::Result<BTreeSet<Wanted>> {
     let mut wanted = BTreeSet::new();
     let lists = [
         (Restriction::ReadOnly, &mut filesystem.read_only),
@@ -314,10 +329,14 @@ fn listed(filesystem: &mut Filesystem, uid: u32) -> anyhow::Result<BTreeSet<Want
     for (restriction, listed) in lists {
         let mut expanded = Vec::with_capacity(listed.len());
         for path in listed.drain(..) {
-            match path.is_pattern() {
-                true => expanded.extend(matches(&path, restriction, uid)?),
-                false => expanded.push(path),
+            let shown = path.as_path().to_owned();
+            let is_pattern = path.is_pattern();
+            let found = if is_pattern { matches(&path, restriction, uid)? } else { vec![path] };
+            let is_missing = |path: &Path| path.symlink_metadata().is_err_and(|error| is_missing(&error));
+            if restriction == Restriction::Hidden && (found.is_empty() || (!is_pattern && is_missing(&shown))) {
+                idle.push(shown);
             }
+            expanded.extend(found);
         }
         *listed = expanded;
         wanted.extend(listed.iter().map(|path| Wanted {
