@@ -118,6 +118,8 @@ pub(crate) struct SshDoors {
     /// The address of the one for clients with a preface.
     pub(crate) tcp: Option<SshOverTcp>,
     pub(crate) socket: Option<PathBuf>,
+    /// False if no shell of a client reads the user's profile.
+    pub(crate) has_login_shells: bool,
 }
 
 /// The door for clients with a preface.
@@ -137,6 +139,7 @@ impl SshDoors {
         let mut variable = |name: &str| environment.take(name).filter(|value| !value.is_empty());
         let (address, secret) = (variable("OPENSHELL_SSH_LISTEN_ADDR"), variable("OPENSHELL_SSH_HANDSHAKE_SECRET"));
         let (skew, socket) = (variable("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS"), variable("OPENSHELL_SSH_SOCKET_PATH"));
+        let has_login_shells = variable("OPENSHELL_NO_LOGIN_SHELL").is_none_or(|value| value != "1");
         let parsed = |value: Option<OsString>, name: &str| {
             let text = value.map(OsString::into_string).transpose().map_err(|_| anyhow!("{name} is not UTF-8"))?;
             anyhow::Ok(text.filter(|text| !text.trim().is_empty()))
@@ -168,7 +171,8 @@ impl SshDoors {
         if let Some(path) = socket.as_deref().filter(|path| path.as_os_str().as_encoded_bytes().starts_with(b"@")) {
             bail!("--ssh-socket-path {} is an abstract socket, which has no permissions; name a path", path.display());
         }
-        Ok(Self { tcp, socket: socket.map(std::path::absolute).transpose().context("--ssh-socket-path")? })
+        let socket = socket.map(std::path::absolute).transpose().context("--ssh-socket-path")?;
+        Ok(Self { tcp, socket, has_login_shells })
     }
 }
 

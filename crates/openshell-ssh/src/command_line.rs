@@ -25,20 +25,21 @@ fn shell() -> Option<(&'static str, bool)> {
     bash.or_else(|| Path::new(SH).exists().then_some((SH, false)))
 }
 
-/// Returns the interactive shell; `None` if the image has none.
-pub(crate) fn interactive() -> Option<Parsed> {
+/// Returns the interactive shell, which reads the user's profile if `is_login`; `None` if the image has none.
+pub(crate) fn interactive(is_login: bool) -> Option<Parsed> {
     let (path, _) = shell()?;
-    Some(Parsed { arguments: [path, "-l"].map(OsString::from).to_vec(), ..Parsed::default() })
+    let option = if is_login { "-l" } else { "-i" };
+    Some(Parsed { arguments: [path, option].map(OsString::from).to_vec(), ..Parsed::default() })
 }
 
-/// Returns what runs `text`: a shell, or without one the program that it names.
+/// Returns what runs `text`: a shell, or without one the program that it names. Bash reads the user's profile first if `is_login`.
 ///
 /// # Errors
 /// There is no shell, and `text` needs one, for this reason.
-pub(crate) fn parse(text: Vec<u8>) -> Result<Parsed, String> {
+pub(crate) fn parse(text: Vec<u8>, is_login: bool) -> Result<Parsed, String> {
     match shell() {
         Some((path, is_bash)) => {
-            let option = if is_bash { "-lc" } else { "-c" };
+            let option = if is_bash && is_login { "-lc" } else { "-c" };
             let arguments = vec![path.into(), option.into(), OsString::from_vec(text)];
             Ok(Parsed { arguments, ..Parsed::default() })
         }

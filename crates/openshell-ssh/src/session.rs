@@ -125,11 +125,16 @@ impl Session {
 
     /// Returns the program to run, and true if it is the supervisor's own.
     fn command(&mut self) -> Result<(Parsed, bool), String> {
+        let may_log_in = self.workload.has_login_shells;
         match &mut self.what {
-            What::Shell => command_line::interactive()
+            What::Shell => command_line::interactive(may_log_in)
                 .map(|shell| (shell, false))
                 .ok_or("there is no shell in this sandbox".to_owned()),
-            What::Line(text) => Ok((command_line::parse(std::mem::take(text))?, false)),
+            What::Line(text) => {
+                // What a profile prints would come before the protocol of rsync or scp.
+                let is_login = may_log_in && self.terminal.is_some();
+                Ok((command_line::parse(std::mem::take(text), is_login)?, false))
+            }
             What::Sftp => {
                 let arguments = self.workload.sftp.iter().map(OsString::from).collect();
                 Ok((Parsed { arguments, ..Parsed::default() }, true))

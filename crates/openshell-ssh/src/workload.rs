@@ -32,6 +32,8 @@ pub struct Workload {
     pub environment: Environment,
     /// Directories where a command may start, in order of preference.
     pub directories: Vec<PathBuf>,
+    /// True if shells in terminals read the user's profile.
+    pub has_login_shells: bool,
     /// Program and arguments of the SFTP server.
     pub sftp: Vec<String>,
     /// The same of the helper for Unix sockets, less what it shall do.

@@ -78,17 +78,17 @@ pub(super) fn wait_for(lab: &Lab, text: &str) -> String {
 
 // Conformance: SSH-06, SSH-07.
 #[test]
-fn a_command_line_is_run_by_the_login_shell_as_the_workloads_user() {
+fn a_command_line_is_run_by_a_shell_that_reads_no_profile_as_the_workloads_user() {
     let lab = Lab::with_web();
     let sandbox = Box::start(&lab);
     let seen = sandbox.shell(
-        "ssh box 'id -u; shopt -q login_shell && echo login; pwd; cat; echo oops >&2; exit 5' < /etc/hostname; echo $?; \
+        "ssh box 'id -u; shopt -q login_shell || echo no login; pwd; cat; echo oops >&2; exit 5' < /etc/hostname; echo $?; \
          ssh box 'kill -TERM $$'; echo $?; ssh box nosuchprogram; echo $?; ssh box \"cd '/' && A='b c' sh -c 'pwd; echo \\$A'\"",
     );
     let host = std::fs::read_to_string("/etc/hostname").unwrap();
     let folder = sandbox.folder.display();
     let not_found = "/bin/bash: line 1: nosuchprogram: command not found";
-    assert_eq!(seen, format!("{UID}\nlogin\n{folder}\n{host}oops\n5\n255\n{not_found}\n127\n/\nb c\n"));
+    assert_eq!(seen, format!("{UID}\nno login\n{folder}\n{host}oops\n5\n255\n{not_found}\n127\n/\nb c\n"));
     let finished = sandbox.end();
     let lines = finished.logged("SSH:");
     assert!(lines.iter().any(|line| line.contains("SSH:OPEN [INFO] ALLOWED 127.0.0.1:")), "{lines:#?}");
@@ -99,6 +99,26 @@ fn a_command_line_is_run_by_the_login_shell_as_the_workloads_user() {
         "{lines:#?}"
     );
     assert!(lines.iter().any(|line| line.contains("SSH:CLOSE") && line.contains("[exit:5] [in:")), "{lines:#?}");
+}
+
+// Conformance: SSH-06.
+#[test]
+fn what_a_profile_prints_comes_before_no_protocol() {
+    for (without, greeting) in [("", "welcome"), ("1", "")] {
+        let lab = Lab::with_web();
+        let profile =
+            "mount -t tmpfs -o mode=755 profile /etc/profile.d && echo 'echo welcome' > /etc/profile.d/greeting.sh";
+        assert_eq!(lab.shell(profile), "");
+        let sandbox = lab.sandbox(&super::policy("{}")).env("OPENSHELL_NO_LOGIN_SHELL", without);
+        let sandbox = Box::of(&lab, sandbox, &["sleep", "600"]);
+        let seen = sandbox.shell(
+            "echo content > file; ssh box true | wc -c; mkdir out; rsync -a box:file out/; cat out/file; \
+             ssh -tt box 'echo in a terminal' < /dev/null; ssh box env | grep -c NO_LOGIN",
+        );
+        let greeting = if greeting.is_empty() { String::new() } else { format!("{greeting}\n") };
+        assert_eq!(seen, format!("0\ncontent\n{greeting}in a terminal\n0\n"));
+        sandbox.end();
+    }
 }
 
 /// Prints everything of a process that confinement decides.

@@ -254,7 +254,8 @@ pub(crate) async fn start(
         true => {
             let (launcher, directories) = (Arc::clone(&confined.launcher), directories.clone());
             let (environment, process) = (environment.clone(), main_process.clone());
-            let workload = ssh::workload(launcher, environment, directories, process, Arc::clone(&inside));
+            let login = config.ssh.has_login_shells;
+            let workload = ssh::workload(launcher, environment, directories, login, process, Arc::clone(&inside));
             SshServer::start(workload, Arc::clone(&audit), ssh_sockets, services.closed.subscribe())
         }
         false => None,

@@ -94,13 +94,14 @@ pub(super) fn workload(
     launcher: Arc<Launcher>,
     environment: Environment,
     directories: Vec<PathBuf>,
+    has_login_shells: bool,
     main_process: Option<Arc<MainProcess>>,
     inside: Arc<InsideNetwork>,
 ) -> Workload {
     // Init's children are this program until they execute another.
     let internal = |service: &str| ["/proc/self/exe", "--internal", service].map(str::to_owned).to_vec();
     let (sftp, helper) = (internal("sftp"), internal("socket"));
-    Workload { launcher, environment, directories, sftp, helper, main_process, inside }
+    Workload { launcher, environment, directories, has_login_shells, sftp, helper, main_process, inside }
 }
 
 /// A relay of a gateway on its way to the server.
