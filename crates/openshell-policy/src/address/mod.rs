@@ -149,14 +149,17 @@ pub const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
 #[must_use]
 pub fn never_reachable(host: &str) -> Option<&'static str> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
-    let class = host.parse::<IpAddr>().ok().map(AddressClass::of);
+    let address = host.parse::<IpAddr>().ok();
+    let class = address.map(AddressClass::of);
     if class == Some(AddressClass::Metadata) || METADATA_NAMES.contains(&host.as_str()) {
         return Some("it serves a cloud's instance metadata");
     }
-    if class == Some(AddressClass::Loopback) || host == "localhost" || host.ends_with(".localhost") {
+    // A connection to no address goes to the own host (ip(7)).
+    let is_own = class == Some(AddressClass::Loopback) || address.is_some_and(|address| address.is_unspecified());
+    if is_own || host == "localhost" || host.ends_with(".localhost") {
         return Some("it is the host itself; a server inside the sandbox needs neither a proxy nor a policy");
     }
-    class.filter(|class| class.is_always_blocked()).map(|_| "it is a link-local, multicast or unspecified address")
+    class.filter(|class| class.is_always_blocked()).map(|_| "it is a link-local or multicast address")
 }
 
 /// An entry of `allowed_ips`: an address or CIDR range without addresses that are never reachable. A range inside the

@@ -1,5 +1,6 @@
 //! Normalised host names and patterns of hosts.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -113,7 +114,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// Pattern of hosts: a name, an IP address, or a glob that begins with `*.` (one label) or `**.` (one or more). Lower
+/// Pattern of hosts: a name, an IP address, or a glob that begins with `*.` (one label) or `**.` (one or more). In ASCII (UTS 46) and lower
 /// case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPattern(String);
@@ -123,12 +124,17 @@ impl HostPattern {
     ///
     /// # Errors
     /// A wildcard matches every host or every host of a top-level domain, or is not at the front; a glob does not
-    /// compile; or the text is neither a name nor an address.
+    /// compile; or the text is neither a name nor an address, or has a port, path or blank.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
+        let invalid = |problem: String| ViolationKind::HostInvalid { host: text.to_owned(), problem };
+        if let Some(problem) = misplaced(text) {
+            return Err(invalid(problem));
+        }
+        let ascii = in_ascii(text).map_err(invalid)?;
         if !text.contains('*') {
-            return match Host::parse(text) {
+            return match Host::parse(&ascii) {
                 Ok(host) => Ok(Self(host.to_string())),
-                Err(invalid) => Err(ViolationKind::HostInvalid { host: text.to_owned(), problem: invalid.to_string() }),
+                Err(problem) => Err(invalid(problem.to_string())),
             };
         }
         if text.bytes().all(|byte| matches!(byte, b'*' | b'.')) {
@@ -143,11 +149,43 @@ impl HostPattern {
         }
         // A glob that matches an IP address would count as an address listed by the policy.
         if labels.last().is_some_and(|last| is_number(last) || last.contains(['*', '?', '[', '{'])) {
-            let problem = "its last label must be written out, and be no number".to_owned();
-            return Err(ViolationKind::HostInvalid { host: text.to_owned(), problem });
+            return Err(invalid("its last label must be written out, and be no number".to_owned()));
         }
-        glob(text)?;
-        Ok(Self(text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase()))
+        glob(&ascii)?;
+        Ok(Self(ascii.strip_suffix('.').unwrap_or(&ascii).to_ascii_lowercase()))
+    }
+}
+
+/// Returns what is wrong with a pattern that has more in it than a host, and the form to write.
+fn misplaced(text: &str) -> Option<String> {
+    if text.contains(char::is_whitespace) {
+        return Some("a host name holds letters, digits, `-`, `_` and `.` only, and no blank".to_owned());
+    }
+    if let Some((_, rest)) = text.split_once("://") {
+        let host = rest.split_once('/').map_or(rest, |(host, _)| host);
+        return Some(format!("a scheme is no part of a host; write `{host}`"));
+    }
+    if let Some((host, _)) = text.split_once('/') {
+        return Some(format!("a path is no part of a host; write `{host}`, and paths in `rules`"));
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && !host.contains(':');
+    is_port.then(|| format!("a port is no part of a host; write `host: {host}` and `port: {port}`"))
+}
+
+/// Returns the form of a pattern in ASCII: names in other scripts as the DNS has them (UTS 46).
+///
+/// # Errors
+/// It has no such form.
+fn in_ascii(pattern: &str) -> Result<Cow<'_, str>, String> {
+    if pattern.is_ascii() {
+        return Ok(Cow::Borrowed(pattern));
+    }
+    let start = pattern.rfind('*').map_or(0, |star| star + 1);
+    let (wildcards, name) = pattern.split_at(start);
+    match idna::domain_to_ascii(name) {
+        Ok(ascii) => Ok(Cow::Owned(format!("{wildcards}{ascii}"))),
+        Err(_) => Err("it is no name that the DNS can hold, in any script".to_owned()),
     }
 }
 
@@ -228,5 +266,42 @@ impl HostMatcher {
 impl fmt::Display for HostPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HostPattern;
+
+    #[test]
+    fn a_host_in_its_own_script_means_the_name_that_the_dns_has() {
+        for (text, ascii) in [
+            ("bücher.example", "xn--bcher-kva.example"),
+            ("Bücher.example", "xn--bcher-kva.example"),
+            ("bu\u{308}cher.example", "xn--bcher-kva.example"),
+            ("*.россия.рф", "*.xn--h1alffa9f.xn--p1ai"),
+            ("**.例え.テスト", "**.xn--r8jz45g.xn--zckzah"),
+        ] {
+            assert_eq!(HostPattern::parse(text).unwrap().to_string(), ascii, "{text}");
+        }
+        assert!(HostPattern::parse("a\u{200d}b.example").is_err(), "a joiner between letters");
+    }
+
+    #[test]
+    fn a_port_path_or_blank_in_a_host_is_an_error_with_the_form_to_write() {
+        for (text, remedy) in [
+            ("example.com:443", "write `host: example.com` and `port: 443`"),
+            ("*.example.com:443", "write `host: *.example.com` and `port: 443`"),
+            ("*.example.com/x", "write `*.example.com`, and paths in `rules`"),
+            ("https://example.com/x", "write `example.com`"),
+            ("*.exa mple.com", "no blank"),
+            ("example.com ", "no blank"),
+        ] {
+            let error = HostPattern::parse(text).unwrap_err().to_string();
+            assert!(error.contains(remedy), "{text}: {error}");
+        }
+        for address in ["::1", "2001:db8::443", "10.0.0.1"] {
+            assert!(HostPattern::parse(address).is_ok(), "{address}");
+        }
     }
 }

@@ -54,11 +54,14 @@ impl MethodPattern {
         &self.0
     }
 
-    /// Returns true if the method is `*` or registered (RFC 9110 §9, RFC 5789).
+    /// Returns true if the method is `*` or registered (RFC 9110 §16.1, IANA's HTTP Method Registry).
     #[must_use]
     pub fn is_known(&self) -> bool {
-        const KNOWN: &[&str] = &["*", "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
-        KNOWN.contains(&self.0.as_str())
+        const REGISTERED: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE MKACTIVITY \
+                                  MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH PUT \
+                                  QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF \
+                                  VERSION-CONTROL";
+        self.0 == "*" || REGISTERED.split_ascii_whitespace().any(|method| method == self.0)
     }
 }
 

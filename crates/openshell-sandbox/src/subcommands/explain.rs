@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use openshell_policy::network::host::Host;
+use anyhow::Context as _;
+
+use openshell_policy::network::host::{Host, HostPattern};
 use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::message::{self, Judged, MessagePermit};
@@ -35,7 +37,8 @@ struct Allowed {
 /// # Errors
 /// The host or the policy is invalid.
 pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
-    let host = Host::parse(&args.host).map_err(|error| anyhow::anyhow!("--host {}: {error}", args.host))?;
+    let pattern = HostPattern::parse(&args.host).map_err(|error| anyhow::anyhow!("--host: {error}"))?;
+    let host = pattern.host().with_context(|| format!("--host {}: name one host, without a wildcard", args.host))?;
     let files = PolicyFiles::to_look_at(args.file, args.policy_rules);
     let snapshot = files.read(Phase::Start)?.compile(1)?.snapshot;
     let target = Target { host, port: args.port };
