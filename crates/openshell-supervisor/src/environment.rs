@@ -120,7 +120,7 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
         let url = format!("http://{proxy}");
         PROXY_VARIABLES.iter().for_each(|name| environment.set(name, &url));
         let own = host_name.map(|name| format!(",{name}")).unwrap_or_default();
-        ["NO_PROXY", "no_proxy"].iter().for_each(|name| environment.set(name, format!("127.0.0.1,localhost,::1{own}")));
+        ["NO_PROXY", "no_proxy"].iter().for_each(|name| environment.set(name, format!("{OWN_HOSTS}{own}")));
         // Without it fetch in Node.js connects directly, which is refused.
         environment.set("NODE_USE_ENV_PROXY", "1");
     }
@@ -161,7 +161,7 @@ fn java_options(before: Option<&OsStr>, folder: &Path, proxy: SocketAddr, host_n
         format!("-Dhttp.proxyPort={port}"),
         format!("-Dhttps.proxyHost={host}"),
         format!("-Dhttps.proxyPort={port}"),
-        format!("-Dhttp.nonProxyHosts=localhost|127.*|[::1]{own}"),
+        format!("-Dhttp.nonProxyHosts=localhost|*.localhost|127.*|0.0.0.0|[::1]|[::]{own}"),
     ];
     for option in ours {
         if !options.is_empty() {
@@ -199,6 +199,10 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 const PROXY_VARIABLES: &[&str] =
     &["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy", "grpc_proxy"];
+
+/// Names and addresses of the sandbox itself, which no program should ask the proxy for. Some clients know neither ranges (Python's urllib,
+/// Node) nor names below a name (Node). IPv6 addresses in brackets, which urllib wants, make Python's httpx fail.
+const OWN_HOSTS: &str = "127.0.0.1,localhost,::1,.localhost,127.0.0.0/8,127.0.0.2,127.0.1.1,0.0.0.0,::";
 
 /// Variables that lead to services of the caller's session or tell the state of its shell.
 const SESSION_VARIABLES: &[&str] = &["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "PWD", "OLDPWD", "_", "SSL_CERT_DIR"];
@@ -241,7 +245,7 @@ fn shell(user: &User) -> &Path {
 
 #[cfg(test)]
 mod tests {
-    use super::{Environment, Inputs, home as home_of, workload};
+    use super::{Environment, Inputs, OWN_HOSTS, home as home_of, workload};
     use crate::landlock::Request;
     use crate::run_as::{ProcessIdentity, User};
     use openshell_policy::filesystem::{Filesystem, GrantedPath};
@@ -323,7 +327,7 @@ mod tests {
         }
         let value = |name| environment.get(name).and_then(|value| value.to_str());
         assert_eq!(value("NODE_USE_ENV_PROXY"), Some("1"));
-        assert_eq!(value("NO_PROXY"), Some("127.0.0.1,localhost,::1,box-1"));
+        assert_eq!(value("NO_PROXY"), Some(&*format!("{OWN_HOSTS},box-1")));
         assert_eq!(value("OPENSHELL_SANDBOX"), Some("1"));
         assert_eq!(value("LANG"), Some("C"));
         assert_eq!(value("KEY"), Some("for it"));
@@ -354,11 +358,7 @@ mod tests {
                 trust: None,
                 has_java: false,
             });
-            assert_eq!(
-                environment.get("NO_PROXY").unwrap(),
-                "127.0.0.1,localhost,::1",
-                "what is no host name is left out"
-            );
+            assert_eq!(environment.get("NO_PROXY").unwrap(), OWN_HOSTS, "what is no host name is left out");
             environment.get("TMPDIR").map(|value| value.to_str().unwrap().to_owned())
         };
         assert_eq!(scratch(&[], "/tmp"), None);

@@ -310,3 +310,31 @@ fn a_gigabyte_goes_up_and_down_unchanged() {
     assert_eq!(digests[0], expected.trim(), "{finished:?}");
     assert_eq!(digests[1], digests[2]);
 }
+
+#[test]
+fn own_servers_are_reached_by_every_name_of_the_loopback_interface() {
+    let lab = Lab::with_web();
+    let script = r#"
+import http.server, socket, subprocess, threading, urllib.request
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self): self.send_response(200); self.send_header('Content-Length', '2'); self.end_headers(); self.wfile.write(b'ok')
+    def log_message(self, *words): pass
+server = Server(('::', 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+for host in ['127.0.0.1', '0.0.0.0', '127.0.0.2', '127.0.1.1', '[::1]', '[::]', 'localhost', 'app.localhost']:
+    url = f'http://{host}:{server.server_port}/'
+    curl = subprocess.run(['curl', '-s', url], capture_output=True, text=True).stdout
+    node = subprocess.run(['node', '-e', f'fetch("{url}").then(answer => answer.text()).then(console.log)'], capture_output=True, text=True)
+    # urllib wants brackets in the variable, with which other clients fail.
+    python = 'ok' if host[0] == '[' else urllib.request.urlopen(url).read().decode()
+    print(host, python, curl, node.stdout.strip())
+print(subprocess.run(['curl', '-s', '--noproxy', '', 'http://0.0.0.0:1/'], capture_output=True, text=True).stdout)
+"#;
+    let finished = lab.sandbox(&super::policy("{}")).python(script, &[]);
+    let lines: Vec<_> = finished.ok().lines().collect();
+    let (refusal, reached) = lines.split_last().unwrap();
+    assert!(reached.len() == 8 && reached.iter().all(|line| line.ends_with(" ok ok ok")), "{finished:?}");
+    assert!(refusal.contains("a server inside the sandbox needs neither a proxy nor a policy"), "{refusal}");
+}
