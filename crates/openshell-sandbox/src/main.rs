@@ -48,6 +48,18 @@ use crate::startup::network::PendingNetwork;
 use crate::subcommands::{ca, check, copy_self, cp, diff, doctor, exec, explain, gateway, internal, presets, ps};
 
 fn main() -> ExitCode {
+    let code = invoke();
+    match logging::output_failure() {
+        Some(error) => {
+            logging::print_failure(&format!("openshell-sandbox: standard output cannot be written: {error}"));
+            ExitCode::FAILURE
+        }
+        None => code,
+    }
+}
+
+/// Does what the command line asks for.
+fn invoke() -> ExitCode {
     let args = match cli::parse(std::env::args_os(), Origin::is_in_environment()) {
         Invocation::Run(args) => args,
         Invocation::Check(args) => return check::check(args),

@@ -225,3 +225,15 @@ fn the_examples_and_a_policy_for_ordinary_programs_have_no_warnings() {
     let found = lab.shell(&format!("{} check --deny-warnings {folder}/*.yaml; echo $?", lab.binary()));
     assert!(found.ends_with("\n0\n") && !found.contains("warning:"), "{found}");
 }
+
+#[test]
+fn what_cannot_be_printed_is_an_error() {
+    let lab = Lab::with_web();
+    let binary = lab.binary();
+    for words in ["--help", "--version", "--allow a.test --print-policy -- true", "presets", "check --help"] {
+        let printed = lab.shell(&format!("cd /usr; {binary} {words} 2>&1 >/dev/full; echo $?"));
+        let expected =
+            "openshell-sandbox: standard output cannot be written: No space left on device (os error 28)\n1\n";
+        assert_eq!(printed, expected, "{words}");
+    }
+}

@@ -17,7 +17,7 @@ use self::subcommands::{
     CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PresetsArgs,
     PsArgs, port,
 };
-use crate::logging::{Form, Label};
+use crate::logging::{self, Form, Label};
 
 /// Runs one untrusted command under a policy: confined files, system calls, identity and network, every connection
 /// authorized by its calling program.
@@ -566,8 +566,11 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
     match invocation {
         Ok(invocation) => invocation,
         Err(error) => {
-            // The exit code still tells if nothing can be printed.
-            let _ = error.print();
+            let printed = error.print();
+            // Of a usage error the exit code still tells.
+            if !error.use_stderr() {
+                logging::keep_output_failure(printed);
+            }
             Invocation::Printed(ExitCode::from(u8::from(error.use_stderr())))
         }
     }

@@ -107,14 +107,21 @@ fn look_at(folder: &Path) -> Option<Found> {
 
 /// Connects to the supervisor of a run directory, and has it describe its sandbox within `patience`; `None` if none runs.
 fn describe(folder: &Path, patience: Duration) -> io::Result<Option<(OwnedFd, Description)>> {
-    let socket = match connect(folder) {
-        Ok(socket) => socket,
-        // Of one that has ended or just starts.
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(error),
-    };
+    match asked(folder, patience) {
+        // One that ends answers with any error.
+        Err(_) if packets::connect(&control_socket(folder)).is_err_and(|error| is_of_ended(&error)) => Ok(None),
+        described => described,
+    }
+}
+
+/// Returns true for the error of a connection to a sandbox that has ended, or just starts.
+fn is_of_ended(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
+/// Asks the supervisor of a run directory for its description; `None` if none runs.
+fn asked(folder: &Path, patience: Duration) -> io::Result<Option<(OwnedFd, Description)>> {
+    let socket = connect(folder)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
     packets::send(socket.as_fd(), &Request::Describe, &[])?;
     match packets::receive(socket.as_fd())? {

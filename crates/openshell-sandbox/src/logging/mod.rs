@@ -14,7 +14,7 @@ mod sink;
 mod spans;
 mod stderr;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -150,9 +150,27 @@ fn print_as(level: Level, text: &str) {
     }
 }
 
+/// The first failure of standard output.
+static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
+
 /// Prints a line on standard output, for a subcommand that runs nothing.
 pub(crate) fn print_line(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{}", printable(line));
+    keep_output_failure(writeln!(io::stdout(), "{}", printable(line)));
+}
+
+/// Keeps the failure of a write to standard output, as what should have been printed is the result of the program. A reader that has gone
+/// has seen enough.
+pub(crate) fn keep_output_failure(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        let _ = OUTPUT_FAILURE.set(error);
+    }
+}
+
+/// The failure that was kept.
+pub(crate) fn output_failure() -> Option<&'static io::Error> {
+    OUTPUT_FAILURE.get()
 }
 
 /// Holds back lines on standard error, if that is a terminal, until [`release`]: the command draws on it.
