@@ -228,7 +228,8 @@ impl Request {
             baseline(row.path, access)
         }));
         let mut private: Vec<_> = private_tmp::FOLDERS.iter().map(PathBuf::from).collect();
-        private.retain(|folder| !grants.iter().any(|grant| grant.listed && folder.starts_with(&grant.path)));
+        // Who lists `/` to read it does not mean to write to what is shared with everybody.
+        private.retain(|folder| !grants.iter().any(|grant| grant.listed && grant.path == *folder));
         private.retain(|folder| match folder.symlink_metadata() {
             Ok(data) => data.is_dir(),
             Err(error) => !is_missing(&error),

@@ -519,3 +519,24 @@ fn devices_that_programs_need_work() {
     let finished = lab.sandbox(&super::policy("{}")).sh(script);
     assert_eq!(finished.ok().lines().count(), 3, "{finished:?}");
 }
+
+#[test]
+fn a_policy_that_reads_everything_has_no_folder_of_everybodys() {
+    let lab = Lab::with_web();
+    let shared = tempfile::Builder::new()
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .tempdir_in("/tmp")
+        .unwrap();
+    let path = shared.path().display();
+    let script =
+        format!("ls -d {path}; touch {path}/x /tmp/own /dev/shm/own && echo wrote; ls /tmp; head -c 4 /usr/bin/env");
+    for rule in ["read_only: [/]", "read_write: [/]"] {
+        let policy = format!(
+            "{}filesystem_policy: {{{rule}}}\nlandlock: {{compatibility: hard_requirement}}\n",
+            super::policy("{}")
+        );
+        let finished = lab.sandbox(&policy).sh(&script);
+        assert_eq!(finished.stdout, "own\n\u{7f}ELF", "{rule}: {finished:?}");
+        assert!(!shared.path().join("x").exists());
+    }
+}

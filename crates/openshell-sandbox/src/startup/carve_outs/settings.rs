@@ -224,7 +224,10 @@ impl Walk<'_> {
                 of_repository += usize::from(REPOSITORY.iter().any(|entry| name == *entry));
                 if name == ".git" && !folder.as_os_str().is_empty() {
                     found.trees.push(whole.clone());
-                } else if is_folder(&opened, name, entry.file_type()) && CLOSED.iter().all(|closed| name != *closed) {
+                    continue;
+                }
+                let is_closed = CLOSED.iter().any(|closed| name == *closed) || is_kernels(&whole, name);
+                if !is_closed && is_folder(&opened, name, entry.file_type()) {
                     found.folders.push(folder.join(name));
                 }
             }
@@ -242,6 +245,11 @@ impl Walk<'_> {
              which may open it again; `chmod u+rx {closed}`, or give --no-keep-settings"
         )
     }
+}
+
+/// Returns true for the folders of the kernel, which come and go, and hold no settings of people.
+fn is_kernels(folder: &Path, name: &OsStr) -> bool {
+    folder == Path::new("/") && ["dev", "proc", "sys"].iter().any(|of_kernel| name == *of_kernel)
 }
 
 fn is_kept(name: &OsStr) -> bool {
