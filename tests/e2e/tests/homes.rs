@@ -152,3 +152,19 @@ fn accesses_to_what_exists_outside_are_logged_although_it_looks_missing() {
     let summary = format!("add `- {}/.ssh/id` to filesystem_policy.read_only (--read)", home.display());
     assert!(finished.stderr.contains(&summary), "{}", finished.stderr);
 }
+
+#[test]
+fn another_program_of_the_same_name_is_said_at_the_start() {
+    let lab = Lab::with_web();
+    let home = home(&lab);
+    let made = "mkdir -p .local/bin; printf '#!/bin/sh\necho mine\n' > .local/bin/sh; chmod -R 755 .local";
+    lab.shell(&format!("cd {}; {made}; chown -R {UID}:{UID} .local", home.display())).clear();
+    let own = home.join(".local/bin/sh").display().to_string();
+    let finished = run(&lab, &home, &["--write", "."], "echo theirs");
+    assert_eq!(finished.stdout, "theirs\n", "{finished:?}");
+    let line = format!("the policy does not grant {own}, so the command is /usr/bin/sh; --read {own} grants it");
+    assert!(finished.stderr.contains(&line), "{}", finished.stderr);
+    let granted = run(&lab, &home, &["--write", ".", "--read", &own], "echo theirs");
+    assert_eq!(granted.stdout, "mine\n", "{granted:?}");
+    assert_eq!(granted.stderr, "", "nothing to say");
+}

@@ -185,6 +185,7 @@ pub(crate) async fn start(
     };
     let mut host = Host::create(config, &plan, init.take_files())?;
     let directories = plan::start_directories(config, &host.landlock, &host.home);
+    plan::warn_of_program(config, &host.landlock);
     host::log_limits(&init, &plan.privilege);
     let policy = initial.policy.snapshot.policy();
     let run_reports = RunReports::prepare(config, policy, &plan.user)?;

@@ -250,6 +250,26 @@ pub(super) fn start_directories(config: &Config, landlock: &Request, home: &Path
     directories
 }
 
+/// Warns if the command is another program inside than outside: the first of its name in PATH is not granted, and a later one is.
+pub(super) fn warn_of_program(config: &Config, landlock: &Request) {
+    let Some(name) = config.command.first().map(Path::new).filter(|name| name.components().count() == 1) else {
+        return;
+    };
+    let path = config.environment.get("PATH").unwrap_or_default();
+    let programs = std::env::split_paths(path).map(|folder| folder.join(name)).filter(|program| program.is_file());
+    let mut known = programs.filter_map(|program| Some((std::fs::canonicalize(&program).ok()?, program)));
+    let Some((first, shown)) = known.next() else { return };
+    if landlock.reaches(&first) || config.log_level < Level::WARN {
+        return;
+    }
+    if let Some((_, other)) = known.find(|(real, _)| landlock.reaches(real)) {
+        let (shown, other) = (shown.display(), other.display());
+        logging::print_stderr(&format!(
+            "openshell-sandbox: the policy does not grant {shown}, so the command is {other}; --read {shown} grants it"
+        ));
+    }
+}
+
 fn warn_of_directory(config: &Config, landlock: &Request, directories: &[PathBuf]) {
     let (Some(current), Some(start)) = (&config.current_dir, directories.first()) else { return };
     let (shown, start_shown) = (current.display(), start.display());
