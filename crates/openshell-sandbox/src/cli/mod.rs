@@ -26,7 +26,7 @@ use crate::logging::{self, Form, Label};
 #[command(after_help = "\
 Also: openshell-sandbox check FILE…, openshell-sandbox explain FILE --binary PATH --host HOST --port PORT,
 openshell-sandbox doctor [POLICY], openshell-sandbox exec NAME -- COMMAND, openshell-sandbox ps,
-openshell-sandbox cp SRC DEST, openshell-sandbox diff BEFORE AFTER,
+openshell-sandbox cp SRC DEST, openshell-sandbox diff BEFORE AFTER, openshell-sandbox presets,
 openshell-sandbox gateway check, openshell-sandbox ca show DIR, openshell-sandbox copy-self DEST (each has --help).
 
 Exit codes: the command's own; 128+N if signal N ended it; 124 time-out; 126 not executable; 127 not found;

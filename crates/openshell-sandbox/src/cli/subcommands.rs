@@ -44,6 +44,10 @@ pub(crate) enum DoorName {
 /// Prints the proxy's decision on a connection, and runs nothing. Names are looked up as by the proxy.
 #[derive(Debug, Parser)]
 #[command(name = "explain", bin_name = "openshell-sandbox explain", max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0 if it would be permitted; 1 if not, or if the policy cannot be used.
+
+Example: openshell-sandbox explain my.yaml --binary /usr/bin/curl --host example.com --port 443")]
 pub(crate) struct ExplainArgs {
     /// Policy data (YAML)
     #[arg(value_name = "FILE")]
@@ -115,6 +119,10 @@ pub(crate) struct DoctorArgs {
 /// Copies this program to a place that other containers share, in one step.
 #[derive(Debug, Parser)]
 #[command(name = "copy-self", bin_name = "openshell-sandbox copy-self", max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0; 1 if it could not be copied.
+
+Example: openshell-sandbox copy-self /shared/openshell-sandbox")]
 pub(crate) struct CopySelfArgs {
     /// A file, or a folder that the program gets into under its own name
     #[arg(value_name = "DEST")]
@@ -183,6 +191,10 @@ pub(crate) struct CpArgs {
 /// Shows or replaces the certificate authority of a folder (--ca-dir).
 #[derive(Debug, Parser)]
 #[command(name = "ca", bin_name = "openshell-sandbox ca", max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0; 1 if there is no authority in the folder, or it cannot be replaced.
+
+Example: openshell-sandbox ca show /var/lib/openshell/ca")]
 pub(crate) struct CaArgs {
     /// `show` prints the certificates that programs inside trust; `rotate` makes the next authority
     #[arg(value_name = "ACTION")]

@@ -15,7 +15,8 @@ pub(crate) fn ca(args: &CaArgs) -> anyhow::Result<ExitCode> {
         CaAction::Show => ca_dir::show(&args.folder)?,
         CaAction::Rotate => ca_dir::rotate(&args.folder)?,
     };
-    logging::print_line(&format!("# valid until {}", authority.ends()));
+    let ends = authority.ends().truncate_to_second();
+    logging::print_line(&format!("# valid until {ends}"));
     authority.pem().lines().for_each(logging::print_line);
     Ok(ExitCode::SUCCESS)
 }

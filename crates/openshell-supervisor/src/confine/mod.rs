@@ -208,7 +208,8 @@ pub enum ApplyError {
     #[error("cannot prove the fence: a connection past the proxy was not refused at once")]
     FirewallNotProved { source: io::Error },
     #[error(
-        "the kernel does not tell the supervisor who connects (seccomp user notification, Linux 5.14 with CONFIG_SECCOMP_FILTER; EBUSY:          the container's profile has such a filter already), by which the policy knows programs; or give the network up by          --network block"
+        "the kernel does not tell the supervisor who connects, by which the policy knows programs (seccomp user notification, Linux 5.14 with \
+         CONFIG_SECCOMP_FILTER; EBUSY: the container's profile has such a filter already); or give the network up by --network block"
     )]
     Connects { source: io::Error },
     #[error(
@@ -551,7 +552,6 @@ impl Confinement {
 
     /// Proves each mechanism by an attempt that would succeed without it.
     fn prove(&self) -> Result<(), StepFailed> {
-        use Errno;
         match rustix::fs::memfd_create("proof", rustix::fs::MemfdFlags::CLOEXEC) {
             Err(Errno::PERM) => {}
             Err(errno) => return Err(errno).at(Step::SystemCallFilterProved),
