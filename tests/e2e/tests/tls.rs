@@ -334,4 +334,10 @@ fn the_callers_own_certificates_are_trusted_inside_and_its_keys_stay_outside() {
     assert_eq!(finished.stdout, format!("{besides}{besides}{all} one\n{all} two\n0\n"), "{finished:?}");
     let said = finished.logged("programs inside do not trust what PIP_CERT names, /nowhere.pem: ");
     assert_eq!(said.len(), 1, "{}", finished.log);
+    // What the proxy trusts, programs do where they speak TLS themselves.
+    let added = lab.sandbox(&policy).args(&["--upstream-ca-file", &format!("{path}/two.pem")]).sh(&script);
+    let (besides, all) = (format!("{folder}/openshell-ca.pem two\n0\n"), format!("{folder}/ca-bundle.pem two\n0\n"));
+    let run_folder = |text: &str| text.split_whitespace().next().map(ca_folder);
+    let shown = added.stdout.replace(&run_folder(&added.stdout).unwrap(), &folder);
+    assert_eq!(shown, format!("{besides}{besides}{all}"), "{added:?}");
 }

@@ -76,8 +76,12 @@ impl CaFiles {
         let system = system_bundle();
         let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
         let has_system = system.is_some();
+        // What the proxy trusts besides the system's, programs inside do too, where TLS is not intercepted.
+        let mut besides = added.clone().unwrap_or_default();
         let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
         let callers = CallerCertificates::read(&config.environment);
+        end_line(&mut besides);
+        besides.extend_from_slice(&callers.besides);
         let folder = files.join("tls");
         let place = match ensure_held(config.tls_dir(), made) {
             // The files are used where they are.
@@ -86,7 +90,7 @@ impl CaFiles {
         };
         let is_in_run_dir = place.as_ref().is_ok_and(|place| place == folder.inside());
         let inside = if is_in_run_dir { folder.inside().to_owned() } else { config.tls_dir().to_owned() };
-        let made = place.and_then(|place| make(place, &folder, &authority, &callers.besides));
+        let made = place.and_then(|place| make(place, &folder, &authority, &besides));
         let roots = UpstreamRoots::new(bundles);
         Ok(match made {
             Ok((bundle, mounts)) => {
@@ -125,6 +129,13 @@ impl CaFiles {
             Err(error) => log_no_java(&error),
         }
         Ok(())
+    }
+}
+
+/// Ends the last line of a bundle, which another is to follow.
+fn end_line(bundle: &mut Vec<u8>) {
+    if !bundle.is_empty() && !bundle.ends_with(b"\n") {
+        bundle.push(b'\n');
     }
 }
 
@@ -249,7 +260,7 @@ fn make(
     DirBuilder::new().mode(0o755).create(folder.outside())?;
     // The caller's umask may have taken bits away.
     std::fs::set_permissions(folder.outside(), Permissions::from_mode(0o755))?;
-    write_file(&folder.join(AUTHORITY_FILE), [besides, authority.pem().as_bytes()])?;
+    write_file(&folder.join(AUTHORITY_FILE), [authority.pem().as_bytes(), besides])?;
     let everything = folder.join(BUNDLE_FILE);
     let bundle = create_file(&everything)?;
     let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
