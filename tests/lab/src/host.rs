@@ -330,6 +330,11 @@ fn enter(files: &Path, addresses: &[String]) {
     };
     ip(&["link", "set", "lo", "up"]);
     for address in addresses.iter().filter(|address| !address.starts_with("127.")) {
-        ip(&["addr", "replace", &format!("{address}/32"), "dev", "lo"]);
+        let address = format!("{address}/32");
+        let replace = ["addr", "replace", &address, "dev", "lo"];
+        // Without it the kernel looks for duplicates first, and a server cannot have the address yet (RFC 4862 §5.4).
+        let at_once = ["nodad"];
+        let further = if address.contains(':') { &at_once[..] } else { &[] };
+        ip(&[&replace[..], further].concat());
     }
 }
