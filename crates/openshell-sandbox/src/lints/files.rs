@@ -65,8 +65,8 @@ pub(crate) fn closed(writable: &[PathBuf]) -> Vec<&Path> {
 pub(crate) fn closed_line(path: &Path, user: &User) -> String {
     let (path, name) = (path.display(), &user.name);
     format!(
-        "filesystem_policy.read_write: the user {name} may not write to {path}, whose owner and mode, or file system, refuse it; \
-         `chown {name} {path}`, or name another user in `process`"
+        "filesystem_policy.read_write: the user {name} may not write to {path}, whose owner and mode, or file system, refuse it; list a \
+         folder of that user's, or name another user in `process`"
     )
 }
 
