@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use openshell_policy::event::Audit;
 use openshell_policy::words::SshActivity;
-use russh::keys::ssh_key::private::{Ed25519Keypair, KeypairData};
-use russh::keys::{Algorithm, PrivateKey};
+use russh::keys::key::safe_rng;
+use russh::keys::{Algorithm, EcdsaCurve, PrivateKey};
 use russh::server::{Config, run_stream};
 use russh::{MethodKind, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -27,7 +27,7 @@ use crate::workload::Workload;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum ServerError {
-    #[error("cannot make the host key of the SSH server")]
+    #[error("cannot make the host keys of the SSH server")]
     HostKey { source: std::io::Error },
 }
 
@@ -49,14 +49,20 @@ impl fmt::Debug for Server {
 /// Reason of the end of a client that does not authenticate.
 const LATE: &str = "not authenticated in time";
 
-/// Key exchanges (RFC 8731, and draft-ietf-sshm-mlkem-hybrid-kex), with strict key exchange as OpenSSH defines it.
+/// Key exchanges (RFC 8731, RFC 5656, and draft-ietf-sshm-mlkem-hybrid-kex), with strict key exchange as OpenSSH defines
+/// it. Clients under FIPS 140 have only those over NIST's curves.
 const KEX: &[kex::Name] = &[
     kex::MLKEM768X25519_SHA256,
     kex::CURVE25519,
     kex::CURVE25519_PRE_RFC_8731,
+    kex::ECDH_SHA2_NISTP256,
+    kex::ECDH_SHA2_NISTP384,
     kex::EXTENSION_SUPPORT_AS_SERVER,
     kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
 ];
+
+/// Algorithms of the host keys, the preferred one first; clients under FIPS 140 have only the second.
+const HOST_KEYS: &[Algorithm] = &[Algorithm::Ed25519, Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 }];
 
 /// Ciphers; libssh2 and older clients in Python have neither of the first two.
 const CIPHERS: &[cipher::Name] = &[cipher::CHACHA20_POLY1305, cipher::AES_256_GCM, cipher::AES_256_CTR];
@@ -65,20 +71,20 @@ const CIPHERS: &[cipher::Name] = &[cipher::CHACHA20_POLY1305, cipher::AES_256_GC
 const MACS: &[mac::Name] = &[mac::HMAC_SHA256_ETM];
 
 impl Server {
-    /// Makes a server with a host key of its own, in memory alone.
+    /// Makes a server with host keys of its own, in memory alone.
     ///
     /// # Errors
     /// The system has no random numbers.
     pub fn new(workload: Workload, audit: Arc<dyn Audit>) -> Result<Arc<Self>, ServerError> {
-        let mut seed = [0; Ed25519Keypair::BYTE_SIZE / 2];
-        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        // The library's generator panics without random numbers.
+        rustix::rand::getrandom(&mut [0; 32], rustix::rand::GetRandomFlags::empty())
             .map_err(|errno| ServerError::HostKey { source: errno.into() })?;
-        let key = KeypairData::Ed25519(Ed25519Keypair::from_seed(&seed));
-        let key = PrivateKey::new(key, "")
-            .map_err(|error| ServerError::HostKey { source: std::io::Error::other(error.to_string()) })?;
+        let make = |algorithm: &Algorithm| PrivateKey::random(&mut safe_rng(), algorithm.clone());
+        let keys: Result<Vec<_>, _> = HOST_KEYS.iter().map(make).collect();
+        let keys = keys.map_err(|error| ServerError::HostKey { source: std::io::Error::other(error.to_string()) })?;
         let preferred = Preferred {
             kex: Cow::Borrowed(KEX),
-            key: Cow::Borrowed(&[Algorithm::Ed25519]),
+            key: Cow::Borrowed(HOST_KEYS),
             host_key_certificates: Cow::Borrowed(&[]),
             cipher: Cow::Borrowed(CIPHERS),
             mac: Cow::Borrowed(MACS),
@@ -89,7 +95,7 @@ impl Server {
             methods: MethodSet::from(&[MethodKind::None, MethodKind::PublicKey][..]),
             auth_rejection_time: Duration::from_secs(1),
             auth_rejection_time_initial: Some(Duration::ZERO),
-            keys: vec![key],
+            keys,
             window_size: Limits::WINDOW,
             maximum_packet_size: Limits::PACKET,
             preferred,
