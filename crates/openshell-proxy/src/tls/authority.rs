@@ -27,11 +27,18 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its certificate, and those of the authorities before it that programs still trust.
     certificates: Vec<CertificateDer<'static>>,
-    /// End of the validity of its certificate.
-    ends: OffsetDateTime,
+    /// Validity of its certificate.
+    validity: Validity,
     /// Made for the first host: many commands never open TLS.
     server: OnceLock<Result<Server, AuthorityError>>,
     leaves: Cache<Leaf, Arc<CertifiedKey>>,
+}
+
+/// Begin and end of a certificate's validity.
+#[derive(Clone, Copy)]
+struct Validity {
+    begins: OffsetDateTime,
+    ends: OffsetDateTime,
 }
 
 /// Everything that the certificates of all hosts have in common.
@@ -125,15 +132,15 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         (params.not_before, params.not_after) = (now - SKEW, now + validity);
-        let ends = params.not_after;
+        let validity = Validity { begins: params.not_before, ends: params.not_after };
         let key = KeyPair::generate().map_err(AuthorityError::Make)?;
         let own = params.self_signed(&key).map_err(AuthorityError::Make)?;
         let certificates = [own.der().clone()].into_iter().chain(before.iter().cloned()).collect();
-        Ok(Self::new(Issuer::new(params, key), certificates, ends))
+        Ok(Self::new(Issuer::new(params, key), certificates, validity))
     }
 
-    fn new(issuer: Issuer<'static, KeyPair>, certificates: Vec<CertificateDer<'static>>, ends: OffsetDateTime) -> Self {
-        Self { issuer, certificates, ends, server: OnceLock::new(), leaves: Cache::new(Limits::CERTIFICATES) }
+    fn new(issuer: Issuer<'static, KeyPair>, certificates: Vec<CertificateDer<'static>>, validity: Validity) -> Self {
+        Self { issuer, certificates, validity, server: OnceLock::new(), leaves: Cache::new(Limits::CERTIFICATES) }
     }
 
     /// Reads a kept authority: PEM with a private key, the authority's certificate, and those before it, of which those that have
@@ -159,20 +166,20 @@ impl Authority {
         if parsed.public_key != key.subject_public_key_info() {
             return Err(AuthorityError::Kept("its private key is not that of its first certificate"));
         }
-        if now < parsed.begins || now >= parsed.ends {
+        if now < parsed.validity.begins || now >= parsed.validity.ends {
             return Err(AuthorityError::Kept(
                 "its certificate is not valid now: check the clock, or replace it (`openshell-sandbox ca rotate`; a mounted secret: where it comes from)",
             ));
         }
-        certificates.retain(|certificate| Parsed::read(certificate).is_ok_and(|parsed| now < parsed.ends));
+        certificates.retain(|certificate| Parsed::read(certificate).is_ok_and(|parsed| now < parsed.validity.ends));
         let issuer = Issuer::from_ca_cert_der(&own, key).map_err(AuthorityError::Make)?;
-        Ok(Self::new(issuer, certificates, parsed.ends))
+        Ok(Self::new(issuer, certificates, parsed.validity))
     }
 
     /// End of the validity of its certificate.
     #[must_use]
     pub fn ends(&self) -> OffsetDateTime {
-        self.ends
+        self.validity.ends
     }
 
     /// Its certificate, and those of the authorities before it.
@@ -226,7 +233,9 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        (params.not_before, params.not_after) = (now - SKEW, now + LEAF_VALIDITY);
+        // A chain is valid only as long as each of its certificates (RFC 5280 §6.1.3), and some clients want them nested.
+        params.not_before = (now - SKEW).max(self.validity.begins);
+        params.not_after = (now + LEAF_VALIDITY).min(self.validity.ends);
         let leaf = params.signed_by(&shared.leaf_key, &self.issuer).map_err(AuthorityError::Issue)?;
         let chain = [leaf.der()].into_iter().chain(self.certificates.first()).cloned().collect();
         Ok(CertifiedKey::new(chain, Arc::clone(&shared.signing_key)))
@@ -237,8 +246,7 @@ impl Authority {
 struct Parsed {
     is_authority: bool,
     public_key: Vec<u8>,
-    begins: OffsetDateTime,
-    ends: OffsetDateTime,
+    validity: Validity,
 }
 
 impl Parsed {
@@ -249,8 +257,7 @@ impl Parsed {
         Ok(Self {
             is_authority: parsed.is_ca(),
             public_key: parsed.public_key().raw.to_vec(),
-            begins: validity.not_before.to_datetime(),
-            ends: validity.not_after.to_datetime(),
+            validity: Validity { begins: validity.not_before.to_datetime(), ends: validity.not_after.to_datetime() },
         })
     }
 }
@@ -309,7 +316,7 @@ mod tests {
     use openshell_policy::network::host::Host;
     use time::{Duration, OffsetDateTime};
 
-    use super::Authority;
+    use super::{Authority, Parsed};
 
     fn host(text: &str) -> Host {
         Host::parse(text).unwrap()
@@ -323,6 +330,17 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &authority.leaf(&host("A.test."), now).unwrap()));
         assert!(!Arc::ptr_eq(&first, &authority.leaf(&host("b.test"), now).unwrap()));
         assert!(!Arc::ptr_eq(&first, &authority.leaf(&host("a.test"), now + Duration::days(31)).unwrap()));
+    }
+
+    #[test]
+    fn no_certificate_outlives_its_authority() {
+        let authority = Authority::generate(Duration::days(10), &[]).unwrap();
+        let now = OffsetDateTime::now_utc();
+        for later in [Duration::ZERO, Duration::days(9)] {
+            let leaf = authority.leaf(&host("a.test"), now + later).unwrap();
+            let [leaf, own] = [&leaf.cert[0], &leaf.cert[1]].map(|cert| Parsed::read(cert).unwrap().validity);
+            assert!(leaf.begins >= own.begins && leaf.ends <= own.ends && leaf.ends > now + later);
+        }
     }
 
     #[test]
