@@ -243,7 +243,7 @@ reasons! {
     UpgradeRefused "upgrade_refused" Inference 426 "upgrade_refused" DENIED No Ends
         "{reason}";
     RequestTooLarge "request_too_large" Limit 431 "request_too_large" DENIED No Ends
-        "the head of the request is too large";
+        "{reason}";
     PolicyEngineError "policy_engine_error" Engine 500 "policy_engine_error" DENIED No Ends
         "{request} refused: the policy could not be evaluated; the log says why";
     LimitReached "limit_reached" Limit 503 "limit_reached" DENIED No Ends
@@ -252,6 +252,8 @@ reasons! {
         "connection to {target} failed";
     UpstreamTimeout "upstream_timeout" Upstream 502 "upstream_unreachable" UNREACHED No Ends
         "connection to {target} failed";
+    UpstreamWantsCertificate "upstream_wants_certificate" Upstream 502 "upstream_wants_certificate" UNREACHED No Ends
+        "{target} wants a client certificate, and the proxy has none";
     DirectConnection "direct_connection" Bypass 403 "policy_denied" REJECTED Denial Ends
         "{reason}";
 }

@@ -158,8 +158,14 @@ pub enum ViolationKind {
     RulesEmpty,
     #[error("`tls: skip` hides the requests that `protocol` asks to judge; remove one of them")]
     TlsSkipWithL7,
-    #[error("`protocol: tcp` is never looked into; remove `rules`, `deny_rules` and any `access` but `full`")]
+    #[error(
+        "`protocol: tcp` is never looked into; remove `rules`, `deny_rules`, `upgrades` and any `access` but `full`"
+    )]
     TcpWithRules,
+    #[error(
+        "`{0}` is no protocol to switch to, such as `tcp` or `spdy/3.1`; WebSocket needs no line here, HTTP/2 and TLS are never switched to"
+    )]
+    UpgradeInvalid(String),
     #[error("`protocol: tcp` needs a `host`")]
     TcpWithoutHost,
     #[error("`resolve` says which names an endpoint without `host` may look up; remove one of them")]

@@ -51,7 +51,7 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     }
     let found = request(bytes);
     // A line without end is refused as too long.
-    found.or_else(|| (bytes.len() >= Limits::INSPECTED_HEAD_BYTES).then_some(Protocol::Http1))
+    found.or_else(|| (bytes.len() >= Limits::DETECTED_BYTES).then_some(Protocol::Http1))
 }
 
 /// Splits off what servers skip before a request: empty lines (RFC 9112 §2.2), and some of them blanks.

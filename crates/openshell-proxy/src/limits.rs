@@ -30,17 +30,23 @@ impl Limits {
     pub const CONNECTIONS_PER_PROGRAM: usize = 1_024;
     /// Connections beyond [`Self::CONNECTIONS`] that still get a refusal as their answer; further ones are closed.
     pub const REFUSED_CONNECTIONS: usize = 64;
-    /// Bytes of the head of a CONNECT or forward request: the documented limit, and the smallest that hyper accepts.
-    pub const HEAD_BYTES: usize = 8 * 1024;
-    /// Bytes of the head of a request inside a connection, and of first bytes that could still become one.
-    pub const INSPECTED_HEAD_BYTES: usize = 16 * 1024;
-    /// Header lines of such a head; more than any client sends.
-    pub const HEAD_LINES: usize = 128;
+    /// Bytes of the head of a CONNECT: the documented limit, and the smallest that hyper accepts.
+    pub const CONNECT_HEAD_BYTES: usize = 8 * 1024;
+    /// Bytes of the head of any other request, as HTTP/2 counts them: more than browsers' cookies and long queries have.
+    pub const HEAD_BYTES: usize = 64 * 1024;
+    /// Header lines of such a head.
+    pub const HEAD_LINES: usize = 256;
+    /// Bytes of a head that are read, so that the refusal of one above [`Self::HEAD_BYTES`] says why.
+    pub const READ_HEAD_BYTES: usize = 2 * Self::HEAD_BYTES;
+    /// Header lines that are read for the same reason.
+    pub const READ_HEAD_LINES: usize = 2 * Self::HEAD_LINES;
+    /// First bytes of a connection that could still become a request.
+    pub const DETECTED_BYTES: usize = 16 * 1024;
     /// Bytes that an upstream may send before its final response, interim responses included; far more than any head
     /// has.
     pub const UNANSWERED_BYTES: usize = 4 * 1024 * 1024;
     /// Header lines of an upstream's response, which may have more than a request.
-    pub const ANSWER_LINES: usize = 256;
+    pub const ANSWER_LINES: usize = 1_024;
     /// HTTP/2 connections at once; beyond them a client that offers both protocols gets HTTP/1.1.
     pub const HTTP2_CONNECTIONS: usize = 256;
     /// Concurrent streams of one HTTP/2 connection.
@@ -58,7 +64,7 @@ impl Limits {
     /// KiB of the windows of all HTTP/2 connections, beyond each one's minimum: two connections get theirs in full,
     /// further ones less and less.
     pub const WINDOWS_KIB: usize = 192 * 1024;
-    /// KiB of the heads of unanswered HTTP/2 requests: two thousand of the largest.
+    /// KiB of the heads of unanswered HTTP/2 requests: five hundred of the largest.
     pub const STREAM_HEADS_KIB: usize = 32 * 1024;
     /// KiB held back of all responses that are searched for secrets: some 100,000 responses with a key of 50 bytes.
     pub const SEARCHED_KIB: usize = 128 * 1024;
@@ -78,8 +84,8 @@ impl Limits {
     pub const POOLED_CONNECTIONS: usize = 6;
     /// Time for the GOAWAY of a revoked connection to be sent.
     pub const GOAWAY_GRACE: Duration = Duration::from_millis(250);
-    /// Bytes of the head of an HTTP/2 response.
-    pub const ANSWER_HEAD_BYTES: u32 = 64 * 1024;
+    /// Bytes of the head of an HTTP/2 response: somewhat less than the HTTP library reads of one in HTTP/1.1.
+    pub const ANSWER_HEAD_BYTES: u32 = 256 * 1024;
     /// Bytes that secrets may add to the head of a request.
     pub const INJECTED_BYTES: usize = 256 * 1024;
     /// Credentials in one request; its response is searched for each.

@@ -263,7 +263,11 @@ fn backends_that_fail_are_said_without_saying_who_they_are() {
     for (routes, status, expected) in [
         (format!("[{down}]"), "503", "inference service unavailable"),
         (format!("[{nowhere}]"), "503", "inference service unavailable"),
-        (format!("[{}]", route("hang", limits)), "503", "inference service unavailable"),
+        (
+            format!("[{}]", route("hang", limits)),
+            "503",
+            "inference service unavailable: no answer began within 1 s (`timeouts.first_byte` of the route)",
+        ),
         (format!("[{}]", route("reset", "")), "502", "inference service error"),
         (format!("[{}]", route("redirect", "")), "502", "inference service error"),
         (format!("[{}]", route("401", "")), "401", "{\"error\": {\"message\": \"no\"}}"),
@@ -304,8 +308,33 @@ fn an_answer_that_is_cut_off_is_seen_to_be() {
         let is_bad = how == "bad";
         assert!(is_bad || finished.stdout.contains("\n\nevent: error\ndata: {\"error\":{"), "{how}: {finished:?}");
         assert!(finished.stdout.contains("failed"), "no clean end: {how}: {finished:?}");
+        assert_eq!(finished.stdout.contains("nothing came for 1 s (`timeouts.idle`"), how == "idle", "{finished:?}");
         let line = "[policy:- engine:inference] [request:1] [route:";
         assert_eq!(finished.logged(line).iter().filter(|line| line.contains(how)).count(), 1, "{}", finished.log);
+    }
+}
+
+#[test]
+fn tokens_are_counted_by_the_routes_model_for_nothing_and_the_connection_stays() {
+    let lab = Lab::with_web();
+    let backend = Backend::start(&lab);
+    let count = "-w ' %{http_code} %{num_connects}\n' \"$U/messages/count_tokens?beta=true\" -d '{\"model\": \"x\"}'";
+    let budget = ", budget: {max_tokens: 34}";
+    let words = vec![format!("-sS {count}"); 3].join(" --next ");
+    let script =
+        format!("U=https://inference.local/v1; curl {words} --next -sS -o /dev/null -w '%{{http_code}}' {CHAT}");
+    let finished = sandbox(&lab, &format!("[{}]", route("ok", budget))).sh(&script);
+    let counted = "{\"input_tokens\": 11} 200";
+    assert_eq!(finished.ok(), format!("{counted} 1\n{counted} 0\n{counted} 0\n200"), "{finished:?}");
+    assert_eq!(backend.seen()[0][3].as_str(), Some("{\"model\": \"m1\"}"));
+    for (route, answer) in [
+        (route("page", ""), "404"),
+        ("{name: a, endpoint: \"mock://x\", model: m1, protocols: [anthropic_messages]}".to_owned(), "200"),
+    ] {
+        let finished = curl(&lab, &format!("[{route}]"), &["$U/messages/count_tokens -d '{}'"]);
+        let is_form =
+            finished.stdout.contains("\"type\":\"not_found_error\"") || finished.stdout.contains("\"input_tokens\"");
+        assert!(is_form && finished.ok().ends_with(answer), "{finished:?}");
     }
 }
 

@@ -81,6 +81,65 @@ fn requests_inside_tls_are_judged_and_answered_inside_tls() {
     );
 }
 
+/// A server that wants a client certificate: in TLS 1.3 at port 9443, in TLS 1.2 at 9444; at 9445 it only asks for one.
+const WANTS_CERTIFICATE: &str = r"
+import socket, ssl, sys, threading
+folder = sys.argv[1]
+def context(version, mode):
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(folder + '/good.pem', folder + '/good.key')
+    made.load_verify_locations(folder + '/authority.pem')
+    made.minimum_version = made.maximum_version = version
+    made.verify_mode = mode
+    return made
+def answer(c, context):
+    try:
+        c = context.wrap_socket(c, server_side=True)
+        while c.recv(65536): c.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello')
+    except OSError: pass
+    finally: c.close()
+def serve(port, context):
+    s = socket.create_server(('10.99.0.1', port))
+    def accept():
+        while True: threading.Thread(target=answer, args=(s.accept()[0], context)).start()
+    threading.Thread(target=accept).start()
+serve(9443, context(ssl.TLSVersion.TLSv1_3, ssl.CERT_REQUIRED))
+serve(9444, context(ssl.TLSVersion.TLSv1_2, ssl.CERT_REQUIRED))
+serve(9445, context(ssl.TLSVersion.TLSv1_3, ssl.CERT_OPTIONAL))
+print('ready', flush=True)
+";
+
+#[test]
+fn an_upstream_that_wants_a_client_certificate_is_named_with_the_ways_out() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let folder = origin.authority().replace("/authority.pem", "");
+    let server = lab.file("wants.py", WANTS_CERTIFICATE);
+    let _server = lab.program(&["/usr/bin/python3", server.to_str().unwrap(), &folder]);
+    let policy = |more: &str| {
+        super::policy(&format!(
+            "{{web: {{endpoints: [{{host: web.test, ports: [9443, 9444, 9445], allowed_ips: [10.99.0.1]{more}}}], \
+             binaries: [{{path: /usr/bin/curl}}]}}}}"
+        ))
+    };
+    let ask = |policy: &str, arguments: &str| {
+        let script = format!("for port in 9443 9444 9445; do curl -sS {arguments} https://web.test:$port/; echo; done");
+        lab.sandbox(policy).args(&["--upstream-ca-file", &origin.authority()]).sh(&script)
+    };
+    for version in ["--http1.1", "--http2"] {
+        let finished = ask(&policy(""), version);
+        let lines: Vec<_> = finished.stdout.lines().filter(|line| !line.is_empty()).collect();
+        for line in &lines[..2] {
+            assert!(line.contains("upstream_wants_certificate") && line.contains("tls: skip"), "{finished:?}");
+        }
+        assert_eq!(lines[2..], ["hello"], "{finished:?}");
+    }
+    let certificate = format!("--cacert {folder}/authority.pem --cert {folder}/good.pem --key {folder}/good.key");
+    let policy = format!("{}filesystem_policy: {{read_only: [/, {folder}]}}\n", policy(", tls: skip"));
+    let finished = ask(&policy, &certificate);
+    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), ["hello"; 3], "{finished:?}");
+}
+
 /// Returns the folder of a CA file: /etc/openshell-tls, or, where a user without rights finds none there and can make none, the
 /// run folder's.
 fn ca_folder(file: &str) -> String {

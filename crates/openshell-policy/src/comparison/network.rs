@@ -1,12 +1,12 @@
 //! Comparison of network rules: each program's way to each host and port, and the requests on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
 
 use crate::comparison::cover;
 use crate::network::NetworkPolicies;
 use crate::network::binary::Binary;
-use crate::network::endpoint::{Endpoint, Enforcement, L7, Protocol, TlsMode};
+use crate::network::endpoint::{Endpoint, Enforcement, L7, Protocol, TlsMode, UpgradeProtocol};
 use crate::network::rule::{DenyRule, HttpRule};
 
 /// An endpoint for one program.
@@ -30,6 +30,7 @@ struct Effect<'p> {
     is_opaque: bool,
     allows_leaks: bool,
     takes_encoded_slash: bool,
+    upgrades: BTreeSet<&'p UpgradeProtocol>,
 }
 
 /// Returns what `one` permits and `other` does not, in words.
@@ -103,6 +104,10 @@ impl<'p> Grants<'p> {
         if new.takes_encoded_slash && !known.takes_encoded_slash && !is_open {
             words.push(format!("send to {place}: paths with %2F (allow_encoded_slash)"));
         }
+        let upgrades: Vec<_> = new.upgrades.difference(&known.upgrades).map(|upgrade| upgrade.as_str()).collect();
+        if !upgrades.is_empty() && !is_open {
+            words.push(format!("switch to {} at {place} (upgrades)", upgrades.join(", ")));
+        }
         words.extend(leaks(new.allows_leaks && !known.allows_leaks));
         words
     }
@@ -155,8 +160,18 @@ impl<'p> Grants<'p> {
             is_opaque: covering.iter().any(is_opaque),
             allows_leaks: all.iter().all(|endpoint| endpoint.allows_leaks()),
             takes_encoded_slash: all.iter().all(takes_slash),
+            upgrades: upgrades(&all),
         })
     }
+}
+
+/// The protocols to which requests may switch: all endpoints with rules must permit it.
+fn upgrades<'p>(endpoints: &[&'p Endpoint]) -> BTreeSet<&'p UpgradeProtocol> {
+    let mut judging = endpoints.iter().filter(|endpoint| endpoint.l7().is_some());
+    let first: BTreeSet<_> = judging.next().map(|endpoint| endpoint.upgrades().iter().collect()).unwrap_or_default();
+    judging.fold(first, |permitted, endpoint| {
+        permitted.into_iter().filter(|upgrade| endpoint.upgrades().contains(*upgrade)).collect()
+    })
 }
 
 fn place(endpoint: &Endpoint, port: NonZeroU16) -> String {

@@ -80,6 +80,8 @@ fn requests_are_compared_by_methods_paths_and_queries() {
     let slashes = rules(&format!("{wide}], allow_encoded_slash: true, deny_rules: [{{method: GET, path: /none}}"));
     let without = slashes.replace("allow_encoded_slash: true, ", "");
     narrower(&slashes, &without, "/usr/bin/curl may send to a.test:443: paths with %2F (allow_encoded_slash)");
+    let switching = slashes.replace("allow_encoded_slash: true", "upgrades: [tcp]");
+    narrower(&switching, &without, "/usr/bin/curl may switch to tcp at a.test:443 (upgrades)");
     // Rules of several policies unite.
     let split = "network_policies: {one: {endpoints: [{host: a.test, port: 443, protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: '/a/**'}}]}], binaries: [{path: /usr/bin/curl}]}, two: {endpoints: [{host: a.test, port: 443, protocol: rest, enforcement: enforce, rules: [{allow: {method: POST, path: '/b'}}]}], binaries: [{path: /usr/bin/curl}]}}";
     let joined = rules("{allow: {method: GET, path: '/a/**'}}, {allow: {method: POST, path: '/b'}}");

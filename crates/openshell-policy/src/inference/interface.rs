@@ -85,7 +85,7 @@ interfaces! {
     OpenaiCompletions "openai_completions" Post ["/v1/completions" "completion"] streams;
     OpenaiResponses "openai_responses" Post ["/v1/responses" "responses"] streams;
     OpenaiEmbeddings "openai_embeddings" Post ["/v1/embeddings" "embeddings"] whole;
-    AnthropicMessages "anthropic_messages" Post ["/v1/messages" "messages"] streams;
+    AnthropicMessages "anthropic_messages" Post ["/v1/messages" "messages", "/v1/messages/count_tokens" "count_tokens"] streams;
     ModelDiscovery "model_discovery" Get ["/v1/models" "models_list", "/v1/models/" "models_get"] whole;
 }
 

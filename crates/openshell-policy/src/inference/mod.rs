@@ -114,7 +114,7 @@ pub enum KeySource {
     None,
 }
 
-/// Timeouts of a backend, in seconds.
+/// Timeouts of a backend, in seconds. A model may think for minutes; TCP keepalive finds out sooner if its server has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Until the connection is established.
@@ -127,7 +127,7 @@ pub struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { connect: 30, first_byte: 120, idle: 120 }
+        Self { connect: 30, first_byte: 600, idle: 600 }
     }
 }
 

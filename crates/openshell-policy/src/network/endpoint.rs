@@ -19,6 +19,7 @@ pub struct Endpoint {
     allowed_ips: Vec<AddressRange>,
     resolve: Vec<HostPattern>,
     allow_encoded_slash: bool,
+    upgrades: BTreeSet<UpgradeProtocol>,
     allows_leaks: bool,
     is_tcp: bool,
     unsupported: Option<String>,
@@ -70,6 +71,36 @@ impl Protocol {
             Self::Sql => "sql",
             Self::Tcp => "tcp",
         }
+    }
+}
+
+/// A protocol that requests may switch to (RFC 9110 §7.8), in lower case: bytes follow that nobody judges.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UpgradeProtocol(String);
+
+impl UpgradeProtocol {
+    /// Parses a name with or without a version, case-insensitively.
+    ///
+    /// # Errors
+    /// It is none, WebSocket, which needs no permission, or HTTP or TLS, whose requests would pass unseen.
+    pub fn parse(text: &str) -> Result<Self, ViolationKind> {
+        let word = text.to_ascii_lowercase();
+        let (name, version) =
+            word.split_once('/').map_or((word.as_str(), None), |(name, version)| (name, Some(version)));
+        let is_token = |part: &str| {
+            !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._+".contains(&byte))
+        };
+        let is_judged = name == "websocket" || ["http", "h2", "tls"].iter().any(|prefix| name.starts_with(prefix));
+        match is_token(name) && version.is_none_or(is_token) && !is_judged {
+            true => Ok(Self(word)),
+            false => Err(ViolationKind::UpgradeInvalid(text.to_owned())),
+        }
+    }
+
+    /// The word in policies.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
@@ -130,6 +161,7 @@ pub struct EndpointParts {
     pub allowed_ips: Vec<AddressRange>,
     pub resolve: Vec<HostPattern>,
     pub allow_encoded_slash: bool,
+    pub upgrades: Option<BTreeSet<UpgradeProtocol>>,
     pub allows_leaks: bool,
     pub unsupported: Option<String>,
 }
@@ -153,6 +185,7 @@ impl Endpoint {
             allowed_ips: parts.allowed_ips,
             resolve: parts.resolve,
             allow_encoded_slash: parts.allow_encoded_slash,
+            upgrades: parts.upgrades.unwrap_or_default(),
             allows_leaks: parts.allows_leaks,
             is_tcp: parts.protocol == Some(Protocol::Tcp),
             unsupported: parts.unsupported,
@@ -201,6 +234,12 @@ impl Endpoint {
         self.allow_encoded_slash
     }
 
+    /// Protocols that requests may switch to, besides WebSocket.
+    #[must_use]
+    pub fn upgrades(&self) -> &BTreeSet<UpgradeProtocol> {
+        &self.upgrades
+    }
+
     /// Returns true if requests may hold secrets (`leaks: allow`).
     #[must_use]
     pub fn allows_leaks(&self) -> bool {
@@ -236,6 +275,7 @@ fn contradictions(parts: &EndpointParts) -> Vec<ViolationKind> {
     let has_empty_rules = parts.rules.as_ref().is_some_and(Vec::is_empty);
     let is_tcp = parts.protocol == Some(Protocol::Tcp);
     let is_narrowed = parts.rules.is_some()
+        || parts.upgrades.is_some()
         || parts.deny_rules.is_some()
         || parts.access.is_some_and(|access| access != Access::Full);
     let checks = [
@@ -273,6 +313,7 @@ fn l7(parts: &mut EndpointParts, violations: &mut Vec<ViolationKind>) -> Option<
                 ("rules` or `access", rules.is_some()),
                 ("deny_rules", parts.deny_rules.is_some()),
                 ("enforcement", parts.enforcement.is_some()),
+                ("upgrades", parts.upgrades.is_some()),
             ];
             violations
                 .extend(strays.iter().filter(|(_, stray)| *stray).map(|(key, _)| ViolationKind::NeedsProtocol(key)));

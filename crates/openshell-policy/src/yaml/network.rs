@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 
 use crate::address::AddressRange;
 use crate::network::binary::{Binary, BinaryPattern};
-use crate::network::endpoint::{Endpoint, EndpointParts, Enforcement, Protocol};
+use crate::network::endpoint::{Endpoint, EndpointParts, Enforcement, Protocol, UpgradeProtocol};
 use crate::network::host::HostPattern;
 use crate::network::preset::Access;
 use crate::network::rule::{DenyRule, Glob, HttpRule, MethodPattern, QueryMatcher};
@@ -27,6 +27,7 @@ const ENDPOINT_KEYS: &[&str] = &[
     "allowed_ips",
     "resolve",
     "allow_encoded_slash",
+    "upgrades",
     "leaks",
 ];
 
@@ -91,6 +92,8 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
         allow_encoded_slash: keys.read(reader, "allow_encoded_slash", Reader::boolean).unwrap_or(false),
         ..EndpointParts::default()
     };
+    parts.upgrades = keys
+        .read(reader, "upgrades", |reader, at| Some(reader.texts(at, UpgradeProtocol::parse).into_iter().collect()));
     parts.allows_leaks = keys.read(reader, "leaks", |reader, at| reader.text(at, leaks)).is_some();
     parts.tls_skip = keys.read(reader, "tls", |reader, at| Some(tls_skip(reader, at))).unwrap_or(false);
     parts.rules = keys.read(reader, "rules", |reader, at| rules(reader, at, allow_rule));

@@ -89,7 +89,7 @@ pub fn judge_now(permit: &Permit, action: &Action) -> Result<MessagePermit, Refu
         MessageVerdict::Allow { policy } => Ok(MessagePermit { policy: policy.clone(), judged: Judged::Allowed }),
         MessageVerdict::Deny { fault, policy, reason } if rules.are_enforced() && !permit.is_observed() => {
             let (method, path) = action.rule();
-            let request = JudgedRequest { policy: policy.clone(), method, path, fault: *fault };
+            let request = JudgedRequest { policy: policy.clone(), method, path, fault: fault.clone() };
             Err(Refusal::request(reason.clone(), request))
         }
         MessageVerdict::Deny { fault, policy, reason } => {

@@ -101,6 +101,9 @@ fn endpoint(endpoint: &Endpoint) -> Value {
     if endpoint.allow_encoded_slash() {
         set("allow_encoded_slash", json!(true));
     }
+    if !endpoint.upgrades().is_empty() {
+        set("upgrades", endpoint.upgrades().iter().map(|upgrade| json!(upgrade.as_str())).collect());
+    }
     if endpoint.allows_leaks() {
         set("leaks", json!("allow"));
     }

@@ -1,10 +1,10 @@
 //! Rules for the messages of one connection, evaluated over the slice of the policy that they need.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, Protocol};
+use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, Protocol, UpgradeProtocol};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
@@ -23,6 +23,8 @@ pub struct Rules {
     slice: Slice,
     enforcement: Enforcement,
     takes_encoded_slash: bool,
+    /// Protocols to which messages may switch, besides WebSocket.
+    upgrades: BTreeSet<UpgradeProtocol>,
     /// Parts of messages that the rules read.
     reads: Reads,
     /// True if an evaluation is too slow for a connection thread.
@@ -93,7 +95,12 @@ impl Rules {
         let has_query = |l7: &L7| {
             l7.rules.iter().chain(l7.deny_rules.iter().map(|deny| &deny.rule)).any(|rule| !rule.query.is_empty())
         };
+        let permitted =
+            |upgrade: &&UpgradeProtocol| judging.iter().all(|(endpoint, _)| endpoint.upgrades().contains(*upgrade));
+        let first = judging.first().map(|(endpoint, _)| endpoint.upgrades());
+        let upgrades = first.into_iter().flatten().filter(permitted).cloned().collect();
         Some(Self {
+            upgrades,
             id: IDS.fetch_add(1, Ordering::Relaxed),
             protocol,
             enforcement: if is_enforced { Enforcement::Enforce } else { Enforcement::Audit },
@@ -118,6 +125,12 @@ impl Rules {
     #[must_use]
     pub fn takes_encoded_slash(&self) -> bool {
         self.takes_encoded_slash
+    }
+
+    /// True if a message may switch to `upgrade`.
+    #[must_use]
+    pub fn permit_upgrade(&self, upgrade: &UpgradeProtocol) -> bool {
+        self.upgrades.contains(upgrade)
     }
 
     /// True if messages that no rule allows are refused.

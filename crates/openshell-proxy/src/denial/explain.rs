@@ -3,6 +3,7 @@
 use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
 use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::is_one_program;
+use openshell_policy::reason::ReasonCode;
 
 use crate::denial::refusal::{
     AddressFault, Facts, JudgedRequest, Matches, Nearest, ProgramFault, Refusal, RequestFault, Subject,
@@ -54,6 +55,9 @@ impl Refusal {
     #[must_use]
     pub fn fix(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
         match self.facts() {
+            _ if self.code() == ReasonCode::UpstreamWantsCertificate => Some(format!(
+                "network_policies: `tls: skip` on the endpoints of {target}, without `protocol`, leaves TLS to the program, which may have a certificate"
+            )),
             Facts::Nearest(_) if self.no_fix(target).is_some() => None,
             Facts::Nearest(nearest) => {
                 // A path with a wildcard would permit other programs too.
@@ -173,6 +177,12 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
         RequestFault::EncodedSlash => {
             format!("{endpoints}: add `allow_encoded_slash: true` to each of {target} that has rules")
         }
+        RequestFault::Upgrade(protocol) => {
+            let protocol = protocol.as_str();
+            format!(
+                "{endpoints}: add `upgrades: [{protocol}]` to each of {target} that has rules; bytes follow that nobody judges"
+            )
+        }
         RequestFault::DenyRule => {
             format!(
                 "{endpoints}: `deny_rules` of {target} match {literal_method} {literal_path}, and win over any rule"
@@ -196,6 +206,7 @@ fn flow_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use openshell_policy::network::endpoint::UpgradeProtocol;
     use openshell_policy::network::host::Host;
     use openshell_policy::reason::ReasonCode;
 
@@ -218,10 +229,10 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_its_code_does_unless_it_was_made_with_a_text_of_its_own() {
-        let [head, model] = [Refusal::request_too_large(), Refusal::inference_request_too_large(7)];
+        let [head, model] = [Refusal::head_too_large(), Refusal::inference_request_too_large(7)];
         assert_eq!([head.code(), model.code()], [ReasonCode::RequestTooLarge; 2]);
         assert_eq!([head.status(), model.status()], [431, 413]);
-        assert_eq!(head.detail(&subject(true)), "the head of the request is too large");
+        assert_eq!(head.detail(&subject(true)), "the head of a request has at most 64 KiB and 256 lines");
         assert_eq!(model.detail(&subject(true)), "a request for a model has at most 7 bytes");
     }
 
@@ -235,11 +246,12 @@ mod tests {
         let cases = [
             (RequestFault::NoRule, asked.clone()),
             (RequestFault::EncodedSlash, asked),
+            (RequestFault::Upgrade(UpgradeProtocol::parse("tcp").unwrap()), None),
             (RequestFault::DenyRule, None),
         ];
         for (fault, allowable) in cases {
-            assert!(of(fault).is_counted(), "{fault:?}");
-            assert_eq!(of(fault).allowable_request(), allowable, "{fault:?}");
+            assert!(of(fault.clone()).is_counted(), "{fault:?}");
+            assert_eq!(of(fault.clone()).allowable_request(), allowable, "{fault:?}");
         }
         assert!(!Refusal::bad_request("no rule would help").is_counted());
         assert_eq!(of(RequestFault::NoRule).detail(&subject(true)), "the reason");

@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
+use std::time::Duration;
 
+use openshell_policy::network::endpoint::UpgradeProtocol;
 use openshell_policy::reason::{Counted, DenialStage, ReasonCode};
 
+use crate::limits::Limits;
 use crate::needles::{CONCEALED, has_secret};
 use crate::peer::Caller;
 use crate::target::Target;
@@ -87,7 +90,7 @@ pub struct JudgedRequest {
 }
 
 /// Fault of a judged request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestFault {
     /// No rule allows it.
     NoRule,
@@ -95,16 +98,19 @@ pub enum RequestFault {
     DenyRule,
     /// Its path holds an encoded slash.
     EncodedSlash,
+    /// It asks to switch to this protocol, which no rule can judge.
+    Upgrade(UpgradeProtocol),
 }
 
 impl RequestFault {
     /// Reason code of the fault.
     #[must_use]
-    pub fn code(self) -> ReasonCode {
+    pub fn code(&self) -> ReasonCode {
         match self {
             Self::NoRule => ReasonCode::RequestNotInRules,
             Self::DenyRule => ReasonCode::RequestInDenyRules,
             Self::EncodedSlash => ReasonCode::BadRequest,
+            Self::Upgrade(_) => ReasonCode::UnsupportedL7Protocol,
         }
     }
 }
@@ -236,6 +242,12 @@ impl Refusal {
         Self::because(ReasonCode::UpstreamTlsInvalid, reason)
     }
 
+    /// The upstream asked for a client certificate, and refused the connection without one.
+    #[must_use]
+    pub const fn upstream_wants_certificate() -> Self {
+        Self::new(ReasonCode::UpstreamWantsCertificate, "the upstream wants a client certificate")
+    }
+
     /// The request names another authority than that of its connection.
     #[must_use]
     pub fn authority_mismatch(named: String) -> Self {
@@ -364,7 +376,7 @@ impl Refusal {
     pub fn inference_request_too_large(most: usize) -> Self {
         let reason = format!("a request for a model has at most {most} bytes");
         let refusal = Self::because(ReasonCode::RequestTooLarge, reason).with(Facts::Model(None));
-        Self { detail: Some("{reason}"), status: Some(413), ..refusal }
+        Self { status: Some(413), ..refusal }
     }
 
     /// The run has used up a `limit` of `route`.
@@ -379,6 +391,14 @@ impl Refusal {
     pub fn inference_unavailable(why: &str) -> Self {
         Self::because(ReasonCode::InferenceUnavailable, format!("inference service unavailable: {why}"))
             .with(Facts::Model(None))
+    }
+
+    /// The backend of a model has not begun to respond within this time.
+    #[must_use]
+    pub fn inference_timeout(limit: Duration) -> Self {
+        let reason = format!("no answer began within {} s (`timeouts.first_byte` of the route)", limit.as_secs());
+        let refusal = Self::because(ReasonCode::InferenceUnavailable, reason).with(Facts::Model(None));
+        Self { detail: Some("inference service unavailable: {reason}"), ..refusal }
     }
 
     /// The response of a model's backend is not one of its interface.
@@ -401,8 +421,12 @@ impl Refusal {
 
     /// The head of the request is too large.
     #[must_use]
-    pub const fn request_too_large() -> Self {
-        Self::new(ReasonCode::RequestTooLarge, "request head too large")
+    pub fn head_too_large() -> Self {
+        let (kib, lines) = (Limits::HEAD_BYTES / 1024, Limits::HEAD_LINES);
+        Self::because(
+            ReasonCode::RequestTooLarge,
+            format!("the head of a request has at most {kib} KiB and {lines} lines"),
+        )
     }
 
     /// The policy could not be evaluated.
@@ -415,6 +439,13 @@ impl Refusal {
     #[must_use]
     pub const fn limit_reached(reason: &'static str) -> Self {
         Self::new(ReasonCode::LimitReached, reason)
+    }
+
+    /// The upstream's answer cannot be read, because of this `defect`.
+    #[must_use]
+    pub fn upstream_malformed(defect: &'static str) -> Self {
+        let refusal = Self::new(ReasonCode::UpstreamUnreachable, defect);
+        Self { detail: Some("the answer of {target} is malformed: {reason}"), ..refusal }
     }
 
     /// The upstream cannot be connected to, or broke off.
@@ -503,7 +534,10 @@ impl Refusal {
     /// Method and path of the request, if another rule could allow it.
     #[must_use]
     pub fn allowable_request(&self) -> Option<(String, String)> {
-        let request = self.judged_request().filter(|request| request.fault != RequestFault::DenyRule)?;
+        let request = self.judged_request().filter(|request| match request.fault {
+            RequestFault::NoRule | RequestFault::EncodedSlash => true,
+            RequestFault::DenyRule | RequestFault::Upgrade(_) => false,
+        })?;
         Some((request.method.clone(), request.path.clone()))
     }
 

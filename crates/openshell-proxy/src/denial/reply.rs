@@ -95,7 +95,10 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
 
 /// The request that rules denied.
 fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
-    refusal.judged_request().filter(|request| request.fault != RequestFault::EncodedSlash)
+    refusal.judged_request().filter(|request| match request.fault {
+        RequestFault::NoRule | RequestFault::DenyRule => true,
+        RequestFault::EncodedSlash | RequestFault::Upgrade(_) => false,
+    })
 }
 
 fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {

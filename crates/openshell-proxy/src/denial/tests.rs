@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use hyper::header::{CONNECTION, CONTENT_TYPE};
 use hyper::{Response, StatusCode};
+use openshell_policy::network::endpoint::UpgradeProtocol;
 use openshell_policy::reason::ReasonCode;
 use serde_json::{Value, json};
 
@@ -93,6 +94,12 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (address(DnsFailed, Other), "403 ssrf_denied dns_failed: GET web.test:443 blocked: DNS resolution failed"),
         (
+            denied(RequestFault::Upgrade(UpgradeProtocol::parse("TCP").unwrap())),
+            "403 unsupported_l7_protocol unsupported_l7_protocol: GET /a refused: no rule; \
+             network_policies.web.endpoints: add `upgrades: [tcp]` to each of web.test:443 that has rules; bytes follow \
+             that nobody judges",
+        ),
+        (
             Refusal::authority_unavailable(),
             "503 authority_unavailable authority_unavailable: GET /a refused: TLS could not be opened, as the trust files \
              could not be written (--tls-dir)",
@@ -101,6 +108,12 @@ fn all() -> Vec<(Refusal, &'static str)> {
         (
             Refusal::upstream_tls_invalid("expired".to_owned()),
             "502 upstream_tls_invalid upstream_tls_invalid: connection to web.test:443 failed: expired",
+        ),
+        (
+            Refusal::upstream_wants_certificate(),
+            "502 upstream_wants_certificate upstream_wants_certificate: web.test:443 wants a client certificate, and the \
+             proxy has none; network_policies: `tls: skip` on the endpoints of web.test:443, without `protocol`, leaves \
+             TLS to the program, which may have a certificate",
         ),
         (
             Refusal::authority_mismatch("other.test".to_owned()),
@@ -201,7 +214,10 @@ fn all() -> Vec<(Refusal, &'static str)> {
         (Refusal::inference_failed("10.0.0.1"), "502 inference_error inference_error: inference service error"),
         (Refusal::bad_request("malformed"), "400 bad_request bad_request: malformed"),
         (Refusal::target("malformed"), "400 bad_request bad_request: malformed"),
-        (Refusal::request_too_large(), "431 request_too_large request_too_large: the head of the request is too large"),
+        (
+            Refusal::head_too_large(),
+            "431 request_too_large request_too_large: the head of a request has at most 64 KiB and 256 lines",
+        ),
         (
             Refusal::engine(text()),
             "500 policy_engine_error policy_engine_error: GET /a refused: the policy could not be evaluated; the log says \

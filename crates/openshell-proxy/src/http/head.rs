@@ -31,19 +31,6 @@ pub fn check_framing(headers: &HeaderMap) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks that every field value is text, as the rules take it for.
-///
-/// # Errors
-/// A value is not UTF-8.
-pub fn check_text(headers: &HeaderMap) -> Result<(), Refusal> {
-    let is_text = |value: &HeaderValue| std::str::from_utf8(value.as_bytes()).is_ok();
-    if headers.values().all(is_text) {
-        Ok(())
-    } else {
-        Err(Refusal::bad_request("a header of the request is not UTF-8"))
-    }
-}
-
 /// Checks that a request inside a connection to `origin` is for `origin` (RFC 9112 §3.2).
 ///
 /// # Errors
@@ -111,25 +98,20 @@ pub fn bytes(uri: &Uri, headers: &HeaderMap) -> usize {
     fields.sum::<usize>() + uri.path_and_query().map_or(0, |target| target.as_str().len())
 }
 
-/// Checks that an HTTP/2 head is no larger than an HTTP/1.1 head may be; the library accepts larger ones (RFC 9113
-/// §6.5.2).
+/// Checks the size of a head; the library reads larger ones.
 ///
 /// # Errors
 /// The head is too large, or has too many lines.
 pub fn check_size(request: &Parts) -> Result<(), Refusal> {
-    let is_large = bytes(&request.uri, &request.headers) > Limits::INSPECTED_HEAD_BYTES;
+    let is_large = bytes(&request.uri, &request.headers) > Limits::HEAD_BYTES;
     let has_many = request.headers.len() > Limits::HEAD_LINES;
-    if request.version == Version::HTTP_2 && (is_large || has_many) {
-        Err(Refusal::request_too_large())
-    } else {
-        Ok(())
-    }
+    if is_large || has_many { Err(Refusal::head_too_large()) } else { Ok(()) }
 }
 
-/// The protocol of an upgrade that a request may ask for (RFC 9110 §7.8): any but h2c and TLS (RFC 2817), in which requests would be
-/// relayed unseen; if requests are judged, only WebSocket, whose handshake is judged as a request.
+/// The protocol to which a request asks to switch (RFC 9110 §7.8), unless it is HTTP or TLS (RFC 2817), in which requests would be relayed
+/// unseen: clients offer those, and go on without.
 #[must_use]
-pub fn requested_upgrade(request: &Parts, is_judged: bool) -> Option<HeaderValue> {
+pub fn requested_upgrade(request: &Parts) -> Option<HeaderValue> {
     let headers = &request.headers;
     if !tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade")) {
         return None;
@@ -150,7 +132,7 @@ pub fn requested_upgrade(request: &Parts, is_judged: bool) -> Option<HeaderValue
         }
         false => {
             let protocol = protocol.to_str().ok()?.to_ascii_lowercase();
-            !is_judged && !protocol.contains("h2c") && !protocol.contains("tls")
+            !["h2c", "tls", "http/"].iter().any(|word| protocol.contains(word))
         }
     };
     is_allowed.then(|| protocol.clone())

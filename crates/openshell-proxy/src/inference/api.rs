@@ -13,6 +13,12 @@ pub struct ApiCall {
 }
 
 impl ApiCall {
+    /// Returns true for a call that only counts tokens, which providers do not charge for.
+    #[must_use]
+    pub fn is_free(self) -> bool {
+        self.kind == "count_tokens"
+    }
+
     /// Method of the request to the backend.
     #[must_use]
     pub fn method(self) -> Method {
@@ -45,6 +51,7 @@ mod tests {
         assert_eq!(kind("POST", "/v1/chat/completions"), Some("chat_completion"));
         assert_eq!(kind("post", "/v1/embeddings"), Some("embeddings"));
         assert_eq!(kind("GET", "/v1/models/gpt-4.1"), Some("models_get"));
+        assert_eq!(kind("POST", "/v1/messages/count_tokens"), Some("count_tokens"));
         for (method, path) in [
             ("GET", "/v1/chat/completions"),
             ("POST", "/v1/models"),

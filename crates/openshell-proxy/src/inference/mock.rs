@@ -3,15 +3,17 @@
 use bytes::Bytes;
 use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use openshell_policy::inference::interface::Interface;
 use serde_json::Value;
 
-/// The response to a request for `interface`, as `model`; if it `streams`, in the events of the interface.
+use crate::inference::api::ApiCall;
+
+/// The response to `call`, as `model`; if it `streams`, in the events of the interface.
 #[must_use]
-pub fn answer(interface: Interface, model: &str, streams: bool) -> Response<Bytes> {
-    let (template, kind) = match interface.mock_events().filter(|_| streams) {
+pub fn answer(call: ApiCall, model: &str, streams: bool) -> Response<Bytes> {
+    let (template, kind) = match call.interface.mock_events().filter(|_| streams) {
+        _ if call.is_free() => (r#"{"input_tokens":1}"#, "application/json"),
         Some(events) => (events, "text/event-stream"),
-        None => (interface.mock_answer(), "application/json"),
+        None => (call.interface.mock_answer(), "application/json"),
     };
     // Escaped as in a JSON string.
     let quoted = Value::from(model).to_string();
@@ -27,16 +29,17 @@ mod tests {
     use openshell_policy::inference::interface::Interface;
     use serde_json::Value;
 
-    use super::answer;
+    use super::{ApiCall, answer};
 
     #[test]
     fn every_answer_is_json_or_events_of_json_and_names_the_model() {
         let model = "a \"model\"";
         for interface in Interface::ALL {
-            let whole: Value = serde_json::from_slice(answer(*interface, model, false).body()).unwrap();
+            let call = ApiCall { interface: *interface, kind: "" };
+            let whole: Value = serde_json::from_slice(answer(call, model, false).body()).unwrap();
             assert!(whole["model"] == model || whole["data"][0]["id"] == model, "{whole}");
             let Some(_) = interface.mock_events() else { continue };
-            let events = answer(*interface, model, true).into_body();
+            let events = answer(call, model, true).into_body();
             let events = std::str::from_utf8(&events).unwrap();
             let data: Vec<&str> = events.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
             let json = data.iter().filter(|data| **data != "[DONE]").map(|data| serde_json::from_str::<Value>(data));

@@ -8,12 +8,12 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::ext::ReasonPhrase;
-use hyper::header::{CONTENT_TYPE, UPGRADE};
+use hyper::header::{CONTENT_TYPE, HeaderValue, UPGRADE};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use openshell_policy::inference::Backend;
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
-
 use tokio::time::timeout;
 use tracing::{Instrument as _, debug_span};
 
@@ -62,6 +62,7 @@ enum RouteError {
 /// Response of a route.
 struct Routed {
     route: Arc<Route>,
+    call: ApiCall,
     /// Estimated tokens of the request, counted when it was sent.
     cost: u64,
     response: RouteResponse,
@@ -135,24 +136,25 @@ impl Models<'_> {
     ) -> Response<ResponseBody> {
         record.intercepted();
         let span = debug_span!("request", request = record.request());
-        let Routed { route, cost, response } = match self.route(session, request, &mut record).instrument(span).await {
-            Ok(routed) => routed,
-            Err(refusal) => return refused(&refusal, record),
-        };
+        let Routed { route, call, cost, response } =
+            match self.route(session, request, &mut record).instrument(span).await {
+                Ok(routed) => routed,
+                Err(refusal) => return refused(&refusal, record),
+            };
         match response {
             RouteResponse::Mock(response) => {
                 let mut meter = Meter::default();
                 meter.read(response.body());
-                route.settle(cost, meter.usage().total());
+                route.settle(cost, if call.is_free() { 0 } else { meter.usage().total() });
                 record.record_usage(meter.usage(), "");
                 record.finish(Outcome::Allowed);
                 response.map(full)
             }
             RouteResponse::Backend(response) => {
-                let (mut head, body) = response.into_parts();
+                let (mut head, body) = in_form(call, response).into_parts();
                 // Clients expect the standard reason phrase.
                 head.extensions.remove::<ReasonPhrase>();
-                let body = Streamed::new(&head, body, Report { record, route, cost });
+                let body = Streamed::new(&head, body, Report { record, route, call, cost });
                 Response::from_parts(head, boxed(body))
             }
         }
@@ -194,7 +196,8 @@ impl Models<'_> {
             match self.send(session, &request, body.clone(), record).await {
                 Ok(response) => {
                     drop(held);
-                    return Ok(Routed { route: Arc::clone(route), cost: request_tokens(body.len()), response });
+                    let cost = cost(call, &body);
+                    return Ok(Routed { route: Arc::clone(route), call, cost, response });
                 }
                 Err(RouteError::Failed(refusal)) => return Err(refusal),
                 Err(RouteError::Unreachable(refusal)) => {
@@ -209,6 +212,7 @@ impl Models<'_> {
     /// Checks the head of a request; returns its call and its target.
     fn call(&self, parts: &Parts, record: &mut Record) -> Result<(ApiCall, RequestTarget), Refusal> {
         head::check_method(&parts.method)?;
+        head::check_size(parts)?;
         head::check_framing(&parts.headers)?;
         let target = RequestTarget::canonical(&parts.method, &parts.uri, false).map_err(Refusal::target)?;
         record.asks_for(target.path());
@@ -271,14 +275,15 @@ impl Models<'_> {
     ) -> Result<RouteResponse, RouteError> {
         let route = request.route;
         // A refund uses the same estimate.
-        let (streams, cost) = (model::asks_for_stream(&body), request_tokens(body.len()));
+        let streams = model::asks_for_stream(&body);
+        let cost = cost(request.call, &body);
         let body = request.rewritten(body).await.map_err(RouteError::Failed)?;
         route
             .spend(cost)
             .map_err(|limit| RouteError::Failed(Refusal::inference_budget_exhausted(&route.name, limit)))?;
         let (Backend::Server { base, .. }, Some(origin)) = (&route.backend, origin(route)) else {
             tracing::warn!("inference route {} leads to no model: mock://", route.name);
-            return Ok(RouteResponse::Mock(mock::answer(request.call.interface, &route.model, streams)));
+            return Ok(RouteResponse::Mock(mock::answer(request.call, &route.model, streams)));
         };
         let failed = |why: String| RouteError::Failed(Refusal::inference_failed(&why));
         let outbound = Outbound::own(request.build(&origin, base, body).map_err(failed)?);
@@ -308,9 +313,10 @@ impl BackendSource<'_> {
                 RouteError::Unreachable(unavailable(&format!("{}: it closed at once", self.backend())))
             }
             ExchangeError::Failed(refusal) => RouteError::Failed(Refusal::inference_failed(refusal.reason())),
-            ExchangeError::TimedOut(limit) => {
-                RouteError::Failed(unavailable(&format!("no answer began within {limit:?}")))
+            ExchangeError::Closed => {
+                RouteError::Failed(Refusal::inference_failed(ExchangeError::Closed.into_refusal().reason()))
             }
+            ExchangeError::TimedOut(limit) => RouteError::Failed(Refusal::inference_timeout(limit)),
         }
     }
 }
@@ -319,6 +325,26 @@ fn refused(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
     let response = reply::refused(refusal, record.subject()).map(full);
     record.finish(Outcome::Refused(refusal));
     response
+}
+
+/// Estimated tokens of a request for `call` with `body`.
+fn cost(call: ApiCall, body: &Bytes) -> u64 {
+    if call.is_free() { 0 } else { request_tokens(body.len()) }
+}
+
+/// Returns the `response` to `call` in the form that its clients read: a server that does not count tokens may answer with a page.
+fn in_form(call: ApiCall, response: Response<ResponseBody>) -> Response<ResponseBody> {
+    let kind = response.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase());
+    let is_json = kind.is_some_and(|kind| kind.starts_with(b"application/json"));
+    if !call.is_free() || response.status() != StatusCode::NOT_FOUND || is_json {
+        return response;
+    }
+    let message = "the server of the model does not count tokens";
+    let content = json!({"type": "error", "error": {"type": "not_found_error", "message": message}});
+    let mut answer = Response::new(full(Bytes::from(content.to_string())));
+    *answer.status_mut() = StatusCode::NOT_FOUND;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
 }
 
 const LATE: &str = "the body of the request did not come in time";

@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::http::body::ResponseBody;
+use crate::inference::api::ApiCall;
 use crate::inference::route::Route;
 use crate::inference::usage::Meter;
 use crate::limits::Limits;
@@ -25,6 +26,8 @@ pub struct Report {
     pub record: Record,
     /// The route.
     pub route: Arc<Route>,
+    /// The call.
+    pub call: ApiCall,
     /// Estimated tokens of the request, counted when it was sent.
     pub cost: u64,
 }
@@ -53,26 +56,33 @@ impl Streamed {
     }
 
     fn finish(&mut self, remark: &str) {
-        if let Some(Report { mut record, route, cost }) = self.report.take() {
+        if let Some(Report { mut record, route, call, cost }) = self.report.take() {
             let usage = self.meter.usage();
             // A response without usage, or cut off before it, is charged by the estimate at least.
             let has_usage = usage.output.is_some() && remark.is_empty();
-            let tokens = if has_usage { usage.total() } else { usage.total().max(cost + self.meter.estimate()) };
+            let tokens = if call.is_free() {
+                0
+            } else if has_usage {
+                usage.total()
+            } else {
+                usage.total().max(cost + self.meter.estimate())
+            };
             route.settle(cost, tokens);
             record.record_usage(usage, remark);
             record.finish(Outcome::Allowed);
         }
     }
 
-    /// Cuts the response off, for the reason `why`. Events get an error event first.
-    fn cut_off(&mut self, why: &str) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    /// Cuts the response off, for the reason `why`. Events get an error event first, in which the client is `told` more.
+    fn cut_off(&mut self, why: &str, told: &str) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         self.finish(why);
         if !self.is_events {
             return Poll::Ready(Some(Err(io::Error::other("the answer was cut off"))));
         }
         self.is_cut = true;
         self.idle.as_mut().reset(Instant::now() + Limits::TRUNCATION_GRACE);
-        let error = json!({"error": {"type": "proxy_stream_error", "message": "the answer of the model was cut off"}});
+        let message = format!("the answer of the model was cut off{told}");
+        let error = json!({"error": {"type": "proxy_stream_error", "message": message}});
         Poll::Ready(Some(Ok(Frame::data(format!("\n\nevent: error\ndata: {error}\n\n").into()))))
     }
 }
@@ -98,13 +108,17 @@ impl Body for Streamed {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => this.cut_off(&format!("the answer was cut off: {error}")),
+            Poll::Ready(Some(Err(error))) => this.cut_off(&format!("the answer was cut off: {error}"), ""),
             Poll::Ready(None) => {
                 this.finish("");
                 Poll::Ready(None)
             }
             Poll::Pending => match this.idle.as_mut().poll(cx) {
-                Poll::Ready(()) => this.cut_off("the backend sent nothing for too long"),
+                Poll::Ready(()) => {
+                    let seconds = this.report.as_ref().map_or(0, |report| report.route.timeouts.idle.as_secs());
+                    let told = format!(": nothing came for {seconds} s (`timeouts.idle` of its route)");
+                    this.cut_off(&format!("the backend sent nothing for {seconds} s"), &told)
+                }
                 Poll::Pending => Poll::Pending,
             },
         }

@@ -69,13 +69,13 @@ impl HttpIngress<'_> {
         request: Request<Incoming>,
         origin: Origin,
         record: &mut Record,
-    ) -> Result<Response<ResponseBody>, Refusal> {
+    ) -> Result<Response<ResponseBody>, ExchangeError> {
         let (services, session) = (&*self.ingress.proxy.services, self.session);
         let mut kept = session.upstream.lock().await;
         let request = Outbound::of_client(request, &session.tasks);
         let mut source = ForwardSource { ingress: self, origin, kept: &mut kept, is_reused: false, connection: None };
         let exchange = Exchange { services, upgrades: Some(&session.upgrades), held: None };
-        exchange.run(&mut source, request, record).await.map_err(ExchangeError::into_refusal)
+        exchange.run(&mut source, request, record).await
     }
 }
 

@@ -30,6 +30,7 @@ use crate::io::metered::{Meter, Metered};
 use crate::limits::Limits;
 use crate::proxy::Proxy;
 use crate::record::{Outcome, Record};
+use crate::relay::exchange::ExchangeError;
 use crate::relay::http1::{Session, connection};
 use crate::socket::ClientStream;
 use crate::target::{Origin, Scheme, Target};
@@ -39,19 +40,20 @@ use door::{Connected, Ingress, Opened};
 /// it speaks SOCKS5.
 pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> Option<Connected> {
     let services = &*proxy.services;
-    let mut first = [0];
+    let mut first = [0; CONNECT.len()];
     // Without a word there is no decision.
     timeout(Limits::HEAD_DEADLINE, client.peek(&mut first)).await.ok()?.ok()?;
-    if first == [socks::VERSION] {
+    if first.starts_with(&[socks::VERSION]) {
         return Box::pin(socks::serve(proxy, client, identity)).await;
     }
+    let largest = if first == *CONNECT { Limits::CONNECT_HEAD_BYTES } else { Limits::READ_HEAD_BYTES };
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
     let (opener, mut opened) = mpsc::channel(1);
     let meter = Arc::default();
     let ingress = Ingress::new(proxy, identity, &client, Door::Connect);
     let requests = HttpIngress { ingress, session: &session, opener, meter: &meter };
     let answer = |request| requests.answer(request);
-    if let Err(refusal) = driver.serve(services, Metered::new(client, &meter), &protocol(), answer).await {
+    if let Err(refusal) = driver.serve(services, Metered::new(client, &meter), &protocol(largest), answer).await {
         Record::new(&services.audit, "request".to_owned(), None).finish(Outcome::Refused(&refusal));
         return None;
     }
@@ -78,17 +80,21 @@ pub async fn refuse_excess(proxy: Arc<Proxy>, client: ClientStream) {
         Some(refuse(&Refusal::limit_reached("too many connections at once"), record))
     };
     let (_session, driver) = connection(None);
-    let _ = driver.serve(services, client, &protocol(), answer).await;
+    let _ = driver.serve(services, client, &protocol(Limits::CONNECT_HEAD_BYTES), answer).await;
 }
 
-/// HTTP/1.1 settings of the proxy's own listener: heads are bounded in size and time; a half-closed client gets its
-/// response.
-fn protocol() -> http1::Builder {
+/// The beginning of a tunnel's head.
+const CONNECT: &[u8; 8] = b"CONNECT ";
+
+/// HTTP/1.1 settings of the proxy's own listener: heads have `largest` bytes at most and are bounded in time; a half-closed client gets
+/// its response.
+fn protocol(largest: usize) -> http1::Builder {
     let mut protocol = http1::Builder::new();
     protocol
         .timer(TokioTimer::new())
         .header_read_timeout(Limits::HEAD_DEADLINE)
-        .max_buf_size(Limits::HEAD_BYTES)
+        .max_buf_size(largest)
+        .max_headers(Limits::READ_HEAD_LINES)
         .half_close(true)
         .auto_date_header(false)
         .preserve_header_case(true)
@@ -127,7 +133,14 @@ impl<'p> HttpIngress<'p> {
                 }
                 Ok(origin) => {
                     let span = debug_span!("request", request = record.request());
-                    Box::pin(self.forward(request, origin, &mut record)).instrument(span).await
+                    match Box::pin(self.forward(request, origin, &mut record)).instrument(span).await {
+                        Ok(response) => Ok(response),
+                        Err(error) => {
+                            let is_silent = matches!(error, ExchangeError::Closed);
+                            let response = refuse(&error.into_refusal(), record);
+                            return Some(response).filter(|_| !is_silent);
+                        }
+                    }
                 }
                 Err(refusal) => Err(refusal),
             };
@@ -235,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn a_head_that_is_no_head_is_one_decision() {
         check("SSH-2.0-client\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", &["bad_request"]).await;
-        let large = format!("GET http://8.8.8.8/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(Limits::HEAD_BYTES));
+        let large = format!("GET http://8.8.8.8/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * Limits::READ_HEAD_BYTES));
         check(&large, "HTTP/1.1 431 Request Header Fields Too Large\r\n", &["request_too_large"]).await;
     }
 

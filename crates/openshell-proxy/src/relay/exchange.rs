@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_EXTENSIONS, UPGRADE};
 use hyper::http::request::Parts;
@@ -109,6 +110,9 @@ pub enum ExchangeError {
     TimedOut(Duration),
     /// The upstream has not processed the request, which its client may send again.
     NotSent,
+    /// The upstream closed a kept connection before a byte of its answer. Its client would see the same without a proxy, and knows if it
+    /// may send the request again.
+    Closed,
 }
 
 impl ExchangeError {
@@ -116,7 +120,7 @@ impl ExchangeError {
     #[must_use]
     pub fn was_sent(&self) -> bool {
         match self {
-            Self::Failed(_) | Self::TimedOut(_) => true,
+            Self::Failed(_) | Self::TimedOut(_) | Self::Closed => true,
             Self::Refused(_) | Self::Unreachable(_) | Self::Lost | Self::NotSent => false,
         }
     }
@@ -128,6 +132,7 @@ impl ExchangeError {
             Self::Refused(refusal) | Self::Unreachable(refusal) | Self::Failed(refusal) => refusal,
             Self::TimedOut(_) => Refusal::upstream_timeout(),
             Self::Lost | Self::NotSent => Refusal::upstream_unreachable("it closed at once".to_owned()),
+            Self::Closed => Refusal::upstream_unreachable("it closed a kept connection and did not answer".to_owned()),
         }
     }
 }
@@ -255,6 +260,7 @@ impl Exchange<'_> {
                 // Compressed messages of a WebSocket cannot be searched.
                 request.headers_mut().remove(SEC_WEBSOCKET_EXTENSIONS);
             }
+            let may_repeat = is_safe(request.method()) && request.body().is_end_stream();
             let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
             record.carries(request.used().iter().map(|credential| credential.name().to_owned()));
             let may_leak = source.connection().is_some_and(|connection| connection.permit().allows_leaks());
@@ -285,6 +291,10 @@ impl Exchange<'_> {
                     Remedy::None => return Err(ExchangeError::Lost),
                 },
                 Err(SendError::Refused) => return Err(ExchangeError::NotSent),
+                Err(SendError::Closed) if may_repeat && source.remedy() == Remedy::Redial => {
+                    Unsent::Replay(body::whole(Bytes::new()))
+                }
+                Err(SendError::Closed) => return Err(ExchangeError::Closed),
                 Err(SendError::Failed(refusal)) => {
                     let found = report.as_ref().and_then(FoundReport::take);
                     return Err(found.map_or(ExchangeError::Failed(refusal), ExchangeError::Refused));
@@ -343,6 +353,11 @@ impl Exchange<'_> {
         }
         response
     }
+}
+
+/// Returns true for a method that changes nothing, so that its request may be sent twice (RFC 9110 §9.2.1).
+fn is_safe(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
 }
 
 /// Returns true for a request with a body that is not of a method made to have one (RFC 9110 §9.3, RFC 5789), in upper case: servers may

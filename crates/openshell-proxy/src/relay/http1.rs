@@ -119,9 +119,9 @@ pub fn protocol() -> http1::Builder {
     protocol
         .timer(TokioTimer::new())
         .header_read_timeout(Limits::IDLE)
-        .max_header_size(Limits::INSPECTED_HEAD_BYTES)
+        .max_header_size(Limits::READ_HEAD_BYTES)
         .max_buf_size(Limits::BUFFER_BYTES)
-        .max_headers(Limits::HEAD_LINES)
+        .max_headers(Limits::READ_HEAD_LINES)
         .half_close(true)
         .auto_date_header(false)
         .preserve_header_case(true)
@@ -329,7 +329,7 @@ where
 /// The refusal for an error of the HTTP library, if it is a decision; a client that went away made no request.
 fn violation(error: &hyper::Error) -> Option<Refusal> {
     if error.is_parse_too_large() {
-        Some(Refusal::request_too_large())
+        Some(Refusal::head_too_large())
     } else if error.is_parse() {
         Some(Refusal::bad_request("the request is not HTTP/1.1"))
     } else if error.is_timeout() {
@@ -396,7 +396,7 @@ mod tests {
     /// Serves a client that writes `said` and stays, and is not to be answered.
     async fn served(said: &[u8]) -> Result<(), Refusal> {
         let (services, _) = testing::services(PLAIN);
-        let ((mut client, near), (_session, driver)) = (duplex(64 * 1024), connection(None));
+        let ((mut client, near), (_session, driver)) = (duplex(2 * Limits::READ_HEAD_BYTES), connection(None));
         client.write_all(said).await.unwrap();
         let answer = |_| async { unreachable!("a head that is refused is answered") };
         driver.serve(&services, near, &protocol(), answer).await
@@ -416,8 +416,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_head_beyond_its_bounds_is_refused_as_too_large() {
-        let long = format!("GET /a HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(Limits::INSPECTED_HEAD_BYTES));
-        let many = format!("GET /a HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(Limits::HEAD_LINES + 1));
+        let long = format!("GET /a HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(Limits::READ_HEAD_BYTES));
+        let many = format!("GET /a HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(Limits::READ_HEAD_LINES + 1));
         for said in [long, many] {
             assert_eq!(served(said.as_bytes()).await.unwrap_err().code(), ReasonCode::RequestTooLarge);
         }

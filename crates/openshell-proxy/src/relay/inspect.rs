@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
-use openshell_policy::network::endpoint::Protocol;
+use openshell_policy::network::endpoint::{Protocol, UpgradeProtocol};
 
 use crate::authorize::authorizer::Authorizer;
 use crate::decide::action::{Action, Message};
 use crate::decide::http_request::HttpRequest;
 use crate::decide::permit::{Inspection, Permit};
-use crate::denial::refusal::Refusal;
+use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
 use crate::http::head;
 use crate::http::target::RequestTarget;
 use crate::peer::Caller;
@@ -52,25 +52,32 @@ impl Inspector {
             },
         }
     }
+}
 
-    /// The message in the head of `request`.
-    ///
-    /// # Errors
-    /// A part of the head can be read in more than one way.
-    fn message(self, request: &Parts) -> Result<Message, Refusal> {
-        match self {
-            Self::Unjudged => {}
-            Self::Rest => head::check_text(&request.headers)?,
-        }
-        Ok(Message::of(request))
+/// The protocol to which `request` asks to switch, and may under `permit`: without rules any, with rules those that they permit.
+///
+/// # Errors
+/// The rules do not permit it.
+fn upgrade(permit: &Permit, request: &Parts, action: &Action) -> Result<Option<HeaderValue>, Refusal> {
+    let (Some(requested), Some(rules)) = (head::requested_upgrade(request), permit.rules()) else {
+        return Ok(head::requested_upgrade(request));
+    };
+    if head::is_websocket(&requested) {
+        return Ok(Some(requested));
     }
-
-    /// The protocol of an upgrade that `request` may ask for.
-    fn upgrade(self, request: &Parts) -> Option<HeaderValue> {
-        match self {
-            Self::Unjudged => head::requested_upgrade(request, false),
-            Self::Rest => head::requested_upgrade(request, true),
+    let Ok(text) = requested.to_str() else { return Ok(None) };
+    let protocols: Result<Vec<_>, _> = text.split(',').map(|word| UpgradeProtocol::parse(word.trim())).collect();
+    // What is no protocol nobody switches to.
+    let Ok(protocols) = protocols else { return Ok(None) };
+    match protocols.into_iter().find(|protocol| !rules.permit_upgrade(protocol)) {
+        Some(protocol) if rules.are_enforced() && !permit.is_observed() => {
+            let reason = format!("it asks to switch to {}, which no rule can judge", protocol.as_str());
+            let ((method, path), policy) = (action.rule(), permit.policy().map(str::to_owned));
+            let request = JudgedRequest { policy, method, path, fault: RequestFault::Upgrade(protocol) };
+            Err(Refusal::request(reason, request))
         }
+        Some(_) if !permit.is_observed() => Ok(None),
+        _ => Ok(Some(requested)),
     }
 }
 
@@ -88,8 +95,8 @@ pub async fn authorize_request(
     head::check_method(&request.method)?;
     head::check_size(request)?;
     head::check_framing(&request.headers)?;
-    let inspector = Inspector::of(permit)?;
-    let action = permit.action(&inspector.message(request)?)?;
+    Inspector::of(permit)?;
+    let action = permit.action(&Message::of(request))?;
     let Action::Http(http) = &action;
     record.asks_for(http.target.path());
     let began = Instant::now();
@@ -97,15 +104,15 @@ pub async fn authorize_request(
     record.decided_since(began);
     let message_permit = message_permit?;
     record.request_permitted_by(message_permit.policy(), message_permit.judged());
+    let upgrade = upgrade(permit, request, &action)?;
     let Action::Http(HttpRequest { target, .. }) = action;
-    Ok(AuthorizedRequest { target, upgrade: inspector.upgrade(request) })
+    Ok(AuthorizedRequest { target, upgrade })
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use hyper::header::HeaderValue;
     use hyper::{Request, Version};
     use openshell_policy::reason::ReasonCode;
 
@@ -142,7 +149,6 @@ mod tests {
         let well_formed = || Request::get("/a");
         let judged = asked(&services, well_formed().body(()).unwrap()).await.unwrap_err();
         assert_eq!(judged.code(), ReasonCode::PolicyEngineError, "the rules are asked about a head without a fault");
-        let no_text = HeaderValue::from_bytes(b"\xff").unwrap();
         let many = (0..=Limits::HEAD_LINES).fold(well_formed(), |head, n| head.header(format!("x-{n}"), "y"));
         for (fault, request) in [
             ("a method that is too long", well_formed().method("M".repeat(65).as_str())),
@@ -152,15 +158,14 @@ mod tests {
                 "two codings",
                 well_formed().header("transfer-encoding", "chunked").header("transfer-encoding", "chunked"),
             ),
-            ("a value that is no text", well_formed().header("x", no_text)),
             ("a path without a form", Request::get("/a%zz")),
         ] {
             let refusal = asked(&services, request.body(()).unwrap()).await.unwrap_err();
             assert_eq!(refusal.code(), ReasonCode::BadRequest, "{fault}: {}", refusal.reason());
         }
-        let large = well_formed().header("x", "y".repeat(Limits::INSPECTED_HEAD_BYTES));
-        for request in [many, large] {
-            let refusal = asked(&services, request.version(Version::HTTP_2).body(()).unwrap()).await.unwrap_err();
+        let large = well_formed().header("x", "y".repeat(Limits::HEAD_BYTES));
+        for (request, version) in [(many, Version::HTTP_11), (large, Version::HTTP_2)] {
+            let refusal = asked(&services, request.version(version).body(()).unwrap()).await.unwrap_err();
             assert_eq!(refusal.code(), ReasonCode::RequestTooLarge);
         }
     }
@@ -182,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_websockets_are_asked_for_where_requests_are_judged() {
+    async fn where_requests_are_judged_only_websockets_and_what_the_policy_lists_are_asked_for() {
         let upgrade = |protocol: &str| {
             let head = Request::get("/a").header("connection", "upgrade").header("upgrade", protocol);
             head.header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
@@ -190,17 +195,31 @@ mod tests {
                 .body(())
                 .unwrap()
         };
-        for (endpoints, protocol, may) in [
-            (FULL, "websocket", true),
-            (PLAIN, "websocket", true),
-            (FULL, "echo", false),
-            (PLAIN, "echo", true),
-            (PLAIN, "h2c", false),
-            (PLAIN, "TLS/1.0", false),
+        let listed = FULL.replace("access: full", "access: full, upgrades: [tcp, SPDY/3.1]");
+        let audited = FULL.replace("enforce,", "audit,");
+        let (passes, left_out, refused) = (Ok(true), Ok(false), Err(ReasonCode::UnsupportedL7Protocol));
+        for (endpoints, protocol, expected) in [
+            (FULL, "websocket", passes),
+            (PLAIN, "websocket", passes),
+            (FULL, "echo", refused),
+            (PLAIN, "echo", passes),
+            (&listed, "echo", refused),
+            (&listed, "TCP", passes),
+            (&listed, "spdy/3.1", passes),
+            (&listed, "spdy/3", refused),
+            (&listed, "tcp, echo", refused),
+            (&listed, "tcp, spdy/3.1", passes),
+            (&audited, "echo", left_out),
+            (&listed, "no protocol", left_out),
+            (PLAIN, "h2c", left_out),
+            (FULL, "h2c", left_out),
+            (FULL, "HTTP/2.0", left_out),
+            (PLAIN, "TLS/1.0", left_out),
         ] {
             let (services, _) = testing::services(endpoints);
-            let authorized = asked(&services, upgrade(protocol)).await.unwrap();
-            assert_eq!(authorized.upgrade.is_some(), may, "{protocol}: {endpoints}");
+            let authorized = asked(&services, upgrade(protocol)).await;
+            let asks = authorized.map(|authorized| authorized.upgrade.is_some()).map_err(|refusal| refusal.code());
+            assert_eq!(asks, expected, "{protocol}: {endpoints}");
         }
     }
 

@@ -84,10 +84,11 @@ impl HttpTunnel {
                 Some(response)
             }
             Err(error) => {
+                let is_silent = matches!(error, ExchangeError::Closed);
                 let refusal = error.into_refusal();
                 let response = reply::refused(&refusal, record.subject()).map(full);
                 record.finish(Outcome::Refused(&refusal));
-                Some(response)
+                Some(response).filter(|_| !is_silent)
             }
         }
     }

@@ -1,12 +1,15 @@
 //! TLS towards the upstream, verified as if the client had no proxy.
 
+use std::error::Error;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use openshell_policy::network::host::Host;
-use rustls::client::Resumption;
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::sign::CertifiedKey;
+use rustls::{CertificateError, ClientConfig, RootCertStore, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -57,7 +60,8 @@ impl UpstreamRoots {
             // System bundles hold certificates that no verifier can parse.
             roots.add_parsable_certificates(all);
             let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
-            let mut config = config.with_root_certificates(roots).with_no_client_auth();
+            let config = config.with_root_certificates(roots);
+            let mut config = config.with_client_cert_resolver(Arc::new(NoCertificate));
             config.alpn_protocols = vec![HTTP1.to_vec()];
             config.resumption = Resumption::in_memory_sessions(Limits::CERTIFICATES);
             let mut http2 = config.clone();
@@ -81,16 +85,67 @@ impl UpstreamRoots {
             Host::Address(address) => ServerName::from(*address),
             Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|error| invalid(error.to_string()))?,
         };
-        match timeout(Limits::CONNECT_DEADLINE, TlsConnector::from(config).connect(name, ReadAhead::new(stream))).await
-        {
+        let (connector, was_asked) = (TlsConnector::from(config), Arc::new(AtomicBool::new(false)));
+        let handshake = WAS_ASKED.scope(Arc::clone(&was_asked), connector.connect(name, ReadAhead::new(stream)));
+        match timeout(Limits::CONNECT_DEADLINE, handshake).await {
             Ok(Ok(mut stream)) => {
                 stream.get_mut().1.set_buffer_limit(Some(Limits::BUFFER_BYTES));
                 Ok(stream)
+            }
+            Ok(Err(error)) if was_asked.load(Ordering::Relaxed) && is_alert(&error) => {
+                Err(Refusal::upstream_wants_certificate())
             }
             Ok(Err(error)) => Err(invalid(describe(&error))),
             Err(_) => Err(Refusal::upstream_timeout()),
         }
     }
+}
+
+tokio::task_local! {
+    /// True if the upstream of the handshake has asked for a certificate.
+    static WAS_ASKED: Arc<AtomicBool>;
+}
+
+/// Notes that an upstream asks for a certificate, and presents none. All connections share it, as sessions are resumed only with the
+/// resolver that they were made with.
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesClientCert for NoCertificate {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        // Outside a handshake nobody asks.
+        let _ = WAS_ASKED.try_with(|was_asked| was_asked.store(true, Ordering::Relaxed));
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
+}
+
+/// Returns true if the upstream has ended a handshake by an alert.
+fn is_alert(error: &io::Error) -> bool {
+    matches!(tls_error(error), Some(rustls::Error::AlertReceived(_)))
+}
+
+/// Returns true if `error`, or a cause of it, is an upstream's answer to the missing client certificate. In TLS 1.3 it comes after the
+/// handshake (RFC 8446 §4.4.2.4).
+#[must_use]
+pub fn wants_certificate(error: &(dyn Error + 'static)) -> bool {
+    use rustls::AlertDescription::{BadCertificate, CertificateRequired};
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let alert = error.downcast_ref::<io::Error>().and_then(tls_error);
+        if let Some(rustls::Error::AlertReceived(CertificateRequired | BadCertificate)) = alert {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>())
 }
 
 /// The protocol negotiated by ALPN, if the upstream chose one.
@@ -102,8 +157,7 @@ pub fn protocol(upstream: &UpstreamTls) -> Option<&[u8]> {
 /// Describes a failed handshake.
 fn describe(error: &io::Error) -> String {
     use CertificateError as E;
-    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    let what = match cause {
+    let what = match tls_error(error) {
         Some(rustls::Error::InvalidCertificate(certificate)) => match certificate {
             E::Expired | E::ExpiredContext { .. } => "the certificate has expired",
             E::NotValidYet | E::NotValidYetContext { .. } => "the certificate is not valid yet",

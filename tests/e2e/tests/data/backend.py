@@ -30,6 +30,7 @@ def answer_of(path, body):
         return {'id': 'c', 'object': 'chat.completion', 'created': 1, 'model': model,
             'choices': [{'index': 0, 'message': chat(body, use_tool), 'finish_reason': reason}],
             'usage': {'prompt_tokens': 11, 'completion_tokens': 22, 'total_tokens': 33}}
+    if path == '/v1/messages/count_tokens': return {'input_tokens': 11}
     if path == '/v1/messages':
         content = [{'type': 'text', 'text': 'Hello there.'}]
         if use_tool: content = [{'type': 'tool_use', 'id': 'toolu_1', 'name': body['tools'][0]['name'], 'input': {'city': 'Oslo'}}]
@@ -151,6 +152,7 @@ async def answer(reader, writer, how, path, body, headers):
     elif how == 'redirect': plain('', '302 Found', 'Location: http://10.99.0.1:1/\r\n')
     elif how in ('401', '429', '500'): plain('{"error": {"message": "no"}}', how + ' No', 'Retry-After: 7\r\n')
     elif how == 'echo': plain(json.dumps({'error': {'message': 'Incorrect API key provided: ' + headers['authorization']}}), '401 Bad ' + headers['authorization'], 'X-Request-Id: ' + headers['authorization'] + '\r\n')
+    elif how == 'page': writer.write(b'HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n<p/>')
     elif how == 'bad':
         writer.write(head + b'zz\r\nnot a chunk\r\n')
         return False

@@ -91,7 +91,7 @@ fn protocol(tasks: &ConnectionTasks, streams: u32, windows: &Windows) -> http2::
         .initial_connection_window_size(windows.client())
         .max_send_buf_size(windows.send())
         // Heads somewhat above the limit are read, so that their refusal can be sent.
-        .max_header_list_size(u32::try_from(4 * Limits::INSPECTED_HEAD_BYTES).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(Limits::READ_HEAD_BYTES).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(Limits::STREAM_RESETS)
         .max_local_error_reset_streams(Limits::STREAM_ERRORS)
         .auto_date_header(false);

@@ -32,7 +32,7 @@ impl ClientSearch {
     /// Refuses a request as well, and a ClientHello, by `refusal`.
     #[must_use]
     pub fn without_requests(self, refusal: Refusal) -> Self {
-        let request = RequestSearch { left: Limits::INSPECTED_HEAD_BYTES, tail: Vec::new() };
+        let request = RequestSearch { left: Limits::DETECTED_BYTES, tail: Vec::new() };
         Self { hidden: Some(Hidden { refusal, request, hello: HelloSearch::default() }), ..self }
     }
 

@@ -30,6 +30,11 @@ impl Unanswered {
         self.is_expected.store(false, Ordering::Relaxed);
     }
 
+    /// Returns true if nothing has come since the last request.
+    pub(super) fn is_silent(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) == 0
+    }
+
     /// Counts `bytes` that were read; false if they are too many.
     fn allows(&self, bytes: usize) -> bool {
         !self.is_expected.load(Ordering::Relaxed)

@@ -3,6 +3,7 @@
 mod guard;
 
 use std::error::Error as _;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::memory::Windows;
 use crate::relay::body::{RequestBody, Unsendable};
 use crate::resolve::guard::Destination;
 use crate::target::{Origin, Scheme};
-use crate::tls::originate::UpstreamRoots;
+use crate::tls::originate::{UpstreamRoots, wants_certificate};
 use guard::{Unanswered, UpstreamGuard};
 
 /// Connection to an upstream, kept for the next request to the same origin.
@@ -33,6 +34,8 @@ pub struct Upstream {
     established: Option<Established>,
     /// True if the connection ends with the last response.
     is_ending: bool,
+    /// True if the connection has had a response.
+    has_answered: bool,
     /// Tasks that drive the connection.
     tasks: ConnectionTasks,
 }
@@ -73,6 +76,9 @@ pub enum SendError {
     NotSent(RequestBody),
     /// The upstream has not processed the request, which its client may send again (RFC 9113 §8.7).
     Refused,
+    /// The upstream closed a connection that it had kept, before a byte of its answer: probably at the moment in which the request was
+    /// sent (RFC 9110 §9.2.2).
+    Closed,
     /// The upstream failed.
     Failed(Refusal),
 }
@@ -81,7 +87,7 @@ impl Upstream {
     /// Creates an upstream without a connection; `tasks` drive a later one.
     #[must_use]
     pub fn new(tasks: ConnectionTasks) -> Self {
-        Self { established: None, is_ending: false, tasks }
+        Self { established: None, is_ending: false, has_answered: false, tasks }
     }
 
     /// Address of the connection, if it leads to `origin` at an address that `destination` permits, and is open.
@@ -126,7 +132,7 @@ impl Upstream {
         let (origin, address) = (established.origin.clone(), established.address);
         let (sender, driver) = (Sender::Http2(sender.clone()), Arc::clone(&established.driver));
         let established = Some(Established { origin, address, sender, driver });
-        Some(Self { established, is_ending: false, tasks: self.tasks.clone() })
+        Some(Self { established, is_ending: false, has_answered: false, tasks: self.tasks.clone() })
     }
 
     /// Makes `stream`, to `address`, the HTTP/1.1 connection to `origin`, in place of the one before.
@@ -138,14 +144,20 @@ impl Upstream {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut protocol = http1::Builder::new();
-        protocol.preserve_header_case(true).title_case_headers(true).max_headers(Limits::ANSWER_LINES);
+        protocol
+            .preserve_header_case(true)
+            .title_case_headers(true)
+            .max_headers(Limits::ANSWER_LINES)
+            // What other clients forgive; the client gets it in the usual form.
+            .allow_spaces_after_header_name_in_responses(true)
+            .allow_obsolete_multiline_headers_in_responses(true);
         let unanswered = Arc::new(Unanswered::default());
         let stream = UpstreamGuard::new(stream, Arc::clone(&unanswered));
         let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
         // The request on it has got its error.
         let driver = Arc::new(self.tasks.add(async move { drop(connection.with_upgrades().await) }));
         self.established = Some(Established { origin, address, sender: Sender::Http1(sender, unanswered), driver });
-        self.is_ending = false;
+        (self.is_ending, self.has_answered) = (false, false);
         Ok(())
     }
 
@@ -198,7 +210,7 @@ impl Upstream {
             let _ = end.send(());
         }));
         self.established = Some(Established { origin, address, sender: Sender::Http2(sender), driver });
-        self.is_ending = false;
+        (self.is_ending, self.has_answered) = (false, false);
         Ok(ended)
     }
 
@@ -238,10 +250,14 @@ impl Upstream {
                 unanswered.start();
                 let sent = sender.try_send_request(request).await;
                 unanswered.end();
-                sent.map_err(send_error)?
+                let was_closed = self.has_answered && unanswered.is_silent();
+                let sent = sent.map_err(|error| send_error(error, was_closed))?;
+                self.has_answered = true;
+                sent
             }
             Sender::Http2(sender) => {
-                let mut response = sender.try_send_request(request).await.map_err(send_error)?;
+                let response = sender.try_send_request(request).await;
+                let mut response = response.map_err(|error| send_error(error, false))?;
                 head::remove_hop_by_hop(response.headers_mut());
                 return Ok(response);
             }
@@ -251,8 +267,7 @@ impl Upstream {
         self.is_ending = head::closes(response.version(), response.headers()) || !is_delimited;
         let headers = response.headers_mut();
         if headers.get_all(TRANSFER_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
-            let what = "the answer has a transfer coding besides chunked".to_owned();
-            return Err(SendError::Failed(Refusal::upstream_unreachable(what)));
+            return Err(SendError::Failed(Refusal::upstream_malformed("it has a transfer coding besides chunked")));
         }
         // A transfer coding overrides the length (RFC 9112 §6.3).
         if headers.contains_key(TRANSFER_ENCODING) {
@@ -280,7 +295,8 @@ fn failed(error: hyper::Error) -> Refusal {
     Refusal::upstream_unreachable(error.to_string())
 }
 
-fn send_error(mut error: TrySendError<Request<RequestBody>>) -> SendError {
+/// The error of a request; on a connection that `was_closed` if it ended, there was nothing else.
+fn send_error(mut error: TrySendError<Request<RequestBody>>, was_closed: bool) -> SendError {
     match error.take_message() {
         Some(request) => SendError::NotSent(request.into_body()),
         None => match error.into_error() {
@@ -289,6 +305,9 @@ fn send_error(mut error: TrySendError<Request<RequestBody>>) -> SendError {
                 SendError::Failed(Refusal::bad_request("the body of the request is malformed, or ended before its end"))
             }
             error if is_refused_stream(&error) => SendError::Refused,
+            error if wants_certificate(&error) => SendError::Failed(Refusal::upstream_wants_certificate()),
+            error if was_closed && (error.is_incomplete_message() || is_reset(&error)) => SendError::Closed,
+            error if error.is_parse() => SendError::Failed(Refusal::upstream_malformed(defect(&error))),
             // The library dropped the request, for example one that waited for a stream when GOAWAY arrived. Its head
             // may have been sent.
             error if error.is_user() => {
@@ -296,6 +315,25 @@ fn send_error(mut error: TrySendError<Request<RequestBody>>) -> SendError {
             }
             error => SendError::Failed(failed(error)),
         },
+    }
+}
+
+/// Returns true for a connection that the upstream has reset.
+fn is_reset(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::ConnectionReset)
+}
+
+/// The defect of an answer that the library cannot read.
+fn defect(error: &hyper::Error) -> &'static str {
+    if error.is_parse_too_large() {
+        "its head is too large"
+    } else if error.is_parse_status() {
+        "its status is no number of three digits"
+    } else if error.is_parse_version_h2() || error.to_string().contains("version") {
+        "it does not begin with HTTP/1.1 or HTTP/1.0"
+    } else {
+        "a line of its head is no header"
     }
 }
 

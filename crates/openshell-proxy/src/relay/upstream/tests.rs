@@ -146,6 +146,55 @@ async fn a_connection_ends_with_an_answer_that_says_so_or_has_no_length() {
 }
 
 #[tokio::test]
+async fn an_upstream_that_closes_instead_of_answering_has_failed_unless_it_kept_its_connection() {
+    for (is_kept, said) in [(false, ""), (true, ""), (true, "HTTP/1.1 2")] {
+        let tasks = ConnectionTasks::default();
+        let (mut upstream, mut far) = established(&tasks).await;
+        let answers = async move {
+            if is_kept {
+                answering(&mut far, b"HTTP/1.1 204 No Content\r\n\r\n").await;
+            }
+            answering(&mut far, said.as_bytes()).await;
+        };
+        let requests = async {
+            if is_kept {
+                sent(&mut upstream, None).await.unwrap();
+            }
+            sent(&mut upstream, None).await
+        };
+        let response = tokio::select! {
+            (response, ()) = async { tokio::join!(requests, answers) } => response,
+            () = tasks.run() => unreachable!("tasks are driven for ever"),
+        };
+        match is_kept && said.is_empty() {
+            true => assert!(matches!(response, Err(SendError::Closed)), "{response:?}"),
+            false => assert_eq!(failed(response), ReasonCode::UpstreamUnreachable),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_other_clients_forgive_in_a_head_is_an_answer_and_what_is_none_is_named() {
+    let many = format!("HTTP/1.1 204 No Content\r\n{}\r\n", "X: v\r\n".repeat(300));
+    for forgiven in
+        ["HTTP/1.1 204 No Content\r\nX-A : b\r\n\r\n", "HTTP/1.1 204 No Content\r\nX-A: b\r\n c\r\n\r\n", &many]
+    {
+        let (response, _) = answered(forgiven.as_bytes(), None).await;
+        assert_eq!(response.unwrap().status(), StatusCode::NO_CONTENT, "{forgiven}");
+    }
+    for (malformed, defect) in [
+        ("HTTP/1.1 200 OK\r\nnonsense\r\n\r\n", "a line of its head is no header"),
+        ("HTTP/1.1 200 OK\r\n: x\r\n\r\n", "a line of its head is no header"),
+        ("HTTP/1.1 2x0 OK\r\n\r\n", "its status is no number of three digits"),
+        ("ICY 200 OK\r\n\r\n", "it does not begin with HTTP/1.1 or HTTP/1.0"),
+    ] {
+        let (response, _) = answered(malformed.as_bytes(), None).await;
+        let Err(SendError::Failed(refusal)) = response else { panic!("{malformed}: {response:?}") };
+        assert_eq!(refusal.reason(), defect, "{malformed}");
+    }
+}
+
+#[tokio::test]
 async fn a_request_without_a_connection_is_not_sent() {
     let mut upstream = Upstream::new(ConnectionTasks::default());
     assert!(upstream.is_unused());
