@@ -7,8 +7,8 @@ use std::time::Instant;
 use hickory_resolver::config::{ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
-use hickory_resolver::proto::op::ResponseCode;
-use hickory_resolver::proto::rr::{Record, RecordType};
+use hickory_resolver::proto::op::{Query, ResponseCode};
+use hickory_resolver::proto::rr::{Name, Record, RecordType};
 use hickory_resolver::proto::serialize::binary::BinEncodable as _;
 use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{Hosts, TokioResolver};
@@ -29,6 +29,9 @@ pub struct Resolver {
     /// Runtime of the look-ups: the shared state of name servers must not depend on a connection's runtime.
     runtime: Handle,
 }
+
+/// Seconds for which an address of the hosts file holds; the file is read once.
+const HOSTS_TTL: u64 = 24 * 60 * 60;
 
 /// Error of a resolver outside a runtime.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +112,16 @@ impl Resolver {
         }
     }
 
+    /// The addresses of `name` in the hosts file, those of IPv4 first.
+    fn in_hosts_file(&self, name: &HostName) -> Vec<IpAddr> {
+        let Ok(name) = Name::from_ascii(name.as_str()) else { return Vec::new() };
+        let kinds = [RecordType::A, RecordType::AAAA];
+        let found =
+            kinds.into_iter().filter_map(|kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind)));
+        let answers = found.flat_map(|found| found.answers().to_vec());
+        answers.filter_map(|record| record.data.ip_addr()).take(Limits::ADDRESSES).collect()
+    }
+
     /// The addresses of `name`, or the reason why there are none.
     pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
         Ok(self.lookup_with_ttl(name).await?.0)
@@ -119,6 +132,11 @@ impl Resolver {
     /// # Errors
     /// The reason why there are none.
     pub async fn lookup_with_ttl(&self, name: &HostName) -> Result<(Vec<IpAddr>, u64), String> {
+        // As for every program of the host, no name server is asked for a name that the hosts file has (hosts(5)).
+        let known = self.in_hosts_file(name);
+        if !known.is_empty() {
+            return Ok((known, HOSTS_TTL));
+        }
         let resolver = self.resolver().map_err(|error| format!("DNS resolution cannot be set up: {error}"))?;
         let (resolver, text) = (resolver.clone(), name.as_str().to_owned());
         // Dropping the set aborts the look-up.
@@ -134,6 +152,52 @@ impl Resolver {
             Ok(None) | Err(_) => {
                 Err(format!("DNS resolution of {name} took longer than {:?}", Limits::LOOKUP_DEADLINE))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::{Arc, OnceLock};
+
+    use hickory_resolver::Hosts;
+    use hickory_resolver::config::{NameServerConfig, ResolverConfig, ResolverOpts};
+    use openshell_policy::network::host::HostName;
+    use tokio::runtime::Handle;
+
+    use super::Resolver;
+
+    #[tokio::test]
+    async fn a_name_of_the_hosts_file_is_asked_of_no_name_server() {
+        let server = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let mut asked = NameServerConfig::udp(Ipv4Addr::LOCALHOST.into());
+        asked.connections.iter_mut().for_each(|connection| connection.port = server.local_addr().unwrap().port());
+        let mut hosts = Hosts::default();
+        let text = "10.0.0.1 Four.test short\n::5 six.test\n10.0.0.2 both.test\n::6 both.test\n10.0.0.3 both.test\n";
+        hosts.read_hosts_conf(text.as_bytes()).unwrap();
+        let resolver = Resolver {
+            resolver: OnceLock::new(),
+            config: ResolverConfig::from_parts(None, Vec::new(), vec![asked]),
+            options: ResolverOpts::default(),
+            hosts: Arc::new(hosts),
+            runtime: Handle::current(),
+        };
+        for (name, addresses) in [
+            ("four.test", &["10.0.0.1"][..]),
+            ("short", &["10.0.0.1"]),
+            ("six.test", &["::5"]),
+            ("both.test", &["10.0.0.2", "10.0.0.3", "::6"]),
+        ] {
+            let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            assert_eq!(resolver.lookup(&HostName::parse(name).unwrap()).await, Ok(addresses), "{name}");
+        }
+        let mut question = [0; 512];
+        assert!(server.try_recv(&mut question).is_err(), "a name server was asked");
+        let other = HostName::parse("other.test").unwrap();
+        tokio::select! {
+            _ = resolver.lookup(&other) => panic!("no name server was asked"),
+            heard = server.recv(&mut question) => assert!(heard.is_ok()),
         }
     }
 }
