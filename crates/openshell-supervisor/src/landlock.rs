@@ -417,7 +417,8 @@ impl Request {
     }
 
     /// Restricts the calling thread, and all that it starts, to the `granted` rights as returned by [`Self::resolve`], and to listing
-    /// the folders `shown`; sets `no_new_privs`. Rights that `compensating` mechanisms enforce are not reported as missing.
+    /// the folders `shown`; sets `no_new_privs`. The `outputs` are files that the command can write to by descriptors that it gets, and may
+    /// open again (`/dev/stdout`). Rights that `compensating` mechanisms enforce are not reported as missing.
     ///
     /// # Errors
     /// The kernel has no Landlock or refuses the ruleset; under `hard_requirement` also if a right is missing or a path
@@ -426,6 +427,7 @@ impl Request {
         &self,
         granted: Vec<Resolved<'_>>,
         shown: &[OwnedFd],
+        outputs: &[OwnedFd],
         compensating: CompensatingMechanisms,
     ) -> Result<Granted, LandlockError> {
         let ruleset = |source| LandlockError::Ruleset { source };
@@ -461,6 +463,10 @@ impl Request {
         for folder in shown {
             created = created.add_rule(PathBeneath::new(folder, AccessFs::ReadDir)).map_err(ruleset)?;
         }
+        for output in outputs {
+            let rights = AccessFs::WriteFile | AccessFs::Truncate;
+            created = created.add_rule(PathBeneath::new(output, rights)).map_err(ruleset)?;
+        }
         let status = created.restrict_self().map_err(ruleset)?;
         let LandlockStatus::Available { effective_abi, .. } = status.landlock else {
             return Err(LandlockError::Unsupported);
@@ -484,7 +490,7 @@ pub(crate) fn support() -> Option<(i32, Vec<&'static str>)> {
         Request { grants: Vec::new(), private: Vec::new(), learning: Learning::default(), hard_requirement: false };
     let none = CompensatingMechanisms { masked_sockets: false, scopes: false };
     let enforced =
-        std::thread::scope(|scope| scope.spawn(|| nothing.enforce(Vec::new(), &[], none)).join()).ok()?.ok()?;
+        std::thread::scope(|scope| scope.spawn(|| nothing.enforce(Vec::new(), &[], &[], none)).join()).ok()?.ok()?;
     let lacking = rights_beyond(ABI::from(enforced.abi), none);
     Some((enforced.abi, lacking))
 }

@@ -145,11 +145,17 @@ impl Confining {
     }
 
     /// Makes init go on, in the network `namespace` if given; `firewall_probe` is a listener that the egress firewall must
-    /// refuse.
-    pub fn enter(&self, namespace: Option<BorrowedFd<'_>>, firewall_probe: Option<SocketAddrV4>) {
+    /// refuse, and `outputs` are files that the command gets as its outputs.
+    pub fn enter(
+        &self,
+        namespace: Option<BorrowedFd<'_>>,
+        firewall_probe: Option<SocketAddrV4>,
+        outputs: &[BorrowedFd<'_>],
+    ) {
         // If init is gone, its last reply tells why.
         let request = Request::Enter { is_own: namespace.is_some(), firewall_probe };
-        let _ = packets::send(self.init.socket.as_fd(), &request, namespace.as_slice());
+        let descriptors = [namespace.as_slice(), outputs].concat();
+        let _ = packets::send(self.init.socket.as_fd(), &request, &descriptors);
     }
 
     /// The init.

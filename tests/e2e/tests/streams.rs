@@ -251,3 +251,19 @@ fn every_kind_of_standard_input_is_passed_relayed_or_refused_in_a_line() {
     }
     assert!(shown.contains("vsock "), "{shown}");
 }
+
+#[test]
+fn a_file_as_an_output_can_be_opened_again_and_no_other_file_beside_it() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("outputs").display().to_string();
+    let policy = lab.file("policy.yaml", super::policy("{}"));
+    let sandbox =
+        |script: &str| format!("{} --policy-data {} -- sh -c '{script}' {folder}", lab.binary(), policy.display());
+    let opened = sandbox("echo a > /dev/stdout; echo b >> /dev/stdout");
+    let others = sandbox("cat /proc/self/fd/1 || echo unread; echo x > $0/beside || echo closed");
+    let shown = lab.shell(&format!(
+        "cd {folder}; touch out err log beside; chmod 666 *; {opened} > out 2> err; cat out; \
+         {others} > log 2>&1; grep -xE 'unread|closed' log; cat beside"
+    ));
+    assert_eq!(shown, "a\nb\nunread\nclosed\n");
+}

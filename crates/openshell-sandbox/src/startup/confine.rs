@@ -23,6 +23,7 @@ use openshell_supervisor::run_as::{self, User};
 use openshell_supervisor::seccomp::ioctls::Family;
 use openshell_supervisor::seccomp::notify::FileCalls;
 use openshell_supervisor::signals::{self, Received, SignalAction};
+use openshell_supervisor::streams::Streams;
 use openshell_supervisor::waiting_calls::WaitingCalls;
 use rustix::fs::Access;
 use tokio::io::unix::AsyncFd;
@@ -281,9 +282,14 @@ pub(super) struct PendingConfinement {
 }
 
 impl PendingConfinement {
-    /// Makes init go on, in `network`.
-    pub(super) fn enter(&self, network: &Network) {
-        self.confining.enter(network.netns.as_ref().map(AsFd::as_fd), network.probe_address());
+    /// Makes init go on, in `network`, for a command with these `streams`.
+    ///
+    /// # Errors
+    /// A stream cannot be looked at.
+    pub(super) fn enter(&self, network: &Network, streams: &Streams) -> io::Result<()> {
+        let outputs = streams.output_files()?;
+        self.confining.enter(network.netns.as_ref().map(AsFd::as_fd), network.probe_address(), &outputs);
+        Ok(())
     }
 
     /// The init that confines itself.

@@ -199,7 +199,7 @@ pub(crate) async fn start(
     let tap = main_process.as_ref().map(main_output::tap);
     let purpose = Purpose { tap: tap.as_ref(), is_log: config.logs_to_stderr, has_keyboard: config.is_interactive() };
     let Attached { streams, network, sockets, proof } = Attached::open(network, streams, purpose, &host.proof)?;
-    confinement.enter(&network);
+    confinement.enter(&network, &streams).context("cannot look at the standard streams")?;
     let refusals: Arc<Refusals> = Arc::default();
     let metrics = monitoring.as_ref().map(|monitoring| &monitoring.metrics);
     let audit = audit::receivers(&refusals, metrics, gateway.as_ref().map(GatewayReports::audit));

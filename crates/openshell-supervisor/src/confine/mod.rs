@@ -93,6 +93,8 @@ pub(crate) struct Network {
     pub(crate) namespace: Option<OwnedFd>,
     /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None` without a firewall.
     pub(crate) firewall_probe: Option<SocketAddrV4>,
+    /// Files that the command gets as its outputs.
+    pub(crate) outputs: Vec<OwnedFd>,
 }
 
 /// A read-only bind mount of a file or folder of the supervisor over another.
@@ -325,14 +327,16 @@ impl Confinement {
             .map_err(ApplyError::CarveOut)?;
         let protected =
             protect(&self.protected, &granted, self.identity.uid, &covers).map_err(ApplyError::Protected)?;
-        let Network { namespace, firewall_probe } = network().map_err(|source| ApplyError::NoNetwork { source })?;
+        let Network { namespace, firewall_probe, outputs } =
+            network().map_err(|source| ApplyError::NoNetwork { source })?;
         if let Some(namespace) = &namespace {
             enter(namespace).map_err(|source| ApplyError::Network { source })?;
         }
         // PID 1 has a PID namespace of its own.
         let scopes = namespace.is_some() && rustix::process::getpid().is_init();
         let compensating = CompensatingMechanisms { masked_sockets: not_masked.is_empty(), scopes };
-        let landlock = self.landlock.enforce(granted, &stand_ins, compensating).map_err(ApplyError::Landlock)?;
+        let landlock =
+            self.landlock.enforce(granted, &stand_ins, &outputs, compensating).map_err(ApplyError::Landlock)?;
         self.is_init_exposed = self.identity.is_supervisors() && !rustix::process::getpid().is_init();
         if self.is_init_exposed && !landlock.scopes {
             return Err(ApplyError::Signals);

@@ -141,7 +141,7 @@ fn a_domain_in_force_is_proved_by_file_and_by_socket() {
     let request = Request::new(&filesystem, None).without("/tmp");
     on_thread(|| {
         let granted = request
-            .enforce(request.resolve(), &[], CompensatingMechanisms { masked_sockets: false, scopes: false })
+            .enforce(request.resolve(), &[], &[], CompensatingMechanisms { masked_sockets: false, scopes: false })
             .unwrap();
         for landlock_proof in [LandlockProof::File(file.clone()), LandlockProof::AbstractSocket(name.to_vec())] {
             let confinement = Confinement { landlock_proof, ..confinement() };

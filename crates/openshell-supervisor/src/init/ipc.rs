@@ -15,7 +15,7 @@ use crate::pins::KeptPath;
 pub(crate) enum Request {
     /// Confine init, up to its entry into the network.
     Confine(Box<Confinement>),
-    /// Finish that in this network; carries the namespace, if the workload's `is_own`.
+    /// Finish that in this network; carries the namespace, if the workload's `is_own`, and the files that the command gets as its outputs.
     Enter { is_own: bool, firewall_probe: Option<SocketAddrV4> },
     /// Open a terminal.
     OpenTerminal { id: u32 },

@@ -473,12 +473,13 @@ fn end_children() {
 fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
     match packets::receive(socket.as_fd())? {
         Some((Request::Enter { is_own, firewall_probe }, descriptors)) => {
-            let namespace = descriptors.into_iter().next();
+            let mut descriptors = descriptors.into_iter();
+            let namespace = if is_own { descriptors.next() } else { None };
             // A descriptor is lost on the way if init has too many.
             if namespace.is_some() != is_own {
                 return Err(io::Error::other("its namespace did not arrive"));
             }
-            Ok(Network { namespace, firewall_probe })
+            Ok(Network { namespace, firewall_probe, outputs: descriptors.collect() })
         }
         Some(_) => Err(io::ErrorKind::InvalidData.into()),
         None => Err(io::ErrorKind::UnexpectedEof.into()),

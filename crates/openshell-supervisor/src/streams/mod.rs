@@ -289,6 +289,23 @@ impl Streams {
         }
     }
 
+    /// Returns the regular files that the command gets as they are, as its outputs.
+    ///
+    /// # Errors
+    /// A descriptor cannot be looked at.
+    pub fn output_files(&self) -> io::Result<Vec<BorrowedFd<'_>>> {
+        let [_, outputs @ ..] = &self.streams;
+        let mut files = Vec::new();
+        for stream in outputs {
+            let Stream::Passed(fd) = stream else { continue };
+            let is_written = rustix::fs::fcntl_getfl(fd)?.intersects(OFlags::WRONLY | OFlags::RDWR);
+            if is_written && kind::of(fd.as_fd())? == Kind::RegularFile {
+                files.push(fd.as_fd());
+            }
+        }
+        Ok(files)
+    }
+
     /// Returns true if [`Self::finish`] may have to wait.
     #[must_use]
     pub fn has_relays(&self) -> bool {
