@@ -95,6 +95,34 @@ fn placeholders_are_in_no_commit_and_no_way_of_git_clean() {
 }
 
 #[test]
+fn hidden_files_are_in_no_commit_and_a_tracked_one_is_said_with_what_has_git_leave_it_alone() {
+    let lab = Lab::with_web();
+    let own = "echo 1 > tracked.env; git add tracked.env; git commit -q -m env; echo 2 > loose.env; mkdir sub; echo 3 > sub/loose.env";
+    let project = Project::new(&lab, &format!("{CLONE}; {own}"));
+    let tree = project.path("tree");
+    let policy =
+        format!("{}filesystem_policy: {{read_write: [{tree}], hidden: [{tree}/**/*.env]}}\n", super::policy("{}"));
+    let script = format!(
+        "{GIT}; echo 2 > f; git stash -q && git stash pop -q && git add -A && git commit -q -m second; git show --format= --name-only; \
+         git status --short; cat tracked.env"
+    );
+    let finished = lab.sandbox(&policy).current_dir(&tree).sh(&script);
+    let line = format!("{tree}/tracked.env is hidden, and git tracks it");
+    assert_eq!(finished.logged(&line).len(), 1, "{finished:?}");
+    assert!(!finished.log.contains("loose.env is hidden"), "{finished:?}");
+    let remedy = finished.log.split("outside, `").nth(1).unwrap().split('`').next().unwrap().to_owned();
+    assert_eq!(project.run(&format!("cd {tree}; git checkout -q f; {remedy}")), "");
+    let finished = lab.sandbox(&policy).current_dir(&tree).sh(&script);
+    assert_eq!(finished.stdout, "f\n", "{finished:?}");
+    assert!(
+        finished.stderr.contains("tracked.env: Permission denied")
+            && finished.log.matches("git tracks it").count() == 1,
+        "{finished:?}"
+    );
+    assert_eq!(project.run(&format!("cd {tree}; git show HEAD:tracked.env; cat tracked.env loose.env")), "1\n1\n2\n");
+}
+
+#[test]
 fn a_list_of_gits_that_leads_elsewhere_shows_nothing_of_there() {
     let lab = Lab::with_web();
     let secret = lab.file("secret", "s3cret\n").display().to_string();

@@ -71,13 +71,14 @@ impl Plan {
             let homes = homes.into_iter().map(home_as_seen).collect::<anyhow::Result<_>>()?;
             let carve_outs = CarveOuts::plan(&mut filesystem, &folders, &git, options, presets, user.identity.uid)?;
             let closed = lints::files::closed(&writable);
-            anyhow::Ok((carve_outs, homes, closed))
+            let tracked: Vec<_> = carve_outs.tracked().collect();
+            anyhow::Ok((carve_outs, homes, closed, tracked))
         };
         let looked = user.identity.look(look).context("cannot look at files as the command's user")?;
-        let (carve_outs, homes, closed) = looked?;
+        let (carve_outs, homes, closed, tracked) = looked?;
         // Who lists it on the command line means this folder; a policy file may be for many.
         let severity = if config.policy.data.as_os_str().is_empty() { Severity::Medium } else { Severity::Info };
-        for line in carve_outs.idle() {
+        for line in carve_outs.idle().chain(tracked) {
             logging::config_event(ConfigState::Validated, severity, &line);
         }
         for path in closed {

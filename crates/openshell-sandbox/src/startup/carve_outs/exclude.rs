@@ -1,4 +1,5 @@
-//! Keeps placeholders out of commits: git inside sees an `info/exclude` that names them too (gitignore(5)).
+//! Keeps placeholders and hidden files out of commits: git inside sees an `info/exclude` that names them too (gitignore(5)). It does not
+//! concern what git tracks.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -6,12 +7,16 @@ use std::path::{Path, PathBuf};
 use openshell_supervisor::filesystem::{Placeholder, make_placeholder};
 use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, is_placeholder};
 
-use super::git_files::content_of;
+use openshell_supervisor::carve_outs::Restriction;
+
+use super::git_files::{content_of, content_up_to};
+use super::git_index;
 
 /// The list of a work tree of what git does not add.
 #[derive(Debug)]
 pub(super) struct Exclude {
     tree: PathBuf,
+    repository: PathBuf,
     file: PathBuf,
     content: Vec<u8>,
 }
@@ -22,19 +27,23 @@ impl Exclude {
     pub(super) fn read(tree: &Path, repository: &Path) -> Option<Self> {
         let file = repository.join("info/exclude");
         let content = content_of(&file).ok()?.unwrap_or_default();
-        (!file.is_symlink()).then(|| Self { tree: tree.to_owned(), file, content })
+        let (tree, repository) = (tree.to_owned(), repository.to_owned());
+        (!file.is_symlink()).then_some(Self { tree, repository, file, content })
     }
 
     /// Returns the place of the list, which is made if it is missing, and its content with those of `paths` that are placeholders in
-    /// the work tree; `None` if there are none.
+    /// the work tree or hidden; `None` if there are none.
     pub(super) fn naming<'p>(
         &self,
-        paths: impl Iterator<Item = &'p Path>,
+        paths: impl Iterator<Item = (&'p Path, Restriction)>,
         made: &mut CreatedDirs,
     ) -> Option<(PathBuf, Vec<u8>)> {
-        let in_tree = paths.filter_map(|path| Some((path, path.strip_prefix(&self.tree).ok()?)));
-        let stand_ins = in_tree.filter(|(path, inside)| !inside.starts_with(".git") && is_stand_in(path));
-        let lines: Vec<u8> = stand_ins.flat_map(|(_, inside)| line(inside)).collect();
+        let in_tree =
+            paths.filter_map(|(path, restriction)| Some((path, path.strip_prefix(&self.tree).ok()?, restriction)));
+        let is_left_out = |path: &Path, restriction| restriction == Restriction::Hidden || is_stand_in(path);
+        let left_out = in_tree
+            .filter(|(path, inside, restriction)| !inside.starts_with(".git") && is_left_out(path, *restriction));
+        let lines: Vec<u8> = left_out.flat_map(|(_, inside, _)| line(inside)).collect();
         if lines.is_empty() {
             return None;
         }
@@ -43,6 +52,27 @@ impl Exclude {
         Some((self.file.clone(), [&self.content, b"\n".as_slice(), &lines].concat()))
     }
 }
+
+impl Exclude {
+    /// Returns those of `paths` that git tracks in the work tree and compares, by its index as far as that can be read.
+    pub(super) fn tracked<'p>(&self, paths: impl Iterator<Item = &'p Path>) -> Vec<&'p Path> {
+        let in_tree: Vec<_> = paths.filter(|path| path.starts_with(&self.tree)).collect();
+        if in_tree.is_empty() {
+            return Vec::new();
+        }
+        let own = self.tree.join(".git");
+        let own = if own.is_dir() { own } else { self.repository.clone() };
+        let Ok(Some(index)) = content_up_to(&own.join("index"), INDEX_BYTES) else { return Vec::new() };
+        let is_tracked = |path: &&&Path| {
+            let inside = path.strip_prefix(&self.tree).map(|inside| inside.as_os_str().as_bytes());
+            inside.is_ok_and(|inside| git_index::compares(&index, inside))
+        };
+        in_tree.iter().filter(is_tracked).copied().collect()
+    }
+}
+
+/// Bytes of an index that are read.
+const INDEX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Returns true for what may be a placeholder.
 pub(super) fn is_stand_in(path: &Path) -> bool {

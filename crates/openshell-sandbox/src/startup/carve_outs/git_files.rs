@@ -14,6 +14,14 @@ const BYTES: u64 = 1024 * 1024;
 /// # Errors
 /// It is of another kind, cannot be read, or has more than [`BYTES`], so that git could see in it what is not seen here.
 pub(super) fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
+    content_up_to(file, BYTES)
+}
+
+/// Returns the content of a file of at most `most` bytes; `None` if there is none.
+///
+/// # Errors
+/// As for [`content_of`].
+pub(super) fn content_up_to(file: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
     let failed = |error: io::Error| format!("{}: {error}", file.display());
     // Of whatever kind an earlier run has left it; git follows symlinks.
     let opened = match regular_files::open(file) {
@@ -21,9 +29,9 @@ pub(super) fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
         opened => opened.map_err(failed)?,
     };
     let mut content = Vec::new();
-    opened.take(BYTES + 1).read_to_end(&mut content).map_err(failed)?;
-    match content.len() as u64 > BYTES {
-        true => Err(format!("{} has more than {BYTES} bytes", file.display())),
+    opened.take(most + 1).read_to_end(&mut content).map_err(failed)?;
+    match content.len() as u64 > most {
+        true => Err(format!("{} has more than {most} bytes", file.display())),
         false => Ok(Some(content)),
     }
 }

@@ -4,6 +4,7 @@ mod exclude;
 mod git;
 mod git_config;
 mod git_files;
+mod git_index;
 mod git_settings;
 mod git_use;
 mod patterns;
@@ -208,6 +209,25 @@ impl CarveOuts {
         })
     }
 
+    /// Lines about hidden files that git tracks: it takes them for changed, and cannot read them.
+    pub(super) fn tracked(&self) -> impl Iterator<Item = String> {
+        let hidden = || {
+            let hidden = self.wanted.iter().filter(|wanted| wanted.restriction == Restriction::Hidden);
+            hidden.map(|wanted| wanted.path.as_path()).filter(|path| path.is_file())
+        };
+        let tracked = self.excludes.iter().take(EXCLUDES).flat_map(move |exclude| exclude.tracked(hidden()));
+        tracked.map(|path| {
+            let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+            format!(
+                "{} is hidden, and git tracks it, so `git add -A`, `commit -a`, `stash` and `diff` fail inside; outside, `git -C {} \
+                 update-index --skip-worktree {}` has git leave it alone",
+                path.display(),
+                folder.display(),
+                name.display()
+            )
+        })
+    }
+
     /// Repositories whose configuration is kept.
     pub(super) fn repositories(&self) -> Vec<PathBuf> {
         self.repositories.clone()
@@ -217,7 +237,8 @@ impl CarveOuts {
     pub(super) fn excludes(&self, made: &mut CreatedDirs) -> Vec<(PathBuf, Vec<u8>)> {
         let mut shown = Vec::new();
         for exclude in self.excludes.iter().take(EXCLUDES).filter(|_| self.has_placeholders) {
-            shown.extend(exclude.naming(self.paths(), made));
+            let paths = self.wanted.iter().map(|wanted| (wanted.path.as_path(), wanted.restriction));
+            shown.extend(exclude.naming(paths, made));
         }
         shown
     }
