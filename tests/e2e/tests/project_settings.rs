@@ -123,6 +123,34 @@ fn hidden_files_are_in_no_commit_and_a_tracked_one_is_said_with_what_has_git_lea
 }
 
 #[test]
+fn git_works_in_a_linked_work_tree_whose_repository_names_it_and_in_no_other() {
+    let lab = Lab::with_web();
+    let own = "git worktree add -q ../linked; git init -q ../other; mkdir ../planted; git worktree add -q ../theirs";
+    let project =
+        Project::new(&lab, &format!("{CLONE}; {own}; echo gitdir: $PWD/.git/worktrees/theirs > ../planted/.git"));
+    let policy = format!("{}filesystem_policy: {{include_workdir: true}}\n", super::policy("{}"));
+    let run = |tree: &str, script: &str| {
+        lab.sandbox(&policy).args(&["--workdir", &project.path(tree)]).sh(&format!("{GIT}; {script}"))
+    };
+    let finished = run(
+        "linked",
+        "echo 2 > f; git commit -qam second; git log --oneline | grep -c .; git branch new; git status --short",
+    );
+    assert_eq!(finished.ok(), "2", "{finished:?}");
+    let repository = project.path("tree/.git");
+    let attempts = format!(
+        "cd {repository}; for at in hooks/x config config.worktree info/attributes commondir worktrees/linked/gitdir; do echo x >> $at && echo $at; \
+         done 2> /dev/null; mkdir ../new 2> /dev/null || echo f | cmp -s - ../f || echo kept"
+    );
+    let finished = run("linked", &attempts);
+    assert_eq!(finished.stdout, "kept\n", "{finished:?}");
+    // A tree that names the repository, and that the repository does not name.
+    let finished = run("planted", &format!("git status --short; ls {repository} || echo out of reach"));
+    assert_eq!(finished.stdout, "out of reach\n", "{finished:?}");
+    assert!(!finished.log.contains(&format!("{} is a linked work tree", project.path("planted"))), "{finished:?}");
+}
+
+#[test]
 fn a_list_of_gits_that_leads_elsewhere_shows_nothing_of_there() {
     let lab = Lab::with_web();
     let secret = lab.file("secret", "s3cret\n").display().to_string();

@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::lints;
 use crate::logging;
 use crate::run_reports::learning;
-use crate::startup::carve_outs::{CarveOuts, GitUse, Writable};
+use crate::startup::carve_outs::{CarveOuts, GitUse, Writable, linked_repository};
 
 /// Everything that is decided before a start makes anything.
 pub(super) struct Plan {
@@ -53,8 +53,12 @@ impl Plan {
         check_directory(config)?;
         check_groups(&privilege, &user, policy)?;
         check_workdir(config, policy.filesystem())?;
-        let writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
+        let mut writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         let mut filesystem = policy.filesystem().clone();
+        if let Some(repository) = repository_elsewhere(config, &filesystem, &user)? {
+            writable.push(repository.clone());
+            filesystem.read_write.push(GrantedPath::found(repository));
+        }
         let real_home = user.home.as_deref().and_then(|home| std::fs::canonicalize(home).ok());
         if config.observe_files {
             let homes = learning::homes(&user, &config.environment);
@@ -182,6 +186,34 @@ fn check_directory(config: &Config) -> anyhow::Result<()> {
 fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
     let workdir = config.workdir.as_deref().filter(|_| policy.filesystem().include_workdir);
     policy.filesystem().read_write.iter().map(GrantedPath::as_path).chain(workdir)
+}
+
+/// Returns the repository of a working directory that is a linked work tree, if the policy says nothing about it: without it git does
+/// nothing there.
+///
+/// # Errors
+/// It cannot be looked at as the workload's user.
+fn repository_elsewhere(config: &Config, filesystem: &Filesystem, user: &User) -> anyhow::Result<Option<PathBuf>> {
+    let Some(tree) = config.workdir.as_deref().filter(|_| filesystem.include_workdir) else { return Ok(None) };
+    if !tree.join(".git").symlink_metadata().is_ok_and(|data| data.is_file()) {
+        return Ok(None);
+    }
+    let uid = user.identity.uid;
+    let found =
+        user.identity.look(|| linked_repository(tree, uid)).context("cannot look at files as the command's user")?;
+    let lists = [&filesystem.read_only, &filesystem.read_write, &filesystem.hidden];
+    let is_listed = |repository: &Path| {
+        let mut listed = lists.into_iter().flatten().map(GrantedPath::as_path);
+        listed.any(|listed| listed.parent().is_some() && repository.starts_with(listed))
+    };
+    let Some(repository) = found.filter(|repository| !is_listed(repository)) else { return Ok(None) };
+    let message = format!(
+        "{} is a linked work tree, so the command may write to its repository {} too, apart from hooks, configuration and attributes",
+        tree.display(),
+        repository.display()
+    );
+    logging::config_event(ConfigState::Enabled, Severity::Info, &message);
+    Ok(Some(repository))
 }
 
 /// Returns how the caller uses git.

@@ -165,6 +165,21 @@ fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
     paths.into_iter().filter(is_there).chain(config).map(SensitivePath::new)
 }
 
+/// Returns the repository of the linked work tree `tree`, if it lies elsewhere, belongs to `uid`, and names the tree as one of its own
+/// (gitrepository-layout(5), worktrees): an earlier command may have written the tree's `.git` file.
+pub(in crate::startup) fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
+    let link = tree.join(".git");
+    let own = linked(&link).ok()??;
+    let repository = normal(&own.join(path_of(&own.join("commondir"), "").ok()??));
+    let back = path_of(&own.join("gitdir"), "").ok()??;
+    let is_its_own = own.parent() == Some(&repository.join("worktrees")) && normal(&own.join(back)) == link;
+    let is_real = std::fs::canonicalize(&repository).is_ok_and(|real| real == repository);
+    let is_users = repository.symlink_metadata().is_ok_and(|data| data.uid() == uid);
+    let is_elsewhere = !tree.starts_with(&repository) && !repository.starts_with(tree);
+    let is_meant = is_its_own && is_real && is_users && is_elsewhere && is_repository(&repository).ok()?;
+    is_meant.then_some(repository)
+}
+
 /// Returns the repository that a `.git` file names.
 fn linked(file: &Path) -> Result<Option<PathBuf>, String> {
     let target = path_of(file, "gitdir:")?;

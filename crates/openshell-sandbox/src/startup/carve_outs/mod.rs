@@ -33,6 +33,7 @@ use crate::startup::carve_outs::exclude::{Exclude, is_stand_in};
 use crate::startup::carve_outs::patterns::matches;
 use crate::startup::carve_outs::settings::Settings;
 
+pub(super) use git::linked_repository;
 pub(super) use git_config::say_how_to_write;
 pub(super) use git_use::GitUse;
 pub(super) use watch::{ends_when_lost, watch};
