@@ -451,7 +451,10 @@ fn what_a_mount_cannot_keep_is_an_error_before_the_command_starts() {
         ("hidden: [@/f]", "has further names (hard links)"),
         ("read_only: [@/f]", "has further names (hard links)"),
         ("hidden: [@]", "is hidden, and"),
-        ("hidden: [\"**/*.env\"]", "more than 1000 paths match"),
+        (
+            "hidden: [\"**/*.env\"]",
+            "more than 1000 paths match, or in more than 4000 folders; name the folder that holds them, as /",
+        ),
         ("hidden: [/proc/self]", "cannot be hidden"),
         ("hidden: [.env]", "`.env` is not an absolute path"),
     ] {

@@ -574,6 +574,8 @@ sys.exit(7)
         file.display()
     );
     assert_eq!(lab.shell(&script).lines().last(), Some("7"));
+    let shown = lab.shell(&script.replace("ulimit -n 64", "ulimit -n 63"));
+    assert!(shown.contains("the hard limit of open files is 63, and a sandbox needs 64"), "{shown}");
 }
 
 /// Bypasses the proxy by TCP and by UDP, keeps its sockets until `argv[1]` exists, if given, and ends.

@@ -49,7 +49,22 @@ pub(crate) fn missing(policy: &Policy) -> Vec<String> {
     let read = filesystem.read_only.iter().filter(|path| !path.is_folder());
     let read = read.filter_map(|path| absent("read_only", path, "nothing is granted there until it does"));
     let write = filesystem.read_write.iter().filter_map(|path| absent("read_write", path, "a start makes it"));
-    user.into_iter().chain(read).chain(write).chain(closed_to_user(policy)).collect()
+    let single = single_files(filesystem);
+    user.into_iter().chain(read).chain(write).chain(closed_to_user(policy)).chain(single).collect()
+}
+
+/// Returns a line for each writable path that is a file: nobody can rename another file over it.
+pub(crate) fn single_files(filesystem: &Filesystem) -> impl Iterator<Item = String> {
+    let written = filesystem.read_write.iter().map(GrantedPath::as_path);
+    let files = written.filter(|path| path.symlink_metadata().is_ok_and(|data| data.is_file()));
+    files.map(|file| {
+        let folder = file.parent().unwrap_or(file).display();
+        format!(
+            "filesystem_policy.read_write: {} is a single file, which programs may write in place and not replace by a rename, as many do; \
+             grant a folder of its own for it, or {folder} if that is meant",
+            file.display()
+        )
+    })
 }
 
 /// Returns those of the `writable` paths that the calling thread's user may not write to, by the kernel's answer.

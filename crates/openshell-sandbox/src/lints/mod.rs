@@ -101,6 +101,16 @@ mod tests {
     }
 
     #[test]
+    fn a_writable_file_is_named_with_what_its_program_cannot_do() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!("filesystem_policy: {{read_write: [{}, /tmp]}}", file.path().display());
+        let (policy, _) = openshell_policy::yaml::policy(&text).unwrap();
+        let found: Vec<_> = super::files::single_files(policy.filesystem()).collect();
+        let expected = format!("filesystem_policy.read_write: {} is a single file", file.path().display());
+        assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");
+    }
+
+    #[test]
     fn a_script_is_named_with_its_interpreter() {
         let folder = std::env::temp_dir().join(format!("openshell-lints-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

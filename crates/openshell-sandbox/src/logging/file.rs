@@ -245,7 +245,24 @@ fn open(folder: &OwnFolder, form: Form, day: Date) -> io::Result<File> {
         let path = folder.path().join(name);
         return Err(io::Error::other(format!("{} is not a file of the supervisor's own", path.display())));
     }
+    lead_to(&name, form, &folder.reached());
     Ok(file)
+}
+
+/// Makes the symlink without a day lead to the file `name` of today, for whoever follows the log. A file in its place stays.
+fn lead_to(name: &str, form: Form, folder: &Path) {
+    let link = folder.join(format!("{}log", form.prefix()));
+    match std::fs::read_link(&link) {
+        Ok(target) if target == Path::new(name) => return,
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(_) => return,
+    }
+    // The log itself is written by its own name.
+    let new = folder.join(format!(".{}log.{}", form.prefix(), std::process::id()));
+    if std::os::unix::fs::symlink(name, &new).is_ok() && std::fs::rename(&new, &link).is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
 }
 
 /// Removes all but the file of `day` and the newest others. Names sort by date; after a jump of the clock some are of days to come.
@@ -290,7 +307,7 @@ mod tests {
         }
 
         fn path(&self) -> PathBuf {
-            std::fs::read_dir(&self.folder).unwrap().next().unwrap().unwrap().path()
+            std::fs::canonicalize(self.folder.join("openshell.log")).unwrap()
         }
 
         /// Returns the number of bytes that a line of `priority` adds.
@@ -342,7 +359,8 @@ mod tests {
         log.file.flush();
         let name = super::file_name(Form::Text, (today - time::Duration::days(1)).date());
         assert_eq!(std::fs::read_to_string(log.folder.join(name)).unwrap(), "-1\n");
-        assert_eq!(std::fs::read_dir(&log.folder).unwrap().count(), super::KEPT);
+        assert_eq!(std::fs::read_dir(&log.folder).unwrap().count(), super::KEPT + 1);
+        assert!(log.path().ends_with(super::file_name(Form::Text, (today - time::Duration::days(1)).date())));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use openshell_supervisor::landlock::Request;
 use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_as::{self, User};
+use rustix::process::Resource;
 use tracing::Level;
 
 use crate::cli::GitConfig;
@@ -51,6 +52,7 @@ impl Plan {
         let launcher = config.run_as.as_ref().filter(|_| policy.run_as().user.is_none());
         let user = run_as::resolve(launcher.unwrap_or(policy.run_as()), &privilege, config.sudo)?;
         check_directory(config)?;
+        check_descriptors()?;
         check_groups(&privilege, &user, policy)?;
         check_workdir(config, policy.filesystem())?;
         let mut writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
@@ -85,8 +87,8 @@ impl Plan {
         for line in carve_outs.idle().chain(tracked) {
             logging::config_event(ConfigState::Validated, severity, &line);
         }
-        for path in closed {
-            let line = lints::files::closed_line(path, &user);
+        let closed = closed.into_iter().map(|path| lints::files::closed_line(path, &user));
+        for line in closed.chain(lints::files::single_files(policy.filesystem())) {
             logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
         }
         check_hidden(config, &filesystem)?;
@@ -167,6 +169,20 @@ fn check_groups(privilege: &Privilege, user: &User, policy: &Policy) -> anyhow::
         logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
     }
     Ok(())
+}
+
+/// Open files that a sandbox needs for itself and a few connections.
+const LEAST_DESCRIPTORS: u64 = 64;
+
+/// Requires a limit of open files under which the sandbox can serve connections: with less it would start, and accept none.
+fn check_descriptors() -> anyhow::Result<()> {
+    match rustix::process::getrlimit(Resource::Nofile).maximum {
+        Some(limit) if limit < LEAST_DESCRIPTORS => bail!(
+            "the hard limit of open files is {limit}, and a sandbox needs {LEAST_DESCRIPTORS}, and two for each connection; raise it: \
+             `ulimit -Hn`, LimitNOFILE= of the service"
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Requires that a named working directory exists: made from a typo, it would be an empty folder on the host.

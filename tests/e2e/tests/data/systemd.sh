@@ -54,5 +54,5 @@ inside openshell-sandbox exec demo -- sh -c "id -un; curl -s -o /dev/null -w '%{
 inside systemctl reload $unit; inside systemctl is-active $unit
 inside systemctl stop $unit; inside systemctl show --property Result $unit
 inside systemctl start $unit; await inside openshell-sandbox exec demo -- true
-inside sh -c 'cat /var/log/openshell*.log' | grep -o 'CONFIG:DEGRADED.*\|Policy reloaded successfully\|\[exit:.*'
+inside sh -c 'cat /var/log/openshell.2*.log' | grep -o 'CONFIG:DEGRADED.*\|Policy reloaded successfully\|\[exit:.*'
 inside dpkg --purge openshell-sandbox > /dev/null && inside systemctl show --property ActiveState,LoadState $unit && inside find / -xdev -name '*openshell-sandbox*' -not -path '/proc/*' -not -path '/sys/*' -not -path '/var/lib/systemd/*' && echo removed

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::GrantedPath;
@@ -27,6 +27,10 @@ pub(super) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
         }
     }
     None
+}
+
+fn holds_all(folder: &Path, paths: &[PathBuf]) -> bool {
+    paths.iter().all(|path| path != folder && path.starts_with(folder))
 }
 
 /// Returns the paths that match a pattern; what lies in one of them is not looked at.
@@ -84,9 +88,11 @@ pub(super) fn matches(pattern: &GrantedPath, restriction: Restriction, uid: u32)
                 folders.push(path);
             }
             if found.len() > MATCHES || ways.len() > WAYS {
+                let holder = found.first().and_then(|first| first.ancestors().find(|above| holds_all(above, &found)));
                 bail!(
-                    "{}: more than {MATCHES} paths match, or in more than {WAYS} folders; name a folder that holds them",
-                    shown()
+                    "{}: more than {MATCHES} paths match, or in more than {WAYS} folders; name the folder that holds them, as {}",
+                    shown(),
+                    holder.unwrap_or(&base).display()
                 );
             }
         }
