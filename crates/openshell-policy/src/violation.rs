@@ -104,8 +104,8 @@ pub enum ViolationKind {
     TooManyEndpoints { count: usize, limit: usize },
     #[error("a text of {bytes} bytes, at most {limit} are allowed")]
     TextTooLong { bytes: usize, limit: usize },
-    #[error("unknown key `{key}`; known here: {known}{}", hint(key))]
-    UnknownKey { key: String, known: String },
+    #[error("unknown key `{key}`{} known here: {}{}", meant(key, known), known.join(", "), hint(key))]
+    UnknownKey { key: String, known: Vec<String> },
     #[error("expected {expected}, found {found}")]
     WrongType { expected: &'static str, found: &'static str },
     #[error("`{0}` is missing")]
@@ -231,6 +231,17 @@ pub enum ViolationKind {
     )]
     AddressAlwaysBlocked(String),
 }
+
+/// Suggestion of the known key that is most like `key`, if one is.
+fn meant(key: &str, known: &[String]) -> String {
+    let likeness = |known: &String| strsim::jaro_winkler(key, known);
+    let nearest = known.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
+    let is_like = |known: &&String| likeness(known) >= LIKENESS;
+    nearest.filter(is_like).map_or_else(|| ";".to_owned(), |known| format!(": did you mean `{known}`?"))
+}
+
+/// Likeness of two words from which one may be meant by the other, of at most 1.
+const LIKENESS: f64 = 0.85;
 
 /// Suggestion for a key that other documents have.
 fn hint(key: &str) -> &'static str {

@@ -82,6 +82,8 @@ pub(crate) struct Config {
     /// Where metrics are exported to; taken by the start.
     pub(crate) collector: Option<Collector>,
     pub(crate) log_level: Level,
+    /// True if standard error has messages for people in place of log lines.
+    pub(crate) is_plain: bool,
     pub(crate) log_form: Form,
     /// True if standard error shows events.
     pub(crate) logs_to_stderr: bool,
@@ -388,6 +390,8 @@ impl Config {
             bail!("--interactive needs a terminal as standard input, by which this process is controlled");
         }
         let usual = if args.log_to == LogPlace::Stderr { Level::INFO } else { Level::WARN };
+        // Who asks for a level, or for no file, wants the lines of the log.
+        let is_plain = level.is_none() && usual == Level::WARN && place.is_none() && args.log_format == Form::Text;
         let log_level = level.map_or(Ok(usual), log_level)?;
         let ca_dir = absolute(args.ca_dir).context("--ca-dir")?;
         let (named_credentials, named_routes) = (args.environment.credentials.clone(), routes.clone());
@@ -456,6 +460,7 @@ impl Config {
             sandbox,
             collector,
             log_level,
+            is_plain,
             log_form: args.log_format,
             logs_to_stderr: args.log_to != LogPlace::File,
             log_dir: None,

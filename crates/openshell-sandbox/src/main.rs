@@ -139,8 +139,9 @@ fn run(
     let mut config = Config::read(args, &origin)?;
     let (directories, push, form) = (config.log_dirs.as_slice(), config.push_level, config.log_form);
     let level = config.logs_to_stderr.then_some(config.log_level);
+    let is_plain = config.is_plain;
     let identity = &logging::RunIdentity::new(config.sandbox.clone(), std::mem::take(&mut config.labels));
-    let started = logging::start(&logging::Options { directories, level, form, identity, push })?;
+    let started = logging::start(&logging::Options { directories, level, is_plain, form, identity, push })?;
     (config.log_dir, config.secrets.lines) = (started.folder, started.lines);
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     logging::lifecycle_event(

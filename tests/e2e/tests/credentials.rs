@@ -885,7 +885,7 @@ fn a_credentials_file_that_is_none_stops_the_start_and_says_where() {
     for (text, expected) in [
         (
             "credentials: {A: {value: x, host: a.test}}".to_owned(),
-            "line 1: credentials.A.host: unknown key `host`; known here: env, file, value, hosts, path",
+            "line 1: credentials.A.host: unknown key `host`: did you mean `hosts`? known here: env, file, value, hosts, path",
         ),
         ("other: {}".to_owned(), "unknown key `other`"),
         ("credentials:\n  9A: {value: x}".to_owned(), "line 2: credentials.9A: the name of a credential is a letter"),

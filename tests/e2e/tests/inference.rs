@@ -179,7 +179,7 @@ fn a_route_file_that_is_none_stops_the_start_and_says_where() {
         ),
         (
             "routes: [{name: a, endpoint: \"http://x\", model: m, api_key: k, protocols: [model_discovery], timeouts: {first: 1}}]",
-            "unknown key `first`; known here: connect, first_byte, idle",
+            "unknown key `first`: did you mean `first_byte`? known here: connect, first_byte, idle",
         ),
         (
             "routes: [{name: a, endpoint: \"http://x\", model: m, api_key: k, protocols: [model_discovery], budget: {max_tokens: 0}}]",

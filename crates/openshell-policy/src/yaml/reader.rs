@@ -71,7 +71,13 @@ impl Reader {
     pub(super) fn mapping<'n>(&mut self, at: &At<'n>, known: &[&str]) -> Option<Fields<'n>> {
         let entries = self.entries(at)?;
         for (key, value) in entries.iter().filter(|(key, _)| !known.contains(key)) {
-            self.reject(value, ViolationKind::UnknownKey { key: (*key).to_owned(), known: known.join(", ") });
+            self.reject(
+                value,
+                ViolationKind::UnknownKey {
+                    key: (*key).to_owned(),
+                    known: known.iter().map(|&known| known.to_owned()).collect(),
+                },
+            );
         }
         Some(Fields(entries))
     }

@@ -75,7 +75,7 @@ fn every_violation_is_reported_at_once_with_its_line() {
             "line 3: filesystem_policy.read_only[0]: `usr` is not an absolute path",
             "line 3: filesystem_policy.read_only[1]: `/a/../b` contains `..`",
             "line 4: process.run_as_user: the workload never runs as root; name an unprivileged user or group",
-            "line 6: network: unknown key `network`; known here: version, filesystem_policy, landlock, process, \
+            "line 6: network: unknown key `network`: did you mean `network_policies`? known here: version, filesystem_policy, landlock, process, \
              network_policies",
         ]
     );

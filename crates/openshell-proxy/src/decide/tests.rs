@@ -543,6 +543,31 @@ fn foreign_rules_are_held_to_the_schema() {
 }
 
 #[test]
+fn foreign_rules_have_the_functions_that_policies_use_and_neither_a_clock_nor_a_network() {
+    let load = |condition: &str| {
+        let rules = format!("package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if {condition}\n");
+        load("network_policies: {}", Some(&rules))
+    };
+    for (condition, is_permitted) in [
+        (r#"regex.match("^a[.]", input.network.host)"#, true),
+        (r#"regex.match("^b", input.network.host)"#, false),
+        (r#"net.cidr_contains("10.0.0.0/8", "10.1.1.1")"#, true),
+        (r#"base64.decode("YQ==") == "a""#, true),
+        (r#"base64url.decode("_w==") != "a""#, true),
+        (r#"json.unmarshal("[1]")[0] == input.network.port"#, true),
+        (r#"glob.match("*.test", ["."], input.network.host)"#, true),
+        (r#"sprintf("%s:%d", [input.network.host, input.network.port]) == "a.test:1""#, true),
+    ] {
+        let decided = decide(&load(condition).unwrap(), caller("/usr/bin/curl", &[]), "a.test:1");
+        assert_eq!(decided.is_ok(), is_permitted, "{condition}: {decided:?}");
+    }
+    for missing in ["time.now_ns() > 0", "http.send({\"method\": \"get\", \"url\": \"http://a\"}).status_code == 200"] {
+        let error = load(missing).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("the policy rules cannot be compiled"), "{missing}: {error}");
+    }
+}
+
+#[test]
 fn an_evaluation_that_takes_too_long_refuses() {
     let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if {\n\
                  some i in numbers.range(1, 10000)\nsome j in numbers.range(1, 10000)\ni + j == 20000\n}\n";

@@ -44,6 +44,8 @@ pub(crate) struct Options<'o> {
     pub(crate) directories: &'o [PathBuf],
     /// The most verbose level that standard error shows; `None` for no events.
     pub(crate) level: Option<Level>,
+    /// True if standard error has messages for people in place of log lines.
+    pub(crate) is_plain: bool,
     pub(crate) form: Form,
     /// The end of every line.
     pub(crate) identity: &'o RunIdentity,
@@ -94,7 +96,12 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
         Err(problem) if options.level.is_none() => bail!("no log file: {problem}; see --log-dir and --log-to"),
         Err(problem) => (None, Some(problem)),
     };
-    let stderr = Arc::new(StandardError::new(options.level, options.form, options.identity.clone()));
+    let stderr = StandardError::new(options.level, options.form, options.identity.clone());
+    let stderr = Arc::new(match options.is_plain && problem.is_none() {
+        true => stderr.for_people(),
+        // It is all the log that there is.
+        false => stderr,
+    });
     sinks.push(Arc::clone(&stderr) as _);
     let (push, lines) = options.push.map(PushSink::new).unzip();
     sinks.extend(push.map(|push| Arc::new(push) as Arc<dyn Sink>));

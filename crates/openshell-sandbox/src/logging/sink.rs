@@ -93,6 +93,19 @@ impl<'e> LogEvent<'e> {
         Cow::Borrowed(message.strip_suffix(self.identity.end()).unwrap_or(message))
     }
 
+    /// Returns the event as a message for people.
+    pub(super) fn for_people(&self) -> String {
+        let text = match self.content {
+            Content::Diagnostic { message, .. } => printable(message),
+            Content::Audit(Event::Configuration(Configuration { message, .. })) => printable(message),
+            Content::Audit(Event::Finding(Finding { title, message, .. })) => {
+                Cow::Owned(printable(&format!("{title}: {message}")).into_owned())
+            }
+            Content::Audit(_) => self.message(),
+        };
+        format!("openshell-sandbox: {text}")
+    }
+
     fn text(&self) -> &str {
         self.text.get_or_init(|| shorthand::line(self.made, self.content, self.identity.end()))
     }

@@ -23,6 +23,8 @@ pub(super) struct StandardError {
     /// `None` for no events.
     level: Option<Level>,
     form: Form,
+    /// True if events are messages for people, as those to the operator are.
+    is_plain: bool,
     identity: RunIdentity,
     /// `None` while lines are shown as they come.
     held: Mutex<Option<Held>>,
@@ -38,7 +40,13 @@ struct Held {
 impl StandardError {
     /// Takes events up to `level`, or none, and writes them in `form`; `identity` is that of messages.
     pub(super) fn new(level: Option<Level>, form: Form, identity: RunIdentity) -> Self {
-        Self { queue: Queue::new("log-errors", Writer { form }), level, form, identity, held: Mutex::default() }
+        let queue = Queue::new("log-errors", Writer { form });
+        Self { queue, level, form, is_plain: false, identity, held: Mutex::default() }
+    }
+
+    /// Writes events as messages for people, without their time and kind.
+    pub(super) fn for_people(self) -> Self {
+        Self { is_plain: true, ..self }
     }
 
     /// Prints a message that no level hides; `level` is for readers of JSON.
@@ -98,7 +106,10 @@ impl Sink for StandardError {
 
     fn take(&self, event: &LogEvent<'_>) {
         if self.level.is_some_and(|level| event.attention_level() <= level) {
-            self.push(event.line(self.form));
+            self.push(match self.is_plain {
+                true => message(&event.for_people()),
+                false => event.line(self.form),
+            });
         }
     }
 

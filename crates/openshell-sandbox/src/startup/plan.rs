@@ -57,7 +57,7 @@ impl Plan {
         check_workdir(config, policy.filesystem())?;
         let mut writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         let mut filesystem = policy.filesystem().clone();
-        if let Some(repository) = repository_elsewhere(config, &filesystem, &user)? {
+        if let Some(repository) = repository_elsewhere(config, &filesystem, &writable, &user)? {
             writable.push(repository.clone());
             filesystem.read_write.push(GrantedPath::found(repository));
         }
@@ -209,8 +209,14 @@ fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = 
 ///
 /// # Errors
 /// It cannot be looked at as the workload's user.
-fn repository_elsewhere(config: &Config, filesystem: &Filesystem, user: &User) -> anyhow::Result<Option<PathBuf>> {
-    let Some(tree) = config.workdir.as_deref().filter(|_| filesystem.include_workdir) else { return Ok(None) };
+fn repository_elsewhere(
+    config: &Config,
+    filesystem: &Filesystem,
+    writable: &[PathBuf],
+    user: &User,
+) -> anyhow::Result<Option<PathBuf>> {
+    let tree = config.workdir.as_ref().or(config.current_dir.as_ref());
+    let Some(tree) = tree.filter(|tree| writable.contains(tree)) else { return Ok(None) };
     if !tree.join(".git").symlink_metadata().is_ok_and(|data| data.is_file()) {
         return Ok(None);
     }
