@@ -261,7 +261,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__ca)
+        openshell__sandbox__subcmd__ca)
             opts="-h --help show rotate"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -275,7 +275,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__check)
+        openshell__sandbox__subcmd__check)
             opts="-h --deny-warnings --policy-rules --replay --credentials --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -301,7 +301,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__copy__subcmd__self)
+        openshell__sandbox__subcmd__copy__subcmd__self)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -315,7 +315,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__cp)
+        openshell__sandbox__subcmd__cp)
             opts="-h --git-hooks --run-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -333,7 +333,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__diff)
+        openshell__sandbox__subcmd__diff)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -347,7 +347,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__doctor)
+        openshell__sandbox__subcmd__doctor)
             opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -361,7 +361,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__exec)
+        openshell__sandbox__subcmd__exec)
             opts="-t -e -w -h --tty --env --workdir --run-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -395,7 +395,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__explain)
+        openshell__sandbox__subcmd__explain)
             opts="-h --policy-rules --binary --ancestor --host --port --door --method --path --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -441,7 +441,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__gateway)
+        openshell__sandbox__subcmd__gateway)
             opts="-h --sandbox-id --openshell-endpoint --help check"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -463,7 +463,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__presets)
+        openshell__sandbox__subcmd__presets)
             opts="-h --system --read --replace --help make"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -481,7 +481,7 @@ _openshell__sandbox() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        openshell__subcmd__sandbox__subcmd__ps)
+        openshell__sandbox__subcmd__ps)
             opts="-h --json --run-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -263,7 +263,7 @@ fn a_file_as_an_output_can_be_opened_again_and_no_other_file_beside_it() {
     let others = sandbox("cat /proc/self/fd/1 || echo unread; echo x > $0/beside || echo closed");
     let shown = lab.shell(&format!(
         "cd {folder}; touch out err log beside; chmod 666 *; {opened} > out 2> err; cat out; \
-         {others} > log 2>&1; grep -xE 'unread|closed' log; cat beside"
+         {others} > log 2> err; grep -xE 'unread|closed' log; cat beside"
     ));
     assert_eq!(shown, "a\nb\nunread\nclosed\n");
 }

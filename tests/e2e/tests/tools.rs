@@ -101,3 +101,23 @@ fn a_headless_browser_shows_a_page() {
     let finished = run(&lab, "/usr", script);
     assert!(finished.stdout.contains("<p id=\"x\">42</p>"), "{finished:?}");
 }
+
+#[test]
+fn ssh_reads_what_the_hosts_settings_include_whoever_the_files_belong_to_inside() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("ssh").display().to_string();
+    let made = format!(
+        "chmod 755 {folder}; chown 0:0 {folder}; mkdir {folder}/ssh_config.d; mount --bind {folder} /etc/ssh; \
+         echo 'Include /etc/ssh/ssh_config.d/*.conf' > /etc/ssh/ssh_config; printf 'Host *\\n User included\\n' > /etc/ssh/real; \
+         ln -s ../real /etc/ssh/ssh_config.d/20-lab.conf; chmod -R a+rX /etc/ssh"
+    );
+    assert_eq!(lab.shell(&made), "");
+    // ssh looks its user up.
+    let users = std::fs::read_to_string("/etc/passwd").unwrap();
+    let users = lab.file("passwd", users + &format!("agent:x:{0}:{0}::/tmp:/bin/sh\n", lab::host::UID));
+    assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", users.display())), "");
+    let finished =
+        lab.sandbox(&super::policy("{}")).sh("ssh -T -G web.test | grep '^user '; touch /etc/ssh/ssh_config.d/x");
+    assert_eq!(finished.stdout, "user included\n", "{finished:?}");
+    assert!(finished.stderr.starts_with("touch: ") && finished.stderr.lines().count() == 1, "{finished:?}");
+}

@@ -68,7 +68,7 @@ impl Confined {
         init: Init,
     ) -> anyhow::Result<PendingConfinement> {
         let mut mounts = std::mem::take(&mut host.tls.mounts);
-        mounts.append(&mut host.git_excludes);
+        mounts.append(&mut host.tool_mounts);
         let landlock = host.landlock.clone();
         let mut granted = if host.tls.authority.is_none() { landlock } else { landlock.reading(&host.tls.folder) };
         for mount in host.resolver_files.mounts() {

@@ -24,14 +24,15 @@ use crate::logging;
 use crate::startup::ca_files::{CaFiles, write_file};
 use crate::startup::plan::Plan;
 use crate::startup::resolver_files::ResolverFiles;
+use crate::startup::ssh_settings;
 
 /// Everything that a start made on the host, in the order in which it is removed if the start fails.
 pub(super) struct Host {
     pub(super) private: PrivateFolders,
     pub(super) tls: CaFiles,
     pub(super) resolver_files: ResolverFiles,
-    /// Mounts by which git inside does not add placeholders.
-    pub(super) git_excludes: Vec<Mount>,
+    /// Mounts by which git inside does not add placeholders, and ssh reads the host's settings.
+    pub(super) tool_mounts: Vec<Mount>,
     pub(super) made: CreatedDirs,
     pub(super) run_dir: RunDir,
     /// The file system of the sandbox's files, if they have one.
@@ -66,7 +67,8 @@ impl Host {
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         let carve_outs = plan.carve_outs.find(landlock, &mut made)?;
         let files = SandboxFile::root(file_system.as_ref(), &run_dir);
-        let git_excludes = git_excludes(plan.carve_outs.excludes(&mut made), &files)?;
+        let mut tool_mounts = git_excludes(plan.carve_outs.excludes(&mut made), &files)?;
+        tool_mounts.extend(ssh_settings::create(&plan.privilege, &files)?);
         let tls = CaFiles::create(config, &files, &mut made)?;
         let resolver_files = ResolverFiles::create(config, &files)?;
         let private = PrivateFolders::create(user, landlock, &files)?;
@@ -85,7 +87,7 @@ impl Host {
             private,
             tls,
             resolver_files,
-            git_excludes,
+            tool_mounts,
             made,
             run_dir,
             file_system,

@@ -14,6 +14,7 @@ mod plan;
 mod resolver_files;
 mod serve;
 mod ssh;
+mod ssh_settings;
 mod witness;
 
 use std::future::pending;

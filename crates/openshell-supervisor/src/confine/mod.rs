@@ -119,6 +119,8 @@ pub enum Purpose {
     Names,
     /// What git is not to add: no failure is reported.
     GitExclude,
+    /// Settings of SSH clients that they would not read otherwise: no failure is reported.
+    SshSettings,
 }
 
 /// An act that succeeds unless Landlock refuses it. Init attempts it as root, so that file modes do not matter.
@@ -369,7 +371,9 @@ impl Confinement {
         let [mut no_trust, mut no_names] = [None, None];
         for Mount { source, target, purpose } in &self.mounts {
             let mounted = files.open(source).and_then(|from| match purpose {
-                Purpose::Trust | Purpose::FurtherTrust | Purpose::GitExclude => bind_at(&from, target, Shown::ReadOnly),
+                Purpose::Trust | Purpose::FurtherTrust | Purpose::GitExclude | Purpose::SshSettings => {
+                    bind_at(&from, target, Shown::ReadOnly)
+                }
                 Purpose::Names => cover(&from, target),
             });
             let Err(error) = mounted else { continue };
@@ -377,7 +381,7 @@ impl Confinement {
             match purpose {
                 Purpose::Trust => no_trust = failed,
                 Purpose::Names => no_names = failed,
-                Purpose::FurtherTrust | Purpose::GitExclude => {}
+                Purpose::FurtherTrust | Purpose::GitExclude | Purpose::SshSettings => {}
             }
         }
         [no_trust, no_names]

@@ -167,7 +167,7 @@ fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
 
 /// Returns the repository of the linked work tree `tree`, if it lies elsewhere, belongs to `uid`, and names the tree as one of its own
 /// (gitrepository-layout(5), worktrees): an earlier command may have written the tree's `.git` file.
-pub(in crate::startup) fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
+pub(crate) fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
     let link = tree.join(".git");
     let own = linked(&link).ok()??;
     let repository = normal(&own.join(path_of(&own.join("commondir"), "").ok()??));
