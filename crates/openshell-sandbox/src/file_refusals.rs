@@ -98,7 +98,9 @@ impl FileRefusals {
     pub(crate) fn summary(&self) -> Option<String> {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = counted.kinds.iter().collect();
-        all.sort_by_key(|(_, refused)| refused.number);
+        // Most programs look at files of the kernel, and go on without.
+        let is_kernels = |path: &Path| path.starts_with("/sys") || path.starts_with("/proc");
+        all.sort_by_key(|(kind, refused)| (is_kernels(&kind.path), refused.number));
         let mut text = "openshell-sandbox: files refused:".to_owned();
         for (Kind { program, access, path }, refused) in all.iter().take(LINES) {
             let line = format!("{} x {program}: {} {}", refused.count, access.as_str(), path.display());
@@ -132,11 +134,19 @@ fn reason(by: RefusedBy) -> &'static str {
     }
 }
 
+/// Folders of a home in which programs have folders of their own (XDG Base Directory Specification).
+const SHARED: &[&str] = &["", ".cache", ".config", ".local", ".local/bin", ".local/share", ".local/state"];
+
+fn is_shared(folder: &Path, home: Option<&Path>) -> bool {
+    let inside = home.and_then(|home| folder.strip_prefix(home).ok());
+    inside.is_some_and(|inside| SHARED.iter().any(|shared| Path::new(shared) == inside))
+}
+
 /// Returns the line of policy that would permit the access, or the reason why none would.
 fn remedy(accessed: &Accessed, by: RefusedBy, user: &User) -> Option<String> {
     let Accessed { path, access, is_entry, .. } = accessed;
-    // An entry is its folder's, unless that is the home, which is too much.
-    let folder = path.parent().filter(|folder| *is_entry && Some(*folder) != user.home.as_deref());
+    // An entry is its folder's, unless that is the home, or one that all programs share: a start makes what is missing.
+    let folder = path.parent().filter(|folder| *is_entry && !is_shared(folder, user.home.as_deref()));
     let path: &Path = folder.unwrap_or(path);
     if accessed.is_refused_by_mode {
         return Some(format!("the mode of {} refuses it to the user {} in any case", path.display(), user.name));
@@ -189,7 +199,7 @@ mod tests {
 
     fn user() -> User {
         let identity = ProcessIdentity { uid: 61184, gid: 61185, groups: vec![61185], is_callers: false };
-        User { identity, name: "agent-x".to_owned(), home: None, shell: None }
+        User { identity, name: "agent-x".to_owned(), home: Some("/home/agent-x".into()), shell: None }
     }
 
     fn refused(path: &str, access: FileAccess, is_entry: bool) -> Accessed {
@@ -224,6 +234,22 @@ mod tests {
              it\n      the mode of /etc/shadow refuses it to the user agent-x in any case"
         );
         assert_eq!(refusals.summary().unwrap(), expected);
+    }
+
+    #[test]
+    fn folders_that_all_programs_share_are_not_proposed_and_files_of_the_kernel_come_last() {
+        let refusals = FileRefusals::new(Arc::new(Paths::default()), user());
+        for path in ["/sys/fs/cgroup", "/home/agent-x/.cache/go-build", "/home/agent-x/.local/share/tool", "/srv/new"] {
+            refusals.add(&refused(path, FileAccess::Write, true));
+        }
+        let summary = refusals.summary().unwrap();
+        let proposed = summary.lines().filter_map(|line| line.split('`').nth(1)).collect::<Vec<_>>();
+        assert_eq!(
+            proposed[..2],
+            ["- /home/agent-x/.cache/go-build", "- /home/agent-x/.local/share/tool"],
+            "{summary}"
+        );
+        assert!(summary.lines().nth_back(1).unwrap().contains("/sys/fs/cgroup"), "{summary}");
     }
 
     #[test]

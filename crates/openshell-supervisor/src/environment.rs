@@ -127,7 +127,11 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
     if let Some(folder) = inputs.trust {
         variable::BUNDLE.iter().for_each(|name| environment.set(name, folder.join(BUNDLE_FILE)));
         variable::AUTHORITY.iter().for_each(|name| environment.set(name, folder.join(AUTHORITY_FILE)));
-        if let Some(proxy) = inputs.proxy.filter(|_| inputs.has_java) {
+        // Java prints a line about it, which whoever wants none can leave out by an empty value.
+        let is_left_out = environment.get("JAVA_TOOL_OPTIONS").is_some_and(OsStr::is_empty);
+        if is_left_out {
+            drop(environment.take("JAVA_TOOL_OPTIONS"));
+        } else if let Some(proxy) = inputs.proxy.filter(|_| inputs.has_java) {
             let options = java_options(environment.get("JAVA_TOOL_OPTIONS"), folder, proxy, host_name);
             environment.set("JAVA_TOOL_OPTIONS", options);
         }
@@ -290,6 +294,7 @@ mod tests {
         let java = value("JAVA_TOOL_OPTIONS");
         assert!(java.starts_with("-Xmx1g -Djavax.net.ssl.trustStore=/etc/openshell-tls/truststore.jks "), "{java}");
         assert!(java.contains(" -Dhttps.proxyHost=10.200.0.1 -Dhttps.proxyPort=3128"), "{java}");
+        assert_eq!(computed(&[("JAVA_TOOL_OPTIONS", "")]).get("JAVA_TOOL_OPTIONS"), None);
     }
 
     #[test]

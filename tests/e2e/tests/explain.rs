@@ -47,7 +47,7 @@ fn an_observed_run_makes_the_policy_with_which_it_passes() {
     let observed = lab.sandbox(&base()).args(&["--observe", file.to_str().unwrap()]).python(ASK, &targets);
     let expected = [PERMITTED, PERMITTED, "HTTP/1.1 403 always_blocked_address", "HTTP/1.1 403 control_plane_port"];
     assert_eq!(observed.ok(), expected.join("\n"), "{}", observed.log);
-    assert!(observed.stderr.contains("CONFIG:DEGRADED [HIGH] OBSERVING"), "loudly said: {}", observed.stderr);
+    assert!(observed.stderr.contains("openshell-sandbox: OBSERVING"), "loudly said: {}", observed.stderr);
     let line = "-> web.test:8080 [policy:- engine:observe] [code:no_network_policies]";
     assert_eq!(observed.logged(line).len(), 1, "{}", observed.log);
     let policy = std::fs::read_to_string(&file).unwrap();

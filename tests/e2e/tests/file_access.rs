@@ -230,7 +230,7 @@ fn an_observed_run_learns_the_files_that_it_read_and_passes_under_what_it_learnt
     assert!(!text.contains(".ssh") && !text.contains("other"), "{text}");
     let again = in_project(&lab, &["-p", &observed, "--log-files"]).sh(script);
     assert_eq!(again.stdout, expected, "{again:?}");
-    assert!(!again.stderr.contains("CONFIG:DEGRADED") && again.stderr.contains("No such file"), "{again:?}");
+    assert!(!again.stderr.contains("OBSERVING") && again.stderr.contains("No such file"), "{again:?}");
     assert_eq!(std::fs::read_to_string(home.join(".cache/tool/c")).unwrap(), "c\n", "the cache is kept");
     for refused in [
         "cat ~/.config/other/settings",

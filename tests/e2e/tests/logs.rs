@@ -156,7 +156,7 @@ fn a_log_that_another_sandbox_has_filled_takes_every_denial_of_this_one() {
         let finished = lab.sandbox(&policy("{}")).args(&["--log-dir", logs]).python(REFUSED, &["20"]);
         assert_eq!(finished.ok(), "");
         // The denials follow at the end, after a gap.
-        let count = |words: &str| lab.shell(&format!("tail -c 65536 {logs}/*.log | grep -a -c '{words}'"));
+        let count = |words: &str| lab.shell(&format!("tail -c 65536 {logs}/openshell.2*.log | grep -a -c '{words}'"));
         assert_eq!(count("NET:OPEN .MED. DENIED"), "20\n", "{size}");
         assert_eq!(count("PROC:TERMINATE"), "1\n", "{size}");
     }

@@ -262,6 +262,7 @@ impl PolicyReport {
             );
         }
         let (took, Self { summary, version, .. }) = (self.took.as_millis(), self);
+        let event = if version.contains(GLOBAL_VERSION) { format!("{event} (global)") } else { event.to_owned() };
         logging::config_event(
             ConfigState::Loaded,
             Severity::Info,
@@ -269,6 +270,9 @@ impl PolicyReport {
         );
     }
 }
+
+/// Names the version of a policy that a gateway has for all of its sandboxes.
+pub(crate) const GLOBAL_VERSION: &str = "global_version:";
 
 /// Returns the number of network policies, in words.
 pub(crate) fn policies(count: usize) -> String {

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::logging;
-use crate::sources::policy_file::{PolicyDocument, PolicyFiles};
+use crate::sources::policy_file::{GLOBAL_VERSION, PolicyDocument, PolicyFiles};
 use crate::sources::update::{Answer, Source, Update};
 use credentials::Placeholders;
 use settings::Settings;
@@ -187,7 +187,7 @@ fn document(files: &PolicyFiles, config: &SandboxConfig, data: String) -> Policy
     let hash: String = config.hash.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
     let mut version = format!("version:{} hash:{}", config.version, if hash.is_empty() { "-" } else { &hash });
     if let Some(global) = config.global_version {
-        version.push_str(&format!(" global_policy_version:{global}"));
+        version.push_str(&format!(" {GLOBAL_VERSION}{global}"));
     }
     files.document("the gateway".to_owned(), data, Some(version))
 }
