@@ -37,7 +37,7 @@ impl Limits {
     /// Header lines of such a head.
     pub const HEAD_LINES: usize = 256;
     /// Bytes of a head that are read, so that the refusal of one above [`Self::HEAD_BYTES`] says why.
-    pub const READ_HEAD_BYTES: usize = 2 * Self::HEAD_BYTES;
+    pub const READ_HEAD_BYTES: usize = Self::HEAD_BYTES + 16 * 1024;
     /// Header lines that are read for the same reason.
     pub const READ_HEAD_LINES: usize = 2 * Self::HEAD_LINES;
     /// First bytes of a connection that could still become a request.
@@ -64,7 +64,7 @@ impl Limits {
     /// KiB of the windows of all HTTP/2 connections, beyond each one's minimum: two connections get theirs in full,
     /// further ones less and less.
     pub const WINDOWS_KIB: usize = 192 * 1024;
-    /// KiB of the heads of unanswered HTTP/2 requests: five hundred of the largest.
+    /// KiB of the heads of unanswered HTTP/2 requests: four hundred of the largest.
     pub const STREAM_HEADS_KIB: usize = 32 * 1024;
     /// KiB held back of all responses that are searched for secrets: some 100,000 responses with a key of 50 bytes.
     pub const SEARCHED_KIB: usize = 128 * 1024;

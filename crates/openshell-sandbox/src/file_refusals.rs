@@ -135,7 +135,7 @@ fn reason(by: RefusedBy) -> &'static str {
 }
 
 /// Folders of a home in which programs have folders of their own (XDG Base Directory Specification).
-const SHARED: &[&str] = &["", ".cache", ".config", ".local", ".local/bin", ".local/share", ".local/state"];
+const SHARED: &[&str] = &["", ".cache", ".local/share", ".local/state"];
 
 fn is_shared(folder: &Path, home: Option<&Path>) -> bool {
     let inside = home.and_then(|home| folder.strip_prefix(home).ok());

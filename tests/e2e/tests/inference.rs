@@ -319,7 +319,7 @@ fn tokens_are_counted_by_the_routes_model_for_nothing_and_the_connection_stays()
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
     let count = "-w ' %{http_code} %{num_connects}\n' \"$U/messages/count_tokens?beta=true\" -d '{\"model\": \"x\"}'";
-    let budget = ", budget: {max_tokens: 34}";
+    let budget = ", budget: {max_tokens: 12}";
     let words = vec![format!("-sS {count}"); 3].join(" --next ");
     let script =
         format!("U=https://inference.local/v1; curl {words} --next -sS -o /dev/null -w '%{{http_code}}' {CHAT}");

@@ -97,7 +97,8 @@ fn placeholders_are_in_no_commit_and_no_way_of_git_clean() {
 #[test]
 fn hidden_files_are_in_no_commit_and_a_tracked_one_is_said_with_what_has_git_leave_it_alone() {
     let lab = Lab::with_web();
-    let own = "echo 1 > tracked.env; git add tracked.env; git commit -q -m env; echo 2 > loose.env; mkdir sub; echo 3 > sub/loose.env";
+    let own = "echo 1 > tracked.env; git add tracked.env; git commit -q -m env; echo 2 > loose.env; mkdir sub; echo 3 > sub/loose.env; \
+               git worktree add -q ../linked; cd ../linked; echo 4 > \"here \\$(touch ran).env\"; git add .; git commit -q -m here";
     let project = Project::new(&lab, &format!("{CLONE}; {own}"));
     let tree = project.path("tree");
     let policy =
@@ -120,6 +121,16 @@ fn hidden_files_are_in_no_commit_and_a_tracked_one_is_said_with_what_has_git_lea
         "{finished:?}"
     );
     assert_eq!(project.run(&format!("cd {tree}; git show HEAD:tracked.env; cat tracked.env loose.env")), "1\n1\n2\n");
+    // A work tree has an index of its own, and names that a shell would run.
+    let linked = project.path("linked");
+    let finished = lab.sandbox(&policy.replace(&tree, &linked)).args(&["--workdir", &linked]).sh("true");
+    let lines = finished.logged(&format!("{linked}/here $(touch ran).env is hidden, and git tracks it"));
+    assert_eq!(lines.len(), 1, "{finished:?}");
+    let remedy = lines[0].split("outside, `").nth(1).unwrap().split('`').next().unwrap();
+    assert_eq!(
+        project.run(&format!("cd {linked}; {remedy}; ls; git ls-files -v | grep -c '^S'")),
+        "f\nhere $(touch ran).env\ntracked.env\n1\n"
+    );
 }
 
 #[test]

@@ -429,6 +429,13 @@ impl Refusal {
         )
     }
 
+    /// The head of a CONNECT is too large.
+    #[must_use]
+    pub fn connect_head_too_large() -> Self {
+        let kib = Limits::CONNECT_HEAD_BYTES / 1024;
+        Self::because(ReasonCode::RequestTooLarge, format!("the head of a CONNECT has at most {kib} KiB"))
+    }
+
     /// The policy could not be evaluated.
     #[must_use]
     pub fn engine(error: String) -> Self {

@@ -219,6 +219,10 @@ fn all() -> Vec<(Refusal, &'static str)> {
             "431 request_too_large request_too_large: the head of a request has at most 64 KiB and 256 lines",
         ),
         (
+            Refusal::connect_head_too_large(),
+            "431 request_too_large request_too_large: the head of a CONNECT has at most 8 KiB",
+        ),
+        (
             Refusal::engine(text()),
             "500 policy_engine_error policy_engine_error: GET /a refused: the policy could not be evaluated; the log says \
              why",

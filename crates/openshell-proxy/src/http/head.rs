@@ -132,7 +132,10 @@ pub fn requested_upgrade(request: &Parts) -> Option<HeaderValue> {
         }
         false => {
             let protocol = protocol.to_str().ok()?.to_ascii_lowercase();
-            !["h2c", "tls", "http/"].iter().any(|word| protocol.contains(word))
+            let has_body = headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
+            // A server that does not switch may leave the body of other methods unread, and take it for the next request.
+            let takes_body = [Method::POST, Method::PUT, Method::PATCH].contains(&request.method);
+            (takes_body || !has_body) && !["h2c", "tls", "http/"].iter().any(|word| protocol.contains(word))
         }
     };
     is_allowed.then(|| protocol.clone())

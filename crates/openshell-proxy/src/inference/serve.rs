@@ -145,7 +145,7 @@ impl Models<'_> {
             RouteResponse::Mock(response) => {
                 let mut meter = Meter::default();
                 meter.read(response.body());
-                route.settle(cost, if call.is_free() { 0 } else { meter.usage().total() });
+                route.settle(cost, meter.usage().total());
                 record.record_usage(meter.usage(), "");
                 record.finish(Outcome::Allowed);
                 response.map(full)

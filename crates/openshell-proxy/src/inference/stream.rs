@@ -60,13 +60,9 @@ impl Streamed {
             let usage = self.meter.usage();
             // A response without usage, or cut off before it, is charged by the estimate at least.
             let has_usage = usage.output.is_some() && remark.is_empty();
-            let tokens = if call.is_free() {
-                0
-            } else if has_usage {
-                usage.total()
-            } else {
-                usage.total().max(cost + self.meter.estimate())
-            };
+            // A server may take a call that is free for another one.
+            let is_reported = has_usage || call.is_free();
+            let tokens = if is_reported { usage.total() } else { usage.total().max(cost + self.meter.estimate()) };
             route.settle(cost, tokens);
             record.record_usage(usage, remark);
             record.finish(Outcome::Allowed);

@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::Door;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -22,6 +23,7 @@ use tracing::{Instrument as _, debug_span};
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::http::body::{ResponseBody, full};
+use crate::http::head;
 use crate::identify::Identity;
 use crate::inference;
 use crate::inference::serve::Models;
@@ -46,7 +48,8 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
     if first.starts_with(&[socks::VERSION]) {
         return Box::pin(socks::serve(proxy, client, identity)).await;
     }
-    let largest = if first == *CONNECT { Limits::CONNECT_HEAD_BYTES } else { Limits::READ_HEAD_BYTES };
+    let is_connect = first == *CONNECT;
+    let largest = if is_connect { Limits::CONNECT_HEAD_BYTES } else { Limits::READ_HEAD_BYTES };
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
     let (opener, mut opened) = mpsc::channel(1);
     let meter = Arc::default();
@@ -54,6 +57,8 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
     let requests = HttpIngress { ingress, session: &session, opener, meter: &meter };
     let answer = |request| requests.answer(request);
     if let Err(refusal) = driver.serve(services, Metered::new(client, &meter), &protocol(largest), answer).await {
+        let is_large = is_connect && refusal.code() == ReasonCode::RequestTooLarge;
+        let refusal = if is_large { Refusal::connect_head_too_large() } else { refusal };
         Record::new(&services.audit, "request".to_owned(), None).finish(Outcome::Refused(&refusal));
         return None;
     }
@@ -117,7 +122,10 @@ impl<'p> HttpIngress<'p> {
         let (audit, names) = (&self.ingress.proxy.services.audit, self.ingress.proxy.names.as_deref());
         let (record, answered) = if request.method() == Method::CONNECT {
             let (mut record, target) = connect::intake(audit, names, &request);
+            // One that is not the first of its connection, or came in pieces, was read like any other request.
+            let is_large = head::bytes(request.uri(), request.headers()) > Limits::CONNECT_HEAD_BYTES;
             let answered = match target {
+                _ if is_large => Err(Refusal::connect_head_too_large()),
                 Ok(target) => self.ingress.open(target, &mut record).await,
                 Err(refusal) => Err(refusal),
             };
@@ -250,6 +258,9 @@ mod tests {
         check("SSH-2.0-client\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", &["bad_request"]).await;
         let large = format!("GET http://8.8.8.8/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * Limits::READ_HEAD_BYTES));
         check(&large, "HTTP/1.1 431 Request Header Fields Too Large\r\n", &["request_too_large"]).await;
+        let large =
+            format!("\r\nCONNECT 8.8.8.8:443 HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(Limits::CONNECT_HEAD_BYTES));
+        check(&large, "HTTP/1.1 431 request_too_large\r\n", &["request_too_large"]).await;
     }
 
     #[tokio::test(start_paused = true)]

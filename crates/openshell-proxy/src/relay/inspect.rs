@@ -113,6 +113,7 @@ pub async fn authorize_request(
 mod tests {
     use std::sync::Arc;
 
+    use hyper::header::HeaderValue;
     use hyper::{Request, Version};
     use openshell_policy::reason::ReasonCode;
 
@@ -217,6 +218,10 @@ mod tests {
             (PLAIN, "TLS/1.0", left_out),
         ] {
             let (services, _) = testing::services(endpoints);
+            let mut with_body = upgrade(protocol);
+            with_body.headers_mut().insert("content-length", HeaderValue::from_static("9"));
+            let authorized = asked(&services, with_body).await.unwrap();
+            assert_eq!(authorized.upgrade, None, "a body that may be the next request: {protocol}, {endpoints}");
             let authorized = asked(&services, upgrade(protocol)).await;
             let asks = authorized.map(|authorized| authorized.upgrade.is_some()).map_err(|refusal| refusal.code());
             assert_eq!(asks, expected, "{protocol}: {endpoints}");

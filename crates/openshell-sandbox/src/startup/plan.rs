@@ -224,10 +224,7 @@ fn repository_elsewhere(
     let found =
         user.identity.look(|| linked_repository(tree, uid)).context("cannot look at files as the command's user")?;
     let lists = [&filesystem.read_only, &filesystem.read_write, &filesystem.hidden];
-    let is_listed = |repository: &Path| {
-        let mut listed = lists.into_iter().flatten().map(GrantedPath::as_path);
-        listed.any(|listed| listed.parent().is_some() && repository.starts_with(listed))
-    };
+    let is_listed = |repository: &Path| lists.into_iter().flatten().any(|listed| covers(listed, repository));
     let Some(repository) = found.filter(|repository| !is_listed(repository)) else { return Ok(None) };
     let message = format!(
         "{} is a linked work tree, so the command may write to its repository {} too, apart from hooks, configuration and attributes",
@@ -236,6 +233,17 @@ fn repository_elsewhere(
     );
     logging::config_event(ConfigState::Enabled, Severity::Info, &message);
     Ok(Some(repository))
+}
+
+/// Returns true if a line of the policy that is not the root is about `path`, which has no symlinks.
+fn covers(listed: &GrantedPath, path: &Path) -> bool {
+    if listed.is_pattern() {
+        let (base, is_match) = listed.matcher();
+        return path.ancestors().any(|above| above.strip_prefix(&base).is_ok_and(&is_match));
+    }
+    let real = std::fs::canonicalize(listed.as_path()).ok();
+    let mut forms = real.as_deref().into_iter().chain([listed.as_path()]);
+    forms.any(|listed| listed.parent().is_some() && path.starts_with(listed))
 }
 
 /// Returns how the caller uses git.

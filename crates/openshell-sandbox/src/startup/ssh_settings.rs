@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use openshell_supervisor::carve_outs::CarveOut;
 use openshell_supervisor::confine::{Mount, Purpose};
+use openshell_supervisor::landlock::Request;
 use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::sandbox_files::SandboxFile;
 
@@ -16,16 +18,23 @@ const FOLDER: &str = "/etc/ssh/ssh_config.d";
 const FILES: usize = 64;
 const BYTES: u64 = 64 * 1024;
 
-/// Copies the settings among the sandbox's files, and returns the mount that shows them in their place; `None` where ssh reads the
-/// host's own.
+/// Copies the settings that the policy grants among the sandbox's files, and returns the mount that shows them in their place; `None` where
+/// ssh reads the host's own, and where the policy takes something out of the folder.
 ///
 /// # Errors
 /// A copy cannot be written.
-pub(super) fn create(privilege: &Privilege, files: &SandboxFile) -> anyhow::Result<Option<Mount>> {
-    let copied = match privilege.caller() {
-        Some(_) => settings(Path::new(FOLDER)),
-        None => Vec::new(),
-    };
+pub(super) fn create(
+    privilege: &Privilege,
+    landlock: &Request,
+    carve_outs: &[CarveOut],
+    files: &SandboxFile,
+) -> anyhow::Result<Option<Mount>> {
+    let folder = Path::new(FOLDER);
+    if privilege.caller().is_none() || carve_outs.iter().any(|carve_out| carve_out.path.starts_with(folder)) {
+        return Ok(None);
+    }
+    let is_hidden = |path: &Path| carve_outs.iter().any(|carve_out| path.starts_with(&carve_out.path));
+    let copied = settings(folder, |path| landlock.reaches(path) && !is_hidden(path));
     if copied.is_empty() {
         return Ok(None);
     }
@@ -37,8 +46,8 @@ pub(super) fn create(privilege: &Privilege, files: &SandboxFile) -> anyhow::Resu
     Ok(Some(Mount { source: folder.inside().to_owned(), target: FOLDER.into(), purpose: Purpose::SshSettings }))
 }
 
-/// Names and contents of the settings that the caller may read.
-fn settings(folder: &Path) -> Vec<(String, Vec<u8>)> {
+/// Names and contents of the settings that the caller may read, and that are granted behind symlinks too.
+fn settings(folder: &Path, is_granted: impl Fn(&Path) -> bool) -> Vec<(String, Vec<u8>)> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let is_setting = |path: &PathBuf| {
@@ -46,5 +55,6 @@ fn settings(folder: &Path) -> Vec<(String, Vec<u8>)> {
         is_file && path.extension().is_some_and(|extension| extension == "conf")
     };
     let read = |path: PathBuf| Some((path.file_name()?.to_str()?.to_owned(), std::fs::read(path).ok()?));
-    paths.filter(is_setting).take(FILES).filter_map(read).collect()
+    let is_shown = |path: &PathBuf| std::fs::canonicalize(path).is_ok_and(|real| is_granted(&real));
+    paths.filter(is_setting).filter(is_shown).take(FILES).filter_map(read).collect()
 }

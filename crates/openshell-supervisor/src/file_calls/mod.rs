@@ -102,6 +102,9 @@ pub fn handler(
     }))
 }
 
+/// Paths of processes, and of their open files (proc(5), `/proc/PID/fd`).
+const OF_PROCESSES: &[&str] = &["/proc", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
+
 struct FileCallHandler {
     listener: Arc<OwnedFd>,
     root: Root,
@@ -140,8 +143,10 @@ impl FileCallHandler {
     fn look_at(&self, thread: i32, named: &Named) -> Vec<Accessed> {
         let path = place::read_path(thread, named.address);
         let path = path.and_then(|path| place::absolute(thread, named.folder, path));
-        // Those in /proc are processes of the sandbox, which come and go.
-        let Some(path) = path.filter(|path| !path.starts_with("/proc")) else { return Vec::new() };
+        // Those in /proc are processes of the sandbox, which come and go, with their open files.
+        let Some(path) = path.filter(|path| !OF_PROCESSES.iter().any(|place| path.starts_with(place))) else {
+            return Vec::new();
+        };
         let found = self.root.find(thread, &path, named.is_followed);
         if matches!(found, Err(Errno::NOENT | Errno::ACCESS))
             && let Some(place) =

@@ -1,6 +1,7 @@
 //! Keeps placeholders and hidden files out of commits: git inside sees an `info/exclude` that names them too (gitignore(5)). It does not
 //! concern what git tracks.
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, is_placeholder};
 
 use openshell_supervisor::carve_outs::Restriction;
 
+use super::git::linked;
 use super::git_files::{content_of, content_up_to};
 use super::git_index;
 
@@ -16,7 +18,6 @@ use super::git_index;
 #[derive(Debug)]
 pub(super) struct Exclude {
     tree: PathBuf,
-    repository: PathBuf,
     file: PathBuf,
     content: Vec<u8>,
 }
@@ -27,16 +28,15 @@ impl Exclude {
     pub(super) fn read(tree: &Path, repository: &Path) -> Option<Self> {
         let file = repository.join("info/exclude");
         let content = content_of(&file).ok()?.unwrap_or_default();
-        let (tree, repository) = (tree.to_owned(), repository.to_owned());
-        (!file.is_symlink()).then_some(Self { tree, repository, file, content })
+        (!file.is_symlink()).then(|| Self { tree: tree.to_owned(), file, content })
     }
 
     /// Returns the place of the list, which is made if it is missing, and its content with those of `paths` that are placeholders in
-    /// the work tree or hidden; `None` if there are none.
+    /// the work tree or hidden; `None` if there are none. Without `made` nothing is made.
     pub(super) fn naming<'p>(
         &self,
         paths: impl Iterator<Item = (&'p Path, Restriction)>,
-        made: &mut CreatedDirs,
+        made: Option<&mut CreatedDirs>,
     ) -> Option<(PathBuf, Vec<u8>)> {
         let in_tree =
             paths.filter_map(|(path, restriction)| Some((path, path.strip_prefix(&self.tree).ok()?, restriction)));
@@ -48,7 +48,9 @@ impl Exclude {
             return None;
         }
         // Without a place to show it at, the list stays as it is.
-        let _ = make_placeholder(&self.file, Placeholder::File(""), made);
+        if let Some(made) = made {
+            let _ = make_placeholder(&self.file, Placeholder::File(""), made);
+        }
         Some((self.file.clone(), [&self.content, b"\n".as_slice(), &lines].concat()))
     }
 }
@@ -56,18 +58,18 @@ impl Exclude {
 impl Exclude {
     /// Returns those of `paths` that git tracks in the work tree and compares, by its index as far as that can be read.
     pub(super) fn tracked<'p>(&self, paths: impl Iterator<Item = &'p Path>) -> Vec<&'p Path> {
-        let in_tree: Vec<_> = paths.filter(|path| path.starts_with(&self.tree)).collect();
-        if in_tree.is_empty() {
+        let inside = |path: &'p Path| Some((path.strip_prefix(&self.tree).ok()?.as_os_str().as_bytes(), path));
+        let wanted: BTreeMap<&[u8], &Path> = paths.filter_map(inside).collect();
+        if wanted.is_empty() {
             return Vec::new();
         }
-        let own = self.tree.join(".git");
-        let own = if own.is_dir() { own } else { self.repository.clone() };
-        let Ok(Some(index)) = content_up_to(&own.join("index"), INDEX_BYTES) else { return Vec::new() };
-        let is_tracked = |path: &&&Path| {
-            let inside = path.strip_prefix(&self.tree).map(|inside| inside.as_os_str().as_bytes());
-            inside.is_ok_and(|inside| git_index::compares(&index, inside))
-        };
-        in_tree.iter().filter(is_tracked).copied().collect()
+        let link = self.tree.join(".git");
+        // Each linked work tree has an index of its own.
+        let own = if link.is_dir() { Some(link) } else { linked(&link).ok().flatten() };
+        let index = own.and_then(|own| content_up_to(&own.join("index"), INDEX_BYTES).ok().flatten());
+        let names = wanted.keys().copied().collect();
+        let compared = index.map(|index| git_index::compared(&index, &names)).unwrap_or_default();
+        wanted.into_iter().filter(|(name, _)| compared.contains(*name)).map(|(_, path)| path).collect()
     }
 }
 

@@ -181,7 +181,7 @@ pub(crate) fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
 }
 
 /// Returns the repository that a `.git` file names.
-fn linked(file: &Path) -> Result<Option<PathBuf>, String> {
+pub(super) fn linked(file: &Path) -> Result<Option<PathBuf>, String> {
     let target = path_of(file, "gitdir:")?;
     Ok(target.and_then(|target| Some(normal(&file.parent()?.join(target)))))
 }

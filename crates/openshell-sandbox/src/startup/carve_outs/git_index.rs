@@ -1,19 +1,20 @@
 //! The names in an index of git's (gitformat-index(5)), which an earlier command may have written.
 
-/// Returns true if the index has an entry `name`, which git compares with the file (git-update-index(1), `--skip-worktree` and
-/// `--assume-unchanged`); false as well where it cannot be read to its end.
-pub(super) fn compares(index: &[u8], name: &[u8]) -> bool {
+use std::collections::BTreeSet;
+
+/// Returns those of `names` that git compares with the files (git-update-index(1), `--skip-worktree` and `--assume-unchanged`); none where
+/// the index cannot be read to its end.
+pub(super) fn compared(index: &[u8], names: &BTreeSet<&[u8]>) -> BTreeSet<Vec<u8>> {
     // Repositories have names of objects of one length or the other.
-    [20, 32].into_iter().any(|object| entries(index, object, |entry| entry == name) == Some(true))
+    [20, 32].into_iter().filter_map(|object| entries(index, object, names)).flatten().collect()
 }
 
-/// Returns true if `is_it` says so of a name in the index that git compares; the names of objects have `object` bytes. `None` if the index
-/// has another form.
-fn entries(index: &[u8], object: usize, is_it: impl Fn(&[u8]) -> bool) -> Option<bool> {
+/// Returns those of `names` in the index that git compares; the names of objects have `object` bytes. `None` if the index has another form.
+fn entries(index: &[u8], object: usize, names: &BTreeSet<&[u8]>) -> Option<Vec<Vec<u8>>> {
     let rest = index.strip_prefix(b"DIRC")?;
     let (version, rest) = number(rest)?;
     let (count, mut rest) = number(rest)?;
-    let mut name = Vec::new();
+    let (mut name, mut found) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let entry = rest;
         // Times, device, inode, mode, owner and size come before the name of the object.
@@ -38,11 +39,11 @@ fn entries(index: &[u8], object: usize, is_it: impl Fn(&[u8]) -> bool) -> Option
             let read = entry.len() - rest.len();
             rest = entry.get(read.next_multiple_of(8)..)?;
         }
-        if is_it(&name) {
-            return Some(is_compared);
+        if is_compared && names.contains(name.as_slice()) {
+            found.push(name.clone());
         }
     }
-    Some(false)
+    Some(found)
 }
 
 /// Bits of the first byte of an entry's flags, and of that of its further ones.
@@ -73,7 +74,9 @@ fn kept(bytes: &[u8], length: usize) -> Option<(usize, &[u8])> {
 mod tests {
     use std::process::Command;
 
-    use super::compares;
+    fn compares(index: &[u8], name: &[u8]) -> bool {
+        !super::compared(index, &std::iter::once(name).collect()).is_empty()
+    }
 
     #[test]
     fn names_are_found_in_each_version_that_git_writes() {

@@ -216,15 +216,17 @@ impl CarveOuts {
             let hidden = self.wanted.iter().filter(|wanted| wanted.restriction == Restriction::Hidden);
             hidden.map(|wanted| wanted.path.as_path()).filter(|path| path.is_file())
         };
-        let tracked = self.excludes.iter().take(EXCLUDES).flat_map(move |exclude| exclude.tracked(hidden()));
-        tracked.map(|path| {
+        let tracked = self.excludes.iter().take(EXCLUDES).flat_map(|exclude| exclude.tracked(hidden()));
+        // A folder may be granted twice.
+        let tracked: BTreeSet<&Path> = tracked.collect();
+        tracked.into_iter().map(|path| {
             let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
             format!(
                 "{} is hidden, and git tracks it, so `git add -A`, `commit -a`, `stash` and `diff` fail inside; outside, `git -C {} \
-                 update-index --skip-worktree {}` has git leave it alone",
+                 update-index --skip-worktree -- {}` has git leave it alone",
                 path.display(),
-                folder.display(),
-                name.display()
+                quoted(folder.as_os_str()),
+                quoted(name)
             )
         })
     }
@@ -237,7 +239,8 @@ impl CarveOuts {
     /// Returns the lists of what git does not add that are to be shown in the sandbox, each with its place: placeholders are among it.
     pub(super) fn excludes(&self, made: &mut CreatedDirs) -> Vec<(PathBuf, Vec<u8>)> {
         let mut shown = Vec::new();
-        for exclude in self.excludes.iter().take(EXCLUDES).filter(|_| self.has_placeholders) {
+        for exclude in self.excludes.iter().take(EXCLUDES) {
+            let made = self.has_placeholders.then_some(&mut *made);
             let paths = self.wanted.iter().map(|wanted| (wanted.path.as_path(), wanted.restriction));
             shown.extend(exclude.naming(paths, made));
         }
@@ -331,6 +334,13 @@ impl CarveOuts {
         logging::config_event(ConfigState::Degraded, Severity::Medium, line);
         Ok(())
     }
+}
+
+/// Returns a word for a shell, which somebody may paste: an earlier command may have chosen the name.
+fn quoted(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@:".contains(&byte);
+    if text.bytes().all(is_plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 fn has_no_git(folder: &Path) -> bool {
