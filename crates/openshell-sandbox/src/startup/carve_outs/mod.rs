@@ -16,6 +16,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
@@ -37,6 +38,10 @@ pub(super) use git::linked_repository;
 pub(super) use git_config::say_how_to_write;
 pub(super) use git_use::GitUse;
 pub(super) use watch::{ends_when_lost, watch};
+
+/// Longest time in which a path that comes and goes is looked for, and the time between two looks.
+const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Work trees in which placeholders are kept out of commits.
 const EXCLUDES: usize = 16;
@@ -255,72 +260,99 @@ impl CarveOuts {
     /// Finds the carve-outs on the host, and makes a placeholder for each that is missing where the command could make one.
     ///
     /// # Errors
-    /// A path cannot be looked at; or under `hard_requirement` a missing one cannot be kept from the command.
+    /// A path cannot be looked at, or comes and goes; or under `hard_requirement` a missing one cannot be kept from the command.
     pub(super) fn find(&self, landlock: &Request, made: &mut CreatedDirs) -> anyhow::Result<Vec<CarveOut>> {
         let mut found = Vec::with_capacity(self.wanted.len());
         for wanted in &self.wanted {
-            let Wanted { path, restriction, is_default, .. } = wanted;
-            if *restriction == Restriction::NoExec && !landlock.shows(path) {
-                found.push(CarveOut::without_execution(path));
-                continue;
-            }
-            let place = match Place::of(path) {
-                // What no grant reaches needs no carve-out.
-                Err(_) if !landlock.reaches(path) => continue,
-                place => place?,
-            };
-            let is_writable = landlock.reaches_for_writing(&place.whole()) && landlock.shows(&place.whole());
-            // It may lead elsewhere later.
-            let way = CarveOut::find_way(path, *restriction, landlock)?;
-            // What may only be read anyway needs no mount.
-            if *restriction == Restriction::ReadOnly && !is_writable && way.is_none() {
-                continue;
-            }
-            if *is_default && path.metadata().is_ok_and(|data| data.is_file() && data.nlink() > 1) {
-                bail!(
-                    "{}: it has further names (hard links), under which the command may write to it; make a copy in its place",
-                    path.display()
-                );
-            }
-            if let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? {
-                // Another sandbox may have made it.
-                if is_stand_in(path) {
-                    made.share(path);
+            let deadline = Instant::now() + PATIENCE;
+            let kept = loop {
+                match self.find_one(wanted, landlock, made)? {
+                    Some(kept) => break kept,
+                    None if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                    None => bail!(
+                        "filesystem_policy.{}: another process renames or replaces {} while the sandbox starts; stop what does that, and \
+                         start again",
+                        wanted.restriction.as_str(),
+                        wanted.path.display()
+                    ),
                 }
-                found.push(carve_out);
-                continue;
-            }
-            if !is_default && self.has_placeholders {
-                place.check(wanted, way.is_some(), is_writable)?;
-            }
-            found.extend(way);
-            // Nobody inside can make it.
-            if !is_writable {
-                continue;
-            }
-            // A file in the place of a folder above it, which the command must not replace by one.
-            if !place.rest.as_os_str().is_empty() && place.existing.is_file() {
-                found.extend(CarveOut::find_file_above(path, place.existing, *restriction, landlock)?);
-                continue;
-            }
-            let kept = match self.has_placeholders {
-                true => placeholder(wanted, &place, self.uid, made).map_err(|error| error.to_string()),
-                false => Err("--no-placeholders is given".to_owned()),
             };
-            match kept {
-                Ok(true) => {
-                    made.share(&place.whole());
-                    found.extend(CarveOut::find(path, *restriction, landlock)?);
-                }
-                Ok(false) => {}
-                Err(why) => self.give_up(&format!(
-                    "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
-                    restriction.as_str(),
-                    path.display()
-                ))?,
-            }
+            found.extend(kept);
         }
         Ok(found)
+    }
+
+    /// Finds the carve-outs of one path; `None` if it is there one moment and missing the next, so that it is to be looked for again.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    fn find_one(
+        &self,
+        wanted: &Wanted,
+        landlock: &Request,
+        made: &mut CreatedDirs,
+    ) -> anyhow::Result<Option<Vec<CarveOut>>> {
+        let Wanted { path, restriction, is_default, .. } = wanted;
+        if *restriction == Restriction::NoExec && !landlock.shows(path) {
+            return Ok(Some(vec![CarveOut::without_execution(path)]));
+        }
+        let place = match Place::of(path) {
+            // What no grant reaches needs no carve-out.
+            Err(_) if !landlock.reaches(path) => return Ok(Some(Vec::new())),
+            place => place?,
+        };
+        let is_writable = landlock.reaches_for_writing(&place.whole()) && landlock.shows(&place.whole());
+        // It may lead elsewhere later.
+        let way = CarveOut::find_way(path, *restriction, landlock)?;
+        // What may only be read anyway needs no mount.
+        if *restriction == Restriction::ReadOnly && !is_writable && way.is_none() {
+            return Ok(Some(Vec::new()));
+        }
+        if *is_default && path.metadata().is_ok_and(|data| data.is_file() && data.nlink() > 1) {
+            bail!(
+                "{}: it has further names (hard links), under which the command may write to it; make a copy in its place",
+                path.display()
+            );
+        }
+        if let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? {
+            // Another sandbox may have made it.
+            if is_stand_in(path) {
+                made.share(path);
+            }
+            return Ok(Some(vec![carve_out]));
+        }
+        if !is_default && self.has_placeholders {
+            place.check(wanted, way.is_some(), is_writable)?;
+        }
+        let mut found: Vec<_> = way.into_iter().collect();
+        // Nobody inside can make it.
+        if !is_writable {
+            return Ok(Some(found));
+        }
+        // A file in the place of a folder above it, which the command must not replace by one.
+        if !place.rest.as_os_str().is_empty() && place.existing.is_file() {
+            found.extend(CarveOut::find_file_above(path, place.existing, *restriction, landlock)?);
+            return Ok(Some(found));
+        }
+        let kept = match self.has_placeholders {
+            true => placeholder(wanted, &place, self.uid, made).map_err(|error| error.to_string()),
+            false => Err("--no-placeholders is given".to_owned()),
+        };
+        match kept {
+            Ok(true) => {
+                made.share(&place.whole());
+                // What has been there a moment ago must be kept.
+                let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? else { return Ok(None) };
+                found.push(carve_out);
+            }
+            Ok(false) => {}
+            Err(why) => self.give_up(&format!(
+                "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
+                restriction.as_str(),
+                path.display()
+            ))?,
+        }
+        Ok(Some(found))
     }
 
     /// Says what is not kept from the command.
