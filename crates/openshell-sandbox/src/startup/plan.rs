@@ -241,7 +241,12 @@ fn covers(listed: &GrantedPath, path: &Path) -> bool {
         let (base, is_match) = listed.matcher();
         return path.ancestors().any(|above| above.strip_prefix(&base).is_ok_and(&is_match));
     }
-    let real = std::fs::canonicalize(listed.as_path()).ok();
+    let real = match std::fs::canonicalize(listed.as_path()) {
+        Ok(real) => Some(real),
+        Err(error) if is_missing(&error) => None,
+        // It may lead there.
+        Err(_) => return true,
+    };
     let mut forms = real.as_deref().into_iter().chain([listed.as_path()]);
     forms.any(|listed| listed.parent().is_some() && path.starts_with(listed))
 }
