@@ -139,6 +139,10 @@ pub struct RequestDecided<'e> {
     pub number: Option<u64>,
     /// Both ends.
     pub ends: Ends<'e>,
+    /// The processes behind it; none of a request inside a connection, whose own event names them.
+    pub lineage: Lineage<'e>,
+    /// Its way; empty for a request inside a connection.
+    pub way: Way,
     /// Durations of its steps.
     pub took: Took,
     /// The decision.
@@ -213,6 +217,8 @@ pub struct ConnectionClosed<'e> {
 pub struct BypassAttempt<'e> {
     /// Both ends.
     pub ends: Ends<'e>,
+    /// The processes behind it, if they are known.
+    pub lineage: Lineage<'e>,
     /// The decision.
     pub decided: Decided<'e>,
     /// The transport protocol: `tcp`, `udp`, or its number.

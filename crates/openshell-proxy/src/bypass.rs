@@ -158,9 +158,12 @@ fn report(audit: &dyn Audit, attempt: &Attempt, name: Option<&HostName>, caller:
     let (protocol, hint) = (attempt.protocol.to_string(), attempt.hint(name.is_some()));
     let port = attempt.ports.map(|[_, port]| port);
     let binary = caller.map(|caller| caller.program.executable.as_str());
+    let pid = caller.map(|caller| caller.pid);
+    let lineage = caller.map(Caller::lineage).unwrap_or_default();
     let code = ReasonCode::DirectConnection;
     audit.event(&Event::Bypass(BypassAttempt {
-        ends: Ends { binary, pid: caller.map(|caller| caller.pid), host: Some(&host), port },
+        ends: Ends { binary, pid, host: Some(&host), port },
+        lineage,
         decided: Decided {
             severity: code.report().severity,
             action: code.report().action,
@@ -174,13 +177,16 @@ fn report(audit: &dyn Audit, attempt: &Attempt, name: Option<&HostName>, caller:
         denial: Some(&denial(attempt, &host, hint, caller)),
     }));
     let (binary, number) = (binary.unwrap_or("-"), port.unwrap_or(0));
+    let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+    let ancestors = if lineage.ancestors.is_empty() { "-".to_owned() } else { lineage.ancestors.join(" -> ") };
     audit.event(&Event::Finding(Finding {
         activity: FindingActivity::Blocked,
         severity: Severity::Medium,
         title: "Proxy Bypass Detected",
         confidence: Confidence::High,
         message: &format!(
-            "BYPASS_DETECT {host}:{number} proto={protocol} binary={binary} action=reject reason={REASON} hint={hint}"
+            "BYPASS_DETECT {host}:{number} proto={protocol} binary={binary} binary_pid={pid} ancestors={ancestors} action=reject \
+             reason={REASON} hint={hint}"
         ),
     }));
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{
-    Audit, ConnectionDecided, Decided, Ends, Event, Finding, ModelCall, RequestDecided, TokenUsage, Took, Way,
+    Audit, ConnectionDecided, Decided, Ends, Event, Finding, Lineage, ModelCall, RequestDecided, TokenUsage, Took, Way,
 };
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity};
@@ -400,6 +400,7 @@ impl Record {
     fn emit(&self, activity: Activity, decided: Decided<'_>, denial: Option<&Denial>) {
         let host = self.host();
         let ends = self.ends(host.as_deref());
+        let lineage = self.subject.caller.as_ref().map(Caller::lineage).unwrap_or_default();
         let event = match &self.http {
             Some(Http { method, path, scheme, number, .. }) => Event::Request(RequestDecided {
                 method,
@@ -407,6 +408,8 @@ impl Record {
                 scheme: scheme.as_str(),
                 number: *number,
                 ends,
+                lineage: if number.is_none() { lineage } else { Lineage::default() },
+                way: self.way,
                 took: self.took,
                 decided,
                 credentials: &self.credentials,
@@ -416,7 +419,7 @@ impl Record {
             None => Event::Connection(ConnectionDecided {
                 activity,
                 ends,
-                lineage: self.subject.caller.as_ref().map(Caller::lineage).unwrap_or_default(),
+                lineage,
                 way: self.way,
                 took: self.took,
                 decided,

@@ -869,13 +869,17 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
         })
         .collect();
     assert!([1007, 4001, 4002, 4003, 5019].iter().all(|class| classes.contains(class)), "{classes:?}");
-    let opened =
-        records().lines().find(|line| line.contains("NET:OPEN") && line.contains("\"Allowed\"")).unwrap().to_owned();
-    let opened: serde_json::Value = serde_json::from_str(&opened).unwrap();
-    assert_eq!(
-        (&opened["dst_endpoint"]["ip"], &opened["src_endpoint"]["ip"]),
-        (&"10.99.0.1".into(), &"10.200.0.2".into())
-    );
+    for kind in ["NET:OPEN", "HTTP:GET"] {
+        let records = records();
+        let record = records.lines().find(|line| line.contains(kind) && line.contains("\"Allowed\"")).unwrap();
+        let record: serde_json::Value = serde_json::from_str(record).unwrap();
+        assert_eq!(
+            (&record["dst_endpoint"]["ip"], &record["src_endpoint"]["ip"]),
+            (&"10.99.0.1".into(), &"10.200.0.2".into()),
+            "{record}"
+        );
+        assert!(!record["unmapped"]["ancestors"].as_array().unwrap().is_empty(), "{record}");
+    }
     assert_eq!(finished.logged("setting ocsf_json_enabled: - -> true [scope:sandbox]").len(), 1, "{}", finished.log);
 }
 

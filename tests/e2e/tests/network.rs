@@ -613,7 +613,7 @@ fn attempts_to_go_past_the_proxy_are_reported_with_the_program_where_it_can_be_h
         "NET:REFUSE [MED] DENIED -(0) -> 198.51.100.77:123 ".to_owned(),
         format!(
             "FINDING:BLOCKED [MED] \"Proxy Bypass Detected\" [confidence:high] BYPASS_DETECT 198.51.100.77:53 proto=udp \
-             binary={python} action=reject reason=direct connection bypassed HTTP CONNECT proxy hint=DNS queries should"
+             binary={python} binary_pid=2 ancestors=- action=reject reason=direct connection bypassed HTTP CONNECT proxy hint=DNS queries should"
         ),
     ];
     while !expected.iter().all(|line| log().contains(line)) {

@@ -61,7 +61,7 @@ pub(super) struct Ingress<'p> {
     /// The program that made it.
     pub(super) identity: &'p Identity,
     /// Its way to here.
-    way: Way,
+    pub(super) way: Way,
 }
 
 impl<'p> Ingress<'p> {
@@ -98,13 +98,17 @@ impl<'p> Ingress<'p> {
         target: &Target,
         policy: Option<&str>,
     ) -> Closing {
-        let way = Way { dialed: Some(address), ..self.way };
-        Closing::new(&self.proxy.services.audit, Some(caller.clone()), target.clone(), policy, way)
+        Closing::new(&self.proxy.services.audit, Some(caller.clone()), target.clone(), policy, self.way_to(address))
     }
 
     /// The calling program, if it is identified, for logs; no decision depends on it.
     pub(super) fn caller(&self) -> Option<Caller> {
         self.identity.as_ref().ok().map(|identified| identified.caller().clone())
+    }
+
+    /// Its way, with the upstream at `dialed`.
+    pub(super) fn way_to(&self, dialed: SocketAddr) -> Way {
+        Way { dialed: Some(dialed), ..self.way }
     }
 
     /// Authorizes a connection to `target`, and resolves and checks its addresses.
@@ -149,7 +153,7 @@ impl<'p> Ingress<'p> {
                 break (authorization, dialed);
             }
         };
-        record.came_by(Way { dialed: Some(dialed.address), ..self.way });
+        record.came_by(self.way_to(dialed.address));
         let watch = RevocationWatch::new(authorization, dialed.address.ip());
         Ok(Opened::Upstream(dialed, watch))
     }

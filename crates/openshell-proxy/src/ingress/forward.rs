@@ -104,8 +104,10 @@ impl UpstreamSource for ForwardSource<'_> {
         retry: bool,
     ) -> Result<AuthorizedRequest, ExchangeError> {
         let services = &*self.ingress.ingress.proxy.services;
+        let ingress = self.ingress.ingress.by(Door::Forward);
+        record.came_by(ingress.way);
         loop {
-            let (authorization, destination) = self.ingress.ingress.authorize(&self.origin.target, record).await?;
+            let (authorization, destination) = ingress.authorize(&self.origin.target, record).await?;
             let (permit, caller) = (&authorization.permit, &authorization.caller);
             let authorized = authorize_request(&services.authorizer, permit, caller, parts, record).await?;
             let reusable = self.kept.upstream.reusable(&self.origin, &destination).filter(|_| !retry);
@@ -121,7 +123,6 @@ impl UpstreamSource for ForwardSource<'_> {
                     let roots = &services.egress.roots;
                     self.kept.upstream.connect(&self.origin, roots, dialed.stream, dialed.address).await?;
                     self.kept.quota = Some(dialed.quota);
-                    let ingress = self.ingress.ingress.by(Door::Forward);
                     let closing = ingress.closing_at(dialed.address, caller, &self.origin.target, permit.policy());
                     self.ingress.session.connected(closing.counted_by(self.ingress.meter));
                     dialed.address
@@ -130,6 +131,7 @@ impl UpstreamSource for ForwardSource<'_> {
             if authorization.is_stale() {
                 continue;
             }
+            record.came_by(ingress.way_to(address));
             let watch = RevocationWatch::new(authorization, address.ip());
             let message = Message::of(parts);
             watch.connection().replace_message(&services.authorizer, message).await?;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use openshell_policy::event::{
     BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, FileRefused, Finding,
-    Lifecycle, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh, Way,
+    Lifecycle, Lineage, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh, Way,
 };
 use openshell_policy::words::{
     Action, Activity, FileAccess, FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity,
@@ -147,6 +147,11 @@ impl Record {
         self.put("connection_info", json!({ "direction_id": 2, "direction": "Outbound", "protocol_name": "tcp" }));
     }
 
+    fn lineage(&mut self, lineage: &Lineage<'_>) {
+        self.unmapped("ancestors", lineage.ancestors);
+        self.unmapped("cmdline_paths", lineage.cmdline_paths);
+    }
+
     fn finish(mut self) -> String {
         self.fields.insert("unmapped".to_owned(), Value::Object(self.unmapped));
         Value::Object(self.fields).to_string()
@@ -169,8 +174,7 @@ fn connection(event: &ConnectionDecided<'_>) -> Record {
     record.decided(&event.decided);
     record.ends(&event.ends, event.way.dialed.map(|dialed| dialed.ip()));
     record.way(&event.way);
-    record.unmapped("ancestors", event.lineage.ancestors);
-    record.unmapped("cmdline_paths", event.lineage.cmdline_paths);
+    record.lineage(&event.lineage);
     record
 }
 
@@ -191,6 +195,7 @@ fn bypass(event: &BypassAttempt<'_>) -> Record {
     let mut record = Record::new(Class::NetworkActivity, 5, "Refuse", event.decided.severity);
     record.decided(&event.decided);
     record.ends(&event.ends, None);
+    record.lineage(&event.lineage);
     record
         .put("connection_info", json!({ "direction_id": 2, "direction": "Outbound", "protocol_name": event.protocol }));
     record
@@ -210,7 +215,11 @@ fn request(event: &RequestDecided<'_>) -> Record {
     };
     let mut record = Record::new(Class::HttpActivity, number, name, event.decided.severity);
     record.decided(&event.decided);
-    record.ends(&event.ends, None);
+    record.ends(&event.ends, event.way.dialed.map(|dialed| dialed.ip()));
+    if event.number.is_none() {
+        record.way(&event.way);
+        record.lineage(&event.lineage);
+    }
     let (hostname, port) = (event.ends.host, event.ends.port);
     let url = json!({ "scheme": event.scheme, "hostname": hostname, "port": port, "path": event.path });
     record.put("http_request", json!({ "http_method": event.method, "url": url }));

@@ -157,6 +157,8 @@ fn fields(event: &Event<'_>) -> Fields {
         }
         Event::Request(event) => {
             fields.ends(&event.ends);
+            fields.way(&event.way);
+            fields.lineage(&event.lineage);
             fields.decided(&event.decided);
             fields.put("l7_protocol", event.scheme);
             fields.put("l7_action", event.method);
@@ -181,6 +183,7 @@ fn fields(event: &Event<'_>) -> Fields {
         }
         Event::Bypass(event) => {
             fields.ends(&event.ends);
+            fields.lineage(&event.lineage);
             fields.decided(&event.decided);
         }
         Event::Name(event) => {

@@ -388,6 +388,8 @@ mod tests {
         scheme: "http",
         number: None,
         ends: ENDS,
+        lineage: Lineage { ancestors: &[], cmdline_paths: &[] },
+        way: Way { door: None, source: None, dialed: None },
         took: Took { decision: None, connect: None },
         decided: ALLOWED,
         credentials: "",
@@ -522,7 +524,13 @@ mod tests {
             ..DENIED
         };
         check(
-            Event::Bypass(BypassAttempt { ends: ENDS, decided: rejected, protocol: "udp", denial: None }),
+            Event::Bypass(BypassAttempt {
+                ends: ENDS,
+                lineage: Lineage::default(),
+                decided: rejected,
+                protocol: "udp",
+                denial: None,
+            }),
             "NET:REFUSE [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:bypass-detect engine:nftables] \
              [reason:direct connection bypassed HTTP CONNECT proxy] [code:direct_connection]",
         );
