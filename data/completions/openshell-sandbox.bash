@@ -56,7 +56,7 @@ _openshell__sandbox() {
 
     case "${cmd}" in
         openshell__sandbox)
-            opts="-p -w -t -i -h -V --policy --policy-data --allow --write --read --hide --preset --print-policy --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --no-keep-settings --tmp-size --timeout --grace --drain --interactive --no-interactive --clear-env --env --env-file --credentials --secrets-from-env --proposals --observe --observe-files --observe-merge --leaks --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-files --log-format --log-to --name --label --die-with-parent --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain diff doctor exec ps cp ca gateway presets copy-self"
+            opts="-p -w -t -i -h -V --policy --policy-data --allow --write --read --hide --preset --print-policy --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --no-keep-settings --tmp-size --timeout --grace --drain --interactive --no-interactive --clear-env --env --env-file --credentials --secrets-from-env --proposals --observe --observe-files --observe-merge --leaks --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-files --log-format --log-to --name --label --die-with-parent --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --name-addresses --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain diff doctor exec ps cp ca gateway presets copy-self"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -227,6 +227,10 @@ _openshell__sandbox() {
                     return 0
                     ;;
                 --proxy-port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name-addresses)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= no-keep-settings tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= credentials= secrets-from-env proposals= observe= observe-files observe-merge leaks= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-files log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
+    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= no-keep-settings tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= credentials= secrets-from-env proposals= observe= observe-files observe-merge leaks= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-files log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= name-addresses= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -71,6 +71,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l tls
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l upstream-ca-file -d 'Certificates (PEM) to trust in upstreams, beside Mozilla\'s and the system\'s' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ca-dir -d 'Folder with one certificate authority for many sandboxes, made if it is missing: ca.pem, or a mounted tls.key and tls.crt [default: an authority of this run, in memory]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l proxy-port -d 'The proxy\'s port on the sandbox\'s link' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l name-addresses -d 'Addresses that names have inside: `real` ones, or of a range, for programs that refuse those of 198.18.0.0/15' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ssh-listen-addr -d 'Address of the SSH server, for clients with the handshake secret [or OPENSHELL_SSH_LISTEN_ADDR]' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ssh-handshake-secret -d 'Secret of the SSH server\'s clients, better set as OPENSHELL_SSH_HANDSHAKE_SECRET: `ps` shows flags' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ssh-handshake-skew-secs -d 'Seconds by which clocks of the SSH server\'s clients may differ [default: 300, or OPENSHELL_SSH_HANDSHAKE_SKEW_SECS]' -r

@@ -11,6 +11,7 @@ use anyhow::{Context, anyhow, bail};
 use openshell_monitoring::export::Collector;
 use openshell_policy::process::RunAs;
 use openshell_policy::secret::Secret;
+use openshell_proxy::dns::pool::NameAddresses;
 use openshell_proxy::leaks::detector::LeakMode;
 use openshell_supervisor::environment::Environment;
 use openshell_supervisor::run_as;
@@ -50,6 +51,7 @@ pub(crate) struct Config {
     pub(crate) network: NetworkMode,
     /// Servers inside, with their addresses outside.
     pub(crate) publish: Vec<Published>,
+    pub(crate) name_addresses: NameAddresses,
     pub(crate) command: Vec<OsString>,
     pub(crate) workdir: Option<PathBuf>,
     pub(crate) current_dir: Option<PathBuf>,
@@ -362,6 +364,9 @@ impl Config {
         if let Some(flag) = flag.filter(|_| args.network != NetworkMode::Proxy) {
             bail!("{flag} needs --network proxy: it is the proxy that replaces placeholders");
         }
+        if args.name_addresses.is_some() && args.network != NetworkMode::Proxy {
+            bail!("--name-addresses needs --network proxy: without it no name has an address of the sandbox's own");
+        }
         if !args.publish.is_empty() && args.network != NetworkMode::Proxy {
             bail!(
                 "--publish needs --network proxy: without it servers inside are on the host's network, or there are none"
@@ -439,6 +444,7 @@ impl Config {
             policy: origin.files().clone(),
             network: args.network,
             publish: args.publish,
+            name_addresses: args.name_addresses.unwrap_or_default(),
             command,
             workdir,
             current_dir: current,

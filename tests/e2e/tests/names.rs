@@ -102,6 +102,34 @@ fn a_server_that_speaks_first_is_reached_by_name_and_each_side_ends_by_itself() 
 }
 
 #[test]
+fn names_have_their_real_addresses_or_those_of_a_range_where_that_is_asked_for() {
+    let lab = lab();
+    let _server = greeter(&lab, "5432");
+    let (db, web) = ("host: db.test, port: 5432, protocol: tcp", "host: web.test, port: 5432, protocol: tcp");
+    let data = endpoints(&[db, web, "host: '*.apps.test', port: 80", "host: missing.test, port: 80"]);
+    let ask = "for name in web.test db.test x.apps.test missing.test inference.local other.test; do
+        getent ahostsv4 $name | head -n 1 | cut -d' ' -f1 | tr '\n' ' '; done; ";
+    let connector = lab.file("connect.py", CONNECT).display().to_string();
+    let connect = format!("for name in web.test db.test; do /usr/bin/python3 {connector} $name 5432 mine; done");
+    let data = format!("{data}filesystem_policy: {{read_only: [{connector}]}}\n");
+    // The second name at one address is told apart by another, and what a wildcard permits is not looked up for the workload.
+    for (addresses, expected) in [
+        ("real", "10.99.0.1 198.18.0.1 198.18.0.2 198.18.0.3 198.18.0.4 "),
+        ("11.5.0.0/16", "11.5.0.1 11.5.0.2 11.5.0.3 11.5.0.4 11.5.0.5 "),
+    ] {
+        let sandbox = lab.sandbox(&data).args(&["--name-addresses", addresses, "--log-level", "info"]);
+        let finished = sandbox.sh(&format!("{ask}{connect}"));
+        assert_eq!(finished.ok(), format!("{expected}220 hello\nminebye\n220 hello\nminebye"), "{finished:?}");
+        for name in ["web.test", "db.test"] {
+            let opened = finished.logged(&format!("-> {name}:5432 [policy:names engine:opa]"));
+            assert!(!opened.is_empty(), "{}", finished.log);
+        }
+    }
+    let refused = lab.sandbox(&data).args(&["--name-addresses", "127.0.0.0/8"]).sh("echo ran");
+    assert!(refused.stderr.contains("lead nowhere") && refused.stdout.is_empty(), "{refused:?}");
+}
+
+#[test]
 fn another_program_name_or_port_is_refused_at_once_and_named() {
     let lab = lab();
     let _server = greeter(&lab, "5432");

@@ -75,6 +75,11 @@ impl Known {
         self.tcp.iter()
     }
 
+    /// Returns true if the policy names `address` as a host.
+    pub(super) fn is_listed(&self, address: Ipv4Addr) -> bool {
+        self.literals.range(SocketAddrV4::new(address, 0)..).next().is_some_and(|door| *door.ip() == address)
+    }
+
     /// Addresses that the policy names as hosts, with their ports.
     pub(super) fn literals(&self) -> &BTreeSet<SocketAddrV4> {
         &self.literals
@@ -82,10 +87,10 @@ impl Known {
 }
 
 /// Returns false for addresses that lead nowhere out of the sandbox: its own network's, and those that are never reachable.
-fn is_door(address: Ipv4Addr) -> bool {
+pub(super) fn is_door(address: Ipv4Addr) -> bool {
     // Those of names as well: 198.18.0.0/15.
-    let is_own = address.octets()[..3] == [10, 200, 0] || matches!(address.octets(), [198, 18 | 19, ..]);
-    !(is_own || address.is_loopback() || address.is_unspecified() || address.is_multicast() || address.is_broadcast())
+    let is_own = matches!(address.octets(), [10, 200, 0, _] | [198, 18 | 19, ..] | [0, ..]);
+    !(is_own || address.is_loopback() || address.is_multicast() || address.is_broadcast())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 mod known;
 pub mod message;
 pub mod names;
-mod pool;
+pub mod pool;
 pub mod report;
 pub mod server;
 

@@ -6,13 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use openshell_policy::inference::HOST as MODELS_HOST;
 use openshell_policy::network::host::{Host, HostName};
 use openshell_policy::policy::Policy;
 use tokio::sync::mpsc;
 
 use super::Doors;
 use super::known::{Known, Ports};
-use super::pool::Pool;
+use super::pool::{NameAddresses, Pool, PoolRange};
 use crate::decide::store::PolicyStore;
 use crate::limits::Limits;
 use crate::target::Target;
@@ -26,6 +27,8 @@ pub struct Names {
     search: Vec<HostName>,
     /// True if every name is known and every port is opened, as the run is observed.
     is_observed: bool,
+    /// True if names have the addresses that they have outside.
+    has_real: bool,
     /// Takes new listeners.
     listeners: mpsc::Sender<TcpListener>,
     table: Mutex<Table>,
@@ -52,7 +55,7 @@ pub enum Found {
 pub enum OpenError {
     #[error("the policy does not know the name")]
     Unknown,
-    #[error("{} names have had an address, and there is none left", super::pool::ADDRESSES)]
+    #[error("every address for names has been given to one, and there is none left")]
     NoAddress,
     #[error("there are {} new names of wildcards a minute already", Limits::WILDCARD_NAMES)]
     TooManyNew,
@@ -94,17 +97,32 @@ struct Changes {
 }
 
 impl Names {
-    /// No name is in use at first. New listeners, each of all doors with one port, go to `listeners`.
+    /// No name is in use at first; they get `addresses`. New listeners, each of all doors with one port, go to `listeners`.
     #[must_use]
     pub fn new(
         policy: Arc<PolicyStore>,
         doors: Box<dyn Doors>,
         search: Vec<HostName>,
         is_observed: bool,
+        addresses: NameAddresses,
         listeners: mpsc::Sender<TcpListener>,
     ) -> Self {
-        let (table, change) = (Mutex::default(), Mutex::default());
-        Self { policy, doors, search, is_observed, listeners, table, change }
+        let (range, has_real) = match addresses {
+            NameAddresses::Of(range) => (range, false),
+            NameAddresses::Real => (PoolRange::default(), true),
+        };
+        let table = Mutex::new(Table { pool: Pool::new(range), ..Table::default() });
+        Self { policy, doors, search, is_observed, has_real, listeners, table, change: Mutex::default() }
+    }
+
+    /// Returns true if `name` should have the address that it has outside, and has none yet. A name that the policy does not write out
+    /// has not: the look-up outside would carry the workload's own words, for a program that may not connect.
+    pub(super) fn needs_real(&self, name: &HostName) -> bool {
+        if !self.has_real || name.as_str() == MODELS_HOST {
+            return false;
+        }
+        let table = self.table();
+        table.pool.get(name).is_none() && table.known.is_exact(name)
     }
 
     /// Looks `name` up.
@@ -129,11 +147,12 @@ impl Names {
         }
     }
 
-    /// Opens the doors of `name` that the policy in force permits, and returns its address. Blocks for up to a millisecond.
+    /// Opens the doors of `name` that the policy in force permits, and returns its address, which is the `real` one if that is free.
+    /// Blocks for up to a millisecond.
     ///
     /// # Errors
     /// The policy does not know it, a bound is reached, or the kernel refuses a door.
-    pub fn open(&self, name: &HostName) -> Result<Ipv4Addr, OpenError> {
+    pub fn open(&self, name: &HostName, real: Option<Ipv4Addr>) -> Result<Ipv4Addr, OpenError> {
         let mut change = lock(&self.change);
         let mut closed = Vec::new();
         let found = {
@@ -149,7 +168,7 @@ impl Names {
                 return Err(OpenError::TooManyNew);
             }
             let room = table.make_room(name, ports.len(), &mut closed);
-            let address = room.and_then(|()| table.pool.take(name).ok_or(OpenError::NoAddress));
+            let address = room.and_then(|()| table.take_address(name, real).ok_or(OpenError::NoAddress));
             address.map(|address| (address, table.generation, old, ports))
         };
         let (address, generation, old, ports) = match found {
@@ -307,6 +326,12 @@ impl Names {
 }
 
 impl Table {
+    /// The address of `name`, which no host of the policy has.
+    fn take_address(&mut self, name: &HostName, real: Option<Ipv4Addr>) -> Option<Ipv4Addr> {
+        let Self { known, pool, .. } = self;
+        pool.take(name, real, |address| !known.is_listed(address))
+    }
+
     /// Makes room for `name` with `ports`, by names that nobody has asked for lately, whose doors are added to `closed`.
     fn make_room(&mut self, name: &HostName, ports: usize, closed: &mut Vec<SocketAddrV4>) -> Result<(), OpenError> {
         let doors = |table: &Self| -> usize {
@@ -402,7 +427,7 @@ mod tests {
     use openshell_policy::network::host::HostName;
     use tokio::sync::mpsc;
 
-    use super::{Doors, Found, Limits, Names, OpenError};
+    use super::{Doors, Found, Limits, NameAddresses, Names, OpenError};
     use crate::decide::store::PolicyStore;
     use crate::testing;
 
@@ -435,10 +460,14 @@ mod tests {
     }
 
     fn tested(endpoints: &str, is_observed: bool) -> Tested {
+        tested_with(endpoints, is_observed, NameAddresses::default())
+    }
+
+    fn tested_with(endpoints: &str, is_observed: bool, addresses: NameAddresses) -> Tested {
         let (policy, open) = (Arc::new(PolicyStore::new(testing::snapshot(1, endpoints))), Open::default());
         let (sender, listeners) = mpsc::channel(Limits::DOOR_PORTS);
         let search = vec![name("search.test")];
-        let names = Names::new(Arc::clone(&policy), Box::new(open.clone()), search, is_observed, sender);
+        let names = Names::new(Arc::clone(&policy), Box::new(open.clone()), search, is_observed, addresses, sender);
         Tested { names, policy, open, listeners }
     }
 
@@ -458,11 +487,11 @@ mod tests {
         assert_eq!(tested.names.find(&name("a.test")), Found::Closed);
         assert_eq!(tested.names.find(&name("b.test")), Found::Unknown);
         assert_eq!(tested.names.find(&name("a.test.search.test")), Found::UnknownWithDomain);
-        let address = tested.names.open(&name("a.test")).unwrap();
+        let address = tested.names.open(&name("a.test"), None).unwrap();
         assert_eq!(tested.names.find(&name("a.test")), Found::At(address));
         assert_eq!(tested.doors(), ["198.18.0.1:80", "198.18.0.1:443"]);
-        tested.names.open(&name("x.b.test")).unwrap();
-        assert!(matches!(tested.names.open(&name("b.test")), Err(OpenError::Unknown)));
+        tested.names.open(&name("x.b.test"), None).unwrap();
+        assert!(matches!(tested.names.open(&name("b.test"), None), Err(OpenError::Unknown)));
         let of = |door: &str| tested.names.target(door.parse().unwrap()).map(|target| target.to_string());
         assert_eq!(of("198.18.0.2:443").as_deref(), Some("x.b.test:443"));
         assert_eq!((of("198.18.0.9:443"), of("10.99.0.1:443")), (None, None));
@@ -479,18 +508,35 @@ mod tests {
         tested.policy.replace(testing::snapshot(3, "{host: a.test, port: 80}, {host: c.test, port: 1}"));
         tested.names.refresh().unwrap();
         assert_eq!(tested.doors(), Vec::<String>::new());
-        tested.names.open(&name("c.test")).unwrap();
-        tested.names.open(&name("a.test")).unwrap();
+        tested.names.open(&name("c.test"), None).unwrap();
+        tested.names.open(&name("a.test"), None).unwrap();
         assert_eq!(tested.doors(), ["198.18.0.1:80", "198.18.0.3:1"], "an address stays its name's");
+    }
+
+    #[test]
+    fn a_name_with_its_real_address_has_its_doors_there_and_only_written_out_names_have() {
+        let endpoints = "{host: a.test, port: 443}, {host: b.test, port: 80}, {host: '*.c.test', port: 443}, {host: 11.8.8.8, port: 22}";
+        let tested = tested_with(endpoints, false, NameAddresses::Real);
+        let needing =
+            ["a.test", "x.c.test", "inference.local", "other.test"].map(|text| tested.names.needs_real(&name(text)));
+        assert_eq!(needing, [true, false, false, false]);
+        let open = |text: &str, real: [u8; 4]| tested.names.open(&name(text), Some(real.into())).unwrap().to_string();
+        assert_eq!(open("a.test", [11, 7, 7, 7]), "11.7.7.7");
+        assert_eq!(open("b.test", [11, 7, 7, 7]), "198.18.0.1", "another name has it");
+        assert_eq!(open("inference.local", [11, 8, 8, 8]), "198.18.0.2", "the policy lists it as a host");
+        assert!(!tested.names.needs_real(&name("a.test")), "it has one");
+        assert_eq!(tested.doors(), ["11.7.7.7:443", "198.18.0.1:80", "198.18.0.2:443"]);
+        let of = |door: &str| tested.names.target(door.parse().unwrap()).map(|target| target.to_string());
+        assert_eq!(of("11.7.7.7:443").as_deref(), Some("a.test:443"));
     }
 
     #[test]
     fn names_of_wildcards_are_bounded_and_those_that_are_written_out_are_not() {
         let tested = tested("{host: '*.b.test', port: 443}, {host: a.test, port: 80}", false);
-        let opened = (0..300).filter(|n| tested.names.open(&name(&format!("n{n}.b.test"))).is_ok()).count();
+        let opened = (0..300).filter(|n| tested.names.open(&name(&format!("n{n}.b.test")), None).is_ok()).count();
         assert_eq!(opened, 256);
-        tested.names.open(&name("n7.b.test")).unwrap();
-        tested.names.open(&name("a.test")).unwrap();
+        tested.names.open(&name("n7.b.test"), None).unwrap();
+        tested.names.open(&name("a.test"), None).unwrap();
     }
 
     #[test]
@@ -498,12 +544,12 @@ mod tests {
         let tested = tested("{host: a.test, ports: [80, 60001]}, {host: 9.9.9.9, ports: [53, 60001]}", false);
         assert!(matches!(tested.names.refresh(), Err(OpenError::Door(_))));
         assert_eq!(tested.doors(), ["9.9.9.9:53"]);
-        tested.names.open(&name("a.test")).unwrap();
+        tested.names.open(&name("a.test"), None).unwrap();
         assert_eq!(tested.doors(), ["9.9.9.9:53", "198.18.0.1:80"]);
         tested.policy.replace(testing::snapshot(2, "{host: b.test, port: 60001}"));
         tested.names.refresh().unwrap();
         assert_eq!(tested.doors(), Vec::<String>::new());
-        assert!(matches!(tested.names.open(&name("b.test")), Err(OpenError::Door(_))));
+        assert!(matches!(tested.names.open(&name("b.test"), None), Err(OpenError::Door(_))));
     }
 
     #[test]
@@ -511,7 +557,7 @@ mod tests {
         let tested = tested("", true);
         assert_eq!(tested.names.find(&name("any.test")), Found::Closed);
         assert!(!tested.names.open_observed("198.18.0.1:80".parse().unwrap()), "nobody has asked for it");
-        tested.names.open(&name("any.test")).unwrap();
+        tested.names.open(&name("any.test"), None).unwrap();
         assert!(tested.names.open_observed("198.18.0.1:80".parse().unwrap()));
         assert!(!tested.names.open_observed("198.18.0.2:80".parse().unwrap()));
         assert_eq!(tested.doors(), ["198.18.0.1:80"]);

@@ -2,46 +2,125 @@
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use std::str::FromStr;
 
 use openshell_policy::network::host::HostName;
 
-/// The first address of the pool: of 198.18.0.0/15, which no host of the internet has (RFC 2544).
-const FIRST: u32 = u32::from_be_bytes([198, 18, 0, 1]);
+use super::known::is_door;
 
-/// Addresses in the pool: all but the first and the last of the network.
-pub(super) const ADDRESSES: usize = (1 << 17) - 2;
+/// The addresses that names have inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameAddresses {
+    /// Addresses of a range, which lead nowhere outside.
+    Of(PoolRange),
+    /// Those that names have outside, if a policy writes the name out and no other name inside has the address; else those of the
+    /// default range.
+    Real,
+}
+
+impl Default for NameAddresses {
+    fn default() -> Self {
+        Self::Of(PoolRange::default())
+    }
+}
+
+impl FromStr for NameAddresses {
+    type Err = String;
+
+    /// Parses `real`, or a range of IPv4 addresses.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "real" => Ok(Self::Real),
+            _ => PoolRange::parse(text).map(Self::Of),
+        }
+    }
+}
+
+/// A range of addresses for names: all but the first and the last of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolRange {
+    first: u32,
+    count: u32,
+}
+
+impl Default for PoolRange {
+    /// 198.18.0.0/15, which no host of the internet has (RFC 2544).
+    fn default() -> Self {
+        Self { first: u32::from_be_bytes([198, 18, 0, 1]), count: (1 << 17) - 2 }
+    }
+}
+
+impl PoolRange {
+    fn parse(text: &str) -> Result<Self, String> {
+        const FORM: &str = "expected `real`, or a range of IPv4 addresses of 8 to 24 bits, such as 203.0.0.0/16";
+        let (address, bits) = text.split_once('/').ok_or(FORM)?;
+        let address = u32::from(address.parse::<Ipv4Addr>().map_err(|_| FORM)?);
+        let bits: u32 = bits.parse().map_err(|_| FORM)?;
+        if !(8..=24).contains(&bits) {
+            return Err(FORM.to_owned());
+        }
+        let last = address | (u32::MAX >> bits);
+        if address & (u32::MAX >> bits) != 0 {
+            return Err(format!("the range begins at {}/{bits}", Ipv4Addr::from(address & !(u32::MAX >> bits))));
+        }
+        let own = u32::from_be_bytes([10, 200, 0, 0]);
+        if !is_door(address.into()) || !is_door(last.into()) || (address..=last).contains(&own) {
+            return Err(format!("{text} has addresses that lead nowhere out of a sandbox, or its own 10.200.0.0/24"));
+        }
+        Ok(Self { first: address + 1, count: last - address - 1 })
+    }
+}
 
 /// Names by address, and addresses by name.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    names: Vec<HostName>,
-    indices: HashMap<HostName, u32>,
+    range: PoolRange,
+    /// Addresses of the range that were taken, or passed over.
+    used: u32,
+    names: HashMap<Ipv4Addr, HostName>,
+    addresses: HashMap<HostName, Ipv4Addr>,
 }
 
 impl Pool {
-    /// The address of `name`, if it has one.
-    pub(super) fn get(&self, name: &HostName) -> Option<Ipv4Addr> {
-        self.indices.get(name).map(|index| Ipv4Addr::from(FIRST + index))
+    pub(super) fn new(range: PoolRange) -> Self {
+        Self { range, ..Self::default() }
     }
 
-    /// The address of `name`, the next one if it had none; `None` if all are taken.
-    pub(super) fn take(&mut self, name: &HostName) -> Option<Ipv4Addr> {
+    /// The address of `name`, if it has one.
+    pub(super) fn get(&self, name: &HostName) -> Option<Ipv4Addr> {
+        self.addresses.get(name).copied()
+    }
+
+    /// The address of `name`: if it had none, its `real` one, or else the next of the range, of those that are `free` of other uses;
+    /// `None` if all are taken.
+    pub(super) fn take(
+        &mut self,
+        name: &HostName,
+        real: Option<Ipv4Addr>,
+        free: impl Fn(Ipv4Addr) -> bool,
+    ) -> Option<Ipv4Addr> {
         if let Some(address) = self.get(name) {
             return Some(address);
         }
-        if self.names.len() == ADDRESSES {
-            return None;
-        }
-        let index = u32::try_from(self.names.len()).ok()?;
-        self.names.push(name.clone());
-        self.indices.insert(name.clone(), index);
-        Some(Ipv4Addr::from(FIRST + index))
+        let is_usable = |address: &Ipv4Addr| free(*address) && !self.names.contains_key(address);
+        let range = self.range;
+        let mut next = (self.used..range.count).map(|index| (index + 1, Ipv4Addr::from(range.first + index)));
+        let address = match real.filter(|address| is_door(*address) && is_usable(address)) {
+            Some(address) => address,
+            None => {
+                let (used, address) = next.find(|(_, address)| is_usable(address))?;
+                self.used = used;
+                address
+            }
+        };
+        self.names.insert(address, name.clone());
+        self.addresses.insert(name.clone(), address);
+        Some(address)
     }
 
     /// The name whose address is `address`.
     pub(super) fn name(&self, address: Ipv4Addr) -> Option<&HostName> {
-        let index = u32::from(address).checked_sub(FIRST)?;
-        self.names.get(usize::try_from(index).ok()?)
+        self.names.get(&address)
     }
 }
 
@@ -51,25 +130,68 @@ mod tests {
 
     use openshell_policy::network::host::HostName;
 
-    use super::{ADDRESSES, Pool};
+    use super::{NameAddresses, Pool, PoolRange};
 
     fn name(text: &str) -> HostName {
         HostName::parse(text).unwrap()
     }
 
+    fn any(_: Ipv4Addr) -> bool {
+        true
+    }
+
     #[test]
     fn an_address_is_one_names_for_ever_and_they_end_within_the_network() {
         let mut pool = Pool::default();
-        assert_eq!(pool.take(&name("a.test")), Some(Ipv4Addr::new(198, 18, 0, 1)));
-        assert_eq!(pool.take(&name("b.test")), Some(Ipv4Addr::new(198, 18, 0, 2)));
-        assert_eq!(pool.take(&name("a.test")), pool.get(&name("a.test")));
-        let last = (2..ADDRESSES).filter_map(|n| pool.take(&name(&format!("n{n}.test")))).last();
+        assert_eq!(pool.take(&name("a.test"), None, any), Some(Ipv4Addr::new(198, 18, 0, 1)));
+        assert_eq!(pool.take(&name("b.test"), None, any), Some(Ipv4Addr::new(198, 18, 0, 2)));
+        assert_eq!(pool.take(&name("a.test"), None, any), pool.get(&name("a.test")));
+        let count = PoolRange::default().count;
+        let last = (2..count).filter_map(|n| pool.take(&name(&format!("n{n}.test")), None, any)).last();
         assert_eq!(last, Some(Ipv4Addr::new(198, 19, 255, 254)));
-        assert_eq!(pool.take(&name("more.test")), None);
-        assert_eq!(pool.take(&name("b.test")), Some(Ipv4Addr::new(198, 18, 0, 2)));
+        assert_eq!(pool.take(&name("more.test"), None, any), None);
+        assert_eq!(pool.take(&name("b.test"), None, any), Some(Ipv4Addr::new(198, 18, 0, 2)));
         assert_eq!(pool.name(Ipv4Addr::new(198, 18, 0, 2)), Some(&name("b.test")));
         for none in [[198, 18, 0, 0], [198, 19, 255, 255], [198, 17, 255, 255], [10, 200, 0, 1]] {
             assert_eq!(pool.name(none.into()), None);
+        }
+    }
+
+    #[test]
+    fn a_real_address_is_one_names_and_no_hosts_of_the_policy_nor_the_sandboxes_own() {
+        let mut pool = Pool::default();
+        let real = Ipv4Addr::new(11, 7, 7, 7);
+        let listed = Ipv4Addr::new(11, 8, 8, 8);
+        let free = |address| address != listed;
+        assert_eq!(pool.take(&name("a.test"), Some(real), free), Some(real));
+        assert_eq!(pool.name(real), Some(&name("a.test")));
+        for (n, taken) in [real, listed, Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 200, 0, 1)].into_iter().enumerate() {
+            let address = pool.take(&name(&format!("n{n}.test")), Some(taken), free).unwrap();
+            assert_eq!(address.octets()[..3], [198, 18, 0], "{taken}");
+        }
+    }
+
+    #[test]
+    fn a_range_is_a_network_of_a_usable_size_that_leads_out_of_the_sandbox() {
+        let range = "11.5.0.0/16".parse().unwrap();
+        let NameAddresses::Of(range) = range else { panic!("{range:?}") };
+        let mut pool = Pool::new(range);
+        let is_free = |address| address != Ipv4Addr::new(11, 5, 0, 1);
+        assert_eq!(pool.take(&name("a.test"), None, is_free), Some(Ipv4Addr::new(11, 5, 0, 2)));
+        assert_eq!("real".parse(), Ok(NameAddresses::Real));
+        for (text, reason) in [
+            ("11.5.0.1/16", "begins at 11.5.0.0/16"),
+            ("11.0.0.0/7", "8 to 24 bits"),
+            ("11.5.5.0/25", "8 to 24 bits"),
+            ("11.5.0.0", "8 to 24 bits"),
+            ("fd00::/16", "8 to 24 bits"),
+            ("10.0.0.0/8", "10.200.0.0/24"),
+            ("10.200.0.0/24", "10.200.0.0/24"),
+            ("127.0.0.0/8", "lead nowhere"),
+            ("224.0.0.0/8", "lead nowhere"),
+            ("0.0.0.0/8", "lead nowhere"),
+        ] {
+            assert!(text.parse::<NameAddresses>().is_err_and(|error| error.contains(reason)), "{text}");
         }
     }
 }

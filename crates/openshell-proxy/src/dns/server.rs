@@ -1,7 +1,7 @@
 //! The name server of a sandbox: questions in datagrams and over TCP.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -223,10 +223,14 @@ impl NameServer {
             }
             Step::Open(name) => name,
         };
+        let real = match self.names.needs_real(&name) {
+            true => self.real_address(&name).await,
+            false => None,
+        };
         let names = Arc::clone(&self.names);
         let opened = tokio::task::spawn_blocking(move || {
             let _slot = slot;
-            let opened = names.open(&name);
+            let opened = names.open(&name, real);
             (name, opened)
         });
         match opened.await {
@@ -238,6 +242,15 @@ impl NameServer {
             }
             Err(_) => Answer::Failed,
         }
+    }
+
+    /// The first IPv4 address that `name` has outside.
+    async fn real_address(&self, name: &HostName) -> Option<Ipv4Addr> {
+        let found = self.resolver.lookup(name).await.ok()?;
+        found.into_iter().find_map(|address| match address {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        })
     }
 
     /// Asks a name server outside, a few times a minute: the question itself leaves the sandbox.

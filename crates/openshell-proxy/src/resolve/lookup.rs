@@ -123,7 +123,7 @@ impl Resolver {
     }
 
     /// The addresses of `name`, or the reason why there are none.
-    pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
+    pub(crate) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
         Ok(self.lookup_with_ttl(name).await?.0)
     }
 

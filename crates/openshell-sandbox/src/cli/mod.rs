@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use openshell_policy::network::host::HostPattern;
+use openshell_proxy::dns::pool::NameAddresses;
 use openshell_proxy::leaks::detector::LeakMode;
 
 use self::subcommands::{
@@ -191,6 +192,10 @@ pub(crate) struct Args {
     /// The proxy's port on the sandbox's link
     #[arg(long, value_name = "PORT", default_value_t = 3128, value_parser = port)]
     pub(crate) proxy_port: u16,
+
+    /// Addresses that names have inside: `real` ones, or of a range, for programs that refuse those of 198.18.0.0/15
+    #[arg(long, value_name = "real|CIDR")]
+    pub(crate) name_addresses: Option<NameAddresses>,
 
     /// Address of the SSH server, for clients with the handshake secret [or OPENSHELL_SSH_LISTEN_ADDR]
     #[arg(long, value_name = "ADDR:PORT")]

@@ -10,6 +10,7 @@ use openshell_policy::network::host::HostName;
 use openshell_proxy::decide::store::{Generation, PolicyStore};
 use openshell_proxy::dns;
 use openshell_proxy::dns::names::Names;
+use openshell_proxy::dns::pool::NameAddresses;
 use openshell_proxy::dns::report::NameReport;
 use openshell_proxy::dns::server::NameServer;
 use openshell_proxy::limits::Limits;
@@ -40,10 +41,11 @@ pub(super) fn create(
     doors: &Arc<Doors>,
     search: Vec<HostName>,
     is_observed: bool,
+    addresses: NameAddresses,
 ) -> (Arc<Names>, mpsc::Receiver<TcpListener>) {
     let (listeners, new) = mpsc::channel(Limits::DOOR_PORTS);
     let doors = Box::new(Opened(Arc::clone(doors)));
-    (Arc::new(Names::new(Arc::clone(policy), doors, search, is_observed, listeners)), new)
+    (Arc::new(Names::new(Arc::clone(policy), doors, search, is_observed, addresses, listeners)), new)
 }
 
 /// Returns the witness's view of the doors. In an observed run those of names open when they are first needed.

@@ -17,6 +17,7 @@ use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::authorize::authorizer::{Authorizer, Mode};
 use openshell_proxy::bypass::Monitor;
 use openshell_proxy::dns::names::Names;
+use openshell_proxy::dns::pool::NameAddresses;
 use openshell_proxy::dns::server::NameServer;
 use openshell_proxy::egress::Egress;
 use openshell_proxy::identify::{Identifier, Processes, Witness};
@@ -65,6 +66,8 @@ pub(super) struct RunServices {
     pub(super) slots: Slots,
     /// Ports of this host at which the supervisor listens.
     own_ports: Vec<u16>,
+    /// Addresses of names inside.
+    name_addresses: NameAddresses,
     /// Once it is true, no more clients are let in from outside.
     pub(super) closed: watch::Sender<bool>,
 }
@@ -115,6 +118,7 @@ impl RunServices {
             slots,
             closed: watch::Sender::new(false),
             own_ports: config.health_port.into_iter().collect(),
+            name_addresses: config.name_addresses,
         };
         if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
             let workers: Arc<Workers> = Arc::default();
@@ -186,7 +190,8 @@ impl RunServices {
         let calls = calls.context("the sandbox's init did not send the listener of its calls")?;
         let mode = self.run_reports.observations().map_or(Mode::Enforce, Mode::Observe);
         let is_observed = matches!(mode, Mode::Observe(_));
-        let (names, new_listeners) = names::create(&in_force.policy, &doors, local.search, is_observed);
+        let (names, new_listeners) =
+            names::create(&in_force.policy, &doors, local.search, is_observed, self.name_addresses);
         let is_door = names::is_door(doors, &names, is_observed);
         let (witness, of_connects) =
             witness::create(&calls, is_door, socket, Arc::clone(&identifier), Arc::clone(&self.audit), tasks)?;
