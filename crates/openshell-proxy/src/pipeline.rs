@@ -103,7 +103,8 @@ async fn serve_models(proxy: &Proxy, client: ClientStream, surplus: Bytes, model
     let terminated = async {
         let authority = proxy.interceptor.authority()?;
         let hello = read_client_hello(Prefixed::new(surplus, client)).await?;
-        hello.terminate(authority, &target.host, false).await
+        let program = caller.as_ref().map_or("", |caller| caller.program.executable.as_str());
+        hello.terminate(authority, &target.host, false, program).await
     };
     match terminated.await {
         Ok((client, None)) => {

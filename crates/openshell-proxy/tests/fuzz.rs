@@ -237,7 +237,7 @@ fn fuzzed_client_hellos_leave_the_authority_as_it_is() {
             client.shutdown().await.unwrap();
             // The client has closed, so every handshake fails.
             let Ok(hello) = read_client_hello(server).await else { return };
-            assert!(hello.terminate(&authority, &host, true).await.is_err());
+            assert!(hello.terminate(&authority, &host, true, "").await.is_err());
         });
     });
 }

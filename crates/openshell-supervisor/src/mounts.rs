@@ -1,6 +1,6 @@
 //! Bind mounts by descriptor.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -134,6 +134,18 @@ pub(crate) fn cover(source: &OwnedFd, place: &Path) -> io::Result<()> {
         spot => spot?,
     };
     bind(source, &spot, Shown::ReadOnly).map(drop)
+}
+
+/// Shows the files of the folder `top` among those of the folder `place`, read-only; of two with one name, that of `top`.
+///
+/// # Errors
+/// There is no such folder, or the kernel refuses the mount, as older ones do in user namespaces (Linux 5.11).
+pub(crate) fn merge(top: &OwnedFd, place: &Path) -> io::Result<()> {
+    let spot = Spot::at(place)?;
+    let options = format!("lowerdir={}:{}", by_descriptor(top), by_descriptor(&spot.file));
+    let options = CString::new(options)?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    Ok(rustix::mount::mount("overlay", by_descriptor(&spot.file), "overlay", flags, Some(options.as_c_str()))?)
 }
 
 /// Mounts `source`, with the mounts in it and their options, on `target`.

@@ -248,21 +248,42 @@ fn what_skips_tls_sees_the_upstreams_own_certificate() {
     assert_eq!(finished.logged("HTTP:").len(), 0);
     let finished = curl(&lab, &origin, FULL, issuer);
     assert!(finished.ok().contains("O=OpenShell") && finished.ok().contains("code=200"), "twin: {finished:?}");
-    let opened = curl(&lab, &origin, FULL, "--cacert /etc/ssl/certs/ISRG_Root_X1.pem https://web.test/x");
+    let opened = curl(
+        &lab,
+        &origin,
+        FULL,
+        "--cacert /etc/ssl/certs/ISRG_Root_X1.pem --capath /usr/share/doc https://web.test/x",
+    );
     assert!(opened.stderr.contains("certificate"), "{opened:?}");
-    let line = "engine:tls] [reason:untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`]";
+    let line = "engine:tls] [reason:untrusted: the client must read CURL_CA_BUNDLE, or the endpoint `tls: skip`]";
     assert_eq!(opened.logged(line).len(), 1, "{}", opened.log);
     assert_eq!(opened.logged("[code:client_tls_failed]").len(), 1);
+}
+
+#[test]
+fn the_folder_of_hashed_certificates_has_the_authority_and_keeps_the_others() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let verify = "openssl s_client -no-CAfile -no-CAstore -CApath /etc/ssl/certs -verify_return_error -proxy ${HTTPS_PROXY#http://} \
+                  -connect web.test:443 -servername web.test </dev/null 2>&1 | grep -oE 'Verify return code: 0' | head -n 1";
+    let script = format!(
+        "{verify}; ls /etc/ssl/certs | grep -c '^ISRG_Root_X1'; cat /etc/ssl/certs/ISRG_Root_X1.pem | grep -c BEGIN; \
+         touch /etc/ssl/certs/mine 2>&1 | grep -o 'Read-only'; all=$(grep -c BEGIN /etc/ssl/certs/ca-certificates.crt); \
+         hashed=$(ls /etc/ssl/certs/*.0 | wc -l); [ $all -gt 100 ] && [ $hashed -gt 100 ] && echo both"
+    );
+    let finished = sandbox(&lab, &origin, FULL).sh(&script);
+    assert_eq!(finished.ok(), "Verify return code: 0\n1\n1\nRead-only\nboth", "{finished:?}");
+    assert_eq!(lab.shell("ls /etc/ssl/certs | grep -c openshell; true"), "0\n", "the host's is as it was");
 }
 
 #[test]
 fn a_client_that_does_not_trust_the_authority_is_summed_up_with_what_to_do() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
-    let untrusting = "--cacert /etc/ssl/certs/ISRG_Root_X1.pem https://web.test/x";
+    let untrusting = "--cacert /etc/ssl/certs/ISRG_Root_X1.pem --capath /usr/share/doc https://web.test/x";
     let finished = curl(&lab, &origin, FULL, &format!("{untrusting}; curl -s {untrusting}"));
     let expected = "openshell-sandbox: permitted, and failed:\n  2 x /usr/bin/curl -> web.test:443: client_tls_failed\n      \
-                    untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`\n";
+                    untrusted: the client must read CURL_CA_BUNDLE, or the endpoint `tls: skip`\n";
     assert!(finished.stderr.ends_with(expected), "{finished:?}");
 }
 

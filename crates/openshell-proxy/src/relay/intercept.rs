@@ -113,7 +113,8 @@ async fn handshakes(
     }
     let speaks_http2 = |upstream: &UpstreamTls| originate::protocol(upstream) == Some(HTTP2);
     let is_http2 = early.as_ref().is_none_or(|upstream| upstream.as_ref().map_or(true, speaks_http2));
-    let mut terminated = pin!(hello.terminate(authority, host, slot.is_some() && is_http2));
+    let program = connection.caller().program.executable.as_str();
+    let mut terminated = pin!(hello.terminate(authority, host, slot.is_some() && is_http2, program));
     // A failed handshake of the client ends both.
     let terminated = loop {
         tokio::select! {

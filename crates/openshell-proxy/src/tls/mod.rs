@@ -3,5 +3,6 @@
 pub mod authority;
 pub mod interceptor;
 pub mod originate;
+pub mod subject_hash;
 pub mod terminate;
 pub mod trust;

@@ -44,7 +44,8 @@ pub async fn read_client_hello<S>(stream: S) -> Result<ClientHandshake<S>, Refus
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let start = within(async { LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await }).await?;
+    let start = within(async { LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await });
+    let start = start.await.map_err(|failure| refusal(failure.as_ref(), ""))?;
     let offered: Vec<_> = start.client_hello().alpn().into_iter().flatten().collect();
     let alpn = match (offered.contains(&HTTP2), offered.contains(&HTTP1)) {
         (true, true) => ClientAlpn::Either,
@@ -66,6 +67,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
         authority: &Authority,
         host: &Host,
         may_be_http2: bool,
+        program: &str,
     ) -> Result<(ClientTls<S>, Option<String>), Refusal> {
         let server_name = self.start.client_hello().server_name().map(str::to_owned);
         let other = server_name.filter(|name| Host::parse(name).as_ref() != Ok(host));
@@ -73,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
             let config = authority.server(host, may_be_http2).map_err(io::Error::other)?;
             self.start.into_stream(config).await
         };
-        let mut stream = within(handshake).await?;
+        let mut stream = within(handshake).await.map_err(|failure| refusal(failure.as_ref(), program))?;
         stream.get_mut().1.set_buffer_limit(Some(Limits::BUFFER_BYTES));
         Ok((stream, other))
     }
@@ -85,28 +87,57 @@ pub fn protocol<S>(client: &ClientTls<S>) -> Option<&[u8]> {
     client.get_ref().1.alpn_protocol()
 }
 
-async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Refusal> {
-    match timeout(Limits::HEAD_DEADLINE, step).await {
-        Ok(done) => done.map_err(|error| Refusal::client_tls_failed(describe(&error))),
-        Err(_) => Err(Refusal::client_tls_failed("the handshake took too long".to_owned())),
-    }
+/// Returns the result of `step`, or its error; none if it takes too long.
+async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Option<io::Error>> {
+    timeout(Limits::HEAD_DEADLINE, step).await.map_err(|_| None)?.map_err(Some)
 }
 
-/// Describes a failed handshake, and its remedy.
-fn describe(error: &io::Error) -> String {
+/// The refusal of the program at `program`, whose handshake failed.
+fn refusal(failure: Option<&io::Error>, program: &str) -> Refusal {
+    Refusal::client_tls_failed(match failure {
+        Some(error) => describe(error, program),
+        None => "the handshake took too long".to_owned(),
+    })
+}
+
+/// Where programs find the certificates that they trust, by the beginnings of their names.
+const TRUST: &[(&str, &str)] = &[
+    ("node", "NODE_EXTRA_CA_CERTS"),
+    ("bun", "NODE_EXTRA_CA_CERTS"),
+    ("deno", "DENO_CERT"),
+    ("java", "JAVA_TOOL_OPTIONS"),
+    ("python", "REQUESTS_CA_BUNDLE"),
+    ("pip", "PIP_CERT"),
+    ("curl", "CURL_CA_BUNDLE"),
+    ("git", "GIT_SSL_CAINFO"),
+    ("cargo", "CARGO_HTTP_CAINFO"),
+    ("chrom", "its NSS store"),
+    ("headless", "its NSS store"),
+    ("firefox", "its NSS store"),
+];
+
+/// Returns where the program at `path` finds the certificates that it trusts.
+fn trust_of(path: &str) -> &'static str {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let row = TRUST.iter().find(|(beginning, _)| name.starts_with(beginning));
+    row.map_or("SSL_CERT_FILE", |(_, place)| place)
+}
+
+/// Describes a failed handshake of the program at `program`, and its remedy.
+fn describe(error: &io::Error, program: &str) -> String {
     // Short enough for a log line.
-    const DISTRUST: &str = "untrusted by the client: it must read SSL_CERT_FILE, or the endpoint `tls: skip`";
+    let distrust = format!("untrusted: the client must read {}, or the endpoint `tls: skip`", trust_of(program));
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     match cause {
         Some(rustls::Error::AlertReceived(Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown)) => {
-            DISTRUST.to_owned()
+            distrust
         }
         Some(rustls::Error::NoApplicationProtocol) => {
             "the client offers neither HTTP/2 nor HTTP/1.1 (ALPN), and nothing else can be judged".to_owned()
         }
         // Some clients close without an alert.
         _ if error.kind() == io::ErrorKind::UnexpectedEof => {
-            format!("the client left; perhaps {DISTRUST}")
+            format!("the client left; perhaps {distrust}")
         }
         _ => error.to_string(),
     }

@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::tls::authority::Authority;
 use openshell_proxy::tls::originate::UpstreamRoots;
+use openshell_proxy::tls::subject_hash::subject_hash;
 use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, certificates, java_store};
 use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
+use openshell_supervisor::landlock::Request;
 use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::own_folder::make_if_missing;
 use openshell_supervisor::regular_files;
@@ -65,7 +67,12 @@ impl CaFiles {
     ///
     /// # Errors
     /// The CA cannot be made, or `--upstream-ca-file` cannot be used.
-    pub(super) fn create(config: &Config, files: &SandboxFile, made: &mut CreatedDirs) -> anyhow::Result<Self> {
+    pub(super) fn create(
+        config: &Config,
+        landlock: &Request,
+        files: &SandboxFile,
+        made: &mut CreatedDirs,
+    ) -> anyhow::Result<Self> {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
@@ -90,7 +97,12 @@ impl CaFiles {
         };
         let is_in_run_dir = place.as_ref().is_ok_and(|place| place == folder.inside());
         let inside = if is_in_run_dir { folder.inside().to_owned() } else { config.tls_dir().to_owned() };
-        let made = place.and_then(|place| make(place, &folder, &authority, &besides));
+        let made =
+            place.and_then(|place| make(place, &folder, &authority, &besides)).and_then(|(bundle, mut mounts)| {
+                // What lies in the folder is covered by it.
+                mounts.splice(..0, among_trusted(landlock, &folder, &authority, &besides)?);
+                Ok((bundle, mounts))
+            });
         let roots = UpstreamRoots::new(bundles);
         Ok(match made {
             Ok((bundle, mounts)) => {
@@ -257,9 +269,7 @@ fn make(
     authority: &Authority,
     besides: &[u8],
 ) -> anyhow::Result<(File, Vec<Mount>)> {
-    DirBuilder::new().mode(0o755).create(folder.outside())?;
-    // The caller's umask may have taken bits away.
-    std::fs::set_permissions(folder.outside(), Permissions::from_mode(0o755))?;
+    make_folder(folder)?;
     write_file(&folder.join(AUTHORITY_FILE), [authority.pem().as_bytes(), besides])?;
     let everything = folder.join(BUNDLE_FILE);
     let bundle = create_file(&everything)?;
@@ -273,6 +283,47 @@ fn make(
         mounts.push(Mount { source: folder.inside().to_owned(), target: place, purpose: Purpose::Trust });
     }
     Ok((bundle, mounts))
+}
+
+/// Folder in which OpenSSL looks up certificates by the hashes of their subjects, on Debian, Red Hat, SUSE and Alpine.
+const HASHED_FOLDER: &str = "/etc/ssl/certs";
+
+/// Makes what adds the authority, and certificates of `besides`, to the system's folder of hashed certificates; nothing if there is no such
+/// folder, or if it may be written inside.
+fn among_trusted(
+    landlock: &Request,
+    folder: &SandboxFile,
+    authority: &Authority,
+    besides: &[u8],
+) -> anyhow::Result<Option<Mount>> {
+    let Ok(place) = resolve(Path::new(HASHED_FOLDER)) else { return Ok(None) };
+    if !place.is_dir() || landlock.grants_writing(&place) {
+        return Ok(None);
+    }
+    let top = folder.join("certs");
+    make_folder(&top)?;
+    write_file(&top.join(AUTHORITY_FILE), [authority.pem().as_bytes(), besides])?;
+    let added = authority.certificates().iter().cloned().chain(certificates(besides));
+    for hash in added.filter_map(|certificate| subject_hash(&certificate)) {
+        let names = (0..SAME_HASH).map(|number| format!("{hash}.{number}"));
+        let is_free = |name: &String| {
+            let folders = [&*place, top.outside()];
+            folders.iter().all(|folder| folder.join(name).symlink_metadata().is_err_and(|error| is_missing(&error)))
+        };
+        if let Some(name) = names.into_iter().find(is_free) {
+            symlink(AUTHORITY_FILE, top.join(&name).outside()).with_context(|| format!("cannot write {top}"))?;
+        }
+    }
+    Ok(Some(Mount { source: top.inside().to_owned(), target: place, purpose: Purpose::AmongTrusted }))
+}
+
+/// Certificates of one subject in a folder of hashed ones, of which OpenSSL tries each.
+const SAME_HASH: u32 = 16;
+
+fn make_folder(folder: &SandboxFile) -> io::Result<()> {
+    DirBuilder::new().mode(0o755).create(folder.outside())?;
+    // The caller's umask may have taken bits away.
+    std::fs::set_permissions(folder.outside(), Permissions::from_mode(0o755))
 }
 
 /// Writes a file of these parts that every user may read.

@@ -69,7 +69,7 @@ impl Host {
         let files = SandboxFile::root(file_system.as_ref(), &run_dir);
         let mut tool_mounts = git_excludes(plan.carve_outs.excludes(&mut made), &files)?;
         tool_mounts.extend(ssh_settings::create(&plan.privilege, landlock, &carve_outs, &files)?);
-        let tls = CaFiles::create(config, &files, &mut made)?;
+        let tls = CaFiles::create(config, landlock, &files, &mut made)?;
         let resolver_files = ResolverFiles::create(config, &files)?;
         let private = PrivateFolders::create(user, landlock, &files)?;
         let landlock = match &private.home {

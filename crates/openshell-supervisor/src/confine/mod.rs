@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::carve_outs::{self, CarveOut, CarveOutError, Restriction};
 use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
 use crate::masked_paths::{Masked, mask_all_but};
-use crate::mounts::{Shown, bind_at, cover, open_in};
+use crate::mounts::{Shown, bind_at, cover, merge, open_in};
 use crate::pins::{Kept, KeptPath, Places};
 use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
 use crate::run_as::ProcessIdentity;
@@ -115,6 +115,8 @@ pub enum Purpose {
     Trust,
     /// The same for some programs: no failure is reported.
     FurtherTrust,
+    /// The same by files among those of a folder: no failure is reported.
+    AmongTrusted,
     /// Names inside: a failure is reported. A symlink is covered itself, and a file that is missing is made.
     Names,
     /// What git is not to add: no failure is reported.
@@ -374,6 +376,7 @@ impl Confinement {
                 Purpose::Trust | Purpose::FurtherTrust | Purpose::GitExclude | Purpose::SshSettings => {
                     bind_at(&from, target, Shown::ReadOnly)
                 }
+                Purpose::AmongTrusted => merge(&from, target),
                 Purpose::Names => cover(&from, target),
             });
             let Err(error) = mounted else { continue };
@@ -381,7 +384,7 @@ impl Confinement {
             match purpose {
                 Purpose::Trust => no_trust = failed,
                 Purpose::Names => no_names = failed,
-                Purpose::FurtherTrust | Purpose::GitExclude | Purpose::SshSettings => {}
+                Purpose::FurtherTrust | Purpose::AmongTrusted | Purpose::GitExclude | Purpose::SshSettings => {}
             }
         }
         [no_trust, no_names]
