@@ -332,6 +332,26 @@ fn a_current_directory_that_is_not_granted_is_said_with_where_the_command_starts
 }
 
 #[test]
+fn a_current_directory_that_its_user_may_not_enter_is_said_with_where_the_command_starts() {
+    lab::only_as_root!("another starts in no folder that is closed to it");
+    let lab = Lab::with_web();
+    let closed = lab.folder("closed");
+    let project = closed.join("project");
+    std::fs::create_dir(&project).unwrap();
+    let _ = lab.shell(&format!("chown 0:0 {0}; chmod 700 {0}", closed.display()));
+    let path = project.to_str().unwrap();
+    let granted = format!("{}filesystem_policy: {{read_write: [{path}]}}\n", policy());
+    let finished = lab.sandbox(&granted).current_dir(path).sh("pwd");
+    let expected = format!(
+        "openshell-sandbox: the workload's user {} may not enter the current directory {path}, so the command starts in \
+         /run/openshell/home; let that user in (chmod, setfacl), or go to a folder that it owns\n",
+        lab::host::UID
+    );
+    assert_eq!(finished.ok(), "/run/openshell/home", "{finished:?}");
+    assert!(finished.stderr.contains(&expected), "{}", finished.stderr);
+}
+
+#[test]
 fn a_command_that_is_there_and_not_granted_is_said_to_be_that() {
     let lab = Lab::with_web();
     let folder = lab.folder("tool");

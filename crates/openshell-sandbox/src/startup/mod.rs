@@ -185,7 +185,7 @@ pub(crate) async fn start(
         None => signals::receive(&mut tasks)?,
     };
     let mut host = Host::create(config, &plan, init.take_files())?;
-    let directories = plan::start_directories(config, &host.landlock, &host.home);
+    let directories = plan::start_directories(config, &plan, &host.landlock, &host.home);
     plan::warn_of_program(config, &host.landlock);
     host::log_limits(&init, &plan.privilege);
     let policy = initial.policy.snapshot.policy();

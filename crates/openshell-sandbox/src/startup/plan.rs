@@ -15,6 +15,8 @@ use openshell_supervisor::landlock::Request;
 use openshell_supervisor::missing::is_missing;
 use openshell_supervisor::privilege::Privilege;
 use openshell_supervisor::run_as::{self, User};
+use rustix::fs::{Access, AtFlags, CWD};
+use rustix::io::Errno;
 use rustix::process::Resource;
 use tracing::Level;
 
@@ -41,6 +43,8 @@ pub(super) struct Plan {
     pub(super) homes: Vec<Home>,
     /// True if commands may trace each other.
     pub(super) debug: bool,
+    /// True if the owner and mode of the current directory keep the workload's user out.
+    is_shut_out: bool,
 }
 
 impl Plan {
@@ -78,10 +82,11 @@ impl Plan {
             let carve_outs = CarveOuts::plan(&mut filesystem, &folders, &git, options, presets, user.identity.uid)?;
             let closed = lints::files::closed(&writable);
             let tracked: Vec<_> = carve_outs.tracked().collect();
-            anyhow::Ok((carve_outs, homes, closed, tracked))
+            let is_shut_out = config.current_dir.as_deref().is_some_and(is_closed_to_thread);
+            anyhow::Ok((carve_outs, homes, closed, tracked, is_shut_out))
         };
         let looked = user.identity.look(look).context("cannot look at files as the command's user")?;
-        let (carve_outs, homes, closed, tracked) = looked?;
+        let (carve_outs, homes, closed, tracked, is_shut_out) = looked?;
         // Who lists it on the command line means this folder; a policy file may be for many.
         let severity = if config.policy.data.as_os_str().is_empty() { Severity::Medium } else { Severity::Info };
         for line in carve_outs.idle().chain(tracked) {
@@ -105,7 +110,7 @@ impl Plan {
         // A slow file system is waited for here, where a signal still ends the start.
         writable.iter().for_each(|path| drop(path.symlink_metadata()));
         let debug = policy.permits_debugging();
-        Ok(Self { privilege, user, landlock, writable, carve_outs, homes, debug })
+        Ok(Self { privilege, user, landlock, writable, carve_outs, homes, debug, is_shut_out })
     }
 }
 
@@ -146,6 +151,11 @@ fn home_as_seen(path: PathBuf) -> anyhow::Result<Home> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Home { path, is_entered: false }),
         Err(error) => Err(error).with_context(|| format!("cannot look at the home {}", path.display())),
     }
+}
+
+/// Returns true if the calling thread's user may not enter `folder`.
+fn is_closed_to_thread(folder: &Path) -> bool {
+    rustix::fs::accessat(CWD, folder, Access::EXEC_OK, AtFlags::EACCESS) == Err(Errno::ACCESS)
 }
 
 /// Groups whose members can become root, or read what only root should.
@@ -306,7 +316,7 @@ fn check_workdir(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()>
 
 /// Returns the directories where the command may start, in order of preference: an explicit working directory alone; else
 /// the current one if the policy grants it, home, and the root. Warns if that is not the caller's directory.
-pub(super) fn start_directories(config: &Config, landlock: &Request, home: &Path) -> Vec<PathBuf> {
+pub(super) fn start_directories(config: &Config, plan: &Plan, landlock: &Request, home: &Path) -> Vec<PathBuf> {
     if let Some(workdir) = &config.workdir {
         return vec![workdir.clone()];
     }
@@ -314,7 +324,7 @@ pub(super) fn start_directories(config: &Config, landlock: &Request, home: &Path
     let is_usable = |path: &&PathBuf| is_private(path) || landlock.grants_reading(path) && landlock.shows(path);
     let current = config.current_dir.iter().filter(is_usable).cloned();
     let directories: Vec<_> = current.chain([home.to_owned(), PathBuf::from("/")]).collect();
-    warn_of_directory(config, landlock, &directories);
+    warn_of_directory(config, plan, landlock, &directories);
     directories
 }
 
@@ -338,10 +348,18 @@ pub(super) fn warn_of_program(config: &Config, landlock: &Request) {
     }
 }
 
-fn warn_of_directory(config: &Config, landlock: &Request, directories: &[PathBuf]) {
+fn warn_of_directory(config: &Config, plan: &Plan, landlock: &Request, directories: &[PathBuf]) {
     let (Some(current), Some(start)) = (&config.current_dir, directories.first()) else { return };
     let (shown, start_shown) = (current.display(), start.display());
     if start == current {
+        if let Some(next) = directories.get(1).filter(|_| plan.is_shut_out && config.log_level >= Level::WARN) {
+            logging::print_stderr(&format!(
+                "openshell-sandbox: the workload's user {} may not enter the current directory {shown}, so the command starts in {}; let \
+                 that user in (chmod, setfacl), or go to a folder that it owns",
+                plan.user.name,
+                next.display()
+            ));
+        }
         if landlock.private().contains(current) {
             let message =
                 format!("the command starts in a {shown} of the sandbox's own; --workdir {shown} grants the host's");
