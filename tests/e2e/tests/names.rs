@@ -103,18 +103,22 @@ fn a_server_that_speaks_first_is_reached_by_name_and_each_side_ends_by_itself() 
 
 #[test]
 fn names_have_their_real_addresses_or_those_of_a_range_where_that_is_asked_for() {
-    let lab = lab();
-    let _server = greeter(&lab, "5432");
+    let lab = Lab::new(&[("11.7.7.7", "web.test db.test"), ("10.99.0.2", "inner.test")]);
+    let file = lab.file("greeter.py", GREETER);
+    let _server = lab.program(&["/usr/bin/python3", file.to_str().unwrap(), "11.7.7.7", "5432"]);
     let (db, web) = ("host: db.test, port: 5432, protocol: tcp", "host: web.test, port: 5432, protocol: tcp");
-    let data = endpoints(&[db, web, "host: '*.apps.test', port: 80", "host: missing.test, port: 80"]);
-    let ask = "for name in web.test db.test x.apps.test missing.test inference.local other.test; do
+    let endpoints =
+        [db, web, "host: '*.apps.test', port: 80", "host: inner.test, port: 80"].map(|one| format!("{{{one}}}"));
+    let data =
+        policy(&format!("{{names: {{endpoints: [{}], binaries: [{{path: {}}}]}}}}", endpoints.join(", "), python()));
+    let ask = "for name in web.test db.test x.apps.test inner.test inference.local other.test; do
         getent ahostsv4 $name | head -n 1 | cut -d' ' -f1 | tr '\n' ' '; done; ";
     let connector = lab.file("connect.py", CONNECT).display().to_string();
     let connect = format!("for name in web.test db.test; do /usr/bin/python3 {connector} $name 5432 mine; done");
     let data = format!("{data}filesystem_policy: {{read_only: [{connector}]}}\n");
-    // The second name at one address is told apart by another, and what a wildcard permits is not looked up for the workload.
+    // A second name at one address has another, as has one with an internal address; what a wildcard permits is not looked up.
     for (addresses, expected) in [
-        ("real", "10.99.0.1 198.18.0.1 198.18.0.2 198.18.0.3 198.18.0.4 "),
+        ("real", "11.7.7.7 198.18.0.1 198.18.0.2 198.18.0.3 198.18.0.4 "),
         ("11.5.0.0/16", "11.5.0.1 11.5.0.2 11.5.0.3 11.5.0.4 11.5.0.5 "),
     ] {
         let sandbox = lab.sandbox(&data).args(&["--name-addresses", addresses, "--log-level", "info"]);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
+use openshell_policy::address::AddressRange;
 use openshell_policy::inference::HOST as MODELS_HOST;
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::network::host::{Host, HostMatcher, HostName, HostPattern};
@@ -17,6 +18,8 @@ pub(super) struct Known {
     exact: HashMap<HostName, Ports>,
     patterns: Vec<(HostMatcher, Ports)>,
     literals: BTreeSet<SocketAddrV4>,
+    /// Addresses that endpoints without a host permit.
+    ranges: Vec<AddressRange>,
     /// Names whose bytes are never looked into.
     tcp: BTreeSet<HostName>,
 }
@@ -28,8 +31,9 @@ impl Known {
             known.exact.insert(models, Ports::from([443]));
         }
         for endpoint in policy.network().values().flat_map(|policy| &policy.endpoints) {
-            if let Some(pattern) = endpoint.host() {
-                known.add(pattern, endpoint);
+            match endpoint.host() {
+                Some(pattern) => known.add(pattern, endpoint),
+                None => known.ranges.extend_from_slice(endpoint.allowed_ips()),
             }
         }
         known
@@ -75,9 +79,11 @@ impl Known {
         self.tcp.iter()
     }
 
-    /// Returns true if the policy names `address` as a host.
+    /// Returns true if the policy names `address` as a host, or permits it without one.
     pub(super) fn is_listed(&self, address: Ipv4Addr) -> bool {
-        self.literals.range(SocketAddrV4::new(address, 0)..).next().is_some_and(|door| *door.ip() == address)
+        let is_literal =
+            self.literals.range(SocketAddrV4::new(address, 0)..).next().is_some_and(|door| *door.ip() == address);
+        is_literal || self.ranges.iter().any(|range| range.contains(address.into()))
     }
 
     /// Addresses that the policy names as hosts, with their ports.

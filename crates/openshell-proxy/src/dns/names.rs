@@ -1,6 +1,6 @@
 //! The names that programs may connect to without a proxy, and their doors.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -184,6 +184,7 @@ impl Names {
         let ports: Ports = ports.into_iter().filter(|port| change.listening.contains(port)).collect();
         let opened: Vec<_> = ports.difference(&old).map(door).collect();
         closed.extend(old.difference(&ports).map(door));
+        closed.retain(|door| !self.table().literals.contains(door));
         self.doors.change(&opened, &closed)?;
         if let Some(error) = failure {
             if ports.is_empty() {
@@ -219,6 +220,12 @@ impl Names {
             let literals = table.known.literals().clone();
             opened.extend(literals.difference(&table.literals));
             closed.extend(table.literals.difference(&literals));
+            // A name may have the address of a literal.
+            let door = |address: Ipv4Addr| move |port: &u16| SocketAddrV4::new(address, *port);
+            let of_names = table.in_use.iter().filter_map(|(name, used)| Some((used.address, wanted.get(name)?)));
+            let kept: HashSet<_> =
+                of_names.flat_map(|(address, ports): (_, &Ports)| ports.iter().map(door(address))).collect();
+            closed.retain(|door| !literals.contains(door) && !kept.contains(door));
             (table.generation, wanted, literals)
         };
         let failure = self.listen(&mut change, &opened).err();
@@ -267,19 +274,21 @@ impl Names {
     pub fn target(&self, address: SocketAddr) -> Option<Target> {
         let IpAddr::V4(ip) = address.ip().to_canonical() else { return None };
         let table = self.table();
+        // A later policy may name the address of a name as a host.
         let host = match table.pool.name(ip) {
+            _ if table.literals.contains(&SocketAddrV4::new(ip, address.port())) => Host::Address(ip.into()),
             Some(name) => Host::Name(name.clone()),
-            None if table.literals.contains(&SocketAddrV4::new(ip, address.port())) => Host::Address(ip.into()),
             None => return None,
         };
         Some(Target { host, port: address.port() })
     }
 
-    /// The name whose address is `address`.
+    /// The name whose address is `address`, unless the policy permits that address by itself.
     #[must_use]
     pub fn name(&self, address: IpAddr) -> Option<HostName> {
         let IpAddr::V4(address) = address.to_canonical() else { return None };
-        self.table().pool.name(address).cloned()
+        let table = self.table();
+        table.pool.name(address).filter(|_| !table.known.is_listed(address)).cloned()
     }
 
     /// Returns true if the policy writes `name` out for connections whose bytes are never looked into.
@@ -528,6 +537,20 @@ mod tests {
         assert_eq!(tested.doors(), ["11.7.7.7:443", "198.18.0.1:80", "198.18.0.2:443"]);
         let of = |door: &str| tested.names.target(door.parse().unwrap()).map(|target| target.to_string());
         assert_eq!(of("11.7.7.7:443").as_deref(), Some("a.test:443"));
+
+        // What a later policy says of the address itself holds.
+        let named = || tested.names.name("11.7.7.7".parse().unwrap()).map(|name| name.to_string());
+        assert_eq!(named().as_deref(), Some("a.test"));
+        tested.policy.replace(testing::snapshot(2, "{host: 11.7.7.7, ports: [22, 443]}, {host: b.test, port: 80}"));
+        tested.names.refresh().unwrap();
+        assert_eq!(tested.doors(), ["11.7.7.7:22", "11.7.7.7:443", "198.18.0.1:80", "198.18.0.2:443"]);
+        assert_eq!((of("11.7.7.7:443").as_deref(), named()), (Some("11.7.7.7:443"), None));
+        tested.policy.replace(testing::snapshot(3, "{host: a.test, port: 443}, {host: b.test, port: 80}"));
+        tested.names.refresh().unwrap();
+        tested.names.open(&name("a.test"), None).unwrap();
+        assert_eq!(tested.doors(), ["11.7.7.7:443", "198.18.0.1:80", "198.18.0.2:443"]);
+        tested.policy.replace(testing::snapshot(4, "{allowed_ips: [11.7.0.0/16], port: 443}"));
+        assert_eq!(named(), None, "it is permitted without a host");
     }
 
     #[test]

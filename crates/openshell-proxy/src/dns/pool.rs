@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
+use openshell_policy::address::AddressClass;
 use openshell_policy::network::host::HostName;
 
 use super::known::is_door;
@@ -13,8 +14,8 @@ use super::known::is_door;
 pub enum NameAddresses {
     /// Addresses of a range, which lead nowhere outside.
     Of(PoolRange),
-    /// Those that names have outside, if a policy writes the name out and no other name inside has the address; else those of the
-    /// default range.
+    /// Those that names have outside, if a policy writes the name out, and the address is public and neither another name's nor permitted by
+    /// itself; else those of the default range.
     Real,
 }
 
@@ -52,7 +53,7 @@ impl Default for PoolRange {
 
 impl PoolRange {
     fn parse(text: &str) -> Result<Self, String> {
-        const FORM: &str = "expected `real`, or a range of IPv4 addresses of 8 to 24 bits, such as 203.0.0.0/16";
+        const FORM: &str = "expected `real`, or a range of IPv4 addresses of 8 to 24 bits, such as 11.5.0.0/16";
         let (address, bits) = text.split_once('/').ok_or(FORM)?;
         let address = u32::from(address.parse::<Ipv4Addr>().map_err(|_| FORM)?);
         let bits: u32 = bits.parse().map_err(|_| FORM)?;
@@ -105,7 +106,8 @@ impl Pool {
         let is_usable = |address: &Ipv4Addr| free(*address) && !self.names.contains_key(address);
         let range = self.range;
         let mut next = (self.used..range.count).map(|index| (index + 1, Ipv4Addr::from(range.first + index)));
-        let address = match real.filter(|address| is_door(*address) && is_usable(address)) {
+        let is_public = |address: &Ipv4Addr| is_door(*address) && !AddressClass::of((*address).into()).is_internal();
+        let address = match real.filter(|address| is_public(address) && is_usable(address)) {
             Some(address) => address,
             None => {
                 let (used, address) = next.find(|(_, address)| is_usable(address))?;
@@ -165,7 +167,10 @@ mod tests {
         let free = |address| address != listed;
         assert_eq!(pool.take(&name("a.test"), Some(real), free), Some(real));
         assert_eq!(pool.name(real), Some(&name("a.test")));
-        for (n, taken) in [real, listed, Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 200, 0, 1)].into_iter().enumerate() {
+        let own = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 200, 0, 1)];
+        let internal = [[10, 9, 8, 7], [192, 168, 0, 1], [169, 254, 169, 254], [100, 64, 0, 1]].map(Ipv4Addr::from);
+        let others = [real, listed].into_iter().chain(own).chain(internal);
+        for (n, taken) in others.enumerate() {
             let address = pool.take(&name(&format!("n{n}.test")), Some(taken), free).unwrap();
             assert_eq!(address.octets()[..3], [198, 18, 0], "{taken}");
         }

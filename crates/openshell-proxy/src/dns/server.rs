@@ -1,7 +1,7 @@
 //! The name server of a sandbox: questions in datagrams and over TCP.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use openshell_policy::event::Audit;
 use openshell_policy::network::host::HostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -223,9 +223,14 @@ impl NameServer {
             }
             Step::Open(name) => name,
         };
-        let real = match self.names.needs_real(&name) {
-            true => self.real_address(&name).await,
-            false => None,
+        let (real, slot) = match self.names.needs_real(&name) {
+            true => {
+                drop(slot);
+                let Some(real) = self.real_address(&name).await else { return Answer::Failed };
+                let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else { return Answer::Failed };
+                (real, slot)
+            }
+            false => (None, slot),
         };
         let names = Arc::clone(&self.names);
         let opened = tokio::task::spawn_blocking(move || {
@@ -244,35 +249,32 @@ impl NameServer {
         }
     }
 
-    /// The first IPv4 address that `name` has outside.
-    async fn real_address(&self, name: &HostName) -> Option<Ipv4Addr> {
-        let found = self.resolver.lookup(name).await.ok()?;
-        found.into_iter().find_map(|address| match address {
-            IpAddr::V4(address) => Some(address),
-            IpAddr::V6(_) => None,
-        })
+    /// The first IPv4 address that `name` has outside, if it has one; `None` if it is not known whether it has.
+    async fn real_address(&self, name: &HostName) -> Option<Option<Ipv4Addr>> {
+        let _slot = self.slot_outside()?;
+        self.resolver.first_ipv4(name).await.ok()
+    }
+
+    /// Takes a place for a question outside, of which there are some at once, and some a minute.
+    fn slot_outside(&self) -> Option<SemaphorePermit<'_>> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let has_room = match &mut *asked {
+            Some((begin, count)) if now.duration_since(*begin) < Duration::from_secs(60) => {
+                *count += 1;
+                *count <= Limits::DNS_QUESTIONS_A_MINUTE
+            }
+            asked => {
+                *asked = Some((now, 1));
+                true
+            }
+        };
+        if has_room { self.slots_outside.try_acquire().ok() } else { None }
     }
 
     /// Asks a name server outside, a few times a minute: the question itself leaves the sandbox.
     async fn ask(&self, name: &HostName, kind: RecordType) -> Answer {
-        let has_room = {
-            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = Instant::now();
-            match &mut *asked {
-                Some((begin, count)) if now.duration_since(*begin) < Duration::from_secs(60) => {
-                    *count += 1;
-                    *count <= Limits::DNS_QUESTIONS_A_MINUTE
-                }
-                asked => {
-                    *asked = Some((now, 1));
-                    true
-                }
-            }
-        };
-        let slot = self.slots_outside.try_acquire();
-        if !has_room || slot.is_err() {
-            return Answer::Failed;
-        }
+        let Some(_slot) = self.slot_outside() else { return Answer::Failed };
         match self.resolver.records(name, kind).await {
             Ok(records) if records.is_empty() => Answer::NoData,
             Ok(records) => Answer::Records(records),

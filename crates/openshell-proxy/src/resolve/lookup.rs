@@ -1,6 +1,6 @@
 //! Name resolution by the supervisor's resolver and hosts file.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -112,6 +112,23 @@ impl Resolver {
         }
     }
 
+    /// The first IPv4 address of `name`; `None` if it has none.
+    ///
+    /// # Errors
+    /// The name servers fail.
+    pub(crate) async fn first_ipv4(&self, name: &HostName) -> Result<Option<Ipv4Addr>, String> {
+        let ipv4 = |address: IpAddr| match address {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        };
+        let known = self.in_hosts_file(name);
+        if !known.is_empty() {
+            return Ok(known.into_iter().find_map(ipv4));
+        }
+        let records = self.records(name, RecordType::A).await?;
+        Ok(records.iter().filter_map(|record| record.data.ip_addr()).find_map(ipv4))
+    }
+
     /// The addresses of `name` in the hosts file, those of IPv4 first.
     fn in_hosts_file(&self, name: &HostName) -> Vec<IpAddr> {
         let Ok(name) = Name::from_ascii(name.as_str()) else { return Vec::new() };
@@ -123,7 +140,7 @@ impl Resolver {
     }
 
     /// The addresses of `name`, or the reason why there are none.
-    pub(crate) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
+    pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
         Ok(self.lookup_with_ttl(name).await?.0)
     }
 
