@@ -363,6 +363,13 @@ impl Request {
         self.grants.iter().any(|grant| grant.access == PathAccess::ReadWrite && path.starts_with(&grant.path))
     }
 
+    /// Returns true if `folder`, or something in it, may be written.
+    #[must_use]
+    pub fn grants_writing_within(&self, folder: &Path) -> bool {
+        let is_within = |grant: &Grant| grant.access == PathAccess::ReadWrite && grant.path.starts_with(folder);
+        self.grants_writing(folder) || self.grants.iter().any(is_within)
+    }
+
     /// Returns true if a grant of writing, as it is written or behind symlinks, covers `path`, which has none.
     #[must_use]
     pub fn reaches_for_writing(&self, path: &Path) -> bool {

@@ -139,9 +139,14 @@ pub(crate) fn cover(source: &OwnedFd, place: &Path) -> io::Result<()> {
 /// Shows the files of the folder `top` among those of the folder `place`, read-only; of two with one name, that of `top`.
 ///
 /// # Errors
-/// There is no such folder, or the kernel refuses the mount, as older ones do in user namespaces (Linux 5.11).
+/// There is no such folder, something is mounted in it, which would not be shown, or the kernel refuses the mount, as older ones do in
+/// user namespaces (Linux 5.11).
 pub(crate) fn merge(top: &OwnedFd, place: &Path) -> io::Result<()> {
     let spot = Spot::at(place)?;
+    let is_within = |entry: &TableEntry| entry.place.starts_with(place) && entry.place != place;
+    if let Some(within) = mount_table("/proc/self/mountinfo")?.iter().find(|entry| is_within(entry)) {
+        return Err(io::Error::other(format!("{} is mounted in it", within.place.display())));
+    }
     let options = format!("lowerdir={}:{}", by_descriptor(top), by_descriptor(&spot.file));
     let options = CString::new(options)?;
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;

@@ -100,33 +100,39 @@ fn refusal(failure: Option<&io::Error>, program: &str) -> Refusal {
     })
 }
 
-/// Where programs find the certificates that they trust, by the beginnings of their names.
+/// Variables by which programs find the certificates that they trust, by the programs' names; others have SSL_CERT_FILE.
 const TRUST: &[(&str, &str)] = &[
     ("node", "NODE_EXTRA_CA_CERTS"),
+    ("nodejs", "NODE_EXTRA_CA_CERTS"),
     ("bun", "NODE_EXTRA_CA_CERTS"),
     ("deno", "DENO_CERT"),
     ("java", "JAVA_TOOL_OPTIONS"),
-    ("python", "REQUESTS_CA_BUNDLE"),
-    ("pip", "PIP_CERT"),
     ("curl", "CURL_CA_BUNDLE"),
     ("git", "GIT_SSL_CAINFO"),
+    ("git-remote-https", "GIT_SSL_CAINFO"),
     ("cargo", "CARGO_HTTP_CAINFO"),
-    ("chrom", "its NSS store"),
-    ("headless", "its NSS store"),
-    ("firefox", "its NSS store"),
 ];
 
-/// Returns where the program at `path` finds the certificates that it trusts.
-fn trust_of(path: &str) -> &'static str {
+/// Programs with a store of certificates of their own.
+const OWN_STORE: &[&str] =
+    &["chrome", "chromium", "chromium-headless-shell", "headless_shell", "firefox", "firefox-esr"];
+
+/// Returns what has the program at `path` trust the sandbox's certificates.
+fn trust_of(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path);
-    let row = TRUST.iter().find(|(beginning, _)| name.starts_with(beginning));
-    row.map_or("SSL_CERT_FILE", |(_, place)| place)
+    // Versions are no part of it: node-20.
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
+    if OWN_STORE.contains(&name) {
+        return "add openshell-ca.pem to its own store".to_owned();
+    }
+    let row = TRUST.iter().find(|(program, _)| *program == name);
+    format!("the client must read {}", row.map_or("SSL_CERT_FILE", |(_, variable)| variable))
 }
 
 /// Describes a failed handshake of the program at `program`, and its remedy.
 fn describe(error: &io::Error, program: &str) -> String {
     // Short enough for a log line.
-    let distrust = format!("untrusted: the client must read {}, or the endpoint `tls: skip`", trust_of(program));
+    let distrust = format!("untrusted: {}, or the endpoint `tls: skip`", trust_of(program));
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     match cause {
         Some(rustls::Error::AlertReceived(Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown)) => {

@@ -289,7 +289,7 @@ fn make(
 const HASHED_FOLDER: &str = "/etc/ssl/certs";
 
 /// Makes what adds the authority, and certificates of `besides`, to the system's folder of hashed certificates; nothing if there is no such
-/// folder, or if it may be written inside.
+/// folder, or if something in it may be written inside.
 fn among_trusted(
     landlock: &Request,
     folder: &SandboxFile,
@@ -297,7 +297,7 @@ fn among_trusted(
     besides: &[u8],
 ) -> anyhow::Result<Option<Mount>> {
     let Ok(place) = resolve(Path::new(HASHED_FOLDER)) else { return Ok(None) };
-    if !place.is_dir() || landlock.grants_writing(&place) {
+    if !place.is_dir() || landlock.grants_writing_within(&place) {
         return Ok(None);
     }
     let top = folder.join("certs");

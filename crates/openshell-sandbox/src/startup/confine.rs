@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::{CarveOut, Restriction};
-use openshell_supervisor::confine::{Confinement, Enforced};
+use openshell_supervisor::confine::{Confinement, Enforced, Mount, Purpose};
 use openshell_supervisor::environment::{self, Environment, Inputs};
 use openshell_supervisor::file_calls::FileRights;
 use openshell_supervisor::init::Init;
@@ -68,6 +68,9 @@ impl Confined {
         init: Init,
     ) -> anyhow::Result<PendingConfinement> {
         let mut mounts = std::mem::take(&mut host.tls.mounts);
+        // A file that is to be protected would be another one in the merged folder.
+        let is_within = |mount: &Mount| protected.iter().any(|file| file.path.starts_with(&mount.target));
+        mounts.retain(|mount| mount.purpose != Purpose::AmongTrusted || !is_within(mount));
         mounts.append(&mut host.tool_mounts);
         let landlock = host.landlock.clone();
         let mut granted = if host.tls.authority.is_none() { landlock } else { landlock.reading(&host.tls.folder) };
@@ -332,6 +335,11 @@ impl PendingConfinement {
         if let Some(why) = &enforced.no_learning_home {
             granted.close_learning_home();
             logging::config_event(ConfigState::Degraded, Severity::Medium, why);
+        }
+        if let Some(why) = &enforced.not_among_trusted {
+            let message =
+                format!("programs that look certificates up by their hashes do not find the sandbox's: {why}");
+            logging::config_event(ConfigState::Degraded, Severity::Low, &message);
         }
         if let Some(why) = &enforced.no_names {
             resolver_files::log_unavailable(why);

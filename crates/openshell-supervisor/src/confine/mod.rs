@@ -115,7 +115,7 @@ pub enum Purpose {
     Trust,
     /// The same for some programs: no failure is reported.
     FurtherTrust,
-    /// The same by files among those of a folder: no failure is reported.
+    /// The same by files among those of a folder: a failure is reported.
     AmongTrusted,
     /// Names inside: a failure is reported. A symlink is covered itself, and a file that is missing is made.
     Names,
@@ -145,6 +145,8 @@ pub struct Enforced {
     pub not_masked: Vec<String>,
     /// Description of a failed mount of [`Purpose::Trust`].
     pub no_trust: Option<String>,
+    /// Description of a failed mount of [`Purpose::AmongTrusted`].
+    pub not_among_trusted: Option<String>,
     /// Description of a failed mount of [`Purpose::Names`].
     pub no_names: Option<String>,
     /// Description of a failed mount of the home of an observed run.
@@ -310,7 +312,7 @@ impl Confinement {
         // Opened before the private /run hides it.
         let covers = self.covers.as_ref().map(|covers| covers.open(|path| files.open(path))).unwrap_or_default();
         // Mounts come before paths are resolved, as grants apply to the files behind them.
-        let [no_trust, no_names] = self.mount(&files);
+        let [no_trust, not_among_trusted, no_names] = self.mount(&files);
         let further =
             if self.landlock.is_learning() { self.further_names().map_err(ApplyError::CarveOut)? } else { Vec::new() };
         let no_learning_home = self.mount_learning_home();
@@ -352,6 +354,7 @@ impl Confinement {
             not_proved,
             not_masked,
             no_trust,
+            not_among_trusted,
             no_names,
             no_learning_home,
             protected,
@@ -368,9 +371,9 @@ impl Confinement {
         Ok(AppliedToInit { enforced, filter, waiting_calls })
     }
 
-    /// Makes the mounts; returns descriptions of those that failed, of trust and of names.
-    fn mount(&self, files: &OwnFiles) -> [Option<String>; 2] {
-        let [mut no_trust, mut no_names] = [None, None];
+    /// Makes the mounts; returns descriptions of those that failed, of trust, of files among trusted ones, and of names.
+    fn mount(&self, files: &OwnFiles) -> [Option<String>; 3] {
+        let [mut no_trust, mut not_among_trusted, mut no_names] = [None, None, None];
         for Mount { source, target, purpose } in &self.mounts {
             let mounted = files.open(source).and_then(|from| match purpose {
                 Purpose::Trust | Purpose::FurtherTrust | Purpose::GitExclude | Purpose::SshSettings => {
@@ -384,10 +387,11 @@ impl Confinement {
             match purpose {
                 Purpose::Trust => no_trust = failed,
                 Purpose::Names => no_names = failed,
-                Purpose::FurtherTrust | Purpose::AmongTrusted | Purpose::GitExclude | Purpose::SshSettings => {}
+                Purpose::AmongTrusted => not_among_trusted = failed,
+                Purpose::FurtherTrust | Purpose::GitExclude | Purpose::SshSettings => {}
             }
         }
-        [no_trust, no_names]
+        [no_trust, not_among_trusted, no_names]
     }
 
     /// Mounts the private /run, folders for temporary files, and home.
