@@ -280,7 +280,7 @@ _openshell__sandbox() {
             return 0
             ;;
         openshell__sandbox__subcmd__check)
-            opts="-h --deny-warnings --policy-rules --replay --credentials --help"
+            opts="-h --deny-warnings --policy-rules --replay --credentials --inference-routes --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -295,6 +295,10 @@ _openshell__sandbox() {
                     return 0
                     ;;
                 --credentials)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --inference-routes)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

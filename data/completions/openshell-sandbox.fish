@@ -106,6 +106,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "co
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l policy-rules -d 'Policy rules (Rego) instead of the built-in ones' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l replay -d 'A log of an earlier run, of --log-format json, whose decisions are judged by the policy; those that change are listed' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l credentials -d 'A credentials file to check too; its secrets are not read' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l inference-routes -d 'A file of routes to models to check too; keys in other places are not read' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l deny-warnings -d 'Exit with 1 for warnings too'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -l policy-rules -d 'Policy rules (Rego) instead of the built-in ones' -r -F

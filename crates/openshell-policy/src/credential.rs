@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
+use crate::network::endpoint::Endpoint;
 use crate::network::host::{Host, HostPattern};
 use crate::secret::Secret;
 use crate::violation::ViolationKind;
@@ -183,10 +184,28 @@ impl BoundHost {
         Self { path: Some(path), ..self }
     }
 
+    /// Returns true if `endpoint` may permit a host and port that match.
+    #[must_use]
+    pub fn meets(&self, endpoint: &Endpoint) -> bool {
+        let Some(permitted) = endpoint.host() else { return true };
+        endpoint.ports().contains(&self.port)
+            && match (self.pattern.host(), permitted.host()) {
+                (Some(bound), _) => permitted.matcher().is_match(&bound),
+                (None, Some(permitted)) => self.pattern.is_simple_match(&permitted),
+                (None, None) => true,
+            }
+    }
+
     /// Returns true if `host` and `port` match.
     #[must_use]
     pub fn includes(&self, host: &Host, port: u16) -> bool {
         self.port.get() == port && self.pattern.is_simple_match(host)
+    }
+}
+
+impl fmt::Display for BoundHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.pattern, self.port)
     }
 }
 

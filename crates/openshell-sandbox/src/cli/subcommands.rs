@@ -30,6 +30,10 @@ pub(crate) struct CheckArgs {
     /// A credentials file to check too; its secrets are not read
     #[arg(long, value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,
+
+    /// A file of routes to models to check too; keys in other places are not read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) inference_routes: Option<PathBuf>,
 }
 
 /// Way of a connection.

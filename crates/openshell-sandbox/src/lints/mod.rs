@@ -1,5 +1,6 @@
 //! Parts of a policy that are valid and yet cannot be meant, each with a remedy.
 
+pub(crate) mod credentials;
 pub(crate) mod files;
 mod findings;
 mod programs;
@@ -62,10 +63,14 @@ fn of_endpoint(endpoint: &Endpoint, found: &mut Findings) {
     for port in ports.filter(|port| CONTROL_PLANE_PORTS.contains(port)) {
         found.warn(format!("port {port} is never reachable, whatever a policy says: control planes listen there"));
     }
-    let mut rules =
+    let rules =
         endpoint.l7().into_iter().flat_map(|l7| l7.rules.iter().chain(l7.deny_rules.iter().map(|deny| &deny.rule)));
-    if rules.any(|rule| rule.path.as_str() == "*") {
-        found.warn("`path: \"*\"` matches no path, as `*` stays within a segment; `**` is every path".to_owned());
+    for path in rules.map(|rule| rule.path.as_str()) {
+        if path == "*" {
+            found.warn("`path: \"*\"` matches no path, as `*` stays within a segment; `**` is every path".to_owned());
+        } else if !path.starts_with(['/', '*', '?', '[', '{', '\\']) {
+            found.warn(format!("`path: \"{path}\"` matches no path, as every path begins with `/`: \"/{path}\""));
+        }
     }
 }
 
@@ -97,6 +102,20 @@ mod tests {
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for (line, (start, end)) in found.iter().zip(expected) {
             assert!(line.starts_with(start) && line.ends_with(end), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_request_has_is_named_with_the_form_that_is_meant() {
+        let of = |path: &str| {
+            let rules =
+                format!("protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: \"{path}\"}}}}]");
+            of(&format!("{{a: {{endpoints: [{{host: x.test, port: 1, {rules}}}], binaries: [{{path: \"/**\"}}]}}}}"))
+        };
+        let expected = "network_policies.a.endpoints[0]: `path: \"v1/**\"` matches no path, as every path begins with `/`: \"/v1/**\"";
+        assert!(of("v1/**").contains(&expected.to_owned()), "{:?}", of("v1/**"));
+        for path in ["/v1/**", "**", "*/x", "{/a,/b}", "[/]x"] {
+            assert!(!of(path).iter().any(|line| line.contains("matches no path")), "{path}");
         }
     }
 

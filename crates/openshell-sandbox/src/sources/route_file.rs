@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::inference::interface::Interface;
-use openshell_policy::inference::{KeySource, RouteSpec};
+use openshell_policy::inference::{KeySource, RouteFile, RouteSpec};
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
@@ -93,11 +93,11 @@ impl RouteReport {
     }
 }
 
-/// Reads the file at `path`, with keys from files and from `environment`.
+/// Parses the file at `path`; keys in other places are not read.
 ///
 /// # Errors
-/// The file cannot be read or is invalid, with every violation; or a key is missing.
-pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<RouteSet> {
+/// The file cannot be read or is invalid, with every violation; or it holds keys, and others may read it.
+pub(crate) fn parse(path: &Path) -> anyhow::Result<RouteFile> {
     let failed = || format!("failed to load inference routes {}", path.display());
     let (text, is_private) = secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, Phase::Start).with_context(failed)?;
     let text = std::str::from_utf8(text.expose()).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?;
@@ -108,6 +108,16 @@ pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<Rou
     if !is_private && file.routes.iter().any(|route| matches!(route.key, KeySource::Value(_))) {
         return Err(anyhow!(secret_file::PUBLIC)).with_context(failed);
     }
+    Ok(file)
+}
+
+/// Reads the file at `path`, with keys from files and from `environment`.
+///
+/// # Errors
+/// The file cannot be read or is invalid, with every violation; or a key is missing.
+pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<RouteSet> {
+    let failed = || format!("failed to load inference routes {}", path.display());
+    let file = parse(path)?;
     let (mut routes, mut variables, mut files, mut faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for mut spec in file.routes {
         let name = spec.name.clone();

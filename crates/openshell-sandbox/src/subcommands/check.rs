@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use openshell_policy::policy::Policy;
 use openshell_supervisor::landlock::Request;
 use openshell_supervisor::protected::ProtectedPath;
 
@@ -12,6 +13,7 @@ use crate::logging::{self, print_line};
 use crate::sources::credential_file::{self, ParsedCredentials};
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{PolicyFiles, policies};
+use crate::sources::route_file;
 use crate::subcommands::replay;
 use crate::text::{self, counted};
 
@@ -20,18 +22,34 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
     let credentials = args.credentials.as_deref();
     let policies = args.files.into_iter().map(|data| PolicyFiles::to_look_at(data, args.policy_rules.clone()));
     let (mut found, mut is_usable) = (Found::default(), true);
-    let checked = policies.map(|files| check_policy(&files, credentials, args.replay.as_deref()));
-    for checked in checked.chain(credentials.into_iter().map(check_credentials)) {
-        match checked {
-            Ok(Found { warnings, changes }) => {
-                found.warnings += warnings;
-                found.changes += changes;
+    let mut add = |checked: anyhow::Result<Found>| match checked {
+        Ok(Found { warnings, changes }) => {
+            found.warnings += warnings;
+            found.changes += changes;
+        }
+        Err(error) => {
+            is_usable = false;
+            logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
+        }
+    };
+    let mut known = Some(Vec::new());
+    for files in policies {
+        match check_policy(&files, credentials, args.replay.as_deref()) {
+            Ok((found, policy)) => {
+                known.iter_mut().for_each(|known| known.push(policy.clone()));
+                add(Ok(found));
             }
             Err(error) => {
-                is_usable = false;
-                logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
+                known = None;
+                add(Err(error));
             }
         }
+    }
+    if let Some(path) = credentials {
+        add(check_credentials(path, known.as_deref()));
+    }
+    if let Some(path) = &args.inference_routes {
+        add(check_routes(path));
     }
     match found {
         Found { warnings, .. } if !is_usable || (args.deny_warnings && warnings > 0) => ExitCode::FAILURE,
@@ -51,11 +69,15 @@ struct Found {
     changes: usize,
 }
 
-/// Prints the warnings and notes about a policy, and what changes of the decisions in the log `replayed`.
+/// Prints the warnings and notes about a policy, and what changes of the decisions in the log `replayed`; returns the policy too.
 ///
 /// # Errors
 /// The policy cannot be read or is invalid, with every violation; or the log cannot be used.
-fn check_policy(files: &PolicyFiles, credentials: Option<&Path>, replayed: Option<&Path>) -> anyhow::Result<Found> {
+fn check_policy(
+    files: &PolicyFiles,
+    credentials: Option<&Path>,
+    replayed: Option<&Path>,
+) -> anyhow::Result<(Found, Policy)> {
     let version = files.read(Phase::Start)?.compile(1)?;
     let (policy, path) = (version.snapshot.policy(), files.data.display());
     let inputs = [
@@ -75,19 +97,34 @@ fn check_policy(files: &PolicyFiles, credentials: Option<&Path>, replayed: Optio
     let policies = policies(policy.network().len());
     print_line(&format!("{path}: {policies}, {}", counted_warnings(warnings.len())));
     let changes = replayed.map(|log| replay::replay(&version.snapshot, log)).transpose()?.unwrap_or(0);
-    Ok(Found { warnings: warnings.len(), changes })
+    Ok((Found { warnings: warnings.len(), changes }, policy.clone()))
 }
 
-/// Prints the warnings about a credentials file.
+/// Prints the warnings about a credentials file, and the credentials that none of `policies` lets be sent.
 ///
 /// # Errors
 /// The file cannot be read or is invalid, with every violation.
-fn check_credentials(path: &Path) -> anyhow::Result<Found> {
-    let ParsedCredentials { specs, warnings } = credential_file::parse(path, Phase::Start)?;
+fn check_credentials(path: &Path, policies: Option<&[Policy]>) -> anyhow::Result<Found> {
+    let ParsedCredentials { specs, mut warnings } = credential_file::parse(path, Phase::Start)?;
+    if let Some(policies) = policies {
+        let policies: Vec<_> = policies.iter().collect();
+        let unused = lints::credentials::unused(&specs, &policies);
+        warnings.extend(unused.iter().map(|line| format!("{}: {line}", path.display())));
+    }
     warnings.iter().for_each(|warning| print_line(&format!("credentials warning: {warning}")));
     let credentials = counted(specs.len() as u64, "credential", "credentials");
     print_line(&format!("{}: {credentials}, {}", path.display(), counted_warnings(warnings.len())));
     Ok(Found { warnings: warnings.len(), ..Found::default() })
+}
+
+/// Checks a file of routes.
+///
+/// # Errors
+/// The file cannot be read or is invalid, with every violation.
+fn check_routes(path: &Path) -> anyhow::Result<Found> {
+    let routes = counted(route_file::parse(path)?.routes.len() as u64, "route", "routes");
+    print_line(&format!("{}: {routes}, {}", path.display(), counted_warnings(0)));
+    Ok(Found::default())
 }
 
 fn counted_warnings(count: usize) -> String {
