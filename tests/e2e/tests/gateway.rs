@@ -850,10 +850,10 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
     let begin = Instant::now();
     // It may come into force within a step.
     let is_written = |what: &str| records().contains(what);
-    let wanted = ["NET:OPEN [INFO] ALLOWED", "\"class_uid\":4002", "\"class_uid\":4003"];
+    let wanted = ["NET:OPEN [INFO] ALLOWED", "HTTP:GET [INFO] ALLOWED /", "\"class_uid\":4002", "\"class_uid\":4003"];
     while !wanted.iter().all(|what| is_written(what)) {
         assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
-        let _ = steps.step(&format!("{FETCH}/b; {connect}; getent hosts n$$.test; true"));
+        let _ = steps.step(&format!("{FETCH}/a; {FETCH}/b; {connect}; getent hosts n$$.test; true"));
     }
     set("of_the_future", true, 3);
     let finished = steps.end();
@@ -871,7 +871,8 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
     assert!([1007, 4001, 4002, 4003, 5019].iter().all(|class| classes.contains(class)), "{classes:?}");
     for kind in ["NET:OPEN", "HTTP:GET"] {
         let records = records();
-        let record = records.lines().find(|line| line.contains(kind) && line.contains("\"Allowed\"")).unwrap();
+        let is_meant = |line: &&str| line.contains(kind) && line.contains("\"Allowed\"") && !line.contains("[request:");
+        let record = records.lines().find(is_meant).unwrap();
         let record: serde_json::Value = serde_json::from_str(record).unwrap();
         assert_eq!(
             (&record["dst_endpoint"]["ip"], &record["src_endpoint"]["ip"]),

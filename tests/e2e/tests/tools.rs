@@ -20,7 +20,7 @@ const fs = require('fs'), net = require('net'), { Worker } = require('worker_thr
 console.log(require('child_process').execSync('echo child').toString().trim());
 new Worker('process.exit(3)', { eval: true }).on('exit', code => console.log('worker', code));
 const server = net.createServer(socket => socket.end('served')).listen(0, '127.0.0.1', () =>
-  net.connect(server.address().port).on('data', data => { console.log(data.toString()); server.close(); }));
+  net.connect(server.address().port, '127.0.0.1').on('data', data => { console.log(data.toString()); server.close(); }));
 const watcher = fs.watch('.', () => { console.log('watched'); watcher.close(); });
 fs.writeFileSync('file', 'x');
 fs.promises.readFile('file').then(() => console.log(Object.keys(require('os').networkInterfaces()).includes('lo')));
