@@ -377,8 +377,8 @@ impl Config {
             bail!("--inference-routes needs --network proxy: it is the proxy that answers for inference.local");
         }
         let state = path(None, "XDG_STATE_HOME").filter(|state| state.is_absolute());
-        let home = path(None, "HOME").filter(|home| home.is_absolute());
-        let state = state.or_else(|| home.map(|home| home.join(".local/state")));
+        let home = || path(None, "HOME").filter(|home| home.is_absolute()).or_else(run_as::home_of_caller);
+        let state = state.or_else(|| home().map(|home| home.join(".local/state")));
         let log_dirs = match args.log_dir {
             _ if args.log_to == LogPlace::Stderr => vec![],
             Some(named) => vec![named],
@@ -499,6 +499,12 @@ impl Config {
         let secrets = self.secret_files.iter().map(|(what, path)| (*what, path.as_path()));
         self.policy.paths().chain(secrets)
     }
+}
+
+/// Returns true if this looks like the inside of a sandbox.
+pub(crate) fn is_within_another() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "it says why nothing could be set up to read the rest")]
+    std::env::var_os("OPENSHELL_SANDBOX").is_some_and(|value| value == "1")
 }
 
 /// Returns a variable of a client of running sandboxes, which has no other configuration.

@@ -20,6 +20,7 @@ mod look_up;
 mod parent;
 mod refusals;
 mod run_reports;
+mod servers;
 mod signals;
 mod sources;
 mod startup;
@@ -89,12 +90,12 @@ fn invoke() -> ExitCode {
     // Before any thread, and before any secret is read.
     let privilege = match Privilege::acquire(args.network.is_isolated()) {
         Ok(privilege) => privilege,
-        Err(error) => return failed(&error.into()),
+        Err(error) => return failed(&within_another(error.into())),
     };
     let init = match init::fork() {
         Ok(Forked::Supervisor(init)) => init,
         Ok(Forked::Init) => return ExitCode::SUCCESS,
-        Err(error) => return failed(&error.into()),
+        Err(error) => return failed(&within_another(error.into())),
     };
     // Init sets itself up meanwhile.
     let begun = SystemTime::now();
@@ -102,7 +103,7 @@ fn invoke() -> ExitCode {
     let init = match init.finish() {
         Ok(Forked::Supervisor(init)) => init,
         Ok(Forked::Init) => return ExitCode::SUCCESS,
-        Err(error) => return failed(&error.into()),
+        Err(error) => return failed(&within_another(error.into())),
     };
     let code = origin
         .and_then(|origin| run(*args, origin, begun, privilege, init, parent))
@@ -134,6 +135,8 @@ fn run(
     init: Init,
     parent: Option<Parent>,
 ) -> anyhow::Result<ExitCode> {
+    // Init has been cloned before, so that the command keeps the default.
+    openshell_supervisor::signals::survive_file_size_limit()?;
     // The network takes as long as everything until it is needed.
     let groundwork = Groundwork { begun, network: PendingNetwork::start(&args)?, privilege, init, parent };
     let mut config = Config::read(args, &origin)?;
@@ -181,6 +184,14 @@ fn run_in_sandbox(config: &mut Config, origin: Origin, groundwork: Groundwork) -
     // The clients of connections that are still open are gone.
     runtime.shutdown_background();
     code
+}
+
+/// Adds to a failure to make namespaces that this is the inside of a sandbox, if it looks so.
+fn within_another(error: anyhow::Error) -> anyhow::Error {
+    match config::is_within_another() {
+        true => error.context("a sandbox cannot start inside another, and OPENSHELL_SANDBOX is 1 as it is in one"),
+        false => error,
+    }
 }
 
 /// Prints the reason why nothing ran: one line, or for a policy one line per violation.

@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize};
 
 use crate::mounts::by_descriptor;
-use crate::privilege::{Caller, NOBODY, Privilege, inside};
+use crate::privilege::{Caller, NOBODY, Privilege, inside, is_caller_root};
 
 /// User and group ids of the workload; none is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -282,6 +282,18 @@ pub fn homes(further: &[u32]) -> Result<Vec<PathBuf>, RunAsError> {
     let is_meant = |uid: u32| uid == 0 || PEOPLE.contains(&uid) || further.contains(&uid);
     let entries = passwd_entries(&database.passwd).filter(|entry| is_meant(entry.uid));
     Ok(entries.map(|entry| PathBuf::from(entry.home)).filter(|home| home.parent().is_some()).collect())
+}
+
+/// Returns the home of the calling process's user, by the user database; none if that has none, or cannot be read.
+#[must_use]
+pub fn home_of_caller() -> Option<PathBuf> {
+    if is_caller_root() {
+        return None;
+    }
+    let database = Database::read().ok()?;
+    let uid = rustix::process::geteuid().as_raw();
+    let entry = passwd_entries(&database.passwd).find(|entry| entry.uid == uid)?;
+    Some(PathBuf::from(entry.home)).filter(|home| home.is_absolute() && home.parent().is_some())
 }
 
 impl User {

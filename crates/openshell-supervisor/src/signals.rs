@@ -44,6 +44,14 @@ pub fn hang_ups() -> io::Result<OwnedFd> {
     crate::sys::hang_ups()
 }
 
+/// Has the calling process's writes beyond the limit of file sizes fail, in place of ending it (setrlimit(2), RLIMIT_FSIZE).
+///
+/// # Errors
+/// The kernel refuses.
+pub fn survive_file_size_limit() -> io::Result<()> {
+    crate::sys::ignore_signal(libc::SIGXFSZ)
+}
+
 impl Received {
     /// A SIGHUP as read from the pipe of [`hang_ups`].
     #[must_use]

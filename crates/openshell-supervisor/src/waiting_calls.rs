@@ -46,7 +46,7 @@ impl fmt::Debug for Handler {
 /// Handlers of the calls that the filter hands over; a call without a handler goes on.
 #[derive(Clone, Debug, Default)]
 pub struct Handlers {
-    /// Handler of connect(2).
+    /// Handler of connect(2) and listen(2).
     pub connects: Option<Handler>,
     /// Handler of calls that name files.
     pub files: Option<Handler>,
@@ -134,7 +134,7 @@ impl Server {
 
     fn answer(&self, call: &Notification) -> Answer {
         let handler = match i64::from(call.number) {
-            libc::SYS_connect => &self.handlers.connects,
+            libc::SYS_connect | libc::SYS_listen => &self.handlers.connects,
             _ => &self.handlers.files,
         };
         handler.as_ref().map_or(Answer::Continue, |Handler(handle)| handle.answer(call))

@@ -214,6 +214,7 @@ fn an_observed_run_learns_the_files_that_it_read_and_passes_under_what_it_learnt
     assert!(learnt.stderr.contains(".ssh/id: Permission denied"), "{learnt:?}");
     assert!(learnt.stderr.contains("stat: cannot statx") && learnt.stderr.contains("No such file"), "{learnt:?}");
     assert_eq!(learnt.stderr.matches("ermission denied").count(), 1, "{learnt:?}");
+    assert!(learnt.stderr.contains("observed.yaml will not be as this one: writing to "), "{learnt:?}");
     // What was written to the home ended with the run.
     assert_eq!(std::fs::read_to_string(home.join(".toolrc")).unwrap(), "mine\n");
     assert!(home.join(".tool/lib/c").exists() && !home.join(".cache/tool/c").exists());

@@ -373,6 +373,23 @@ fn a_full_disk_at_the_start_is_an_error_of_one_line_and_leaves_nothing() {
 }
 
 #[test]
+fn a_limit_of_file_sizes_is_said_and_leaves_nothing() {
+    let lab = Lab::with_web();
+    let (folder, caller) = (lab.folder("limited").display().to_string(), lab::host::caller());
+    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let printed = lab.shell(&format!(
+        "chown {caller} {folder}; chmod 700 {folder}; ulimit -f 1; {} -p {policy} --run-dir {folder} -- echo ran; echo $?; ls {folder}",
+        lab.binary()
+    ));
+    let (said, end) = printed.split_at(printed.len() - "ran\n0\n".len());
+    assert_eq!(end, "ran\n0\n", "{printed}");
+    assert!(
+        said.contains("connections whose TLS would be opened are refused: ") && said.contains("File too large"),
+        "{said}"
+    );
+}
+
+#[test]
 fn root_makes_its_own_files_behind_no_link_that_a_command_left() {
     let lab = Lab::with_web();
     let folder = lab.folder("project").display().to_string();

@@ -35,6 +35,35 @@ fn without_a_file_the_current_folder_is_writable_and_nothing_else_and_named_host
 }
 
 #[test]
+fn a_path_that_leads_up_means_what_the_kernel_takes_it_for() {
+    let lab = Lab::with_web();
+    let [seen, far] = ["seen", "far/inner"].map(|name| lab.folder("project").parent().unwrap().join(name));
+    std::fs::create_dir_all(&seen).unwrap();
+    std::fs::create_dir_all(&far).unwrap();
+    let made = format!(
+        "echo near > {0}/file; echo above > {1}/../file; chmod -R a+rX {0} {1}/..",
+        seen.display(),
+        far.display()
+    );
+    assert_eq!(lab.shell(&made), "");
+    std::os::unix::fs::symlink(&far, lab.folder("project").join("link")).unwrap();
+    let above = far.join("../file").display().to_string();
+    let finished = in_project(&lab, &["--read", "../seen", "--read", &above, "--read", "../missing/"])
+        .sh(&format!("cat ../seen/file {above}"));
+    assert_eq!(finished.ok(), "near\nabove", "{finished:?}");
+    if lab::host::tier() == lab::host::Tier::Root {
+        let led = in_project(&lab, &["--read", "link/../file"]).sh("echo ran");
+        assert!(led.stderr.contains("--read link/../file: ") && led.stderr.contains("symlink"), "{led:?}");
+        assert_eq!(led.stdout, "");
+    }
+    let missing = in_project(&lab, &["--read", "nothing/../seen"]).sh("echo ran");
+    assert!(
+        missing.stderr.contains("--read nothing/../seen: No such file") && missing.stdout.is_empty(),
+        "{missing:?}"
+    );
+}
+
+#[test]
 fn the_printed_policy_means_what_the_command_line_means() {
     let lab = Lab::with_web();
     let flags = [

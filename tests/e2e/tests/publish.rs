@@ -45,6 +45,30 @@ fn a_published_server_answers_clients_outside_and_nothing_else_comes_in() {
 }
 
 #[test]
+fn a_port_that_the_kernel_chose_is_said() {
+    let lab = Lab::with_web();
+    let finished = end(started(&lab, &["--publish", "0:8000"], "touch ready; read line"));
+    let line = finished.stderr.lines().next().unwrap_or_default();
+    let port = line.strip_prefix("openshell-sandbox: port 8000 inside is published at 127.0.0.1:");
+    assert!(port.and_then(|port| port.parse::<u16>().ok()).is_some_and(|port| port > 0), "{finished:?}");
+}
+
+#[test]
+fn a_server_that_nobody_reached_is_said_at_the_end_with_the_flag_that_publishes_it() {
+    let lab = Lab::with_web();
+    let listen = "import socket, sys, time\nfor port in sys.argv[1:]: globals()['s' + port] = socket.create_server(('127.0.0.1', int(port)))\n";
+    let script = format!("python3 -c \"{listen}socket.create_connection(('127.0.0.1', 8002))\" 8000 8001 8002");
+    let finished = lab.sandbox(&super::policy("{}")).args(&["--publish", "0:8001", "--log-level", "warn"]).sh(&script);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let python = super::python();
+    let expected = format!(
+        "openshell-sandbox: no program connected to these servers, and none outside can:\n  \
+         {python} at port 8000; --publish 8000 lets clients outside in\n"
+    );
+    assert!(finished.stderr.ends_with(&expected), "{finished:?}");
+}
+
+#[test]
 fn a_server_that_is_not_there_yet_resets_its_clients_and_a_later_one_answers() {
     let lab = Lab::with_web();
     let started = started(

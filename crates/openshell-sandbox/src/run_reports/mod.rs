@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::logging;
 use crate::look_up::look_up;
 use crate::refusals::Refusals;
+use crate::text::counted;
 use observed::{Earlier, Home, earlier, observed_policy, united};
 use observed_files::ObservedFiles;
 use output_file::OutputFile;
@@ -128,6 +129,15 @@ impl RunReports {
             learned.is_incomplete |= !is_complete;
             let paths = paths.with(&learned, private, home.as_ref());
             output.write(&observed_policy(&self.started, united(endpoints, all), &paths, &learned))?;
+            if !learned.not_written.is_empty() {
+                let message = format!(
+                    "a run under {} will not be as this one: writing to {} in the home is not granted, as programs outside may run what is \
+                     there; the file has a comment for each",
+                    output.path().display(),
+                    counted(learned.not_written.len() as u64, "path", "paths")
+                );
+                logging::config_event(ConfigState::Validated, Severity::Medium, &message);
+            }
         }
         Ok(())
     }

@@ -1,11 +1,14 @@
 //! The policy of a command line: hosts, paths and presets, alone or beside a policy file.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use openshell_policy::yaml;
+use openshell_supervisor::trusted_symlinks::resolve;
 
 use crate::cli::{Access, Allowed, PolicyArgs};
 use crate::sources::presets::Preset;
@@ -81,12 +84,30 @@ fn document(args: &PolicyArgs, workdir: Option<&Path>) -> anyhow::Result<String>
     Ok(document)
 }
 
+/// Returns the absolute form of `path`. What leads up by `..` is looked up, as a symlink before it leads elsewhere.
+///
+/// # Errors
+/// The folder that it leads up from cannot be found, or is behind a symlink that a command may have made.
+fn without_dots(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let parts: Vec<_> = absolute.components().collect();
+    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return Ok(absolute) };
+    let (above, below) = parts.split_at(last + 1);
+    let mut resolved = resolve(&above.iter().collect::<PathBuf>())?;
+    resolved.extend(below);
+    // A slash at the end means a folder that may be missing.
+    if path.as_os_str().as_bytes().ends_with(b"/") {
+        resolved.push("");
+    }
+    Ok(resolved)
+}
+
 /// Returns an absolute path as text.
-fn text_of(path: &PathBuf, flag: &str) -> anyhow::Result<String> {
+fn text_of(path: &Path, flag: &str) -> anyhow::Result<String> {
     let absolute = if path.starts_with("~") || path.starts_with("$WORKDIR") || path.starts_with("**") {
-        path.clone()
+        path.to_owned()
     } else {
-        std::path::absolute(path).with_context(|| format!("{flag} {}", path.display()))?
+        without_dots(path).with_context(|| format!("{flag} {}", path.display()))?
     };
     let absolute = absolute.into_os_string().into_string();
     absolute

@@ -52,6 +52,7 @@ use crate::gateway_reports::GatewayReports;
 use crate::parent::{self, Parent};
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
+use crate::servers::Servers;
 use crate::signals;
 use crate::sources::activation::InForce;
 use crate::sources::origin::{Origin, Secrets};
@@ -96,6 +97,8 @@ pub(crate) struct Sandbox {
     pub(crate) reload: Arc<Notify>,
     /// Refusals so far.
     pub(crate) refusals: Arc<Refusals>,
+    /// Servers inside.
+    pub(crate) servers: Arc<Servers>,
     /// Refused accesses to files, if they are logged.
     pub(crate) file_refusals: Option<Arc<FileRefusals>>,
     /// Reports to the gateway, if there is one.
@@ -316,6 +319,7 @@ pub(crate) async fn start(
         run_reports: services.run_reports,
         reload,
         refusals,
+        servers: services.servers,
         file_refusals,
         sessions: gateway.as_ref().map(|gateway| gateway.sessions(relays)),
         gateway,

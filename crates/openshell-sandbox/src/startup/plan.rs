@@ -352,7 +352,8 @@ fn warn_of_directory(config: &Config, plan: &Plan, landlock: &Request, directori
     let (Some(current), Some(start)) = (&config.current_dir, directories.first()) else { return };
     let (shown, start_shown) = (current.display(), start.display());
     if start == current {
-        if let Some(next) = directories.get(1).filter(|_| plan.is_shut_out && config.log_level >= Level::WARN) {
+        let is_shown = plan.is_shut_out && !landlock.private().contains(current) && config.log_level >= Level::WARN;
+        if let Some(next) = directories.get(1).filter(|next| is_shown && *next != current) {
             logging::print_stderr(&format!(
                 "openshell-sandbox: the workload's user {} may not enter the current directory {shown}, so the command starts in {}; let \
                  that user in (chmod, setfacl), or go to a folder that it owns",

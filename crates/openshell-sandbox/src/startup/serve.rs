@@ -33,8 +33,10 @@ use openshell_supervisor::init::Init;
 use openshell_supervisor::landlock;
 use openshell_supervisor::netlink::Socket;
 use openshell_supervisor::netns::{Doors, NameServerSockets, firewall};
-use openshell_supervisor::waiting_calls::{Handlers, WaitingCalls};
+use openshell_supervisor::waiting_calls::{Handler, Handlers, WaitingCalls};
+use openshell_supervisor::witness::{IsDoor, WitnessError};
 use tokio::sync::{mpsc, watch};
+use tracing::Level;
 
 use crate::background_reporter::BackgroundReporter;
 use crate::cli::Published;
@@ -42,6 +44,7 @@ use crate::config::Config;
 use crate::logging;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
+use crate::servers::Servers;
 use crate::sources::activation::InForce;
 use crate::sources::update::Request;
 use crate::startup::ca_files::CaFiles;
@@ -66,6 +69,8 @@ pub(super) struct RunServices {
     pub(super) slots: Slots,
     /// Ports of this host at which the supervisor listens.
     own_ports: Vec<u16>,
+    /// Servers inside.
+    pub(super) servers: Arc<Servers>,
     /// Addresses of names inside.
     name_addresses: NameAddresses,
     /// Once it is true, no more clients are let in from outside.
@@ -118,6 +123,7 @@ impl RunServices {
             slots,
             closed: watch::Sender::new(false),
             own_ports: config.health_port.into_iter().collect(),
+            servers: Arc::default(),
             name_addresses: config.name_addresses,
         };
         if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
@@ -125,6 +131,12 @@ impl RunServices {
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
             for published in &config.publish {
                 let (listener, port) = publish(published, network, &services.audit, &workers)?;
+                if published.address.port() == 0 && config.log_level >= Level::WARN {
+                    let (address, inside) = (port.address(), published.port);
+                    logging::print_stderr(&format!(
+                        "openshell-sandbox: port {inside} inside is published at {address}"
+                    ));
+                }
                 services.own_ports.push(port.address().port());
                 services.published.push((listener.closing_with(services.closed.subscribe()), port));
             }
@@ -193,8 +205,7 @@ impl RunServices {
         let (names, new_listeners) =
             names::create(&in_force.policy, &doors, local.search, is_observed, self.name_addresses);
         let is_door = names::is_door(doors, &names, is_observed);
-        let (witness, of_connects) =
-            witness::create(&calls, is_door, socket, Arc::clone(&identifier), Arc::clone(&self.audit), tasks)?;
+        let (witness, of_connects) = self.witness(&calls, is_door, socket, Arc::clone(&identifier), tasks)?;
         calls.serve(Handlers { connects: Some(of_connects), files })?;
         self.reporters.extend(monitor(packet_log, network.probe_address(), &names, &witness, &self.audit, tasks));
         let generations = in_force.policy.subscribe();
@@ -240,6 +251,21 @@ impl RunServices {
             self.reporters.push(BackgroundReporter::start(tasks, "published port", run));
         }
         Ok(())
+    }
+}
+
+impl RunServices {
+    /// Returns the witness of `calls`, and its handler.
+    fn witness(
+        &self,
+        calls: &WaitingCalls,
+        is_door: IsDoor,
+        socket: OwnedFd,
+        identifier: Arc<Identifier>,
+        tasks: &mut Tasks,
+    ) -> Result<(Arc<dyn Witness>, Handler), WitnessError> {
+        let (servers, audit) = (Arc::clone(&self.servers), Arc::clone(&self.audit));
+        witness::create(calls, is_door, socket, identifier, servers, audit, tasks)
     }
 }
 

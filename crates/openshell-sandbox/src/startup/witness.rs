@@ -16,6 +16,7 @@ use openshell_supervisor::waiting_calls::{Handler, WaitingCalls};
 use openshell_supervisor::witness::{Callers, IsDoor, Network, Refused, Witness, WitnessError};
 use tokio::sync::mpsc;
 
+use crate::servers::Servers;
 use crate::tasks::Tasks;
 
 /// Refused connects that wait to be reported.
@@ -25,7 +26,7 @@ const REPORTS: usize = 64;
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns the witness of connects to `doors` and elsewhere among `calls` of the sandbox, and their handler; `socket` is one of its
-/// network. Connects that the witness refuses are reported to `audit`.
+/// network. Connects that the witness refuses are reported to `audit`, servers inside to `servers`.
 ///
 /// # Errors
 /// Processes of the sandbox cannot be looked at.
@@ -34,6 +35,7 @@ pub(super) fn create(
     doors: IsDoor,
     socket: impl AsFd,
     identifier: Arc<Identifier>,
+    servers: Arc<Servers>,
     audit: Arc<dyn Audit>,
     tasks: &mut Tasks,
 ) -> Result<(Arc<dyn identify::Witness>, Handler), WitnessError> {
@@ -42,7 +44,7 @@ pub(super) fn create(
     tasks.spawn("witness", report(received, Arc::clone(&unreported), audit));
     let (name_server, socket) = (NAME_SERVER, socket.as_fd());
     let network = Network { doors, name_server, own: WORKLOAD, interface: INTERFACE, socket };
-    let witness = Witness::new(calls, network, Described { identifier, reports, unreported })?;
+    let witness = Witness::new(calls, network, Described { identifier, servers, reports, unreported })?;
     let handler = witness.handler();
     Ok((Arc::new(Sight(witness)), handler))
 }
@@ -58,6 +60,7 @@ enum Report {
 /// Describes callers to the witness.
 struct Described {
     identifier: Arc<Identifier>,
+    servers: Arc<Servers>,
     reports: mpsc::Sender<Report>,
     /// Refusals for which there was no room.
     unreported: Arc<AtomicU64>,
@@ -73,6 +76,15 @@ impl Callers for Described {
 
     fn note(&self, thread: i32) -> Option<Caller> {
         self.identifier.identify(thread).ok().map(|identified| identified.caller().clone())
+    }
+
+    fn listens(&self, port: u16, thread: i32) {
+        let program = || self.note(thread).map_or_else(|| "-".to_owned(), |caller| caller.program.executable.clone());
+        self.servers.listens(port, program);
+    }
+
+    fn reaches(&self, port: u16) {
+        self.servers.reached(port);
     }
 
     fn refused(&self, caller: Option<Identity>, why: Refused) {

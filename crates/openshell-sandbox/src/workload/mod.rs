@@ -49,6 +49,8 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     sandbox.launcher.end();
     flush(&mut sandbox).await;
     drop(console);
+    // Others may have reached them by these ways.
+    let has_other_ways = sandbox.ssh.is_some() || sandbox.gateway.is_some();
     if let Some(process) = sandbox.main_process.take() {
         process.end(ended.as_ref().map_or(1, |ended| ended.code), CLIENTS).await;
     }
@@ -71,6 +73,11 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     }
     let files = sandbox.file_refusals.as_ref().and_then(|refusals| refusals.summary());
     if let Some(summary) = files.filter(|_| config.log_level >= Level::WARN) {
+        logging::print_stderr(&summary);
+    }
+    let published = config.publish.iter().map(|published| published.port);
+    let servers = if has_other_ways { None } else { sandbox.servers.summary(published) };
+    if let Some(summary) = servers.filter(|_| config.log_level >= Level::WARN) {
         logging::print_stderr(&summary);
     }
     ended

@@ -1,5 +1,5 @@
-//! The filter that has the kernel hand system calls of the sandbox to the supervisor: every connect(2), and calls about files where they
-//! are logged.
+//! The filter that has the kernel hand system calls of the sandbox to the supervisor: every connect(2) and listen(2), and calls about
+//! files where they are logged.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -81,7 +81,8 @@ impl Notified {
             FileCalls::Accesses => &[ACCESSES, OLDER_ACCESSES],
             FileCalls::AccessesAndLookups => &[ACCESSES, OLDER_ACCESSES, PLAIN_LOOKUPS, OLDER_LOOKUPS],
         };
-        self.connects.then_some(libc::SYS_connect).into_iter().chain(lists.iter().copied().flatten().copied())
+        let network: &[_] = if self.connects { &[libc::SYS_connect, libc::SYS_listen] } else { &[] };
+        network.iter().copied().chain(lists.iter().copied().flatten().copied())
     }
 
     /// Calls that are handed over unless AT_EMPTY_PATH is among the flags, with the index of that argument.

@@ -134,7 +134,13 @@ impl<C: Callers> Shared<C> {
             Destination::Internet(to) if !is_local(to.ip(), self.own) && lock(&self.notes).has_room() => {
                 Course::Elsewhere(self.callers.note(inner_thread(caller)?))
             }
-            Destination::Internet(_) | Destination::None | Destination::Other => Course::Unnoted,
+            Destination::Internet(to) => {
+                if is_tcp && is_local(to.ip(), self.own) {
+                    self.callers.reaches(to.port());
+                }
+                Course::Unnoted
+            }
+            Destination::None | Destination::Other => Course::Unnoted,
         };
         // All that was read so far is true of the caller if it waits still.
         if !notify::is_waiting(self.listener.as_fd(), call.id) {
@@ -239,7 +245,7 @@ pub(super) fn release(socket: OwnedFd) {
 ///
 /// # Errors
 /// ESRCH if the thread is gone; EINVAL before Linux 6.9 for a process whose first thread has ended.
-fn pidfd(thread: i32) -> io::Result<OwnedFd> {
+pub(super) fn pidfd(thread: i32) -> io::Result<OwnedFd> {
     let number = Pid::from_raw(thread).ok_or(Errno::SRCH)?;
     // A number of a thread that is not the first gives EINVAL or ENOENT.
     match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
@@ -262,7 +268,7 @@ fn of_process(thread: i32) -> io::Result<OwnedFd> {
 }
 
 /// Takes the caller's `descriptor`; `None` if it has none of this number, so that the kernel says so.
-fn socket_of(caller: &OwnedFd, descriptor: i32) -> io::Result<Option<OwnedFd>> {
+pub(super) fn socket_of(caller: &OwnedFd, descriptor: i32) -> io::Result<Option<OwnedFd>> {
     if descriptor < 0 {
         return Ok(None);
     }
@@ -273,7 +279,7 @@ fn socket_of(caller: &OwnedFd, descriptor: i32) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Number of a thread, given by its pidfd, in its own PID namespace, which is the sandbox's.
-fn inner_thread(pidfd: &OwnedFd) -> io::Result<i32> {
+pub(super) fn inner_thread(pidfd: &OwnedFd) -> io::Result<i32> {
     let name = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
     let file = rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     // One read gives the whole file.

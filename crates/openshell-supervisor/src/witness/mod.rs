@@ -8,6 +8,7 @@
 
 mod connect;
 mod connections;
+mod listen;
 mod nonce;
 
 use std::io;
@@ -36,6 +37,13 @@ pub trait Callers: Send + Sync + 'static {
 
     /// Describes the process of `thread` in the same way for logs.
     fn note(&self, thread: i32) -> Self::Note;
+
+    /// Reports that a server inside of the process of `thread` begins to listen at `port`. Must not wait for anything that the caller can
+    /// delay.
+    fn listens(&self, port: u16, thread: i32);
+
+    /// Reports a connect to `port` inside. Must not block.
+    fn reaches(&self, port: u16);
 
     /// Reports a connect that was refused. Must not block.
     fn refused(&self, caller: Option<Self::Caller>, why: Refused);
@@ -127,7 +135,7 @@ impl<C: Callers> Witness<C> {
         })))
     }
 
-    /// Returns the handler of connects.
+    /// Returns the handler of connects, and of servers that begin to listen.
     #[must_use]
     pub fn handler(&self) -> Handler {
         Handler::new(Arc::clone(&self.0) as _)
@@ -162,7 +170,10 @@ impl<C: Callers> Shared<C> {
 
 impl<C: Callers> Handle for Shared<C> {
     fn answer(&self, call: &Notification) -> Answer {
-        self.decide(call)
+        match i64::from(call.number) {
+            libc::SYS_listen => self.note_listen(call),
+            _ => self.decide(call),
+        }
     }
 
     fn failed(&self, error: io::Error) {

@@ -15,8 +15,8 @@ use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::sys;
 use crate::waiting_calls::{Handlers, THREADS, WaitingCalls};
 
-/// Describes a caller by its thread, and remembers refusals.
-struct Threads(mpsc::Sender<String>);
+/// Describes a caller by its thread, and remembers refusals, and servers.
+struct Threads(mpsc::Sender<String>, mpsc::Sender<String>);
 
 impl Callers for Threads {
     type Caller = i32;
@@ -28,6 +28,14 @@ impl Callers for Threads {
 
     fn note(&self, thread: i32) -> i32 {
         thread
+    }
+
+    fn listens(&self, port: u16, thread: i32) {
+        let _ = self.1.send(format!("{thread} listens at {port}"));
+    }
+
+    fn reaches(&self, port: u16) {
+        let _ = self.1.send(format!("{port} is reached"));
     }
 
     fn refused(&self, _: Option<i32>, why: Refused) {
@@ -45,6 +53,7 @@ struct Seen {
     linked: Linked,
     witness: Witness<Threads>,
     refused: Mutex<mpsc::Receiver<String>>,
+    servers: Mutex<mpsc::Receiver<String>>,
     door: SocketAddr,
 }
 
@@ -69,13 +78,15 @@ fn seen_at<T: Send>(linked: Linked, work: impl FnOnce(&Seen) -> T + Send) -> T {
             .unwrap()
         });
         let calls = WaitingCalls::new(installed.recv().unwrap());
-        let (report, refused) = mpsc::channel();
+        let ((report, refused), (report_server, servers)) = (mpsc::channel(), mpsc::channel());
         let doors = Arc::new(move |to| to == door);
         let (name_server, socket) = (NAME_SERVER, linked.socket.as_fd());
         let network = Network { doors, name_server, own: WORKLOAD, interface: INTERFACE, socket };
-        let witness = Witness::new(&calls, network, Threads(report)).unwrap();
+        let witness = Witness::new(&calls, network, Threads(report, report_server)).unwrap();
         calls.serve(Handlers { connects: Some(witness.handler()), files: None }).unwrap();
-        ready.send(Seen { linked, witness, refused: refused.into(), door: door.into() }).unwrap();
+        ready
+            .send(Seen { linked, witness, refused: refused.into(), servers: servers.into(), door: door.into() })
+            .unwrap();
         working.join().unwrap()
     })
 }
@@ -102,6 +113,31 @@ fn accept(listener: &TcpListener) -> TcpStream {
 
 fn mark_of(socket: &OwnedFd) -> u32 {
     sys::socket::mark(socket.as_fd()).unwrap()
+}
+
+#[test]
+fn a_server_inside_is_noted_with_its_port_and_so_is_who_reaches_it() {
+    seen(|seen| {
+        let next = || seen.servers.lock().unwrap().recv_timeout(Duration::from_secs(10)).unwrap();
+        for (family, address) in [(AddressFamily::INET, "127.0.0.1:0"), (AddressFamily::INET6, "[::1]:0")] {
+            let address: SocketAddr = address.parse().unwrap();
+            let server = socket(family, SocketType::STREAM, SocketFlags::empty());
+            rustix::net::bind(&server, &address).unwrap();
+            rustix::net::listen(&server, 1).unwrap();
+            let at = SocketAddr::try_from(rustix::net::getsockname(&server).unwrap()).unwrap();
+            assert_eq!(next(), format!("{} listens at {}", own_thread(), at.port()));
+            rustix::net::connect(socket(family, SocketType::STREAM, SocketFlags::empty()), &at).unwrap();
+            assert_eq!(next(), format!("{} is reached", at.port()));
+        }
+        // A socket without a port, one for datagrams, one of this host alone, and what is no socket.
+        assert_eq!(rustix::net::listen(tcp(SocketFlags::empty()), 1), Ok(()));
+        let datagrams = socket(AddressFamily::INET, SocketType::DGRAM, SocketFlags::empty());
+        assert_eq!(rustix::net::listen(&datagrams, 1), Err(Errno::OPNOTSUPP));
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(rustix::net::listen(&one, 1), Err(Errno::INVAL));
+        assert_eq!(rustix::net::listen(std::fs::File::open("/").unwrap(), 1), Err(Errno::NOTSOCK));
+        assert!(seen.servers.lock().unwrap().try_recv().is_err());
+    });
 }
 
 #[test]
