@@ -251,6 +251,8 @@ fn presets_of_agents_reach_models_and_nothing_that_is_kept_for_the_owner_of_a_ke
         ("20.0.0.9", "chatgpt.com"),
         ("20.0.0.10", "openrouter.ai"),
         ("20.0.0.11", "generativelanguage.googleapis.com"),
+        ("20.0.0.12", "api.individual.githubcopilot.com"),
+        ("20.0.0.13", "opencode.ai"),
     ]);
     for (preset, host, method, path, expected) in [
         ("claude-code", "api.anthropic.com", "POST", "/v1/messages?beta=true", true),
@@ -271,6 +273,13 @@ fn presets_of_agents_reach_models_and_nothing_that_is_kept_for_the_owner_of_a_ke
         ("codex", "api.openai.com", "POST", "/v1/files", false),
         ("codex", "chatgpt.com", "POST", "/backend-api/codex/responses", true),
         ("codex", "chatgpt.com", "POST", "/backend-api/conversation", false),
+        ("gemini", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:streamGenerateContent", true),
+        ("gemini", "generativelanguage.googleapis.com", "POST", "/upload/v1beta/files", false),
+        ("gemini", "generativelanguage.googleapis.com", "POST", "/v1beta/cachedContents", false),
+        ("copilot", "api.individual.githubcopilot.com", "POST", "/chat/completions", true),
+        ("copilot", "api.individual.githubcopilot.com", "POST", "/uploads", false),
+        ("opencode", "opencode.ai", "POST", "/zen/v1/responses", true),
+        ("opencode", "opencode.ai", "POST", "/api/share", false),
         ("models", "api.anthropic.com", "POST", "/v1/messages", true),
         ("models", "api.anthropic.com", "POST", "/v1/files", false),
         ("models", "api.openai.com", "POST", "/v1/chat/completions", true),

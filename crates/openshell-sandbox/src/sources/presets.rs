@@ -13,9 +13,12 @@ use openshell_supervisor::missing::is_missing;
 const BUILT_IN: &[(&str, &str)] = &[
     ("claude-code", include_str!("../../../../data/presets/claude-code.yaml")),
     ("codex", include_str!("../../../../data/presets/codex.yaml")),
+    ("copilot", include_str!("../../../../data/presets/copilot.yaml")),
+    ("gemini", include_str!("../../../../data/presets/gemini.yaml")),
     ("git-read", include_str!("../../../../data/presets/git-read.yaml")),
     ("github", include_str!("../../../../data/presets/github.yaml")),
     ("models", include_str!("../../../../data/presets/models.yaml")),
+    ("opencode", include_str!("../../../../data/presets/opencode.yaml")),
 ];
 
 /// A preset.
