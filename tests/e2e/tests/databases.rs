@@ -161,7 +161,7 @@ fn mariadb_which_speaks_first_is_reached_at_once() {
     );
     let _server = server(&lab, "mariadb.sh", &script);
     let data = database(3306, &["/usr/bin/mariadb", &python()]);
-    let script = "mariadb --no-defaults -h db.test -u agent -N -e 'select 6 * 7'
+    let script = "mariadb --no-defaults --skip-ssl -h db.test -u agent -N -e 'select 6 * 7'
         /usr/bin/python3 -c \"
 import pymysql
 c = pymysql.connect(host='db.test', user='agent')

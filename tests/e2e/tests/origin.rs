@@ -18,16 +18,27 @@ cd \"$1\"
 key() { openssl ecparam -genkey -name prime256v1 -noout -out $1.key; }
 issue() {
   key $1
-  openssl req -new -key $1.key -subj /CN=$2 |
-    openssl x509 -req -CA authority.pem -CAkey authority.key -days $3 -extfile name.$1 -out $1.pem
+  openssl req -new -key $1.key -subj /CN=$2 -out request.$1
+  openssl x509 -req -in request.$1 -CA authority.pem -CAkey authority.key -days 2 -extfile name.$1 -out $1.pem
+}
+# One that ended years ago: only this command takes any dates.
+expire() {
+  key $1
+  openssl req -new -key $1.key -subj /CN=$2 -out request.$1
+  printf '%s\\n' '[ca]' default_ca=lab '[lab]' database=issued serial=serial new_certs_dir=. default_md=sha256 policy=names unique_subject=no \\
+    '[names]' commonName=supplied > ca.cnf
+  : > issued
+  echo 1000 > serial
+  openssl ca -batch -notext -config ca.cnf -cert authority.pem -keyfile authority.key -extfile name.$1 -startdate 20200101000000Z \\
+    -enddate 20200102000000Z -in request.$1 -out $1.pem
 }
 key authority
 openssl req -x509 -key authority.key -subj /CN=lab -days 2 -out authority.pem
 echo subjectAltName=DNS:web.test,IP:10.99.0.1 | tee name.good name.expired > name.unknown
 echo subjectAltName=DNS:other.test > name.other
-issue good web.test 2
-issue expired web.test -1
-issue other other.test 2
+issue good web.test
+expire expired web.test
+issue other other.test
 key unknown
 openssl req -x509 -key unknown.key -subj /CN=web.test -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=DNS:web.test -days 2 -out unknown.pem
 chmod a+r *

@@ -274,6 +274,19 @@ fn the_folder_of_hashed_certificates_has_the_authority_and_keeps_the_others() {
     let finished = sandbox(&lab, &origin, FULL).sh(&script);
     assert_eq!(finished.ok(), "Verify return code: 0\n1\n1\nRead-only\nboth", "{finished:?}");
     assert_eq!(lab.shell("ls /etc/ssl/certs | grep -c openshell; true"), "0\n", "the host's is as it was");
+    // A bundle of many certificates takes no more room, and nothing is put over what a flag names, nor over what may be written.
+    let many = lab.file("many.pem", std::fs::read("/etc/ssl/certs/ca-certificates.crt").unwrap());
+    let writable = format!("{}filesystem_policy: {{read_write: [/etc/ssl/certs/java]}}\n", super::policy("{}"));
+    let plain = super::policy("{}");
+    for (policy, flags, count) in [
+        (&plain, vec!["--upstream-ca-file", many.to_str().unwrap()], "1"),
+        (&plain, vec!["--upstream-ca-file", "/etc/ssl/certs/ca-certificates.crt"], "0"),
+        (&writable, vec![], "0"),
+    ] {
+        let finished = lab.sandbox(policy).args(&flags).sh("ls /etc/ssl/certs | grep -c openshell; true");
+        assert_eq!(finished.ok(), count, "{flags:?}: {finished:?}");
+        assert!(!finished.stderr.contains("TLS would be opened"), "{finished:?}");
+    }
 }
 
 #[test]

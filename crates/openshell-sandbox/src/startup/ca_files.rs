@@ -100,7 +100,7 @@ impl CaFiles {
         let made =
             place.and_then(|place| make(place, &folder, &authority, &besides)).and_then(|(bundle, mut mounts)| {
                 // What lies in the folder is covered by it.
-                mounts.splice(..0, among_trusted(landlock, &folder, &authority, &besides)?);
+                mounts.splice(..0, among_trusted(landlock, &folder, &authority)?);
                 Ok((bundle, mounts))
             });
         let roots = UpstreamRoots::new(bundles);
@@ -288,23 +288,17 @@ fn make(
 /// Folder in which OpenSSL looks up certificates by the hashes of their subjects, on Debian, Red Hat, SUSE and Alpine.
 const HASHED_FOLDER: &str = "/etc/ssl/certs";
 
-/// Makes what adds the authority, and certificates of `besides`, to the system's folder of hashed certificates; nothing if there is no such
+/// Makes what adds the authority to the system's folder of hashed certificates; nothing if there is no such
 /// folder, or if something in it may be written inside.
-fn among_trusted(
-    landlock: &Request,
-    folder: &SandboxFile,
-    authority: &Authority,
-    besides: &[u8],
-) -> anyhow::Result<Option<Mount>> {
+fn among_trusted(landlock: &Request, folder: &SandboxFile, authority: &Authority) -> anyhow::Result<Option<Mount>> {
     let Ok(place) = resolve(Path::new(HASHED_FOLDER)) else { return Ok(None) };
     if !place.is_dir() || landlock.grants_writing_within(&place) {
         return Ok(None);
     }
     let top = folder.join("certs");
     make_folder(&top)?;
-    write_file(&top.join(AUTHORITY_FILE), [authority.pem().as_bytes(), besides])?;
-    let added = authority.certificates().iter().cloned().chain(certificates(besides));
-    for hash in added.filter_map(|certificate| subject_hash(&certificate)) {
+    write_file(&top.join(AUTHORITY_FILE), [authority.pem().as_bytes()])?;
+    for hash in authority.certificates().iter().filter_map(subject_hash) {
         let names = (0..SAME_HASH).map(|number| format!("{hash}.{number}"));
         let is_free = |name: &String| {
             let folders = [&*place, top.outside()];

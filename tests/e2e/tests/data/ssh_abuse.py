@@ -13,7 +13,10 @@ warnings.filterwarnings("ignore")
 logging.disable()
 import paramiko
 from paramiko.message import Message
-from paramiko.py3compat import long
+try:
+    from paramiko.sftp import int64
+except ImportError:  # Before paramiko 3.
+    from paramiko.py3compat import long as int64
 
 port, secret, name = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 DATA, ADJUST, OPEN, CLOSE, REQUEST, GLOBAL = 94, 93, 90, 97, 98, 80
@@ -192,7 +195,7 @@ def paths():
     print(sftp.normalize("folder/../folder") == sftp.normalize("folder"))
     for kind in [paramiko.sftp.CMD_READ, paramiko.sftp.CMD_READDIR, paramiko.sftp.CMD_FSTAT, paramiko.sftp.CMD_CLOSE]:
         try:
-            parts = [long(0), 10] if kind == paramiko.sftp.CMD_READ else []
+            parts = [int64(0), 10] if kind == paramiko.sftp.CMD_READ else []
             print("done", sftp._request(kind, b"no such handle", *parts))
         except OSError as error:
             print(error.errno)
