@@ -97,9 +97,13 @@ mod tests {
                         /usr/bin/node at port 8000; --publish 8000 lets clients outside in\n  \
                         /usr/bin/node at port 40000; which the kernel chose; give it a port of its own, and that to --publish";
         assert_eq!(servers.summary([8002]).as_deref(), Some(expected));
-        (1..=2 * SERVERS as u16).for_each(|port| servers.listens(port, node));
+        for port in 1..=2 * SERVERS as u16 {
+            servers.listens(port, node);
+        }
         assert_eq!(servers.summary([]).unwrap().lines().count(), 1 + SERVERS);
-        (1..=2 * REACHED as u16).for_each(|port| servers.reached(port));
+        for port in 1..=2 * REACHED as u16 {
+            servers.reached(port);
+        }
         assert_eq!((servers.summary([]), servers.ports().reached.len()), (None, REACHED));
     }
 }

@@ -221,11 +221,12 @@ impl Names {
             opened.extend(literals.difference(&table.literals));
             closed.extend(table.literals.difference(&literals));
             // A name may have the address of a literal.
-            let door = |address: Ipv4Addr| move |port: &u16| SocketAddrV4::new(address, *port);
-            let of_names = table.in_use.iter().filter_map(|(name, used)| Some((used.address, wanted.get(name)?)));
-            let kept: HashSet<_> =
-                of_names.flat_map(|(address, ports): (_, &Ports)| ports.iter().map(door(address))).collect();
-            closed.retain(|door| !literals.contains(door) && !kept.contains(door));
+            let mut kept: HashSet<_> = literals.iter().copied().collect();
+            for (name, used) in &table.in_use {
+                let ports = wanted.get(name).into_iter().flatten();
+                kept.extend(ports.map(|port| SocketAddrV4::new(used.address, *port)));
+            }
+            closed.retain(|door| !kept.contains(door));
             (table.generation, wanted, literals)
         };
         let failure = self.listen(&mut change, &opened).err();

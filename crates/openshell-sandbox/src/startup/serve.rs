@@ -132,7 +132,8 @@ impl RunServices {
             for published in &config.publish {
                 let (listener, port) = publish(published, network, &services.audit, &workers)?;
                 if published.address.port() == 0 && config.log_level >= Level::WARN {
-                    let (address, inside) = (port.address(), published.port);
+                    let address = port.address();
+                    let inside = published.port;
                     logging::print_stderr(&format!(
                         "openshell-sandbox: port {inside} inside is published at {address}"
                     ));
@@ -264,7 +265,8 @@ impl RunServices {
         identifier: Arc<Identifier>,
         tasks: &mut Tasks,
     ) -> Result<(Arc<dyn Witness>, Handler), WitnessError> {
-        let (servers, audit) = (Arc::clone(&self.servers), Arc::clone(&self.audit));
+        let servers = Arc::clone(&self.servers);
+        let audit = Arc::clone(&self.audit);
         witness::create(calls, is_door, socket, identifier, servers, audit, tasks)
     }
 }

@@ -36,7 +36,9 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
     for files in policies {
         match check_policy(&files, credentials, args.replay.as_deref()) {
             Ok((found, policy)) => {
-                known.iter_mut().for_each(|known| known.push(policy.clone()));
+                if let Some(known) = &mut known {
+                    known.push(policy);
+                }
                 add(Ok(found));
             }
             Err(error) => {
