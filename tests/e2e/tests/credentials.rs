@@ -567,11 +567,11 @@ fn a_fifo_that_nobody_writes_to_hangs_no_start_and_is_named() {
 
 #[test]
 fn the_example_is_valid() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data");
     let lab = Lab::with_web();
-    let binary = lab.binary();
-    let said =
-        lab.shell(&format!("{binary} check {folder}/examples/curl.yaml --credentials {folder}/credentials.yaml"));
+    let policy = lab.file("curl.yaml", include_str!("../../../data/examples/curl.yaml"));
+    let credentials = lab.file("credentials.yaml", include_str!("../../../data/credentials.yaml"));
+    let (policy, credentials) = (policy.display(), credentials.display());
+    let said = lab.shell(&format!("{} check {policy} --credentials {credentials}", lab.binary()));
     assert!(said.ends_with("credentials.yaml: 1 credential, 0 warnings\n"), "{said}");
 }
 

@@ -198,7 +198,8 @@ fn a_policy_in_the_working_directory_is_not_read() {
 
 /// Returns true if a preset permits git a request.
 fn is_permitted(lab: &Lab, preset: &str, host: &str, method: &str, path: &str) -> bool {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
+    let file = lab.file(&format!("{preset}.yaml"), std::fs::read(own).unwrap());
     let (file, binary) = (file.display(), lab.binary());
     let explain = format!(
         "{binary} explain {file} --binary /usr/bin/git --host {host} --port 443 --method {method} --path '{path}'; echo $?"
@@ -280,6 +281,8 @@ fn presets_of_agents_reach_models_and_nothing_that_is_kept_for_the_owner_of_a_ke
         ("copilot", "api.individual.githubcopilot.com", "POST", "/uploads", false),
         ("opencode", "opencode.ai", "POST", "/zen/v1/responses", true),
         ("opencode", "opencode.ai", "POST", "/api/share", false),
+        ("aider", "openrouter.ai", "GET", "/api/v1/models", true),
+        ("aider", "openrouter.ai", "POST", "/api/v1/auth/keys", false),
         ("models", "api.anthropic.com", "POST", "/v1/messages", true),
         ("models", "api.anthropic.com", "POST", "/v1/files", false),
         ("models", "api.openai.com", "POST", "/v1/chat/completions", true),

@@ -221,8 +221,9 @@ fn the_examples_and_a_policy_for_ordinary_programs_have_no_warnings() {
     let found = check(&lab, "--deny-warnings", &policy);
     assert!(found.ends_with("2 network policies, 0 warnings\n0\n"), "{found}");
     assert_eq!(lab.sandbox(&policy).sh("true").stderr, "");
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/examples");
-    let found = lab.shell(&format!("{} check --deny-warnings {folder}/*.yaml; echo $?", lab.binary()));
+    let folder = lab.folder("examples");
+    let _ = lab.shell(&format!("cp {}/../../data/examples/*.yaml {}", env!("CARGO_MANIFEST_DIR"), folder.display()));
+    let found = lab.shell(&format!("{} check --deny-warnings {}/*.yaml; echo $?", lab.binary(), folder.display()));
     assert!(found.ends_with("\n0\n") && !found.contains("warning:"), "{found}");
 }
 
