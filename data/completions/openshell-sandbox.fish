@@ -29,7 +29,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l all
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l write -d 'Let the command write to a folder, and read it' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l read -d 'Let the command read and execute a file or folder; below a writable one it is kept from being written' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l hide -d 'Hide a file or folder, or what matches a pattern such as `**/.env`, from the command' -r -F
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l preset -d 'Add a policy for a usual need: claude-code, codex, copilot, gemini, opencode, git-read, github, models, or one of your own, in ~/.config/openshell/presets or /etc/openshell/presets; `openshell-sandbox presets` lists them, and makes apt, go, java, node, python, rust' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l preset -d 'Add a policy for a usual need: aider, claude-code, codex, copilot, gemini, opencode, git-read, github, models, or one of your own, in ~/.config/openshell/presets or /etc/openshell/presets; `openshell-sandbox presets` lists them, and makes apt, go, java, node, python, rust' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l policy-rules -d 'Policy rules (Rego) instead of the built-in ones [or OPENSHELL_POLICY_RULES]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l network -d 'Confinement of the network' -r -f -a "proxy\t'Only through the proxy, under the policy'
 block\t'No network'

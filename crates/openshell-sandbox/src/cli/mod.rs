@@ -333,7 +333,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) hide: Vec<PathBuf>,
 
-    /// Add a policy for a usual need: claude-code, codex, copilot, gemini, opencode, git-read, github, models, or one of your own, in ~/.config/openshell/presets or
+    /// Add a policy for a usual need: aider, claude-code, codex, copilot, gemini, opencode, git-read, github, models, or one of your own, in ~/.config/openshell/presets or
     /// /etc/openshell/presets; `openshell-sandbox presets` lists them, and makes apt, go, java, node, python, rust
     #[arg(long, value_name = "NAME", num_args = 1, value_delimiter = ',')]
     pub(crate) preset: Vec<String>,

@@ -11,6 +11,7 @@ use crate::sources::registries;
 use openshell_supervisor::missing::is_missing;
 
 const BUILT_IN: &[(&str, &str)] = &[
+    ("aider", include_str!("../../../../data/presets/aider.yaml")),
     ("claude-code", include_str!("../../../../data/presets/claude-code.yaml")),
     ("codex", include_str!("../../../../data/presets/codex.yaml")),
     ("copilot", include_str!("../../../../data/presets/copilot.yaml")),
