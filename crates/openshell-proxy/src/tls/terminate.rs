@@ -123,7 +123,7 @@ fn trust_of(path: &str) -> String {
     // Versions are no part of it: node-20.
     let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
     if OWN_STORE.contains(&name) {
-        return "add openshell-ca.pem to its own store".to_owned();
+        return "add the certificate of NODE_EXTRA_CA_CERTS to its own store".to_owned();
     }
     let row = TRUST.iter().find(|(program, _)| *program == name);
     format!("the client must read {}", row.map_or("SSL_CERT_FILE", |(_, variable)| variable))
