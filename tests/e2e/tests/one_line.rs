@@ -98,7 +98,7 @@ fn the_printed_policy_means_what_the_command_line_means() {
 fn what_a_command_line_cannot_mean_is_one_line() {
     let lab = Lab::with_web();
     for (flags, expected) in [
-        (&["--preset", "nope"][..], "--preset nope is unknown; there are apt, claude-code"),
+        (&["--preset", "nope"][..], "--preset nope is unknown; there are aider, apt, claude-code"),
         (&["--allow", "a.test=rw"], "`rw` is not one of read-only, read-write, full, tcp"),
         (&["--allow", "*"], "matches all hosts"),
         (&["--allow", "a.test:0"], "a port is a whole number"),
