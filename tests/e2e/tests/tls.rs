@@ -159,7 +159,7 @@ fn the_files_are_there_for_every_program_and_hold_no_key() {
         for name in SSL_CERT_FILE REQUESTS_CA_BUNDLE CURL_CA_BUNDLE NODE_EXTRA_CA_CERTS; do eval echo \\$$name; done
         ls -ld ${SSL_CERT_FILE%/*}/* | cut -d' ' -f1,3
         cmp $SSL_CERT_FILE /etc/ssl/certs/ca-certificates.crt && echo same
-        openssl x509 -in $NODE_EXTRA_CA_CERTS -noout -subject
+        openssl x509 -in $NODE_EXTRA_CA_CERTS -noout -subject -nameopt RFC2253
         openssl verify -CAfile $SSL_CERT_FILE $NODE_EXTRA_CA_CERTS | sed 's/.*: //'
         openssl x509 -in $NODE_EXTRA_CA_CERTS -noout -fingerprint
         grep -rl 'PRIVATE KEY' ${SSL_CERT_FILE%/*}
@@ -176,7 +176,7 @@ fn the_files_are_there_for_every_program_and_hold_no_key() {
         "{lines:?}"
     );
     assert!(lines.contains(&"same"), "what reads only the system's bundle is told as well: {:?}", runs[0]);
-    assert!(lines.contains(&"subject=O = OpenShell, CN = OpenShell Sandbox CA"), "{lines:?}");
+    assert!(lines.contains(&"subject=CN=OpenShell Sandbox CA,O=OpenShell"), "{lines:?}");
     assert!(lines.contains(&"OK") && !lines.iter().any(|line| line.contains("PRIVATE")), "{lines:?}");
     let fingerprints = runs.iter().map(|run| run.stdout.lines().find(|line| line.contains("ingerprint")).unwrap());
     let fingerprints: Vec<_> = fingerprints.collect();
@@ -193,14 +193,14 @@ fn the_certificate_is_for_exactly_the_host_that_was_asked_for() {
     let origin = Origin::start(&lab);
     let show = "f=$(mktemp); openssl s_client -proxy ${HTTPS_PROXY#http://} -connect web.test:443 -servername web.test -alpn h2,http/1.1 \
                 -CAfile $SSL_CERT_FILE -verify_return_error -x509_strict </dev/null 2>&1 | tee $f | grep -E 'ALPN|Verif'
-                openssl x509 -noout -subject -ext subjectAltName,extendedKeyUsage,basicConstraints,authorityKeyIdentifier \
+                openssl x509 -noout -subject -nameopt RFC2253 -ext subjectAltName,extendedKeyUsage,basicConstraints,authorityKeyIdentifier \
                 < $f; rm $f";
     let finished = sandbox(&lab, &origin, FULL).sh(show);
     let shown = finished.ok();
     for text in [
         "ALPN protocol: http/1.1",
         "Verification: OK",
-        "CN = web.test",
+        "subject=CN=web.test",
         "DNS:web.test\n",
         "Server Authentication",
         "CA:FALSE",
