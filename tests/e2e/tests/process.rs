@@ -354,9 +354,7 @@ fn a_current_directory_that_its_user_may_not_enter_is_said_with_where_the_comman
 #[test]
 fn a_sandbox_inside_another_says_that_it_cannot_start_there() {
     let lab = Lab::with_web();
-    let copy = lab.folder("bin").join("openshell-sandbox");
-    std::fs::copy(lab.program_path(), &copy).unwrap();
-    let binary = copy.display().to_string();
+    let binary = lab.file("nested", std::fs::read(lab::sandbox::binary()).unwrap()).display().to_string();
     let granted = format!("{}filesystem_policy: {{read_only: [{binary}]}}\n", policy());
     let finished = lab.sandbox(&granted).run(&[&binary, "--allow", "web.test", "--", "echo", "ran"]);
     assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
