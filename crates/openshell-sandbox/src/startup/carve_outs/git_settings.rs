@@ -110,7 +110,10 @@ fn without_carriage_returns(text: &[u8]) -> Vec<u8> {
     let mut lines = Vec::with_capacity(text.len());
     for line in text.split_inclusive(|byte| *byte == b'\n') {
         match line {
-            [line @ .., b'\r', b'\n'] => lines.extend([line, b"\n"].concat()),
+            [line @ .., b'\r', b'\n'] => {
+                lines.extend(line);
+                lines.push(b'\n');
+            }
             line => lines.extend(line),
         }
     }
