@@ -65,7 +65,7 @@ impl GitSettings {
 
 /// Returns the path that a value stands for; `None` if that depends on more than the home.
 pub(super) fn expanded(value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
-    // Of a tab in a value some versions of git make a blank (2.39 does, 2.47 does not).
+    // Versions of git differ in what a tab in a value is: a blank for 2.39, a tab for 2.47.
     if value.iter().any(u8::is_ascii_control) {
         return None;
     }
@@ -79,7 +79,7 @@ pub(super) fn expanded(value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
 /// Returns the keys, in lower case and without subsections, each with its value; `None` if the text is no configuration.
 fn entries(text: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-    let text = without_carriage_returns(text);
+    let text = with_unix_line_ends(text);
     let (mut found, mut section, mut rest) = (Vec::new(), String::new(), &*text);
     while let Some((first, after)) = rest.split_first() {
         match first {
@@ -105,8 +105,8 @@ fn entries(text: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     Some(found)
 }
 
-/// Returns the text with lines that end as those of Unix do.
-fn without_carriage_returns(text: &[u8]) -> Vec<u8> {
+/// Returns the text with LF for each CRLF, as git reads it; a CR elsewhere stays.
+fn with_unix_line_ends(text: &[u8]) -> Vec<u8> {
     let mut lines = Vec::with_capacity(text.len());
     for line in text.split_inclusive(|byte| *byte == b'\n') {
         match line {
