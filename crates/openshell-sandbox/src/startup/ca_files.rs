@@ -37,8 +37,10 @@ const BUNDLE_BYTES: u64 = 16 * 1024 * 1024;
 pub(super) struct CaFiles {
     /// `None` without a proxy, or if the CA files could not be written or mounted.
     pub(super) authority: Option<Authority>,
-    /// Roots for upstreams.
+    /// Roots for upstreams, once [`Self::write_bundles`] has read the system's.
     pub(super) roots: UpstreamRoots,
+    /// Those of `--upstream-ca-file`, until then.
+    added: Option<Vec<u8>>,
     /// Folder of the CA files inside.
     pub(super) folder: PathBuf,
     /// Mounts of the CA files.
@@ -55,8 +57,6 @@ struct Unwritten {
     bundle: File,
     /// `None` if there is no Java.
     java: Option<File>,
-    /// True if the first bundle of the roots is the system's.
-    has_system: bool,
     /// Certificates that the caller's variables name, in PEM.
     callers: Vec<u8>,
 }
@@ -80,12 +80,9 @@ impl CaFiles {
             Some(folder) => ca_dir::open(folder)?,
             None => Authority::create()?,
         };
-        let system = system_bundle();
         let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
-        let has_system = system.is_some();
         // What the proxy trusts besides the system's, programs inside do too, where TLS is not intercepted.
         let mut besides = added.clone().unwrap_or_default();
-        let bundles: Vec<_> = [system, added].into_iter().flatten().collect();
         let callers = CallerCertificates::read(&config.environment);
         end_line(&mut besides);
         besides.extend_from_slice(&callers.besides);
@@ -103,44 +100,54 @@ impl CaFiles {
                 mounts.splice(..0, among_trusted(landlock, &folder, &authority)?);
                 Ok((bundle, mounts))
             });
-        let roots = UpstreamRoots::new(bundles);
         Ok(match made {
             Ok((bundle, mounts)) => {
                 let path = folder.join(JAVA_STORE_FILE);
                 let java = has_java(&config.environment).then(|| create_file(&path)).transpose();
                 let java = java.inspect_err(log_no_java).ok().flatten();
-                let unwritten = Some(Unwritten { bundle, java, has_system, callers: callers.all });
-                Self { authority: Some(authority), roots, folder: inside, mounts, has_java: false, unwritten }
+                let unwritten = Some(Unwritten { bundle, java, callers: callers.all });
+                Self { authority: Some(authority), folder: inside, mounts, added, unwritten, ..Self::default() }
             }
             Err(error) => {
                 log_unavailable(&format!("{error:#}"));
-                Self { roots, ..Self::default() }
+                Self { added, ..Self::default() }
             }
         })
     }
 
-    /// Writes the bundle of all certificates, and the trust store for Java if there is one on the machine. The folder that they are written
-    /// to may be mounted already.
+    /// Reads the system's bundle, and writes that of all certificates, and the trust store for Java if there is one on the machine. The
+    /// folder that they are written to may be mounted already.
     ///
     /// # Errors
     /// The bundle cannot be written.
-    pub(super) fn write_bundles(&mut self) -> anyhow::Result<()> {
-        let (Some(unwritten), Some(authority)) = (self.unwritten.take(), &self.authority) else { return Ok(()) };
-        let Unwritten { mut bundle, java, has_system, callers } = unwritten;
-        let (system, added) = self.roots.bundles().split_at(usize::from(has_system));
-        let parts = system.iter().chain(added).chain([&callers]).filter(|part| !part.is_empty());
+    pub(super) fn write_bundles(&mut self, config: &Config) -> anyhow::Result<()> {
+        if config.network != NetworkMode::Proxy {
+            return Ok(());
+        }
+        let system = system_bundle();
+        let added = self.added.take();
+        if let (Some(unwritten), Some(authority)) = (self.unwritten.take(), &self.authority) {
+            self.has_java = unwritten.write(system.as_deref(), added.as_deref(), authority)?;
+        }
+        self.roots = UpstreamRoots::new([system, added].into_iter().flatten().collect());
+        Ok(())
+    }
+}
+
+impl Unwritten {
+    /// Returns true if there is a trust store for Java then.
+    fn write(self, system: Option<&[u8]>, added: Option<&[u8]>, authority: &Authority) -> anyhow::Result<bool> {
+        let Self { mut bundle, java, callers } = self;
+        let parts = [system, added, Some(callers.as_slice())].into_iter().flatten().filter(|part| !part.is_empty());
         // A bundle may lack the end of its last line.
-        let lines = parts.flat_map(|part| [part.as_slice(), if part.ends_with(b"\n") { b"" } else { b"\n" }]);
+        let lines = parts.flat_map(|part| [part, if part.ends_with(b"\n") { b"" } else { b"\n" }]);
         let written = lines.chain([authority.pem().as_bytes()]).try_for_each(|part| bundle.write_all(part));
         written.context("cannot write the certificates for the programs inside (--run-dir)")?;
-        let Some(mut java) = java else { return Ok(()) };
-        let others: Vec<_> = added.iter().chain([&callers]).map(Vec::as_slice).collect();
-        let store = java_store(system.first().map_or(&[], Vec::as_slice), &others, authority);
-        match java.write_all(&store).context("cannot write its trust store") {
-            Ok(()) => self.has_java = true,
-            Err(error) => log_no_java(&error),
-        }
-        Ok(())
+        let Some(mut java) = java else { return Ok(false) };
+        let others: Vec<_> = added.into_iter().chain([callers.as_slice()]).collect();
+        let store = java_store(system.unwrap_or_default(), &others, authority);
+        let written = java.write_all(&store).context("cannot write its trust store");
+        Ok(written.inspect_err(log_no_java).is_ok())
     }
 }
 

@@ -198,7 +198,7 @@ pub(crate) async fn start(
     let protected = confine::protected(config, &plan, &host, &run_reports)?;
     // Masks take as long as the network, the proxy and the rest.
     let confinement = Confined::start(config, &plan, &mut host, protected, init)?;
-    host.tls.write_bundles()?;
+    host.tls.write_bundles(config)?;
     let main_process = main_output::main_process(config);
     let tap = main_process.as_ref().map(main_output::tap);
     let purpose = Purpose { tap: tap.as_ref(), is_log: config.logs_to_stderr, has_keyboard: config.is_interactive() };
