@@ -373,15 +373,14 @@ impl Request {
     /// Returns true if a grant of writing, as it is written or behind symlinks, covers `path`, which has none.
     #[must_use]
     pub fn reaches_for_writing(&self, path: &Path) -> bool {
-        let covers = |grant: &Grant| {
-            path.starts_with(&grant.path)
-                || match std::fs::canonicalize(&grant.path) {
-                    Ok(real) => path.starts_with(real),
-                    // It may lead there.
-                    Err(error) => !is_missing(&error),
-                }
+        let leads_above = |grant: &Grant| match std::fs::canonicalize(&grant.path) {
+            Ok(real) => path.starts_with(real),
+            // It may lead there.
+            Err(error) => !is_missing(&error),
         };
-        self.grants.iter().any(|grant| grant.access == PathAccess::ReadWrite && covers(grant))
+        // Only what no grant covers as it is written is looked for behind symlinks.
+        self.grants_writing(path)
+            || self.grants.iter().any(|grant| grant.access == PathAccess::ReadWrite && leads_above(grant))
     }
 
     /// Returns true if `path` may be listed and entered.
