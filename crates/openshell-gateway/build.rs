@@ -12,10 +12,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     println!("cargo::rerun-if-changed=proto");
     let files = ["sandbox.proto", "openshell.proto", "inference.proto"];
-    let mut generator =
-        tonic_prost_build::configure().build_server(false).btree_map(".").bytes(".openshell.v1.RelayFrame");
+    let mut generator = tonic_prost_build::configure()
+        .build_server(false)
+        .btree_map(".")
+        .bytes(".openshell.v1.RelayFrame");
     // Encoded where they are written.
-    generator = generator.extern_path(".openshell.v1.SandboxLogLine", "crate::convert::logs::LogLine");
+    generator = generator.extern_path(
+        ".openshell.v1.SandboxLogLine",
+        "crate::convert::logs::LogLine",
+    );
     for message in with_secrets {
         generator = generator.skip_debug([message]);
     }

@@ -4,7 +4,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = "../../crates/openshell-gateway/proto";
     println!("cargo::rerun-if-changed={folder}");
     let files = ["sandbox.proto", "openshell.proto", "inference.proto"];
-    let generator = tonic_prost_build::configure().btree_map(".").bytes(".openshell.v1.RelayFrame");
+    let generator = tonic_prost_build::configure()
+        .btree_map(".")
+        .bytes(".openshell.v1.RelayFrame");
     generator.compile_fds(protox::compile(files, [folder])?)?;
     Ok(())
 }

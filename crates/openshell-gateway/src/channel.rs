@@ -25,8 +25,9 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Time between pings, and for their answer.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 
-/// Bytes that a stream may have on the way. The connection has room for as many relays as there may be, and for everything else:
-/// relays whose servers do not read must not keep a policy from arriving.
+/// Bytes that a stream may have on the way. The connection has room for as many relays as there may
+/// be, and for everything else: relays whose servers do not read must not keep a policy from
+/// arriving.
 const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
 
@@ -81,10 +82,21 @@ pub struct Address {
 /// # Errors
 /// The address cannot be used.
 pub(crate) fn open(address: Address) -> Result<Channel, AddressError> {
-    let Address { endpoint, server_name, certificates } = address;
+    let Address {
+        endpoint,
+        server_name,
+        certificates,
+    } = address;
     let invalid = || AddressError::Invalid(endpoint.clone());
-    let origin: Uri = endpoint.trim_end_matches('/').parse().map_err(|_| invalid())?;
-    let host = origin.host().filter(|host| !host.is_empty()).ok_or_else(invalid)?.to_owned();
+    let origin: Uri = endpoint
+        .trim_end_matches('/')
+        .parse()
+        .map_err(|_| invalid())?;
+    let host = origin
+        .host()
+        .filter(|host| !host.is_empty())
+        .ok_or_else(invalid)?
+        .to_owned();
     let (is_tls, default_port) = match origin.scheme_str() {
         Some("http") => (false, 80),
         Some("https") => (true, 443),
@@ -99,11 +111,16 @@ pub(crate) fn open(address: Address) -> Result<Channel, AddressError> {
         (true, None) => return Err(AddressError::WithoutCertificates(endpoint)),
         (true, Some(certificates)) => {
             let name = server_name.unwrap_or_else(|| host.trim_matches(['[', ']']).to_owned());
-            let name = ServerName::try_from(name.clone()).map_err(|_| AddressError::ServerName(name))?;
+            let name =
+                ServerName::try_from(name.clone()).map_err(|_| AddressError::ServerName(name))?;
             Some((certificates, name))
         }
     };
-    let dialer = Dialer(Arc::new(Destination { host: host.trim_matches(['[', ']']).to_owned(), port, tls }));
+    let dialer = Dialer(Arc::new(Destination {
+        host: host.trim_matches(['[', ']']).to_owned(),
+        port,
+        tls,
+    }));
     // The connector does the TLS, so that certificates are read for each connection.
     let channel = Endpoint::from_shared(format!("http://{host}:{port}")).map_err(|_| invalid())?;
     let channel = channel
@@ -146,7 +163,8 @@ impl Service<Uri> for Dialer {
         let destination = Arc::clone(&self.0);
         Box::pin(async move {
             let dialed = tokio::time::timeout(CONNECT, destination.dial()).await;
-            let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no connection within ten seconds");
+            let late =
+                |_| io::Error::new(io::ErrorKind::TimedOut, "no connection within ten seconds");
             let stream = dialed.map_err(late)??;
             // HTTP/2 reads the heads of frames, and what follows, in small pieces.
             Ok(TokioIo::new(BufReader::with_capacity(READ_BYTES, stream)))
@@ -158,30 +176,59 @@ impl Destination {
     async fn dial(&self) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
-        let Some((certificates, name)) = &self.tls else { return Ok(Box::new(stream)) };
+        let Some((certificates, name)) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
         let config = configuration(&certificates.read()?)?;
-        Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name.clone(), stream).await?))
+        Ok(Box::new(
+            TlsConnector::from(Arc::new(config))
+                .connect(name.clone(), stream)
+                .await?,
+        ))
     }
 }
 
 /// Mutual TLS with `certificates`, for HTTP/2.
 fn configuration(certificates: &Certificates) -> io::Result<ClientConfig> {
-    let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{what} holds no valid PEM"));
-    let Certificates { authority, chain, key } = certificates;
-    let read = |pem: &[u8]| CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().ok();
+    let invalid = |what: &str| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{what} holds no valid PEM"),
+        )
+    };
+    let Certificates {
+        authority,
+        chain,
+        key,
+    } = certificates;
+    let read = |pem: &[u8]| {
+        CertificateDer::pem_slice_iter(pem)
+            .collect::<Result<Vec<_>, _>>()
+            .ok()
+    };
     let mut roots = RootCertStore::empty();
     for authority in read(authority).ok_or_else(|| invalid("OPENSHELL_TLS_CA"))? {
-        roots.add(authority).map_err(|_| invalid("OPENSHELL_TLS_CA"))?;
+        roots
+            .add(authority)
+            .map_err(|_| invalid("OPENSHELL_TLS_CA"))?;
     }
     if roots.is_empty() {
         return Err(invalid("OPENSHELL_TLS_CA"));
     }
-    let chain = read(chain).filter(|chain| !chain.is_empty()).ok_or_else(|| invalid("OPENSHELL_TLS_CERT"))?;
-    let key = PrivateKeyDer::from_pem_slice(key.expose()).map_err(|_| invalid("OPENSHELL_TLS_KEY"))?;
+    let chain = read(chain)
+        .filter(|chain| !chain.is_empty())
+        .ok_or_else(|| invalid("OPENSHELL_TLS_CERT"))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(key.expose()).map_err(|_| invalid("OPENSHELL_TLS_KEY"))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(io::Error::other)?.with_root_certificates(roots);
-    let mut config = builder.with_client_auth_cert(chain, key).map_err(io::Error::other)?;
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots);
+    let mut config = builder
+        .with_client_auth_cert(chain, key)
+        .map_err(io::Error::other)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }
@@ -206,7 +253,11 @@ impl Backoff {
     /// Waits from `first` to `longest`.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
-        Self { first, longest, next: first }
+        Self {
+            first,
+            longest,
+            next: first,
+        }
     }
 
     /// The next wait, up to a quarter shorter by chance.
@@ -229,25 +280,52 @@ mod tests {
     #[tokio::test]
     async fn an_address_is_a_scheme_a_host_and_a_port() {
         let opened = |endpoint: &str| {
-            open(Address { endpoint: endpoint.to_owned(), server_name: None, certificates: None })
-                .map(drop)
-                .map_err(|error| error.to_string())
+            open(Address {
+                endpoint: endpoint.to_owned(),
+                server_name: None,
+                certificates: None,
+            })
+            .map(drop)
+            .map_err(|error| error.to_string())
         };
-        for valid in ["http://gateway:8080", "http://127.0.0.1:80/", "http://[::1]:9000", "http://gateway"] {
+        for valid in [
+            "http://gateway:8080",
+            "http://127.0.0.1:80/",
+            "http://[::1]:9000",
+            "http://gateway",
+        ] {
             assert_eq!(opened(valid), Ok(()), "{valid}");
         }
-        for invalid in
-            ["", "gateway:8080", "grpc://gateway", "http://", "http://gateway/path", "http://g?x", "http://a b"]
-        {
-            assert!(opened(invalid).unwrap_err().contains("is no address of a gateway"), "{invalid}");
+        for invalid in [
+            "",
+            "gateway:8080",
+            "grpc://gateway",
+            "http://",
+            "http://gateway/path",
+            "http://g?x",
+            "http://a b",
+        ] {
+            assert!(
+                opened(invalid)
+                    .unwrap_err()
+                    .contains("is no address of a gateway"),
+                "{invalid}"
+            );
         }
-        assert!(opened("https://gateway").unwrap_err().contains("needs mutual TLS"));
+        assert!(
+            opened("https://gateway")
+                .unwrap_err()
+                .contains("needs mutual TLS")
+        );
     }
 
     #[test]
     fn the_spread_spreads() {
         let numbers: Vec<_> = (0..100).map(|_| spread()).collect();
         assert!(numbers.iter().all(|number| (0.0..1.0).contains(number)));
-        assert!(numbers.iter().any(|number| *number < 0.5) && numbers.iter().any(|number| *number > 0.5));
+        assert!(
+            numbers.iter().any(|number| *number < 0.5)
+                && numbers.iter().any(|number| *number > 0.5)
+        );
     }
 }

@@ -64,7 +64,10 @@ struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("id", &self.id).field("source", &self.source).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("id", &self.id)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
     }
 }
 
@@ -78,12 +81,16 @@ pub struct Names {
 }
 
 impl Gateway {
-    /// Prepares calls to the gateway at `address` for the sandbox `names`; `source` has its token, if it has one. Connects with the
-    /// first call. To be called inside a tokio runtime.
+    /// Prepares calls to the gateway at `address` for the sandbox `names`; `source` has its token,
+    /// if it has one. Connects with the first call. To be called inside a tokio runtime.
     ///
     /// # Errors
     /// The address cannot be used.
-    pub fn new(address: Address, names: Names, source: Option<Box<dyn TokenSource>>) -> Result<Self, AddressError> {
+    pub fn new(
+        address: Address,
+        names: Names,
+        source: Option<Box<dyn TokenSource>>,
+    ) -> Result<Self, AddressError> {
         let channel = channel::open(address)?;
         let (Names { id, name }, token) = (names, Token::default());
         let is_later = AtomicBool::new(false);
@@ -103,28 +110,42 @@ impl Gateway {
     /// # Errors
     /// It cannot be read, or is empty; or the gateway does not exchange it.
     pub async fn authenticate(&self) -> Result<(), TokenError> {
-        let Some(source) = &self.0.source else { return Ok(()) };
+        let Some(source) = &self.0.source else {
+            return Ok(());
+        };
         let read = source.read()?;
         if !source.is_exchanged() {
             return Ok(self.0.token.replace_by_source(read)?);
         }
         // Other calls go on with the token that they have.
         let platform = Token::default();
-        self.0.token.remember_exchanged(Secret::new(read.expose().to_vec()));
+        self.0
+            .token
+            .remember_exchanged(Secret::new(read.expose().to_vec()));
         platform.replace(read, None)?;
-        let exchange = |mut client: OpenShellClient<Channel>, mut request: Request<IssueSandboxTokenRequest>| {
+        let exchange = |mut client: OpenShellClient<Channel>,
+                        mut request: Request<IssueSandboxTokenRequest>| {
             set_token(&mut request, &platform);
             async move { client.issue_sandbox_token(request).await }
         };
-        let issued = self.once("IssueSandboxToken", IssueSandboxTokenRequest {}, exchange).await?;
+        let issued = self
+            .once("IssueSandboxToken", IssueSandboxTokenRequest {}, exchange)
+            .await?;
         self.note_later();
-        Ok(self.0.token.replace(Secret::new(issued.token.into_bytes()), known(issued.expires_at_ms))?)
+        Ok(self.0.token.replace(
+            Secret::new(issued.token.into_bytes()),
+            known(issued.expires_at_ms),
+        )?)
     }
 
     /// Reads the token again, unless that was done since a call that carried the token `number`.
     pub(crate) async fn authenticate_again(&self, number: u64) -> Result<(), TokenError> {
         let _renewal = self.0.renewal.lock().await;
-        if self.token_number() == number { self.authenticate().await } else { Ok(()) }
+        if self.token_number() == number {
+            self.authenticate().await
+        } else {
+            Ok(())
+        }
     }
 
     /// The tokens of the sandbox so far, as they become more.
@@ -158,17 +179,26 @@ impl Gateway {
 
     async fn renew(&self) -> Result<(), TokenError> {
         let _renewal = self.0.renewal.lock().await;
-        let request = RefreshSandboxTokenRequest { extension_service_names: Vec::new() };
-        let renewed = self.once("RefreshSandboxToken", request, |mut client, request| async move {
-            client.refresh_sandbox_token(request).await
-        });
+        let request = RefreshSandboxTokenRequest {
+            extension_service_names: Vec::new(),
+        };
+        let renewed = self.once(
+            "RefreshSandboxToken",
+            request,
+            |mut client, request| async move { client.refresh_sandbox_token(request).await },
+        );
         match renewed.await {
             Ok(renewed) => {
                 self.note_later();
-                Ok(self.0.token.replace(Secret::new(renewed.token.into_bytes()), known(renewed.expires_at_ms))?)
+                Ok(self.0.token.replace(
+                    Secret::new(renewed.token.into_bytes()),
+                    known(renewed.expires_at_ms),
+                )?)
             }
             // Its source may have a newer one.
-            Err(error) if error.is_unauthenticated() || error.is_unimplemented() => self.authenticate().await,
+            Err(error) if error.is_unauthenticated() || error.is_unimplemented() => {
+                self.authenticate().await
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -178,10 +208,14 @@ impl Gateway {
     /// # Errors
     /// The call failed.
     pub async fn config(&self) -> Result<SandboxConfig, CallError> {
-        let request = GetSandboxConfigRequest { sandbox_id: self.0.id.clone() };
-        let response = self.call("GetSandboxConfig", request, |mut client, request| async move {
-            client.get_sandbox_config(request).await
-        });
+        let request = GetSandboxConfigRequest {
+            sandbox_id: self.0.id.clone(),
+        };
+        let response = self.call(
+            "GetSandboxConfig",
+            request,
+            |mut client, request| async move { client.get_sandbox_config(request).await },
+        );
         let config = config::read(response.await?);
         if config.is_later {
             self.note_later();
@@ -209,9 +243,14 @@ impl Gateway {
             sandbox_id: self.0.id.clone(),
             supports_static_credential_bindings: true,
         };
-        let response = self.call("GetSandboxProviderEnvironment", request, |mut client, request| async move {
-            client.get_sandbox_provider_environment(request).await
-        });
+        let response =
+            self.call(
+                "GetSandboxProviderEnvironment",
+                request,
+                |mut client, request| async move {
+                    client.get_sandbox_provider_environment(request).await
+                },
+            );
         Ok(environment::read(response.await?))
     }
 
@@ -220,10 +259,15 @@ impl Gateway {
     /// # Errors
     /// The call failed.
     pub async fn routes(&self) -> Result<Bundle, CallError> {
-        let response = self.call("GetInferenceBundle", GetInferenceBundleRequest {}, |_, request| {
-            let mut client = InferenceClient::new(self.0.channel.clone()).max_decoding_message_size(MESSAGE_BYTES);
-            async move { client.get_inference_bundle(request).await }
-        });
+        let response = self.call(
+            "GetInferenceBundle",
+            GetInferenceBundleRequest {},
+            |_, request| {
+                let mut client = InferenceClient::new(self.0.channel.clone())
+                    .max_decoding_message_size(MESSAGE_BYTES);
+                async move { client.get_inference_bundle(request).await }
+            },
+        );
         Ok(routes::read(response.await?))
     }
 
@@ -231,16 +275,27 @@ impl Gateway {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn report_status(&self, version: u32, status: &PolicyResult) -> Result<(), CallError> {
+    pub async fn report_status(
+        &self,
+        version: u32,
+        status: &PolicyResult,
+    ) -> Result<(), CallError> {
         let (status, load_error) = match status {
             PolicyResult::Loaded => (PolicyStatus::Loaded, String::new()),
             PolicyResult::Failed(error) => (PolicyStatus::Failed, error.clone()),
         };
         let sandbox_id = self.0.id.clone();
-        let request = ReportPolicyStatusRequest { sandbox_id, version, status: status.into(), load_error };
-        let reported = self.call("ReportPolicyStatus", request, |mut client, request| async move {
-            client.report_policy_status(request).await
-        });
+        let request = ReportPolicyStatusRequest {
+            sandbox_id,
+            version,
+            status: status.into(),
+            load_error,
+        };
+        let reported = self.call(
+            "ReportPolicyStatus",
+            request,
+            |mut client, request| async move { client.report_policy_status(request).await },
+        );
         reported.await.map(drop)
     }
 
@@ -255,8 +310,9 @@ impl Gateway {
             workspace: workspace.to_owned(),
             ..UpdateConfigRequest::default()
         };
-        let sent = self
-            .call("UpdateConfig", request, |mut client, request| async move { client.update_config(request).await });
+        let sent = self.call("UpdateConfig", request, |mut client, request| async move {
+            client.update_config(request).await
+        });
         sent.await.map(drop)
     }
 
@@ -274,7 +330,9 @@ impl Gateway {
         let of = |proposal: &Proposal| {
             let is_of = |summary: &&&DenialSummary| {
                 let first = &summary.first;
-                first.host == proposal.host && first.port == proposal.port && first.binary == proposal.binary
+                first.host == proposal.host
+                    && first.port == proposal.port
+                    && first.binary == proposal.binary
             };
             denials::chunk(proposal, summaries.iter().find(is_of).copied())
         };
@@ -292,7 +350,11 @@ impl Gateway {
     ///
     /// # Errors
     /// The call failed.
-    pub async fn submit_activity(&self, activity: &Activity, workspace: &str) -> Result<(), CallError> {
+    pub async fn submit_activity(
+        &self,
+        activity: &Activity,
+        workspace: &str,
+    ) -> Result<(), CallError> {
         self.submit(SubmitPolicyAnalysisRequest {
             network_activity_summaries: vec![denials::activity(activity)],
             analysis_mode: "activity".to_owned(),
@@ -303,10 +365,15 @@ impl Gateway {
     }
 
     async fn submit(&self, request: SubmitPolicyAnalysisRequest) -> Result<(), CallError> {
-        let request = SubmitPolicyAnalysisRequest { name: self.0.name.clone(), ..request };
-        let submitted = self.call("SubmitPolicyAnalysis", request, |mut client, request| async move {
-            client.submit_policy_analysis(request).await
-        });
+        let request = SubmitPolicyAnalysisRequest {
+            name: self.0.name.clone(),
+            ..request
+        };
+        let submitted = self.call(
+            "SubmitPolicyAnalysis",
+            request,
+            |mut client, request| async move { client.submit_policy_analysis(request).await },
+        );
         submitted.await.map(drop)
     }
 
@@ -316,10 +383,16 @@ impl Gateway {
     /// The call failed.
     pub async fn report_exit(&self, instance: &str, exit_code: i32) -> Result<(), CallError> {
         let (sandbox_id, instance_id) = (self.0.id.clone(), instance.to_owned());
-        let request = ReportMainProcessExitRequest { sandbox_id, instance_id, exit_code };
-        let reported = self.call("ReportMainProcessExit", request, |mut client, request| async move {
-            client.report_main_process_exit(request).await
-        });
+        let request = ReportMainProcessExitRequest {
+            sandbox_id,
+            instance_id,
+            exit_code,
+        };
+        let reported = self.call(
+            "ReportMainProcessExit",
+            request,
+            |mut client, request| async move { client.report_main_process_exit(request).await },
+        );
         reported.await.map(drop)
     }
 
@@ -328,11 +401,17 @@ impl Gateway {
         &self.0.id
     }
 
-    /// Sends batches of log lines until there are no more, and waits until the gateway has taken them.
-    pub(crate) async fn push_logs(&self, batches: mpsc::Receiver<PushSandboxLogsRequest>) -> Result<(), CallError> {
+    /// Sends batches of log lines until there are no more, and waits until the gateway has taken
+    /// them.
+    pub(crate) async fn push_logs(
+        &self,
+        batches: mpsc::Receiver<PushSandboxLogsRequest>,
+    ) -> Result<(), CallError> {
         let request = self.request(stream_of(batches));
         let pushed = self.client().push_sandbox_logs(request).await;
-        pushed.map(drop).map_err(|status| CallError::new("PushSandboxLogs", &status))
+        pushed
+            .map(drop)
+            .map_err(|status| CallError::new("PushSandboxLogs", &status))
     }
 
     /// Returns true if the gateway has sessions. Begins none: nothing is said in it.
@@ -356,7 +435,11 @@ impl Gateway {
         messages: mpsc::Receiver<SupervisorMessage>,
     ) -> Result<Streaming<GatewayMessage>, CallError> {
         let request = self.request(stream_of(messages));
-        begun("ConnectSupervisor", self.client().connect_supervisor(request)).await
+        begun(
+            "ConnectSupervisor",
+            self.client().connect_supervisor(request),
+        )
+        .await
     }
 
     /// Begins the stream of a relay.
@@ -369,7 +452,8 @@ impl Gateway {
         begun("RelayStream", client.relay_stream(request)).await
     }
 
-    /// Makes a call; where the gateway does not know who is calling, once more with the token that its source has by now.
+    /// Makes a call; where the gateway does not know who is calling, once more with the token that
+    /// its source has by now.
     async fn call<M: Clone, R, F: Future<Output = Result<Response<R>, Status>>>(
         &self,
         call: &'static str,
@@ -380,7 +464,9 @@ impl Gateway {
         match self.once(call, message.clone(), &send).await {
             Err(error) if error.is_unauthenticated() && self.0.source.is_some() => {
                 let renewed = self.authenticate_again(number).await;
-                renewed.map_err(|renewal| CallError::of(call, Code::Unauthenticated, renewal.to_string()))?;
+                renewed.map_err(|renewal| {
+                    CallError::of(call, Code::Unauthenticated, renewal.to_string())
+                })?;
                 self.once(call, message, send).await
             }
             result => result,
@@ -400,7 +486,9 @@ impl Gateway {
         match tokio::time::timeout(DEADLINE, send(self.client(), request)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             // The library cancels a call at its deadline.
-            Ok(Err(status)) if status.code() == Code::Cancelled && begun.elapsed() >= DEADLINE => Err(late()),
+            Ok(Err(status)) if status.code() == Code::Cancelled && begun.elapsed() >= DEADLINE => {
+                Err(late())
+            }
             Ok(Err(status)) => Err(CallError::new(call, &status)),
             Err(_) => Err(late()),
         }
@@ -456,5 +544,7 @@ impl TokenError {
 
 /// An expiry in milliseconds since 1970, of which 0 means that it is unknown.
 fn known(expires_at_ms: i64) -> Option<u64> {
-    u64::try_from(expires_at_ms).ok().filter(|expires| *expires != 0)
+    u64::try_from(expires_at_ms)
+        .ok()
+        .filter(|expires| *expires != 0)
 }

@@ -25,18 +25,32 @@ impl CallError {
         }
         let message = cause.map_or_else(|| status.message().to_owned(), ToString::to_string);
         // It is the gateway's, and goes into log lines.
-        let message: String = message.chars().filter(|c| !c.is_control()).take(Self::MESSAGE_CHARS).collect();
+        let message: String = message
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(Self::MESSAGE_CHARS)
+            .collect();
         // A connection that is lost, or never was, is no failure of the gateway's.
-        is_lost |= ["broken pipe", "connection reset"].iter().any(|lost| message.contains(lost));
+        is_lost |= ["broken pipe", "connection reset"]
+            .iter()
+            .any(|lost| message.contains(lost));
         let code = match status.code() {
             Code::Unknown | Code::Internal if is_lost => Code::Cancelled,
             code => code,
         };
-        Self { call, code, message }
+        Self {
+            call,
+            code,
+            message,
+        }
     }
 
     pub(crate) fn of(call: &'static str, code: Code, message: impl Into<String>) -> Self {
-        Self { call, code, message: message.into() }
+        Self {
+            call,
+            code,
+            message: message.into(),
+        }
     }
 
     /// A stream that the gateway has ended.
@@ -77,14 +91,20 @@ impl CallError {
     /// True if the gateway has nothing of the kind for this sandbox.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        matches!(self.code, Code::PermissionDenied | Code::NotFound | Code::Unimplemented)
+        matches!(
+            self.code,
+            Code::PermissionDenied | Code::NotFound | Code::Unimplemented
+        )
     }
 }
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, remedy) = match self.code {
-            Code::Unavailable => ("the gateway cannot be reached", "check --openshell-endpoint and OPENSHELL_TLS_CA"),
+            Code::Unavailable => (
+                "the gateway cannot be reached",
+                "check --openshell-endpoint and OPENSHELL_TLS_CA",
+            ),
             Code::Cancelled => (
                 "the gateway has closed the connection",
                 "for `https`: does it trust OPENSHELL_TLS_CERT, and is that still valid?",
@@ -93,15 +113,28 @@ impl fmt::Display for CallError {
             Code::ResourceExhausted => ("the gateway has too much to do", "it is asked again"),
             Code::Unauthenticated => (
                 "the gateway does not know who is calling",
-                "set OPENSHELL_SANDBOX_TOKEN, OPENSHELL_SANDBOX_TOKEN_FILE or OPENSHELL_K8S_SA_TOKEN_FILE to a valid token",
+                "set OPENSHELL_SANDBOX_TOKEN, OPENSHELL_SANDBOX_TOKEN_FILE or \
+                 OPENSHELL_K8S_SA_TOKEN_FILE to a valid token",
             ),
-            Code::PermissionDenied => ("the gateway refuses this sandbox", "check --sandbox-id against the token"),
-            Code::NotFound => ("the gateway does not know this sandbox", "check --sandbox-id"),
-            Code::Unimplemented => ("the gateway does not have this call", "it is of an earlier generation"),
-            Code::InvalidArgument | Code::FailedPrecondition => {
-                ("the gateway refuses the request", "compare the versions of both")
+            Code::PermissionDenied => (
+                "the gateway refuses this sandbox",
+                "check --sandbox-id against the token",
+            ),
+            Code::NotFound => (
+                "the gateway does not know this sandbox",
+                "check --sandbox-id",
+            ),
+            Code::Unimplemented => (
+                "the gateway does not have this call",
+                "it is of an earlier generation",
+            ),
+            Code::InvalidArgument | Code::FailedPrecondition => (
+                "the gateway refuses the request",
+                "compare the versions of both",
+            ),
+            Code::Internal | Code::Unknown | Code::DataLoss => {
+                ("the gateway failed", "look at its log")
             }
-            Code::Internal | Code::Unknown | Code::DataLoss => ("the gateway failed", "look at its log"),
             _ => ("the call failed", "look at the gateway's log"),
         };
         write!(f, "{}: {what}: {} ({remedy})", self.call, self.message)

@@ -1,5 +1,6 @@
-//! The client of a gateway, which launches sandboxes, tells them what is in force, and hears what they do. Decides nothing, and
-//! reads no files: its caller hands it the sources of tokens and certificates.
+//! The client of a gateway, which launches sandboxes, tells them what is in force, and hears what
+//! they do. Decides nothing, and reads no files: its caller hands it the sources of tokens and
+//! certificates.
 
 #![forbid(unsafe_code)]
 

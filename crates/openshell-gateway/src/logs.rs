@@ -19,8 +19,8 @@ pub const WAITING: usize = 1_024;
 /// Lines of a batch, and the longest wait for a full one.
 const BATCH: (usize, Duration) = (50, Duration::from_millis(500));
 
-/// Pause between two looks for more lines: a wake of this task for each line would cost more than the line. Up to 51,200 lines a
-/// second no more are written in it than can wait.
+/// Pause between two looks for more lines: a wake of this task for each line would cost more than
+/// the line. Up to 51,200 lines a second no more are written in it than can wait.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Lines to be sent, and the count of those that found no room.
@@ -40,7 +40,11 @@ pub async fn push(gateway: Gateway, mut lines: Lines, mut stopped: oneshot::Rece
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let mut unsent = Vec::new();
     loop {
-        let (number, began, is_last) = (gateway.token_number(), Instant::now(), is_over(&mut stopped));
+        let (number, began, is_last) = (
+            gateway.token_number(),
+            Instant::now(),
+            is_over(&mut stopped),
+        );
         match stream(&gateway, &mut lines, &mut unsent, &mut stopped).await {
             Ok(()) => return,
             Err(error) if error.is_unauthenticated() => {
@@ -67,11 +71,12 @@ pub async fn push(gateway: Gateway, mut lines: Lines, mut stopped: oneshot::Rece
 
 /// True once the sender of `stopped` is gone or has sent.
 fn is_over(stopped: &mut oneshot::Receiver<()>) -> bool {
-    stopped.is_terminated() || !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+    stopped.is_terminated()
+        || !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty))
 }
 
-/// Sends lines in one stream until it breaks, or until `stopped` and all are sent. A batch that may not have arrived is `unsent`
-/// again.
+/// Sends lines in one stream until it breaks, or until `stopped` and all are sent. A batch that may
+/// not have arrived is `unsent` again.
 async fn stream(
     gateway: &Gateway,
     lines: &mut Lines,
@@ -91,7 +96,8 @@ async fn stream(
             is_stopped = collect(lines, unsent, stopped) => is_stopped,
         };
         if let dropped @ 1.. = lines.dropped.swap(0, Ordering::Relaxed) {
-            let message = format!("{dropped} log lines were dropped: the gateway takes them too slowly");
+            let message =
+                format!("{dropped} log lines were dropped: the gateway takes them too slowly");
             let note = unsent.last().map(|last| last.note(&message));
             unsent.extend(note);
         }
@@ -100,7 +106,9 @@ async fn stream(
                 ended = &mut call => return broken(ended, last, unsent),
                 room = sender.reserve() => room,
             };
-            let Ok(room) = room else { return broken(Ok(()), last, unsent) };
+            let Ok(room) = room else {
+                return broken(Ok(()), last, unsent);
+            };
             // The one before has been taken out of the channel.
             last = std::mem::take(unsent);
             room.send(request(gateway, last.clone()));
@@ -108,13 +116,21 @@ async fn stream(
         if is_stopped && lines.lines.is_empty() {
             drop(sender);
             let ended = call.await;
-            return if ended.is_ok() { ended } else { broken(ended, last, unsent) };
+            return if ended.is_ok() {
+                ended
+            } else {
+                broken(ended, last, unsent)
+            };
         }
     }
 }
 
 /// Collects a batch; returns true once `stopped`.
-async fn collect(lines: &mut Lines, batch: &mut Vec<LogLine>, stopped: &mut oneshot::Receiver<()>) -> bool {
+async fn collect(
+    lines: &mut Lines,
+    batch: &mut Vec<LogLine>,
+    stopped: &mut oneshot::Receiver<()>,
+) -> bool {
     let mut is_stopped = is_over(stopped);
     if batch.is_empty() && !is_stopped {
         tokio::select! {
@@ -142,5 +158,8 @@ async fn collect(lines: &mut Lines, batch: &mut Vec<LogLine>, stopped: &mut ones
 fn request(gateway: &Gateway, lines: Vec<LogLine>) -> PushSandboxLogsRequest {
     let id: Arc<str> = gateway.id().into();
     let logs = lines.into_iter().map(|line| line.of(&id)).collect();
-    PushSandboxLogsRequest { sandbox_id: gateway.id().to_owned(), logs }
+    PushSandboxLogsRequest {
+        sandbox_id: gateway.id().to_owned(),
+        logs,
+    }
 }

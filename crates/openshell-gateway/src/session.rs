@@ -21,8 +21,9 @@ use crate::client::Gateway;
 use crate::error::CallError;
 use crate::proto::v1::relay_open::Target;
 use crate::proto::v1::{
-    GatewayMessage, RelayClose, RelayFrame, RelayInit, RelayOpen, RelayOpenResult, SupervisorHeartbeat,
-    SupervisorHello, SupervisorMessage, TcpRelayTarget, gateway_message, relay_frame, supervisor_message,
+    GatewayMessage, RelayClose, RelayFrame, RelayInit, RelayOpen, RelayOpenResult,
+    SupervisorHeartbeat, SupervisorHello, SupervisorMessage, TcpRelayTarget, gateway_message,
+    relay_frame, supervisor_message,
 };
 
 /// Interval of heartbeats where the gateway names none.
@@ -112,17 +113,22 @@ pub struct Sessions {
 
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sessions").field("instance", &self.instance).finish_non_exhaustive()
+        f.debug_struct("Sessions")
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
     }
 }
 
 /// A message to the gateway.
 fn message(payload: supervisor_message::Payload) -> SupervisorMessage {
-    SupervisorMessage { payload: Some(payload) }
+    SupervisorMessage {
+        payload: Some(payload),
+    }
 }
 
 impl Sessions {
-    /// Sessions of the supervisor `instance` with `gateway`, whose relays end `inside`; `changed` hears of each change.
+    /// Sessions of the supervisor `instance` with `gateway`, whose relays end `inside`; `changed`
+    /// hears of each change.
     #[must_use]
     pub fn new(
         gateway: Gateway,
@@ -131,7 +137,15 @@ impl Sessions {
         changed: Box<dyn Fn(Change<'_>) + Send + Sync>,
     ) -> Self {
         let slots = Arc::new(Semaphore::new(RELAYS));
-        Self { gateway, instance, inside, relays: JoinSet::new(), open: HashMap::new(), slots, changed }
+        Self {
+            gateway,
+            instance,
+            inside,
+            relays: JoinSet::new(),
+            open: HashMap::new(),
+            slots,
+            changed,
+        }
     }
 
     /// Keeps a session open for as long as it is polled.
@@ -161,13 +175,19 @@ impl Sessions {
             };
             let until = Instant::now() + wait;
             // Relays go on without a session.
-            while timeout_at(until, next_ended(&mut self.relays)).await.is_ok() {}
+            while timeout_at(until, next_ended(&mut self.relays))
+                .await
+                .is_ok()
+            {}
         }
     }
 
     async fn session(&mut self) -> Ended {
         let (sender, messages) = mpsc::channel(MESSAGES);
-        let hello = SupervisorHello { sandbox_id: self.gateway.id().to_owned(), instance_id: self.instance.clone() };
+        let hello = SupervisorHello {
+            sandbox_id: self.gateway.id().to_owned(),
+            instance_id: self.instance.clone(),
+        };
         // Some gateways answer only once they have it.
         let _ = sender.try_send(message(supervisor_message::Payload::Hello(hello)));
         let mut incoming = match self.gateway.connect_supervisor(messages).await {
@@ -201,7 +221,9 @@ impl Sessions {
                 Ok(None) => return Ended::Lost("the gateway has ended it".to_owned()),
                 // A message of the future.
                 Ok(Some(GatewayMessage { payload: None })) => {}
-                Ok(Some(GatewayMessage { payload: Some(payload) })) => match payload {
+                Ok(Some(GatewayMessage {
+                    payload: Some(payload),
+                })) => match payload {
                     gateway_message::Payload::SessionAccepted(accepted) => {
                         self.gateway.note_later();
                         (self.changed)(Change::Accepted);
@@ -210,7 +232,9 @@ impl Sessions {
                             beats = self::beats(Duration::from_secs(seconds.into()));
                         }
                     }
-                    gateway_message::Payload::SessionRejected(rejected) => return Ended::Rejected(rejected.reason),
+                    gateway_message::Payload::SessionRejected(rejected) => {
+                        return Ended::Rejected(rejected.reason);
+                    }
                     gateway_message::Payload::Heartbeat(_) => {}
                     gateway_message::Payload::RelayOpen(open) => self.open_relay(open, &sender),
                     gateway_message::Payload::RelayClose(RelayClose { channel_id, .. }) => {
@@ -224,11 +248,19 @@ impl Sessions {
     }
 
     fn open_relay(&mut self, open: RelayOpen, session: &mpsc::Sender<SupervisorMessage>) {
-        let RelayOpen { channel_id, target, .. } = open;
+        let RelayOpen {
+            channel_id, target, ..
+        } = open;
         let refuse = |error: String| {
             (self.changed)(Change::Relay(Err(&error)));
-            let result = RelayOpenResult { channel_id: channel_id.clone(), success: false, error };
-            let _ = session.try_send(message(supervisor_message::Payload::RelayOpenResult(result)));
+            let result = RelayOpenResult {
+                channel_id: channel_id.clone(),
+                success: false,
+                error,
+            };
+            let _ = session.try_send(message(supervisor_message::Payload::RelayOpenResult(
+                result,
+            )));
         };
         let target = match target {
             Some(Target::Tcp(target)) => match port(&target) {
@@ -243,7 +275,9 @@ impl Sessions {
         (self.changed)(Change::Relay(Ok(target)));
         let (gateway, session, id) = (self.gateway.clone(), session.clone(), channel_id.clone());
         let dialing = self.inside.dial(target, &id);
-        let relay = self.relays.spawn(async move { relay(gateway, session, id, dialing, slot).await });
+        let relay = self
+            .relays
+            .spawn(async move { relay(gateway, session, id, dialing, slot).await });
         self.open.insert(channel_id, relay);
     }
 }
@@ -278,7 +312,9 @@ async fn next_ended(relays: &mut JoinSet<()>) {
 /// The port of a target, which must be inside.
 fn port(TcpRelayTarget { host, port }: &TcpRelayTarget) -> Result<u16, String> {
     let is_loopback = host.eq_ignore_ascii_case("localhost")
-        || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+        || host
+            .parse::<Ipv4Addr>()
+            .is_ok_and(|address| address.is_loopback())
         || host.trim_matches(['[', ']']) == "::1";
     let port = u16::try_from(*port).ok().filter(|port| *port != 0);
     match (is_loopback, port) {
@@ -297,25 +333,49 @@ async fn relay(
     _slot: OwnedSemaphorePermit,
 ) {
     let until = Instant::now() + OPENING;
-    let dialed = timeout_at(until, dialing).await.unwrap_or_else(|late| Err(late.into()));
-    let error = dialed.as_ref().err().map(|error| format!("no server inside: {error}")).unwrap_or_default();
-    let result = RelayOpenResult { channel_id: channel_id.clone(), success: dialed.is_ok(), error };
-    let told = session.send(message(supervisor_message::Payload::RelayOpenResult(result))).await;
+    let dialed = timeout_at(until, dialing)
+        .await
+        .unwrap_or_else(|late| Err(late.into()));
+    let error = dialed
+        .as_ref()
+        .err()
+        .map(|error| format!("no server inside: {error}"))
+        .unwrap_or_default();
+    let result = RelayOpenResult {
+        channel_id: channel_id.clone(),
+        success: dialed.is_ok(),
+        error,
+    };
+    let told = session
+        .send(message(supervisor_message::Payload::RelayOpenResult(
+            result,
+        )))
+        .await;
     drop(session);
-    let (Ok(server), Ok(())) = (dialed, told) else { return };
+    let (Ok(server), Ok(())) = (dialed, told) else {
+        return;
+    };
     let (sender, frames) = mpsc::channel(FRAMES);
     let init = relay_frame::Payload::Init(RelayInit { channel_id });
-    let _ = sender.try_send(RelayFrame { payload: Some(init) });
+    let _ = sender.try_send(RelayFrame {
+        payload: Some(init),
+    });
     let opened = timeout_at(until, gateway.relay_stream(frames)).await;
     let Ok(Ok(incoming)) = opened else { return };
     let (mut reader, mut writer) = tokio::io::split(server);
     let out = async {
         loop {
             let mut buffer = BytesMut::with_capacity(FRAME_BYTES);
-            match (&mut reader).take(FRAME_BYTES as u64).read_buf(&mut buffer).await {
+            match (&mut reader)
+                .take(FRAME_BYTES as u64)
+                .read_buf(&mut buffer)
+                .await
+            {
                 Ok(0) | Err(_) => break,
                 Ok(_) => {
-                    let frame = RelayFrame { payload: Some(relay_frame::Payload::Data(buffer.freeze())) };
+                    let frame = RelayFrame {
+                        payload: Some(relay_frame::Payload::Data(buffer.freeze())),
+                    };
                     if sender.send(frame).await.is_err() {
                         break;
                     }
@@ -340,27 +400,37 @@ async fn relay(
     }
 }
 
-/// Bytes of frames that are written at once. With the stream's window they bound the memory of a relay.
+/// Bytes of frames that are written at once. With the stream's window they bound the memory of a
+/// relay.
 const WRITTEN_BYTES: usize = 128 * 1024;
 
 /// Writes the data of `frames` until they end, as many at once as are there.
-async fn copy_in(mut frames: Streaming<RelayFrame>, writer: &mut (impl AsyncWriteExt + Unpin)) -> Result<(), ()> {
+async fn copy_in(
+    mut frames: Streaming<RelayFrame>,
+    writer: &mut (impl AsyncWriteExt + Unpin),
+) -> Result<(), ()> {
     let mut is_ended = false;
     while !is_ended {
-        let (mut next, mut batch, mut bytes) = (frames.message().await.map_err(drop)?, Vec::new(), 0);
+        let (mut next, mut batch, mut bytes) =
+            (frames.message().await.map_err(drop)?, Vec::new(), 0);
         loop {
             match next {
                 None => is_ended = true,
-                Some(RelayFrame { payload: Some(relay_frame::Payload::Data(data)) }) => {
+                Some(RelayFrame {
+                    payload: Some(relay_frame::Payload::Data(data)),
+                }) => {
                     bytes += data.len();
                     batch.push(data);
                 }
-                Some(RelayFrame { payload: Some(relay_frame::Payload::Init(_)) | None }) => {}
+                Some(RelayFrame {
+                    payload: Some(relay_frame::Payload::Init(_)) | None,
+                }) => {}
             }
             if is_ended || bytes >= WRITTEN_BYTES {
                 break;
             }
-            // Frames that are there have been received, so that one that fails makes none of them void.
+            // Frames that are there have been received, so that one that fails makes none of them
+            // void.
             match frames.message().now_or_never() {
                 Some(Ok(frame)) => next = frame,
                 Some(Err(_)) => {
@@ -395,13 +465,22 @@ mod tests {
 
     #[test]
     fn relays_lead_to_loopback_alone() {
-        let asked = |host: &str, number| port(&TcpRelayTarget { host: host.to_owned(), port: number });
+        let asked = |host: &str, number| {
+            port(&TcpRelayTarget {
+                host: host.to_owned(),
+                port: number,
+            })
+        };
         for host in ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1"] {
             assert_eq!(asked(host, 80), Ok(80), "{host}");
         }
-        for (host, number) in
-            [("10.0.0.1", 80), ("", 80), ("example.test", 80), ("localhost", 0), ("localhost", 65_536)]
-        {
+        for (host, number) in [
+            ("10.0.0.1", 80),
+            ("", 80),
+            ("example.test", 80),
+            ("localhost", 0),
+            ("localhost", 65_536),
+        ] {
             assert!(asked(host, number).is_err(), "{host}:{number}");
         }
     }

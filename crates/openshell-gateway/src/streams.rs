@@ -13,7 +13,9 @@ use crate::error::CallError;
 pub(crate) fn stream_of<M: Send + 'static>(
     receiver: mpsc::Receiver<M>,
 ) -> impl stream::Stream<Item = M> + Send + 'static {
-    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|message| (message, receiver)) })
+    stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|message| (message, receiver))
+    })
 }
 
 /// Time for a stream to begin.
@@ -27,6 +29,10 @@ pub(crate) async fn begun<T>(
     match timeout(BEGINNING, beginning).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(CallError::new(call, &status)),
-        Err(_) => Err(CallError::of(call, Code::DeadlineExceeded, "no answer within 30 seconds")),
+        Err(_) => Err(CallError::of(
+            call,
+            Code::DeadlineExceeded,
+            "no answer within 30 seconds",
+        )),
     }
 }

@@ -76,34 +76,49 @@ struct Held {
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("expires", &self.expires).finish_non_exhaustive()
+        f.debug_struct("Held")
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
     }
 }
 
 impl Token {
-    /// Puts `secret` into all calls from now on; `expires` is its expiry in milliseconds since 1970, if the gateway told.
+    /// Puts `secret` into all calls from now on; `expires` is its expiry in milliseconds since
+    /// 1970, if the gateway told.
     ///
     /// # Errors
     /// The token cannot be in a header.
     pub(crate) fn replace(&self, secret: Secret, expires: Option<u64>) -> io::Result<()> {
         let header = zeroize::Zeroizing::new([b"Bearer ", secret.expose()].concat());
-        let text = std::str::from_utf8(&header).ok().and_then(|text| text.parse::<MetadataValue<Ascii>>().ok());
-        let mut header = text.ok_or_else(|| io::Error::other("the token has characters that no header may hold"))?;
+        let text = std::str::from_utf8(&header)
+            .ok()
+            .and_then(|text| text.parse::<MetadataValue<Ascii>>().ok());
+        let mut header = text
+            .ok_or_else(|| io::Error::other("the token has characters that no header may hold"))?;
         header.set_sensitive(true);
-        let expires = expires.map(|expires| expires / 1000).or_else(|| expiry(secret.expose()));
+        let expires = expires
+            .map(|expires| expires / 1000)
+            .or_else(|| expiry(secret.expose()));
         let mut state = self.state();
         state.held = Some(Held { header, expires });
         state.number += 1;
-        self.known.send_modify(|known| remember(&mut known.issued, secret));
+        self.known
+            .send_modify(|known| remember(&mut known.issued, secret));
         Ok(())
     }
 
-    /// Does so with the token of a source, unless that has the same one as before: a renewed one is newer.
+    /// Does so with the token of a source, unless that has the same one as before: a renewed one is
+    /// newer.
     ///
     /// # Errors
     /// As [`Self::replace`].
     pub(crate) fn replace_by_source(&self, secret: Secret) -> io::Result<()> {
-        if self.state().of_source.as_ref().is_some_and(|known| known.ct_eq(&secret)) {
+        if self
+            .state()
+            .of_source
+            .as_ref()
+            .is_some_and(|known| known.ct_eq(&secret))
+        {
             return Ok(());
         }
         let copy = Arc::new(Secret::new(secret.expose().to_vec()));
@@ -119,7 +134,8 @@ impl Token {
 
     /// Remembers a platform's token, which no call but the exchange carries.
     pub(crate) fn remember_exchanged(&self, secret: Secret) {
-        self.known.send_modify(|known| remember(&mut known.exchanged, secret));
+        self.known
+            .send_modify(|known| remember(&mut known.exchanged, secret));
     }
 
     /// The tokens so far, as they become more.
@@ -136,21 +152,26 @@ impl Token {
         self.state().held.as_ref().map(|held| held.header.clone())
     }
 
-    /// The time until the token should be renewed: at four fifths of what is left of its life, and some spread.
+    /// The time until the token should be renewed: at four fifths of what is left of its life, and
+    /// some spread.
     pub(crate) fn renewal(&self) -> Duration {
         let state = self.state();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         match state.held.as_ref().and_then(|held| held.expires) {
             None => UNKNOWN_EXPIRY,
             Some(expires) => {
                 let left = Duration::from_secs(expires).saturating_sub(now);
-                left.mul_f64(0.8 + 0.1 * crate::channel::spread()).clamp(RENEWAL.0, RENEWAL.1)
+                left.mul_f64(0.8 + 0.1 * crate::channel::spread())
+                    .clamp(RENEWAL.0, RENEWAL.1)
             }
         }
     }
 }
 
-/// The expiry of a JSON Web Token (RFC 7519 §4.1.4) in seconds since 1970, which the gateway alone verifies; `None` if it has none.
+/// The expiry of a JSON Web Token (RFC 7519 §4.1.4) in seconds since 1970, which the gateway alone
+/// verifies; `None` if it has none.
 fn expiry(token: &[u8]) -> Option<u64> {
     let claims = token.split(|byte| *byte == b'.').nth(1)?;
     let claims = zeroize::Zeroizing::new(BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?);
@@ -170,27 +191,42 @@ mod tests {
 
     fn renewal(token: &str) -> Duration {
         let held = Token::default();
-        held.replace(Secret::new(token.as_bytes().to_vec()), None).unwrap();
+        held.replace(Secret::new(token.as_bytes().to_vec()), None)
+            .unwrap();
         assert!(!format!("{held:?}{:?}", held.header()).contains(token));
         held.renewal()
     }
 
     #[test]
     fn a_token_is_renewed_at_four_fifths_of_its_life() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs();
         let token = |claims: &str| format!("e30.{}.sig", BASE64_URL_SAFE_NO_PAD.encode(claims));
         let wait = renewal(&token(&format!("{{\"exp\":{}}}", now + 1000))).as_secs();
         assert!((795..=900).contains(&wait), "{wait}");
         assert_eq!(renewal(&token("{\"exp\":1}")), Duration::from_secs(1));
-        assert_eq!(renewal(&token(&format!("{{\"exp\":{}}}", u64::MAX))), Duration::from_secs(12 * 3600));
-        for unknown in ["opaque", "a.b.c", &token("{}"), &token("{\"exp\":0}"), &token("{\"exp\":\"soon\"}")] {
+        assert_eq!(
+            renewal(&token(&format!("{{\"exp\":{}}}", u64::MAX))),
+            Duration::from_secs(12 * 3600)
+        );
+        for unknown in [
+            "opaque",
+            "a.b.c",
+            &token("{}"),
+            &token("{\"exp\":0}"),
+            &token("{\"exp\":\"soon\"}"),
+        ] {
             assert_eq!(renewal(unknown), UNKNOWN_EXPIRY, "{unknown}");
         }
     }
 
     #[test]
     fn a_source_that_has_nothing_new_leaves_a_renewed_token() {
-        let (held, secret) = (Token::default(), |text: &str| Secret::new(text.as_bytes().to_vec()));
+        let (held, secret) = (Token::default(), |text: &str| {
+            Secret::new(text.as_bytes().to_vec())
+        });
         held.replace_by_source(secret("first")).unwrap();
         held.replace(secret("renewed"), None).unwrap();
         let carried = || held.header().unwrap().to_str().unwrap().to_owned();
@@ -205,17 +241,34 @@ mod tests {
         let held = Token::default();
         let followed = held.follow();
         for number in [0, 0, 1, 2, 1].into_iter().chain(3..20) {
-            held.replace(Secret::new(format!("token-{number}").into_bytes()), None).unwrap();
+            held.replace(Secret::new(format!("token-{number}").into_bytes()), None)
+                .unwrap();
         }
-        let known: Vec<_> = followed.borrow().issued.iter().map(|known| known.expose().to_vec()).collect();
+        let known: Vec<_> = followed
+            .borrow()
+            .issued
+            .iter()
+            .map(|known| known.expose().to_vec())
+            .collect();
         let last = (20 - KNOWN + 1..20).map(|number| format!("token-{number}").into_bytes());
-        assert_eq!(known, [b"token-0".to_vec()].into_iter().chain(last).collect::<Vec<_>>());
+        assert_eq!(
+            known,
+            [b"token-0".to_vec()]
+                .into_iter()
+                .chain(last)
+                .collect::<Vec<_>>()
+        );
     }
 
     #[test]
     fn what_no_header_may_hold_is_no_token() {
         for token in ["a\nb", "a\u{0}b", "\u{e9}\u{1}"] {
-            assert!(Token::default().replace(Secret::new(token.as_bytes().to_vec()), None).is_err(), "{token:?}");
+            assert!(
+                Token::default()
+                    .replace(Secret::new(token.as_bytes().to_vec()), None)
+                    .is_err(),
+                "{token:?}"
+            );
         }
     }
 }

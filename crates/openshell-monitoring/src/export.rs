@@ -1,4 +1,5 @@
-//! Sends the metrics to a collector (OTLP over HTTP), on a thread of its own: at intervals, and once more at the end.
+//! Sends the metrics to a collector (OTLP over HTTP), on a thread of its own: at intervals, and
+//! once more at the end.
 
 use std::io;
 use std::pin::Pin;
@@ -41,22 +42,34 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Parses the URL of the metrics of a collector, and the headers `NAME=VALUE,…` that it wants, percent-encoded (the OpenTelemetry
-    /// specification, "OTLP Exporter Configuration").
+    /// Parses the URL of the metrics of a collector, and the headers `NAME=VALUE,…` that it wants,
+    /// percent-encoded (the OpenTelemetry specification, "OTLP Exporter Configuration").
     ///
     /// # Errors
     /// In words: what is wrong. It contains no header.
     pub fn parse(url: &str, headers: &Secret) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("no URL: {error}"))?;
-        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
+        if !matches!(uri.scheme_str(), Some("http" | "https"))
+            || uri.host().is_none_or(str::is_empty)
+        {
             return Err("no URL of the form http://HOST:PORT or https://HOST:PORT".to_owned());
         }
-        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        if uri
+            .authority()
+            .is_some_and(|authority| authority.as_str().contains('@'))
+        {
             return Err("it has a user name; use OTEL_EXPORTER_OTLP_HEADERS".to_owned());
         }
-        let headers = parse_headers(headers).ok_or("the headers are not of the form NAME=VALUE,…")?;
+        let headers =
+            parse_headers(headers).ok_or("the headers are not of the form NAME=VALUE,…")?;
         let (every, timeout) = (Duration::from_secs(60), Duration::from_secs(10));
-        Ok(Self { uri, headers, attributes: Vec::new(), every, timeout })
+        Ok(Self {
+            uri,
+            headers,
+            attributes: Vec::new(),
+            every,
+            timeout,
+        })
     }
 
     /// Its host, without the brackets of an IPv6 address.
@@ -68,7 +81,9 @@ impl Collector {
     /// Its port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.uri.port_u16().unwrap_or(if self.is_tls() { 443 } else { 80 })
+        self.uri
+            .port_u16()
+            .unwrap_or(if self.is_tls() { 443 } else { 80 })
     }
 
     /// True if it is reached by TLS.
@@ -80,7 +95,10 @@ impl Collector {
 
 fn parse_headers(text: &Secret) -> Option<HeaderMap> {
     let text = std::str::from_utf8(text.expose()).ok()?;
-    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    let pairs = text
+        .split(',')
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty());
     let header = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
         let mut value = HeaderValue::from_bytes(&decoded(value.trim())?).ok()?;
@@ -116,7 +134,9 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<C: AsyncRead + AsyncWrite + Send + Unpin> Connection for C {}
 
 /// Makes a connection to the collector.
-pub type Connect = Box<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send>> + Send + Sync>;
+pub type Connect = Box<
+    dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send>> + Send + Sync,
+>;
 
 /// Is told when exports begin to fail, with the reason, and when they succeed again.
 pub type Report = Box<dyn Fn(Option<&str>) + Send + Sync>;
@@ -143,13 +163,22 @@ impl Exporter {
     ) -> io::Result<Self> {
         let (running, ending) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let exports = async move {
-            let export = Export { collector, connect, metrics, start };
+            let export = Export {
+                collector,
+                connect,
+                metrics,
+                start,
+            };
             let has_failed = AtomicBool::new(false);
             let send = async |limit| {
                 let sent = timeout(limit, export.send()).await;
-                let failure = sent.unwrap_or_else(|_| Err(format!("no answer in {limit:?}"))).err();
+                let failure = sent
+                    .unwrap_or_else(|_| Err(format!("no answer in {limit:?}")))
+                    .err();
                 if has_failed.swap(failure.is_some(), Ordering::Relaxed) != failure.is_some() {
                     report(failure.as_deref());
                 }
@@ -165,10 +194,12 @@ impl Exporter {
                 send(LAST).await;
             }
         };
-        std::thread::Builder::new().name("export".to_owned()).spawn(move || {
-            runtime.block_on(exports);
-            drop(end);
-        })?;
+        std::thread::Builder::new()
+            .name("export".to_owned())
+            .spawn(move || {
+                runtime.block_on(exports);
+                drop(end);
+            })?;
         Ok(Self { running, ended })
     }
 
@@ -194,27 +225,49 @@ impl Export {
     /// # Errors
     /// In words: the collector is not reached, or does not accept them.
     async fn send(&self) -> Result<(), String> {
-        let Collector { uri, headers, attributes, .. } = &self.collector;
+        let Collector {
+            uri,
+            headers,
+            attributes,
+            ..
+        } = &self.collector;
         let families = families::now(&self.metrics);
-        let message = otlp::export(&families, attributes, self.start, SystemTime::now()).encode_to_vec();
+        let message =
+            otlp::export(&families, attributes, self.start, SystemTime::now()).encode_to_vec();
         let stream = (self.connect)().await.map_err(|error| error.to_string())?;
         let failed = |error: hyper::Error| error.to_string();
-        let (mut client, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let (mut client, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(failed)?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut request =
-            Request::post(path).body(Full::new(Bytes::from(message))).map_err(|error| error.to_string())?;
+        let mut request = Request::post(path)
+            .body(Full::new(Bytes::from(message)))
+            .map_err(|error| error.to_string())?;
         request.headers_mut().extend(headers.clone());
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-        let host = uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-        request.headers_mut().insert(HOST, host.unwrap_or_else(|| HeaderValue::from_static("")));
+        request.headers_mut().insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/x-protobuf"),
+        );
+        let host = uri
+            .authority()
+            .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+        request
+            .headers_mut()
+            .insert(HOST, host.unwrap_or_else(|| HeaderValue::from_static("")));
         // It ends with its client, or by the collector.
         let connection = tokio::spawn(connection);
         let exchange = async {
             let response = client.send_request(request).await.map_err(failed)?;
             let status = response.status();
             // Read to its end, so that the collector can close.
-            let _ = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
-            if status.is_success() { Ok(()) } else { Err(format!("it answers {status}")) }
+            let _ = Limited::new(response.into_body(), ANSWER_BYTES)
+                .collect()
+                .await;
+            if status.is_success() {
+                Ok(())
+            } else {
+                Err(format!("it answers {status}"))
+            }
         };
         let sent = exchange.await;
         connection.abort();
@@ -233,10 +286,20 @@ mod tests {
 
     #[test]
     fn urls_and_headers_are_those_of_the_specification() {
-        let collector = parsed("https://[2001:db8::1]/v1/metrics", " authorization=Bearer%20x%3D , x-a=b,").unwrap();
-        assert_eq!((collector.host(), collector.port(), collector.is_tls()), ("2001:db8::1", 443, true));
+        let collector = parsed(
+            "https://[2001:db8::1]/v1/metrics",
+            " authorization=Bearer%20x%3D , x-a=b,",
+        )
+        .unwrap();
+        assert_eq!(
+            (collector.host(), collector.port(), collector.is_tls()),
+            ("2001:db8::1", 443, true)
+        );
         assert_eq!(collector.headers["authorization"], "Bearer x=");
-        assert!(!format!("{collector:?}").contains("Bearer"), "{collector:?}");
+        assert!(
+            !format!("{collector:?}").contains("Bearer"),
+            "{collector:?}"
+        );
         assert_eq!(parsed("http://c:4318/v1/metrics", "").unwrap().port(), 4318);
         for (url, headers) in [
             ("", ""),

@@ -34,7 +34,9 @@ struct Now(Arc<Metrics>);
 
 impl Collector for Now {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        families::now(&self.0).iter().try_for_each(|family| add(&mut encoder, family))
+        families::now(&self.0)
+            .iter()
+            .try_for_each(|family| add(&mut encoder, family))
     }
 }
 
@@ -45,7 +47,9 @@ fn add(encoder: &mut DescriptorEncoder<'_>, Family { name, help, values }: &Fami
             for (labels, count) in values {
                 match labels.is_empty() {
                     true => family.encode_counter::<NoLabelSet, _, u64>(count, None)?,
-                    false => family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(count, None)?,
+                    false => family
+                        .encode_family(labels)?
+                        .encode_counter::<NoLabelSet, _, u64>(count, None)?,
                 }
             }
             Ok(())

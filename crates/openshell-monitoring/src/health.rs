@@ -54,7 +54,11 @@ impl Health {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "it needs a runtime")]
     pub fn new() -> Self {
-        Self { phase: AtomicU8::new(0), main: Handle::current(), workers: OnceLock::new() }
+        Self {
+            phase: AtomicU8::new(0),
+            main: Handle::current(),
+            workers: OnceLock::new(),
+        }
     }
 
     /// Enters `phase`; a later one is not left for an earlier one.
@@ -77,8 +81,8 @@ impl Health {
         }
     }
 
-    /// Takes the test of the threads of connections: it is true once all have taken a task, and false if one never will. The first
-    /// one counts.
+    /// Takes the test of the threads of connections: it is true once all have taken a task, and
+    /// false if one never will. The first one counts.
     pub fn test_with(&self, respond: Respond) {
         let _ = self.workers.set(Test(respond));
     }
@@ -89,7 +93,10 @@ impl Health {
             return Some("a part of the sandbox has failed");
         }
         // A start looks at files and waits for init on this thread, which takes milliseconds.
-        if !matches!(timeout(RESPONSE, self.main.spawn(async {})).await, Ok(Ok(()))) {
+        if !matches!(
+            timeout(RESPONSE, self.main.spawn(async {})).await,
+            Ok(Ok(()))
+        ) {
             return Some("the supervisor's tasks do not run");
         }
         match self.workers.get() {
@@ -125,24 +132,34 @@ mod tests {
         let (send, receive) = mpsc::channel();
         let (release, hung) = mpsc::channel::<()>();
         let main = std::thread::spawn(move || {
-            Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-                let health = Health::new();
-                tokio::task::yield_now().await;
-                // As a task that blocks does; nothing runs here from now on.
-                send.send(health).unwrap();
-                let _ = hung.recv();
-                std::future::pending::<()>().await;
-            });
+            Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap()
+                .block_on(async {
+                    let health = Health::new();
+                    tokio::task::yield_now().await;
+                    // As a task that blocks does; nothing runs here from now on.
+                    send.send(health).unwrap();
+                    let _ = hung.recv();
+                    std::future::pending::<()>().await;
+                });
         });
         let health = receive.recv().unwrap();
         let probe = Builder::new_current_thread().enable_all().build().unwrap();
         let begun = Instant::now();
-        assert_eq!(probe.block_on(health.failure()), Some("the supervisor's tasks do not run"));
+        assert_eq!(
+            probe.block_on(health.failure()),
+            Some("the supervisor's tasks do not run")
+        );
         assert!(begun.elapsed().as_secs_f64() < 1.0);
         drop(release);
         while probe.block_on(health.failure()).is_some() {}
         health.test_with(Box::new(|| Box::pin(async { false })));
-        assert_eq!(probe.block_on(health.failure()), Some("a thread of connections does not run"));
+        assert_eq!(
+            probe.block_on(health.failure()),
+            Some("a thread of connections does not run")
+        );
         drop(main);
     }
 
@@ -154,7 +171,10 @@ mod tests {
         assert_eq!((health.unready(), health.failure().await), (None, None));
         health.enter(Phase::Draining);
         health.enter(Phase::Ready);
-        assert_eq!((health.unready(), health.failure().await), (Some("the sandbox ends"), None));
+        assert_eq!(
+            (health.unready(), health.failure().await),
+            (Some("the sandbox ends"), None)
+        );
         health.enter(Phase::Failed);
         assert!(health.unready().is_some() && health.failure().await.is_some());
     }

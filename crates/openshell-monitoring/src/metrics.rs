@@ -1,5 +1,5 @@
-//! Counts of what the sandbox decides, carries and spends: atomic numbers for words of closed sets. Calls of models, whose routes
-//! have names, are counted under a lock that is held for a moment.
+//! Counts of what the sandbox decides, carries and spends: atomic numbers for words of closed sets.
+//! Calls of models, whose routes have names, are counted under a lock that is held for a moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,22 +7,47 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use openshell_policy::event::{Audit, Decided, Event, ModelCall, RequestDecided, Ssh, TokenUsage, Took};
+use openshell_policy::event::{
+    Audit, Decided, Event, ModelCall, RequestDecided, Ssh, TokenUsage, Took,
+};
 use openshell_policy::reason::{DenialStage, ReasonCode};
 use openshell_policy::words::{Action, Activity, Decision, Door, SshActivity};
 
 /// The decisions that are counted.
-pub(crate) const DECISIONS: [Decision; 4] = [Decision::Allow, Decision::AllowUpgrade, Decision::Audit, Decision::Deny];
+pub(crate) const DECISIONS: [Decision; 4] = [
+    Decision::Allow,
+    Decision::AllowUpgrade,
+    Decision::Audit,
+    Decision::Deny,
+];
 /// The ways of connections.
-pub(crate) const DOORS: [Door; 5] = [Door::Connect, Door::Forward, Door::Name, Door::Socks, Door::Models];
+pub(crate) const DOORS: [Door; 5] = [
+    Door::Connect,
+    Door::Forward,
+    Door::Name,
+    Door::Socks,
+    Door::Models,
+];
 /// The protocols of requests.
 pub(crate) const PROTOCOLS: [&str; 2] = ["http", "https"];
 /// The layers of decisions that are no refusals: on connections, and on requests.
 pub(crate) const LAYERS: [DenialStage; 2] = [DenialStage::L4, DenialStage::L7];
 
 /// Upper bounds of durations, in seconds.
-pub(crate) const BOUNDS: [f64; 12] =
-    [0.00002, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 5.0, f64::INFINITY];
+pub(crate) const BOUNDS: [f64; 12] = [
+    0.00002,
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.01,
+    0.05,
+    0.25,
+    1.0,
+    5.0,
+    f64::INFINITY,
+];
 
 /// Routes that are counted by name; a policy of an operator has a few.
 const ROUTES: usize = 64;
@@ -98,7 +123,8 @@ impl fmt::Debug for Reader {
 }
 
 impl Metrics {
-    /// Takes the reader of the numbers that other parts keep, once they are there; the first one counts.
+    /// Takes the reader of the numbers that other parts keep, once they are there; the first one
+    /// counts.
     pub fn read_with(&self, read: Read) {
         let _ = self.reader.set(Reader(read));
     }
@@ -110,37 +136,58 @@ impl Metrics {
 
     fn decisions(&self) -> &[AtomicU64] {
         let reasons = ReasonCode::ALL.len() + 1;
-        self.decisions
-            .get_or_init(|| (0..LAYERS.len() * DECISIONS.len() * reasons).map(|_| AtomicU64::new(0)).collect())
+        self.decisions.get_or_init(|| {
+            (0..LAYERS.len() * DECISIONS.len() * reasons)
+                .map(|_| AtomicU64::new(0))
+                .collect()
+        })
     }
 
     /// Counts of decisions other than 0, each with its layer, decision and reason.
-    pub(crate) fn decided(&self) -> impl Iterator<Item = (DenialStage, Decision, Option<ReasonCode>, u64)> {
+    pub(crate) fn decided(
+        &self,
+    ) -> impl Iterator<Item = (DenialStage, Decision, Option<ReasonCode>, u64)> {
         let reasons = ReasonCode::ALL.len() + 1;
-        self.decisions().iter().enumerate().filter_map(move |(index, count)| {
-            let (rest, reason) = (index / reasons, index % reasons);
-            let reason = reason.checked_sub(1).and_then(|index| ReasonCode::ALL.get(index)).copied();
-            let layer = *LAYERS.get(rest / DECISIONS.len())?;
-            let layer = reason.map_or(layer, ReasonCode::stage);
-            let count = count.load(Relaxed);
-            (count > 0).then_some((layer, DECISIONS[rest % DECISIONS.len()], reason, count))
-        })
+        self.decisions()
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, count)| {
+                let (rest, reason) = (index / reasons, index % reasons);
+                let reason = reason
+                    .checked_sub(1)
+                    .and_then(|index| ReasonCode::ALL.get(index))
+                    .copied();
+                let layer = *LAYERS.get(rest / DECISIONS.len())?;
+                let layer = reason.map_or(layer, ReasonCode::stage);
+                let count = count.load(Relaxed);
+                (count > 0).then_some((layer, DECISIONS[rest % DECISIONS.len()], reason, count))
+            })
     }
 
     /// Counts for each route.
     pub(crate) fn models(&self) -> BTreeMap<String, ModelCounts> {
-        self.models.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.models
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Sessions and commands of SSH and `exec` that run.
     pub(crate) fn sessions(&self) -> u64 {
-        self.sessions_begun.load(Relaxed).saturating_sub(self.sessions_ended.load(Relaxed))
+        self.sessions_begun
+            .load(Relaxed)
+            .saturating_sub(self.sessions_ended.load(Relaxed))
     }
 
     /// Counts a decision on a connection (0) or a request (1).
     fn decide(&self, layer: usize, decided: &Decided<'_>) {
-        let Some(decision) = place(&DECISIONS, &decided.decision) else { return };
-        let reason = decided.code.and_then(|code| place(ReasonCode::ALL, &code)).map_or(0, |index| index + 1);
+        let Some(decision) = place(&DECISIONS, &decided.decision) else {
+            return;
+        };
+        let reason = decided
+            .code
+            .and_then(|code| place(ReasonCode::ALL, &code))
+            .map_or(0, |index| index + 1);
         // A reason has a layer of its own.
         let layer = if reason > 0 { 0 } else { layer };
         let index = (layer * DECISIONS.len() + decision) * (ReasonCode::ALL.len() + 1) + reason;
@@ -150,7 +197,10 @@ impl Metrics {
     }
 
     fn take_time(&self, took: Took) {
-        for (durations, took) in [(&self.deciding, took.decision), (&self.connecting, took.connect)] {
+        for (durations, took) in [
+            (&self.deciding, took.decision),
+            (&self.connecting, took.connect),
+        ] {
             took.into_iter().for_each(|took| durations.add(took));
         }
     }
@@ -163,24 +213,33 @@ impl Metrics {
         if let (Some(_), Some(door)) = (request.took.connect, place(&DOORS, &Door::Forward)) {
             self.connections[door].fetch_add(1, Relaxed);
         }
-        if let (Some(protocol), Some(decision)) =
-            (place(&PROTOCOLS, &request.scheme), place(&DECISIONS, &decided.decision))
-        {
+        if let (Some(protocol), Some(decision)) = (
+            place(&PROTOCOLS, &request.scheme),
+            place(&DECISIONS, &decided.decision),
+        ) {
             self.requests[protocol][decision].fetch_add(1, Relaxed);
         }
         if decided.decision != Decision::Deny && !request.credentials.is_empty() {
             let names = request.credentials.split(',').count();
-            self.credentials.fetch_add(u64::try_from(names).unwrap_or(0), Relaxed);
+            self.credentials
+                .fetch_add(u64::try_from(names).unwrap_or(0), Relaxed);
         }
         if let Some(ModelCall { route, usage, .. }) = request.model {
-            let status = decided.code.filter(|_| decided.decision == Decision::Deny).map_or("ok", ReasonCode::as_str);
+            let status = decided
+                .code
+                .filter(|_| decided.decision == Decision::Deny)
+                .map_or("ok", ReasonCode::as_str);
             self.model(route, status, usage);
         }
     }
 
     fn model(&self, route: &str, status: &'static str, usage: TokenUsage) {
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let route = if models.len() < ROUTES || models.contains_key(route) { route } else { "other" };
+        let route = if models.len() < ROUTES || models.contains_key(route) {
+            route
+        } else {
+            "other"
+        };
         let counts = models.entry(route.to_owned()).or_default();
         *counts.requests.entry(status).or_default() += 1;
         counts.input = counts.input.saturating_add(usage.input.unwrap_or(0));
@@ -205,13 +264,17 @@ impl Durations {
         if let Some(place) = BOUNDS.iter().position(|bound| seconds <= *bound) {
             self.counts[place].fetch_add(1, Relaxed);
         }
-        self.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.nanoseconds
+            .fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// Counts by bound, and the sum in seconds.
     pub(crate) fn read(&self) -> ([(f64, u64); BOUNDS.len()], f64) {
         let counts = std::array::from_fn(|index| (BOUNDS[index], self.counts[index].load(Relaxed)));
-        (counts, Duration::from_nanos(self.nanoseconds.load(Relaxed)).as_secs_f64())
+        (
+            counts,
+            Duration::from_nanos(self.nanoseconds.load(Relaxed)).as_secs_f64(),
+        )
     }
 }
 
@@ -223,7 +286,8 @@ impl Audit for Metrics {
                 self.take_time(connection.took);
                 let door = connection.way.door.and_then(|door| place(&DOORS, &door));
                 // A refusal may carry the activity that it refused.
-                let is_open = connection.activity == Activity::Open && connection.decided.action == Action::Allowed;
+                let is_open = connection.activity == Activity::Open
+                    && connection.decided.action == Action::Allowed;
                 if let Some(door) = door.filter(|_| is_open) {
                     self.connections[door].fetch_add(1, Relaxed);
                 }

@@ -1,5 +1,5 @@
-//! The metrics in OpenTelemetry's form: the messages of its protocol (OTLP 1.5, opentelemetry/proto/collector/metrics/v1), as far as they
-//! are used here.
+//! The metrics in OpenTelemetry's form: the messages of its protocol (OTLP 1.5,
+//! opentelemetry/proto/collector/metrics/v1), as far as they are used here.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -136,12 +136,23 @@ pub(crate) fn export(
     now: SystemTime,
 ) -> Export {
     let (start, now) = (nanoseconds(start), nanoseconds(now));
-    let metrics = families.iter().map(|family| metric(family, start, now)).collect();
-    let attributes = attributes.iter().map(|(key, value)| attribute(key, value)).collect();
-    let scope = Some(Scope { name: PREFIX.to_owned() });
+    let metrics = families
+        .iter()
+        .map(|family| metric(family, start, now))
+        .collect();
+    let attributes = attributes
+        .iter()
+        .map(|(key, value)| attribute(key, value))
+        .collect();
+    let scope = Some(Scope {
+        name: PREFIX.to_owned(),
+    });
     let resource = Some(Resource { attributes });
     Export {
-        resource_metrics: vec![ResourceMetrics { resource, scope_metrics: vec![ScopeMetrics { scope, metrics }] }],
+        resource_metrics: vec![ResourceMetrics {
+            resource,
+            scope_metrics: vec![ScopeMetrics { scope, metrics }],
+        }],
     }
 }
 
@@ -150,7 +161,10 @@ fn metric(Family { name, help, values }: &Family, start: u64, now: u64) -> Metri
         start_time_unix_nano: start,
         time_unix_nano: now,
         as_int: Some(i64::try_from(value).unwrap_or(i64::MAX)),
-        attributes: labels.iter().map(|(key, value)| attribute(key, value)).collect(),
+        attributes: labels
+            .iter()
+            .map(|(key, value)| attribute(key, value))
+            .collect(),
     };
     let unit = if name.ends_with("_seconds") {
         "s"
@@ -167,10 +181,21 @@ fn metric(Family { name, help, values }: &Family, start: u64, now: u64) -> Metri
     };
     match values {
         Values::Counter(values) => {
-            let data_points = values.iter().map(|(labels, count)| number(labels, *count)).collect();
-            metric.sum = Some(Sum { data_points, aggregation_temporality: CUMULATIVE, is_monotonic: true });
+            let data_points = values
+                .iter()
+                .map(|(labels, count)| number(labels, *count))
+                .collect();
+            metric.sum = Some(Sum {
+                data_points,
+                aggregation_temporality: CUMULATIVE,
+                is_monotonic: true,
+            });
         }
-        Values::Gauge(value) => metric.gauge = Some(Gauge { data_points: vec![number(&Labels::new(), *value)] }),
+        Values::Gauge(value) => {
+            metric.gauge = Some(Gauge {
+                data_points: vec![number(&Labels::new(), *value)],
+            })
+        }
         Values::Histogram { buckets, sum } => {
             let bucket_counts: Vec<_> = buckets.iter().map(|(_, count)| *count).collect();
             let data_point = HistogramDataPoint {
@@ -180,18 +205,32 @@ fn metric(Family { name, help, values }: &Family, start: u64, now: u64) -> Metri
                 sum: Some(*sum),
                 bucket_counts,
                 // The last one is infinite, and goes without saying.
-                explicit_bounds: buckets.iter().map(|(bound, _)| *bound).filter(|bound| bound.is_finite()).collect(),
+                explicit_bounds: buckets
+                    .iter()
+                    .map(|(bound, _)| *bound)
+                    .filter(|bound| bound.is_finite())
+                    .collect(),
             };
-            metric.histogram = Some(Histogram { data_points: vec![data_point], aggregation_temporality: CUMULATIVE });
+            metric.histogram = Some(Histogram {
+                data_points: vec![data_point],
+                aggregation_temporality: CUMULATIVE,
+            });
         }
     }
     metric
 }
 
 fn attribute(key: &str, value: &str) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { string_value: Some(value.to_owned()) }) }
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue {
+            string_value: Some(value.to_owned()),
+        }),
+    }
 }
 
 fn nanoseconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| {
+        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    })
 }

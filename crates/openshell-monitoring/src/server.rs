@@ -1,4 +1,5 @@
-//! The server of health and metrics, on a thread of its own: it answers also when the supervisor's tasks do not run.
+//! The server of health and metrics, on a thread of its own: it answers also when the supervisor's
+//! tasks do not run.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -58,13 +59,29 @@ impl Server {
     ///
     /// # Errors
     /// The system has no more threads or descriptors.
-    pub fn start(sockets: Sockets, admit: Admit, health: Arc<Health>, metrics: Arc<Metrics>) -> io::Result<Self> {
+    pub fn start(
+        sockets: Sockets,
+        admit: Admit,
+        health: Arc<Health>,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Self> {
         let (running, ended) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let (tcp, unix) = {
             let _runtime = runtime.enter();
-            let tcp = sockets.tcp.map(tokio::net::TcpListener::from_std).transpose()?;
-            (tcp, sockets.unix.map(tokio::net::UnixListener::from_std).transpose()?)
+            let tcp = sockets
+                .tcp
+                .map(tokio::net::TcpListener::from_std)
+                .transpose()?;
+            (
+                tcp,
+                sockets
+                    .unix
+                    .map(tokio::net::UnixListener::from_std)
+                    .transpose()?,
+            )
         };
         let pages = Arc::new(Pages { health, metrics });
         let serve = async move {
@@ -73,7 +90,9 @@ impl Server {
                 tokio::spawn(async move {
                     let mut open = VecDeque::new();
                     loop {
-                        pages.accepted(listener.accept().await.map(|(stream, _)| stream), &mut open).await;
+                        pages
+                            .accepted(listener.accept().await.map(|(stream, _)| stream), &mut open)
+                            .await;
                     }
                 });
             }
@@ -83,7 +102,11 @@ impl Server {
                     loop {
                         match listener.accept().await {
                             Ok((stream, _)) if !admit(stream.as_fd()) => {}
-                            accepted => pages.accepted(accepted.map(|(stream, _)| stream), &mut open).await,
+                            accepted => {
+                                pages
+                                    .accepted(accepted.map(|(stream, _)| stream), &mut open)
+                                    .await
+                            }
                         }
                     }
                 });
@@ -91,7 +114,9 @@ impl Server {
             // An error is the end of the supervisor.
             let _ = ended.await;
         };
-        std::thread::Builder::new().name("health".to_owned()).spawn(move || runtime.block_on(serve))?;
+        std::thread::Builder::new()
+            .name("health".to_owned())
+            .spawn(move || runtime.block_on(serve))?;
         Ok(Self { _running: running })
     }
 }
@@ -109,7 +134,9 @@ impl Pages {
         stream: io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>,
         open: &mut VecDeque<AbortHandle>,
     ) {
-        let Ok(stream) = stream else { return tokio::time::sleep(PAUSE).await };
+        let Ok(stream) = stream else {
+            return tokio::time::sleep(PAUSE).await;
+        };
         open.retain(|connection: &AbortHandle| !connection.is_finished());
         if open.len() >= CONNECTIONS
             && let Some(oldest) = open.pop_front()
@@ -137,7 +164,9 @@ impl Pages {
     async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut response = page(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD");
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            response
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return response;
         }
         match request.uri().path() {
@@ -149,12 +178,18 @@ impl Pages {
             "/metrics" => match exposition::text(&self.metrics) {
                 Ok(text) => {
                     let mut response = Response::new(text.into());
-                    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(exposition::MEDIA_TYPE));
+                    response.headers_mut().insert(
+                        CONTENT_TYPE,
+                        HeaderValue::from_static(exposition::MEDIA_TYPE),
+                    );
                     response
                 }
                 Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
             },
-            _ => page(StatusCode::NOT_FOUND, "there are /healthz, /readyz and /metrics"),
+            _ => page(
+                StatusCode::NOT_FOUND,
+                "there are /healthz, /readyz and /metrics",
+            ),
         }
     }
 }
@@ -170,6 +205,9 @@ fn probe(failure: Option<&str>) -> Response<Full<Bytes>> {
 fn page(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(format!("{text}\n").into());
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
     response
 }

@@ -1,4 +1,5 @@
-//! Credentials: placeholders, sources of secrets, and the hosts and paths that secrets are bound to.
+//! Credentials: placeholders, sources of secrets, and the hosts and paths that secrets are bound
+//! to.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -12,7 +13,8 @@ use crate::violation::ViolationKind;
 /// Prefix of every placeholder; the credential's name follows.
 pub const MARKER: &str = "openshell:resolve:env:";
 
-/// Name of a credential and of the variable that holds its placeholder: `[A-Za-z_][A-Za-z0-9_]{0,127}`.
+/// Name of a credential and of the variable that holds its placeholder:
+/// `[A-Za-z_][A-Za-z0-9_]{0,127}`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CredentialName(String);
 
@@ -25,7 +27,9 @@ impl CredentialName {
     /// # Errors
     /// It is none.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
-        let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let is_word = text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let begins = text.starts_with(|c: char| !c.is_ascii_digit());
         if is_word && begins && text.len() <= Self::MAX {
             Ok(Self(text.to_owned()))
@@ -59,11 +63,12 @@ pub const MAX_SECRET_BYTES: usize = 64 * 1024;
 /// Limit of credentials per sandbox.
 pub const MAX_CREDENTIALS: usize = 1_000;
 
-/// Secrets shorter than this many bytes cause a warning: they can be guessed, and responses contain them by chance.
+/// Secrets shorter than this many bytes cause a warning: they can be guessed, and responses contain
+/// them by chance.
 pub const SHORT_SECRET_BYTES: usize = 8;
 
-/// Checks that `secret` is neither empty nor too long, contains no byte that could end a header line (CWE-113), and no
-/// placeholder.
+/// Checks that `secret` is neither empty nor too long, contains no byte that could end a header
+/// line (CWE-113), and no placeholder.
 ///
 /// # Errors
 /// The condition that `secret` violates.
@@ -72,12 +77,18 @@ pub fn check_secret(secret: &[u8]) -> Result<(), ViolationKind> {
         return Err(ViolationKind::SecretEmpty);
     }
     if secret.len() > MAX_SECRET_BYTES {
-        return Err(ViolationKind::SecretTooLong { bytes: secret.len(), limit: MAX_SECRET_BYTES });
+        return Err(ViolationKind::SecretTooLong {
+            bytes: secret.len(),
+            limit: MAX_SECRET_BYTES,
+        });
     }
     if secret.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
         return Err(ViolationKind::SecretControl);
     }
-    if secret.windows(MARKER.len()).any(|part| part == MARKER.as_bytes()) {
+    if secret
+        .windows(MARKER.len())
+        .any(|part| part == MARKER.as_bytes())
+    {
         return Err(ViolationKind::SecretPlaceholder);
     }
     Ok(())
@@ -107,26 +118,39 @@ impl Binding {
     /// Returns true if the credential may be sent to `host` at some port.
     #[must_use]
     pub fn includes_host(&self, host: &Host) -> bool {
-        self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|bound| bound.pattern.is_simple_match(host)))
+        self.hosts.as_ref().is_none_or(|hosts| {
+            hosts
+                .iter()
+                .any(|bound| bound.pattern.is_simple_match(host))
+        })
     }
 
     /// Returns true if the credential may be sent to `host` at `port`.
     #[must_use]
     pub fn includes(&self, host: &Host, port: u16) -> bool {
-        self.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|bound| bound.includes(host, port)))
+        self.hosts
+            .as_ref()
+            .is_none_or(|hosts| hosts.iter().any(|bound| bound.includes(host, port)))
     }
 
-    /// Returns true if the credential may leave for `host` at `port` without TLS: at port 80, or where it is bound to `http://`. One that
-    /// is bound to no host may go without to every port but that of HTTPS.
+    /// Returns true if the credential may leave for `host` at `port` without TLS: at port 80, or
+    /// where it is bound to `http://`. One that is bound to no host may go without to every port
+    /// but that of HTTPS.
     #[must_use]
     pub fn permits_clear(&self, host: &Host, port: u16) -> bool {
         match &self.hosts {
-            Some(hosts) => port == 80 || hosts.iter().any(|bound| bound.is_clear && bound.includes(host, port)),
+            Some(hosts) => {
+                port == 80
+                    || hosts
+                        .iter()
+                        .any(|bound| bound.is_clear && bound.includes(host, port))
+            }
             None => port != 443,
         }
     }
 
-    /// Returns the prefixes of which the path of a request to `host` at `port` must have one; `None` if it may be any.
+    /// Returns the prefixes of which the path of a request to `host` at `port` must have one;
+    /// `None` if it may be any.
     #[must_use]
     pub fn prefixes(&self, host: &Host, port: u16) -> Option<Vec<&PathPrefix>> {
         if let Some(path) = &self.path {
@@ -142,8 +166,8 @@ impl Binding {
     }
 }
 
-/// Host and port that a credential may be sent to. The host is a name, an IP address, `*.NAME` (one more label) or
-/// `**.NAME` (one or more).
+/// Host and port that a credential may be sent to. The host is a name, an IP address, `*.NAME` (one
+/// more label) or `**.NAME` (one or more).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundHost {
     pattern: HostPattern,
@@ -167,7 +191,10 @@ impl BoundHost {
             None => (false, text.strip_prefix("https://").unwrap_or(text)),
         };
         let is_bare_address = text.parse::<std::net::Ipv6Addr>().is_ok();
-        let (host, port) = match text.rsplit_once(':').filter(|_| !is_bare_address && !text.ends_with(']')) {
+        let (host, port) = match text
+            .rsplit_once(':')
+            .filter(|_| !is_bare_address && !text.ends_with(']'))
+        {
             Some((host, port)) => (host, port.parse().map_err(|_| ViolationKind::PortInvalid)?),
             None => (text, Self::DEFAULT_PORT),
         };
@@ -175,19 +202,29 @@ impl BoundHost {
         if !pattern.is_simple() {
             return Err(ViolationKind::HostWildcardPosition(host.to_owned()));
         }
-        Ok(Self { pattern, port, path: None, is_clear })
+        Ok(Self {
+            pattern,
+            port,
+            path: None,
+            is_clear,
+        })
     }
 
     /// Returns the same host and port for paths with a prefix alone.
     #[must_use]
     pub fn with_path(self, path: PathPrefix) -> Self {
-        Self { path: Some(path), ..self }
+        Self {
+            path: Some(path),
+            ..self
+        }
     }
 
     /// Returns true if `endpoint` may permit a host and port that match.
     #[must_use]
     pub fn meets(&self, endpoint: &Endpoint) -> bool {
-        let Some(permitted) = endpoint.host() else { return true };
+        let Some(permitted) = endpoint.host() else {
+            return true;
+        };
         endpoint.ports().contains(&self.port)
             && match (self.pattern.host(), permitted.host()) {
                 (Some(bound), _) => permitted.matcher().is_match(&bound),
@@ -219,8 +256,12 @@ impl PathPrefix {
     /// # Errors
     /// It is none.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@/".contains(&byte);
-        let Some(rest) = text.strip_prefix('/').filter(|_| text.bytes().all(is_plain)) else {
+        let is_plain =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@/".contains(&byte);
+        let Some(rest) = text
+            .strip_prefix('/')
+            .filter(|_| text.bytes().all(is_plain))
+        else {
             return Err(ViolationKind::PathPrefix);
         };
         let mut segments = rest.strip_suffix('/').unwrap_or(rest).split('/');
@@ -233,7 +274,8 @@ impl PathPrefix {
     /// Returns true if `path`, in canonical form, begins with the prefix.
     #[must_use]
     pub fn includes(&self, path: &str) -> bool {
-        path.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || self.0.ends_with('/') || rest.starts_with('/'))
+        path.strip_prefix(&self.0)
+            .is_some_and(|rest| rest.is_empty() || self.0.ends_with('/') || rest.starts_with('/'))
     }
 }
 
@@ -260,27 +302,58 @@ mod tests {
             let hosts = bound.map(|bound| vec![BoundHost::parse(bound).unwrap()]);
             Binding { hosts, path: None }.permits_clear(&host, port)
         };
-        assert!(!permits(Some("api.test:8443"), 8443) && !permits(Some("https://api.test:8443"), 8443));
+        assert!(
+            !permits(Some("api.test:8443"), 8443) && !permits(Some("https://api.test:8443"), 8443)
+        );
         assert!(!permits(Some("api.test"), 443) && permits(Some("api.test:80"), 80));
-        assert!(permits(Some("http://api.test:8080"), 8080) && !permits(Some("http://api.test:8080"), 8081));
+        assert!(
+            permits(Some("http://api.test:8080"), 8080)
+                && !permits(Some("http://api.test:8080"), 8081)
+        );
         assert!(permits(None, 8080) && !permits(None, 443));
     }
 
     #[test]
     fn a_credential_goes_to_its_hosts_and_ports_alone() {
         let includes = |bound: &str, host: &str, port| {
-            BoundHost::parse(bound).unwrap().includes(&Host::parse(host).unwrap(), port)
+            BoundHost::parse(bound)
+                .unwrap()
+                .includes(&Host::parse(host).unwrap(), port)
         };
         assert!(includes("api.test", "API.test.", 443) && !includes("api.test", "api.test", 80));
-        assert!(!includes("api.test", "x.api.test", 443) && !includes("api.test", "evilapi.test", 443));
-        assert!(includes("*.up.test:8443", "a.up.test", 8443) && !includes("*.up.test:8443", "a.up.test", 443));
-        assert!(!includes("*.up.test", "up.test", 443) && !includes("*.up.test", "a.b.up.test", 443));
-        assert!(includes("**.up.test", "a.b.up.test", 443) && !includes("**.up.test", "aup.test", 443));
-        assert!(includes("10.0.0.1:80", "10.0.0.1", 80) && includes("[2001:db8::1]:80", "2001:db8::1", 80));
-        assert!(includes("2001:db8::1", "[2001:db8::1]", 443) && includes("[2001:db8::1]", "2001:db8::1", 443));
-        for none in
-            ["", "*", "*.test", "a*.up.test", "*.a.*.test", "a.test:", "a.test:0", "a.test:65536", "a b", "::1:x"]
-        {
+        assert!(
+            !includes("api.test", "x.api.test", 443) && !includes("api.test", "evilapi.test", 443)
+        );
+        assert!(
+            includes("*.up.test:8443", "a.up.test", 8443)
+                && !includes("*.up.test:8443", "a.up.test", 443)
+        );
+        assert!(
+            !includes("*.up.test", "up.test", 443) && !includes("*.up.test", "a.b.up.test", 443)
+        );
+        assert!(
+            includes("**.up.test", "a.b.up.test", 443) && !includes("**.up.test", "aup.test", 443)
+        );
+        assert!(
+            includes("10.0.0.1:80", "10.0.0.1", 80)
+                && includes("[2001:db8::1]:80", "2001:db8::1", 80)
+        );
+        assert!(
+            includes("2001:db8::1", "[2001:db8::1]", 443)
+                && includes("[2001:db8::1]", "2001:db8::1", 443)
+        );
+        for none in [
+            "",
+            "*",
+            "*.test",
+            "a*.up.test",
+            "*.a.*.test",
+            "a.test:",
+            "a.test:0",
+            "a.test:65536",
+            "a b",
+            "::1:x",
+        ] {
             assert!(BoundHost::parse(none).is_err(), "{none}");
         }
     }
@@ -288,10 +361,20 @@ mod tests {
     #[test]
     fn a_path_prefix_ends_where_a_segment_does() {
         let includes = |prefix: &str, path: &str| PathPrefix::parse(prefix).unwrap().includes(path);
-        assert!(includes("/repos/", "/repos/x") && !includes("/repos/", "/repos") && !includes("/repos/", "/reposx"));
-        assert!(includes("/repos", "/repos") && includes("/repos", "/repos/x") && !includes("/repos", "/reposx"));
+        assert!(
+            includes("/repos/", "/repos/x")
+                && !includes("/repos/", "/repos")
+                && !includes("/repos/", "/reposx")
+        );
+        assert!(
+            includes("/repos", "/repos")
+                && includes("/repos", "/repos/x")
+                && !includes("/repos", "/reposx")
+        );
         assert!(includes("/", "/anything") && !includes("/", "*"));
-        for none in ["", "repos", "/a/../b", "/a//b", "/a/.", "/a%2fb", "/a;b", "/a?b", "/ä", "//"] {
+        for none in [
+            "", "repos", "/a/../b", "/a//b", "/a/.", "/a%2fb", "/a;b", "/a?b", "/ä", "//",
+        ] {
             assert!(PathPrefix::parse(none).is_err(), "{none}");
         }
     }
@@ -299,7 +382,14 @@ mod tests {
     // Conformance: SEC-10.
     #[test]
     fn what_would_end_a_line_is_no_secret() {
-        for none in [&b""[..], b"a\rb", b"a\nb", b"a\0", b"x openshell:resolve:env:A", &[b'a'; 64 * 1024 + 1]] {
+        for none in [
+            &b""[..],
+            b"a\rb",
+            b"a\nb",
+            b"a\0",
+            b"x openshell:resolve:env:A",
+            &[b'a'; 64 * 1024 + 1],
+        ] {
             assert!(check_secret(none).is_err());
         }
         for secret in [&b"x"[..], b"a b\tc", b"\xff", &[b'a'; 64 * 1024]] {

@@ -36,11 +36,13 @@ pub struct DenialSummary {
     pub first_seen_ms: u64,
     /// Time of the last.
     pub last_seen_ms: u64,
-    /// Methods and paths of the requests among them that no rule allowed, the first [`Denials::SAMPLES`] different ones.
+    /// Methods and paths of the requests among them that no rule allowed, the first
+    /// [`Denials::SAMPLES`] different ones.
     pub requests: BTreeSet<(String, String)>,
 }
 
-/// Refusals, counted by host, port, program, and apart from failures; bounded, as the workload chooses what it asks for.
+/// Refusals, counted by host, port, program, and apart from failures; bounded, as the workload
+/// chooses what it asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Denials {
     summaries: BTreeMap<(String, u16, String, bool), DenialSummary>,
@@ -62,13 +64,22 @@ impl Denials {
     /// Counts `denial`, which was made at `now_ms`, in milliseconds since 1970.
     pub fn add(&mut self, denial: Denial, now_ms: u64) {
         let requests = denial.request.iter().cloned().collect();
-        self.count(DenialSummary { first: denial, count: 1, first_seen_ms: now_ms, last_seen_ms: now_ms, requests });
+        self.count(DenialSummary {
+            first: denial,
+            count: 1,
+            first_seen_ms: now_ms,
+            last_seen_ms: now_ms,
+            requests,
+        });
     }
 
     /// Counts all that `others` has counted before.
     pub fn merge(&mut self, others: Self) {
         self.others += others.others;
-        others.summaries.into_values().for_each(|summary| self.count(summary));
+        others
+            .summaries
+            .into_values()
+            .for_each(|summary| self.count(summary));
     }
 
     /// True if nothing was counted.
@@ -79,13 +90,20 @@ impl Denials {
 
     fn count(&mut self, mut summary: DenialSummary) {
         let denial = &mut summary.first;
-        let key = (denial.host.clone(), denial.port, denial.binary.clone(), denial.code.is_policy_denial());
+        let key = (
+            denial.host.clone(),
+            denial.port,
+            denial.binary.clone(),
+            denial.code.is_policy_denial(),
+        );
         if let Some(known) = self.summaries.get_mut(&key) {
             known.count += summary.count;
             known.first_seen_ms = known.first_seen_ms.min(summary.first_seen_ms);
             known.last_seen_ms = known.last_seen_ms.max(summary.last_seen_ms);
             let room = Self::SAMPLES.saturating_sub(known.requests.len());
-            known.requests.extend(summary.requests.into_iter().take(room));
+            known
+                .requests
+                .extend(summary.requests.into_iter().take(room));
         } else if self.summaries.len() == Self::SUMMARIES
             || (!denial.code.is_policy_denial() && self.failures == Self::FAILURES)
         {
@@ -125,7 +143,16 @@ mod tests {
     fn denial(host: &str, binary: &str) -> Denial {
         let (host, binary) = (host.to_owned(), binary.to_owned());
         let code = ReasonCode::EndpointNotInPolicy;
-        Denial { host, port: 443, binary, ancestors: Vec::new(), code, reason: String::new(), fix: None, request: None }
+        Denial {
+            host,
+            port: 443,
+            binary,
+            ancestors: Vec::new(),
+            code,
+            reason: String::new(),
+            fix: None,
+            request: None,
+        }
     }
 
     #[test]
@@ -134,8 +161,18 @@ mod tests {
         for (host, binary) in [("a", "/1"), ("b", "/1"), ("b", "/2"), ("b", "/1")] {
             denials.add(denial(host, binary), 0);
         }
-        denials.add(Denial { port: 80, ..denial("b", "/1") }, 0);
-        let counts: Vec<_> = denials.summaries().iter().map(|summary| summary.count).collect();
+        denials.add(
+            Denial {
+                port: 80,
+                ..denial("b", "/1")
+            },
+            0,
+        );
+        let counts: Vec<_> = denials
+            .summaries()
+            .iter()
+            .map(|summary| summary.count)
+            .collect();
         assert_eq!(counts, [2, 1, 1, 1]);
         assert_eq!(denials.summaries()[0].first.host, "b");
     }
@@ -146,9 +183,18 @@ mod tests {
         for n in 0..5000 {
             denials.add(denial(&n.to_string(), "/1"), 0);
         }
-        assert_eq!((denials.summaries().len(), denials.others()), (1024, 5000 - 1024));
+        assert_eq!(
+            (denials.summaries().len(), denials.others()),
+            (1024, 5000 - 1024)
+        );
         let mut denials = Denials::default();
-        denials.add(Denial { ancestors: vec!["x".repeat(1000); 64], ..denial("a", "/1") }, 0);
+        denials.add(
+            Denial {
+                ancestors: vec!["x".repeat(1000); 64],
+                ..denial("a", "/1")
+            },
+            0,
+        );
         assert_eq!(denials.summaries()[0].first.ancestors.len(), 4);
     }
 
@@ -156,23 +202,48 @@ mod tests {
     fn failures_leave_room_for_refusals() {
         let mut denials = Denials::default();
         for n in 0..5000 {
-            denials.add(Denial { code: ReasonCode::DnsFailed, ..denial(&n.to_string(), "/1") }, 0);
+            denials.add(
+                Denial {
+                    code: ReasonCode::DnsFailed,
+                    ..denial(&n.to_string(), "/1")
+                },
+                0,
+            );
         }
         denials.add(denial("0", "/1"), 0);
-        let refused = denials.summaries().into_iter().filter(|summary| summary.first.code.is_policy_denial());
+        let refused = denials
+            .summaries()
+            .into_iter()
+            .filter(|summary| summary.first.code.is_policy_denial());
         assert_eq!((refused.count(), denials.others()), (1, 5000 - 128));
     }
 
     #[test]
     fn of_many_requests_twenty_are_kept_and_all_are_counted() {
         let mut denials = Denials::default();
-        denials.add(Denial { code: ReasonCode::RequestInDenyRules, ..denial("a", "/1") }, 0);
+        denials.add(
+            Denial {
+                code: ReasonCode::RequestInDenyRules,
+                ..denial("a", "/1")
+            },
+            0,
+        );
         for n in 0..100 {
             let request = Some(("GET".to_owned(), format!("/{n}")));
-            denials.add(Denial { code: ReasonCode::RequestNotInRules, request, ..denial("a", "/1") }, 0);
+            denials.add(
+                Denial {
+                    code: ReasonCode::RequestNotInRules,
+                    request,
+                    ..denial("a", "/1")
+                },
+                0,
+            );
         }
         let summary = denials.summaries()[0];
-        assert_eq!((summary.count, summary.requests.len()), (101, Denials::SAMPLES));
+        assert_eq!(
+            (summary.count, summary.requests.len()),
+            (101, Denials::SAMPLES)
+        );
     }
 
     #[test]
@@ -183,7 +254,10 @@ mod tests {
         since.add(denial("b", "/1"), 9);
         since.merge(unsent);
         let summary = since.summaries()[0];
-        assert_eq!((summary.count, summary.first_seen_ms, summary.last_seen_ms), (2, 5, 9));
+        assert_eq!(
+            (summary.count, summary.first_seen_ms, summary.last_seen_ms),
+            (2, 5, 9)
+        );
         assert_eq!(since.summaries().len(), 2);
     }
 }

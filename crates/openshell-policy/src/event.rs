@@ -1,4 +1,5 @@
-//! Events for operators and auditors: decisions on connections and requests, findings, and the sandbox's own state.
+//! Events for operators and auditors: decisions on connections and requests, findings, and the
+//! sandbox's own state.
 
 use core::time::Duration;
 use std::fmt;
@@ -7,8 +8,8 @@ use std::net::SocketAddr;
 use crate::denial::Denial;
 use crate::reason::ReasonCode;
 use crate::words::{
-    Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FileAccess, FindingActivity,
-    LifecycleActivity, ProcessActivity, Severity, SshActivity, SshDoor,
+    Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FileAccess,
+    FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity, SshDoor,
 };
 
 /// A receiver of events. Called on the way of connections, so it must not block.
@@ -181,7 +182,9 @@ impl TokenUsage {
     /// Both.
     #[must_use]
     pub fn total(self) -> u64 {
-        self.input.unwrap_or(0).saturating_add(self.output.unwrap_or(0))
+        self.input
+            .unwrap_or(0)
+            .saturating_add(self.output.unwrap_or(0))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Filesystem policy: read-only and read-write paths, the working directory, the baseline, Landlock compatibility.
+//! Filesystem policy: read-only and read-write paths, the working directory, the baseline, Landlock
+//! compatibility.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,15 +9,17 @@ use globset::GlobBuilder;
 
 use crate::violation::ViolationKind;
 
-/// Beginnings of paths that depend on the run: the home of the workload's user, and the working directory.
+/// Beginnings of paths that depend on the run: the home of the workload's user, and the working
+/// directory.
 const HOME: &str = "~";
 const WORKDIR: &str = "$WORKDIR";
 
 /// Beginning of a pattern for every writable folder.
 const EVERYWHERE: &str = "**";
 
-/// A path of the filesystem policy, without `..` and without a trailing slash: absolute, or beneath `~` or `$WORKDIR`. With a `*` it is a
-/// pattern over paths, which may begin with `**/`, in every writable folder.
+/// A path of the filesystem policy, without `..` and without a trailing slash: absolute, or beneath
+/// `~` or `$WORKDIR`. With a `*` it is a pattern over paths, which may begin with `**/`, in every
+/// writable folder.
 #[derive(Clone, Debug)]
 pub struct GrantedPath {
     path: PathBuf,
@@ -26,7 +29,12 @@ pub struct GrantedPath {
 
 impl fmt::Display for GrantedPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.path.display(), if self.is_folder { "/" } else { "" })
+        write!(
+            f,
+            "{}{}",
+            self.path.display(),
+            if self.is_folder { "/" } else { "" }
+        )
     }
 }
 
@@ -76,12 +84,19 @@ impl GrantedPath {
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(ViolationKind::PathTraversal(text.to_owned()));
         }
-        let parsed = Self { path: path.components().collect(), is_folder: text.ends_with('/') };
+        let parsed = Self {
+            path: path.components().collect(),
+            is_folder: text.ends_with('/'),
+        };
         if parsed.is_pattern() {
-            // Brackets and braces could hold a slash, at which the pattern is taken apart; then it would match nothing.
+            // Brackets and braces could hold a slash, at which the pattern is taken apart; then it
+            // would match nothing.
             if text.contains(['{', '}', '[', ']', '\\']) {
                 let problem = "a pattern has `*`, `**` and `?` alone; list each path".to_owned();
-                return Err(ViolationKind::GlobInvalid { glob: text.to_owned(), problem });
+                return Err(ViolationKind::GlobInvalid {
+                    glob: text.to_owned(),
+                    problem,
+                });
             }
             crate::network::binary::glob(text)?;
         }
@@ -91,10 +106,14 @@ impl GrantedPath {
     /// Returns the path of a match, absolute and without `..`, also one that is no text.
     #[must_use]
     pub fn found(path: PathBuf) -> Self {
-        Self { path, is_folder: false }
+        Self {
+            path,
+            is_folder: false,
+        }
     }
 
-    /// Returns true if it was written with a trailing slash: it may be missing, and is a folder if it has to be made.
+    /// Returns true if it was written with a trailing slash: it may be missing, and is a folder if
+    /// it has to be made.
     #[must_use]
     pub fn is_folder(&self) -> bool {
         self.is_folder
@@ -112,29 +131,53 @@ impl GrantedPath {
         self.path.as_os_str().as_encoded_bytes().contains(&b'*')
     }
 
-    /// Returns the folder that all matches of a pattern lie in, and the test for paths relative to it.
+    /// Returns the folder that all matches of a pattern lie in, and the test for paths relative to
+    /// it.
     pub fn matcher(&self) -> (PathBuf, impl Fn(&Path) -> bool) {
         let has_star = |part: &Component<'_>| part.as_os_str().as_encoded_bytes().contains(&b'*');
-        let base: PathBuf = self.path.components().take_while(|part| !has_star(part)).collect();
-        let rest = self.path.strip_prefix(&base).unwrap_or(&self.path).to_string_lossy().into_owned();
+        let base: PathBuf = self
+            .path
+            .components()
+            .take_while(|part| !has_star(part))
+            .collect();
+        let rest = self
+            .path
+            .strip_prefix(&base)
+            .unwrap_or(&self.path)
+            .to_string_lossy()
+            .into_owned();
         // Compiled once already.
-        let glob = GlobBuilder::new(&rest).literal_separator(true).build().map(|glob| glob.compile_matcher());
-        (base, move |path: &Path| glob.as_ref().is_ok_and(|glob| glob.is_match(path)))
+        let glob = GlobBuilder::new(&rest)
+            .literal_separator(true)
+            .build()
+            .map(|glob| glob.compile_matcher());
+        (base, move |path: &Path| {
+            glob.as_ref().is_ok_and(|glob| glob.is_match(path))
+        })
     }
 
-    /// Returns the absolute paths of it, one in each of `writable` for a pattern in every writable folder.
+    /// Returns the absolute paths of it, one in each of `writable` for a pattern in every writable
+    /// folder.
     fn resolved(self, places: &Places, writable: &[PathBuf]) -> Result<Vec<Self>, MissingPlace> {
-        let beneath = |folder: &Path, rest: &Path| Self { path: folder.join(rest).components().collect(), ..self };
+        let beneath = |folder: &Path, rest: &Path| Self {
+            path: folder.join(rest).components().collect(),
+            ..self
+        };
         if let Ok(rest) = self.path.strip_prefix(HOME) {
             // Who has no home has nothing in it.
             return Ok(places.home.iter().map(|home| beneath(home, rest)).collect());
         }
         if let Ok(rest) = self.path.strip_prefix(WORKDIR) {
-            let workdir = places.workdir.as_ref().ok_or_else(|| MissingPlace { path: self.path.clone() })?;
+            let workdir = places.workdir.as_ref().ok_or_else(|| MissingPlace {
+                path: self.path.clone(),
+            })?;
             return Ok(vec![beneath(workdir, rest)]);
         }
         match self.path.starts_with(EVERYWHERE) {
-            true => Ok(writable.iter().map(|folder| beneath(folder, &self.path)).collect()),
+            true => Ok(writable
+                .iter()
+                .map(|folder| beneath(folder, &self.path))
+                .collect()),
             false => Ok(vec![self]),
         }
     }
@@ -153,7 +196,8 @@ pub struct Places {
 
 /// A path of a policy that begins with the working directory, in a run without one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("filesystem_policy: {path} begins with the working directory, and that is gone; name a folder with --workdir", path = path.display())]
+#[error("filesystem_policy: {path} begins with the working directory, and that is gone; name a \
+         folder with --workdir", path = path.display())]
 pub struct MissingPlace {
     path: PathBuf,
 }
@@ -163,7 +207,8 @@ pub struct MissingPlace {
 pub struct Filesystem {
     /// True if an explicit working directory is added to `read_write`.
     pub include_workdir: bool,
-    /// Paths and patterns that may be read and executed, and not written, also beneath a path of `read_write`.
+    /// Paths and patterns that may be read and executed, and not written, also beneath a path of
+    /// `read_write`.
     pub read_only: Vec<GrantedPath>,
     /// Paths with all rights but creating device nodes; created when missing.
     pub read_write: Vec<GrantedPath>,
@@ -192,7 +237,14 @@ impl Filesystem {
     /// Returns true if a path begins with the home of the workload's user.
     #[must_use]
     pub fn needs_home(&self) -> bool {
-        let mut all = [&self.read_only, &self.read_write, &self.hidden, &self.noexec].into_iter().flatten();
+        let mut all = [
+            &self.read_only,
+            &self.read_write,
+            &self.hidden,
+            &self.noexec,
+        ]
+        .into_iter()
+        .flatten();
         all.any(|path| path.as_path().starts_with(HOME))
     }
 
@@ -201,13 +253,24 @@ impl Filesystem {
     /// # Errors
     /// A path begins with the working directory, and there is none.
     pub fn resolved(self, places: &Places) -> Result<Self, MissingPlace> {
-        let resolve = |paths: Vec<GrantedPath>, writable: &[PathBuf]| -> Result<Vec<_>, MissingPlace> {
-            let resolved = paths.into_iter().map(|path| path.resolved(places, writable));
-            Ok(resolved.collect::<Result<Vec<_>, _>>()?.concat())
-        };
+        let resolve =
+            |paths: Vec<GrantedPath>, writable: &[PathBuf]| -> Result<Vec<_>, MissingPlace> {
+                let resolved = paths
+                    .into_iter()
+                    .map(|path| path.resolved(places, writable));
+                Ok(resolved.collect::<Result<Vec<_>, _>>()?.concat())
+            };
         let read_write = resolve(self.read_write, &[])?;
-        let workdir = places.workdir.iter().filter(|_| self.include_workdir && places.is_writable).cloned();
-        let writable: Vec<_> = read_write.iter().map(|path| path.path.clone()).chain(workdir).collect();
+        let workdir = places
+            .workdir
+            .iter()
+            .filter(|_| self.include_workdir && places.is_writable)
+            .cloned();
+        let writable: Vec<_> = read_write
+            .iter()
+            .map(|path| path.path.clone())
+            .chain(workdir)
+            .collect();
         Ok(Self {
             read_only: resolve(self.read_only, &writable)?,
             hidden: resolve(self.hidden, &writable)?,
@@ -220,7 +283,12 @@ impl Filesystem {
     /// Returns a path of `hidden`, and one that the policy grants in it.
     #[must_use]
     pub fn hidden_grant(&self) -> Option<(&Path, &Path)> {
-        let granted = || self.read_only.iter().chain(&self.read_write).map(GrantedPath::as_path);
+        let granted = || {
+            self.read_only
+                .iter()
+                .chain(&self.read_write)
+                .map(GrantedPath::as_path)
+        };
         self.hidden
             .iter()
             .map(GrantedPath::as_path)
@@ -266,33 +334,97 @@ pub struct Baseline {
 }
 
 const fn row(path: &'static str, access: BaselineAccess, reason: &'static str) -> Baseline {
-    Baseline { path, access, reason }
+    Baseline {
+        path,
+        access,
+        reason,
+    }
 }
 
 /// Paths added to every policy if they exist; they never reduce a listed right.
 pub const BASELINE: &[Baseline] = &[
-    row("/usr", BaselineAccess::ReadExecute, "programs and libraries"),
-    row("/lib", BaselineAccess::ReadExecute, "the loader and libraries, where /usr is not merged"),
-    row("/lib64", BaselineAccess::ReadExecute, "the loader's fixed path on x86-64"),
-    row("/bin", BaselineAccess::ReadExecute, "the shell's fixed path"),
-    row("/sbin", BaselineAccess::ReadExecute, "programs, where /usr is not merged"),
-    row("/etc", BaselineAccess::ReadExecute, "users, hosts, time zone, certificates, configuration"),
-    row("/app", BaselineAccess::ReadExecute, "where images keep their application"),
-    row("/proc", BaselineAccess::ReadExecute, "the sandbox's own processes; init mounts it afresh"),
-    row("/var/log", BaselineAccess::Read, "logs of the image; the supervisor's own are not readable to the workload"),
-    row("/sys/devices/system/cpu", BaselineAccess::Read, "how many processors there are"),
+    row(
+        "/usr",
+        BaselineAccess::ReadExecute,
+        "programs and libraries",
+    ),
+    row(
+        "/lib",
+        BaselineAccess::ReadExecute,
+        "the loader and libraries, where /usr is not merged",
+    ),
+    row(
+        "/lib64",
+        BaselineAccess::ReadExecute,
+        "the loader's fixed path on x86-64",
+    ),
+    row(
+        "/bin",
+        BaselineAccess::ReadExecute,
+        "the shell's fixed path",
+    ),
+    row(
+        "/sbin",
+        BaselineAccess::ReadExecute,
+        "programs, where /usr is not merged",
+    ),
+    row(
+        "/etc",
+        BaselineAccess::ReadExecute,
+        "users, hosts, time zone, certificates, configuration",
+    ),
+    row(
+        "/app",
+        BaselineAccess::ReadExecute,
+        "where images keep their application",
+    ),
+    row(
+        "/proc",
+        BaselineAccess::ReadExecute,
+        "the sandbox's own processes; init mounts it afresh",
+    ),
+    row(
+        "/var/log",
+        BaselineAccess::Read,
+        "logs of the image; the supervisor's own are not readable to the workload",
+    ),
+    row(
+        "/sys/devices/system/cpu",
+        BaselineAccess::Read,
+        "how many processors there are",
+    ),
     row("/sandbox", BaselineAccess::ReadWrite, "the workload's home"),
     row("/tmp", BaselineAccess::ReadWrite, "temporary files"),
-    row("/dev", BaselineAccess::List, "finding the name of the terminal"),
+    row(
+        "/dev",
+        BaselineAccess::List,
+        "finding the name of the terminal",
+    ),
     row("/dev/null", BaselineAccess::Device, "every shell script"),
-    row("/dev/zero", BaselineAccess::Device, "anonymous memory of older programs"),
+    row(
+        "/dev/zero",
+        BaselineAccess::Device,
+        "anonymous memory of older programs",
+    ),
     row("/dev/full", BaselineAccess::Device, "tests of full disks"),
     row("/dev/random", BaselineAccess::Device, "keys"),
     row("/dev/urandom", BaselineAccess::Device, "keys"),
-    row("/dev/tty", BaselineAccess::Terminal, "prompts of interactive programs"),
-    row("/dev/ptmx", BaselineAccess::Terminal, "opening pseudo-terminals"),
+    row(
+        "/dev/tty",
+        BaselineAccess::Terminal,
+        "prompts of interactive programs",
+    ),
+    row(
+        "/dev/ptmx",
+        BaselineAccess::Terminal,
+        "opening pseudo-terminals",
+    ),
     row("/dev/pts", BaselineAccess::Terminal, "pseudo-terminals"),
-    row("/dev/shm", BaselineAccess::ReadWrite, "POSIX shared memory and semaphores"),
+    row(
+        "/dev/shm",
+        BaselineAccess::ReadWrite,
+        "POSIX shared memory and semaphores",
+    ),
 ];
 
 #[cfg(test)]
@@ -302,7 +434,10 @@ mod tests {
     use super::{Filesystem, GrantedPath, Places};
 
     fn paths(texts: &[&str]) -> Vec<GrantedPath> {
-        texts.iter().map(|text| GrantedPath::parse_pattern(text).unwrap()).collect()
+        texts
+            .iter()
+            .map(|text| GrantedPath::parse_pattern(text).unwrap())
+            .collect()
     }
 
     #[test]
@@ -314,27 +449,62 @@ mod tests {
             ..Filesystem::default()
         };
         assert!(filesystem.needs_home());
-        let places =
-            Places { home: Some(PathBuf::from("/home/kim")), workdir: Some(PathBuf::from("/work")), is_writable: true };
+        let places = Places {
+            home: Some(PathBuf::from("/home/kim")),
+            workdir: Some(PathBuf::from("/work")),
+            is_writable: true,
+        };
         let resolved = filesystem.clone().resolved(&places).unwrap();
         assert_eq!(resolved.read_only, paths(&["/home/kim/.config/", "/usr"]));
         assert!(
-            resolved.read_only[0].is_folder() && resolved.read_only[0].as_path().to_str() == Some("/home/kim/.config")
+            resolved.read_only[0].is_folder()
+                && resolved.read_only[0].as_path().to_str() == Some("/home/kim/.config")
         );
-        assert_eq!(resolved.read_write, paths(&["/data", "/home/kim/.cache/pip"]));
-        let everywhere = ["/data/**/.env", "/home/kim/.cache/pip/**/.env", "/work/**/.env"];
-        assert_eq!(resolved.hidden, paths(&[&everywhere[..], &["/home/kim", "/work/a*/b"]].concat()));
-        let missing = filesystem.resolved(&Places::default()).unwrap_err().to_string();
-        assert!(missing.contains("$WORKDIR/a*/b begins with the working directory"), "{missing}");
+        assert_eq!(
+            resolved.read_write,
+            paths(&["/data", "/home/kim/.cache/pip"])
+        );
+        let everywhere = [
+            "/data/**/.env",
+            "/home/kim/.cache/pip/**/.env",
+            "/work/**/.env",
+        ];
+        assert_eq!(
+            resolved.hidden,
+            paths(&[&everywhere[..], &["/home/kim", "/work/a*/b"]].concat())
+        );
+        let missing = filesystem
+            .resolved(&Places::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            missing.contains("$WORKDIR/a*/b begins with the working directory"),
+            "{missing}"
+        );
     }
 
     #[test]
     fn relative_paths_and_patterns_for_writing_are_rejected() {
-        for text in ["a", "./a", "~kim/a", "$HOME/a", "**", "*/a", "", "/a/../b", "~/..", "$WORKDIRS/a", "/a\0"] {
+        for text in [
+            "a",
+            "./a",
+            "~kim/a",
+            "$HOME/a",
+            "**",
+            "*/a",
+            "",
+            "/a/../b",
+            "~/..",
+            "$WORKDIRS/a",
+            "/a\0",
+        ] {
             assert!(GrantedPath::parse_pattern(text).is_err(), "{text}");
         }
         for text in ["/a/*", "**/a", "$WORKDIR/*.c"] {
-            assert!(GrantedPath::parse(text).is_err() && GrantedPath::parse_pattern(text).is_ok(), "{text}");
+            assert!(
+                GrantedPath::parse(text).is_err() && GrantedPath::parse_pattern(text).is_ok(),
+                "{text}"
+            );
         }
         for text in ["/a/[*", "/a/{b/x,*}", "/a/[x/*]", "/a/{b,c}*", "/a/\\*"] {
             assert!(GrantedPath::parse_pattern(text).is_err(), "{text}");
@@ -352,6 +522,9 @@ mod tests {
         for hidden in ["/a", "/a/b", "/c", "/"] {
             assert!(filesystem(&[hidden]).hidden_grant().is_some(), "{hidden}");
         }
-        assert_eq!(filesystem(&["/a/bc", "/a/b/c", "/c/d"]).hidden_grant(), None);
+        assert_eq!(
+            filesystem(&["/a/bc", "/a/b/c", "/c/d"]).hidden_grant(),
+            None
+        );
     }
 }

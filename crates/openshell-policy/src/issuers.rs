@@ -1,7 +1,8 @@
 //! Issuers of secrets: the variables that hold one, its shape, and the hosts that it is for.
 //!
-//! The table is `data/secrets.json`; every start reads it, so it is no YAML, which takes half a millisecond. An issuer without hosts is an
-//! own server, a package registry, or its secrets sign and are never sent.
+//! The table is `data/secrets.json`; every start reads it, so it is no YAML, which takes half a
+//! millisecond. An issuer without hosts is an own server, a package registry, or its secrets sign
+//! and are never sent.
 
 use serde::Deserialize;
 
@@ -27,7 +28,8 @@ pub struct Issuer {
     /// Variables with the URL of another server for its secrets.
     #[serde(default)]
     pub urls: Vec<String>,
-    /// Hosts that its secrets are for, as [`BoundHost`](crate::credential::BoundHost) reads them; there may be none.
+    /// Hosts that its secrets are for, as [`BoundHost`](crate::credential::BoundHost) reads them;
+    /// there may be none.
     #[serde(default)]
     pub hosts: Vec<String>,
 }
@@ -89,45 +91,71 @@ impl Characters {
 
 impl Shape {
     fn includes(&self, value: &[u8]) -> bool {
-        self.parts.is_none() && value.len() >= self.length && value.starts_with(self.begins.as_bytes())
+        self.parts.is_none()
+            && value.len() >= self.length
+            && value.starts_with(self.begins.as_bytes())
     }
 }
 
 impl Issuers {
     /// Reads the table of the known issuers.
     #[must_use]
-    #[expect(clippy::expect_used, reason = "the table is part of the binary, and a test reads it")]
+    #[expect(
+        clippy::expect_used,
+        reason = "the table is part of the binary, and a test reads it"
+    )]
     pub fn known() -> Self {
-        Self(serde_json::from_str(include_str!("../../../data/secrets.json")).expect("data/secrets.json is valid"))
+        Self(
+            serde_json::from_str(include_str!("../../../data/secrets.json"))
+                .expect("data/secrets.json is valid"),
+        )
     }
 
-    /// Returns the issuer of a secret, by its value in the variable `name`. A shape that is one issuer's alone counts more than the name, and
-    /// the name more than a shape that others use too. Of shapes the one that begins with more text counts.
+    /// Returns the issuer of a secret, by its value in the variable `name`. A shape that is one
+    /// issuer's alone counts more than the name, and the name more than a shape that others use
+    /// too. Of shapes the one that begins with more text counts.
     #[must_use]
     pub fn of(&self, name: &str, value: &[u8]) -> Option<&Issuer> {
         let shape = self.by_shape(value);
-        shape.filter(|issuer| !issuer.shared).or_else(|| self.named(name)).or(shape)
+        shape
+            .filter(|issuer| !issuer.shared)
+            .or_else(|| self.named(name))
+            .or(shape)
     }
 
     /// Returns the issuer whose secrets the variable `name` usually holds.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Issuer> {
-        self.0.iter().find(|issuer| issuer.variables.iter().any(|known| known == name))
+        self.0
+            .iter()
+            .find(|issuer| issuer.variables.iter().any(|known| known == name))
     }
 
     /// Returns every shape with the name of its issuer and the hosts that its secrets are for.
     pub fn into_shapes(self) -> impl Iterator<Item = (String, Vec<String>, Shape)> {
         let of = |issuer: Issuer| {
-            let Issuer { name, hosts, shapes, .. } = issuer;
-            shapes.into_iter().map(move |shape| (name.clone(), hosts.clone(), shape))
+            let Issuer {
+                name,
+                hosts,
+                shapes,
+                ..
+            } = issuer;
+            shapes
+                .into_iter()
+                .map(move |shape| (name.clone(), hosts.clone(), shape))
         };
         self.0.into_iter().flat_map(of)
     }
 
     fn by_shape(&self, value: &[u8]) -> Option<&Issuer> {
-        let shapes = self.0.iter().flat_map(|issuer| issuer.shapes.iter().map(move |shape| (issuer, shape)));
+        let shapes = self
+            .0
+            .iter()
+            .flat_map(|issuer| issuer.shapes.iter().map(move |shape| (issuer, shape)));
         let fitting = shapes.filter(|(_, shape)| shape.includes(value));
-        fitting.max_by_key(|(_, shape)| shape.begins.len()).map(|(issuer, _)| issuer)
+        fitting
+            .max_by_key(|(_, shape)| shape.begins.len())
+            .map(|(issuer, _)| issuer)
     }
 }
 
@@ -140,7 +168,10 @@ mod tests {
     fn every_row_of_the_table_is_valid() {
         let Issuers(issuers) = Issuers::known();
         for issuer in &issuers {
-            assert!(!issuer.variables.is_empty() || !issuer.shapes.is_empty(), "{issuer:?}");
+            assert!(
+                !issuer.variables.is_empty() || !issuer.shapes.is_empty(),
+                "{issuer:?}"
+            );
             for name in issuer.variables.iter().chain(&issuer.urls) {
                 assert!(CredentialName::parse(name).is_ok(), "{name}");
             }
@@ -148,7 +179,10 @@ mod tests {
                 assert!(BoundHost::parse(host).is_ok(), "{host}");
             }
         }
-        let mut names: Vec<_> = issuers.iter().flat_map(|issuer| &issuer.variables).collect();
+        let mut names: Vec<_> = issuers
+            .iter()
+            .flat_map(|issuer| &issuer.variables)
+            .collect();
         names.sort();
         let count = names.len();
         names.dedup();
@@ -158,16 +192,29 @@ mod tests {
     #[test]
     fn the_longest_shape_of_an_issuer_alone_counts_then_the_name_then_a_shared_shape() {
         let issuers = Issuers::known();
-        let of = |name: &str, value: &str| issuers.of(name, value.as_bytes()).map(|issuer| issuer.name.as_str());
+        let of = |name: &str, value: &str| {
+            issuers
+                .of(name, value.as_bytes())
+                .map(|issuer| issuer.name.as_str())
+        };
         let key = "0123456789012345678901234567890123456789";
         assert_eq!(of("X", &format!("sk-ant-{key}")), Some("Anthropic"));
         assert_eq!(of("X", &format!("sk-{key}")), Some("OpenAI"));
-        assert_eq!(of("OPENAI_API_KEY", &format!("sk-or-v1-{key}")), Some("OpenRouter"));
-        assert_eq!(of("DEEPSEEK_API_KEY", &format!("sk-{key}")), Some("DeepSeek"));
+        assert_eq!(
+            of("OPENAI_API_KEY", &format!("sk-or-v1-{key}")),
+            Some("OpenRouter")
+        );
+        assert_eq!(
+            of("DEEPSEEK_API_KEY", &format!("sk-{key}")),
+            Some("DeepSeek")
+        );
         assert_eq!(of("GITHUB_TOKEN", key), Some("GitHub"));
         assert_eq!(of("X", "ghp_short"), None);
         assert_eq!(of("X", "sk-learn"), None);
         assert_eq!(of("X_TOKEN", key), None);
-        assert_eq!(of("X", "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA"), Some("private keys"));
+        assert_eq!(
+            of("X", "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA"),
+            Some("private keys")
+        );
     }
 }

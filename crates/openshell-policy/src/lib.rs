@@ -1,7 +1,7 @@
 //! Policies of sandboxes as validated data.
 //!
-//! The leaf of the workspace: no I/O, no async, no clock. Text is parsed into types here once; other crates never
-//! validate it again.
+//! The leaf of the workspace: no I/O, no async, no clock. Text is parsed into types here once;
+//! other crates never validate it again.
 
 #![forbid(unsafe_code)]
 

@@ -44,21 +44,42 @@ impl Policy {
         let count = network.values().map(|policy| policy.endpoints.len()).sum();
         let path = FieldPath::root().key("network_policies");
         if count > MAX_ENDPOINTS {
-            violations.push((path.clone(), ViolationKind::TooManyEndpoints { count, limit: MAX_ENDPOINTS }));
+            violations.push((
+                path.clone(),
+                ViolationKind::TooManyEndpoints {
+                    count,
+                    limit: MAX_ENDPOINTS,
+                },
+            ));
         }
-        violations.extend(skipped_but_inspected(&network).into_iter().map(|(name, index)| {
-            (path.key(name.as_str()).key("endpoints").index(index), ViolationKind::TlsSkipWithL7)
-        }));
+        violations.extend(
+            skipped_but_inspected(&network)
+                .into_iter()
+                .map(|(name, index)| {
+                    (
+                        path.key(name.as_str()).key("endpoints").index(index),
+                        ViolationKind::TlsSkipWithL7,
+                    )
+                }),
+        );
         if !violations.is_empty() {
             return Err(violations);
         }
-        Ok(Self { filesystem, processes, network })
+        Ok(Self {
+            filesystem,
+            processes,
+            network,
+        })
     }
 
     /// Returns its network policies with those parts of `other` that take effect only at a start.
     #[must_use]
     pub fn with_static_parts(self, other: &Self) -> Self {
-        Self { filesystem: other.filesystem.clone(), processes: other.processes.clone(), network: self.network }
+        Self {
+            filesystem: other.filesystem.clone(),
+            processes: other.processes.clone(),
+            network: self.network,
+        }
     }
 
     /// Returns the same with absolute paths in its filesystem policy.
@@ -68,7 +89,10 @@ impl Policy {
     pub fn resolved(self, places: &Places) -> Result<Self, UnresolvedPath> {
         let filesystem = self.filesystem.resolved(places)?;
         if let Some((hidden, granted)) = filesystem.hidden_grant() {
-            return Err(UnresolvedPath::HiddenGrant { hidden: hidden.to_owned(), granted: granted.to_owned() });
+            return Err(UnresolvedPath::HiddenGrant {
+                hidden: hidden.to_owned(),
+                granted: granted.to_owned(),
+            });
         }
         Ok(Self { filesystem, ..self })
     }
@@ -76,13 +100,20 @@ impl Policy {
     /// A policy that grants nothing but the baseline, and no network.
     #[must_use]
     pub fn restrictive() -> Self {
-        Self { filesystem: Filesystem::default(), processes: Processes::default(), network: NetworkPolicies::new() }
+        Self {
+            filesystem: Filesystem::default(),
+            processes: Processes::default(),
+            network: NetworkPolicies::new(),
+        }
     }
 
     /// Returns its static parts, and no network policy.
     #[must_use]
     pub fn without_network(self) -> Self {
-        Self { network: NetworkPolicies::new(), ..self }
+        Self {
+            network: NetworkPolicies::new(),
+            ..self
+        }
     }
 
     /// File access of the workload.
@@ -110,17 +141,32 @@ impl Policy {
     }
 }
 
-/// Returns the `tls: skip` endpoints that share a host text and a port with an endpoint that has rules for requests.
+/// Returns the `tls: skip` endpoints that share a host text and a port with an endpoint that has
+/// rules for requests.
 fn skipped_but_inspected(network: &NetworkPolicies) -> Vec<(&PolicyName, usize)> {
     let key = |endpoint: &Endpoint| endpoint.host().map(ToString::to_string);
-    let all = || network.iter().flat_map(|(name, policy)| policy.endpoints.iter().enumerate().map(move |e| (name, e)));
+    let all = || {
+        network
+            .iter()
+            .flat_map(|(name, policy)| policy.endpoints.iter().enumerate().map(move |e| (name, e)))
+    };
     let mut judged = BTreeMap::new();
     for (_, (_, endpoint)) in all().filter(|(_, (_, endpoint))| endpoint.l7().is_some()) {
-        judged.extend(endpoint.ports().iter().map(|port| ((key(endpoint), *port), ())));
+        judged.extend(
+            endpoint
+                .ports()
+                .iter()
+                .map(|port| ((key(endpoint), *port), ())),
+        );
     }
     all()
         .filter(|(_, (_, endpoint))| endpoint.tls() == TlsMode::Skip)
-        .filter(|(_, (_, endpoint))| endpoint.ports().iter().any(|port| judged.contains_key(&(key(endpoint), *port))))
+        .filter(|(_, (_, endpoint))| {
+            endpoint
+                .ports()
+                .iter()
+                .any(|port| judged.contains_key(&(key(endpoint), *port)))
+        })
         .map(|(name, (index, _))| (name, index))
         .collect()
 }

@@ -4,12 +4,14 @@ use std::fmt;
 
 use crate::violation::ViolationKind;
 
-/// A user or group of a policy. Never root by word or number; the look-up checks that names do not resolve to 0 either.
+/// A user or group of a policy. Never root by word or number; the look-up checks that names do not
+/// resolve to 0 either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// Name in `/etc/passwd` or `/etc/group`.
     Name(String),
-    /// Number, which needs no entry. Never 0, never `u32::MAX`, which system calls read as "unchanged".
+    /// Number, which needs no entry. Never 0, never `u32::MAX`, which system calls read as
+    /// "unchanged".
     Id(u32),
 }
 
@@ -17,7 +19,8 @@ impl Identity {
     /// Parses a name or a decimal number.
     ///
     /// # Errors
-    /// `root`, 0, 4294967295, an empty name, or a character that no user database entry can contain.
+    /// `root`, 0, 4294967295, an empty name, or a character that no user database entry can
+    /// contain.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             return match text.parse::<u32>() {
@@ -49,7 +52,8 @@ impl fmt::Display for Identity {
 /// User and group of the workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunAs {
-    /// The user; `None` means the caller. As root that is `sandbox`, else the user who called sudo, else `nobody`.
+    /// The user; `None` means the caller. As root that is `sandbox`, else the user who called sudo,
+    /// else `nobody`.
     pub user: Option<Identity>,
     /// The group; `None` means the user's primary group, or the user's number if it has no entry.
     pub group: Option<Identity>,

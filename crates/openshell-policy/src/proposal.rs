@@ -20,7 +20,8 @@ pub struct Proposal {
     pub port: u16,
     /// Addresses of the host, if one of them is internal.
     pub allowed_ips: Vec<IpAddr>,
-    /// Requests that were refused inside connections: method, and path with identifiers generalised.
+    /// Requests that were refused inside connections: method, and path with identifiers
+    /// generalised.
     pub requests: BTreeSet<(String, String)>,
     /// The program.
     pub binary: String,
@@ -58,8 +59,9 @@ const WELL_KNOWN: &[(u16, &str)] = &[
 
 const DATABASES: &[u16] = &[5432, 3306, 6379, 27017, 9200, 11211, 5672];
 
-/// Proposals for `summaries`, the likeliest first. `addresses` looks up the addresses of a host. Refusals that no policy could permit are
-/// left out: hosts that are never reachable, names without an address, programs that could not be identified, attempts to go past the proxy.
+/// Proposals for `summaries`, the likeliest first. `addresses` looks up the addresses of a host.
+/// Refusals that no policy could permit are left out: hosts that are never reachable, names without
+/// an address, programs that could not be identified, attempts to go past the proxy.
 pub fn propose<'s>(
     summaries: impl IntoIterator<Item = &'s DenialSummary>,
     addresses: impl Fn(&str) -> Vec<IpAddr>,
@@ -73,9 +75,17 @@ pub fn propose<'s>(
             && is_one_program(&denial.binary)
             && never_reachable(&denial.host).is_none()
     };
-    let mut proposals: Vec<_> =
-        summaries.into_iter().filter(could_be).map(|summary| propose_one(summary, &addresses)).collect();
-    proposals.sort_by(|one, other| other.confidence.total_cmp(&one.confidence).then(one.name.cmp(&other.name)));
+    let mut proposals: Vec<_> = summaries
+        .into_iter()
+        .filter(could_be)
+        .map(|summary| propose_one(summary, &addresses))
+        .collect();
+    proposals.sort_by(|one, other| {
+        other
+            .confidence
+            .total_cmp(&one.confidence)
+            .then(one.name.cmp(&other.name))
+    });
     proposals
 }
 
@@ -89,14 +99,20 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
     let denial = &summary.first;
     let (host, port) = (&denial.host, denial.port);
     let mut allowed_ips = addresses(host);
-    if !allowed_ips.iter().any(|address| AddressClass::of(*address).is_internal()) {
+    if !allowed_ips
+        .iter()
+        .any(|address| AddressClass::of(*address).is_internal())
+    {
         allowed_ips.clear();
     }
     allowed_ips.retain(|address| !AddressClass::of(*address).is_always_blocked());
     allowed_ips.sort_by_key(ToString::to_string);
     allowed_ips.dedup();
     let is_ssrf = denial.code.stage() == DenialStage::Ssrf;
-    let label = WELL_KNOWN.iter().find(|(known, _)| *known == port).map(|(_, label)| *label);
+    let label = WELL_KNOWN
+        .iter()
+        .find(|(known, _)| *known == port)
+        .map(|(_, label)| *label);
     // In hundredths, so that the same refusals always give the same number.
     let frequency = if summary.count >= 10 {
         20
@@ -105,10 +121,14 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
     } else {
         0
     };
-    let hundredths: i32 = 50 + frequency + if label.is_some() { 15 } else { 0 } - if is_ssrf { 20 } else { 0 };
+    let hundredths: i32 =
+        50 + frequency + if label.is_some() { 15 } else { 0 } - if is_ssrf { 20 } else { 0 };
     let name = |text: &str| -> String {
-        let kept = text.chars().map(|c| if matches!(c, '.' | '-') { '_' } else { c });
-        kept.filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
+        let kept = text
+            .chars()
+            .map(|c| if matches!(c, '.' | '-') { '_' } else { c });
+        kept.filter(|c| c.is_ascii_alphanumeric() || *c == '_')
+            .collect()
     };
     let program = denial.binary.rsplit('/').next().unwrap_or_default();
     let mut rationale = format!("Allow {program} to connect to {host}:{port}");
@@ -120,7 +140,11 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
         rationale.push_str(" with L7 inspection");
     }
     Proposal {
-        requests: summary.requests.iter().map(|(method, path)| (method.clone(), generalised(path))).collect(),
+        requests: summary
+            .requests
+            .iter()
+            .map(|(method, path)| (method.clone(), generalised(path)))
+            .collect(),
         name: format!("allow_{}_{port}", name(host)),
         host: host.clone(),
         port,
@@ -136,12 +160,18 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
 /// `path` as a pattern: a last segment that looks like an identifier stands for any.
 fn generalised(path: &str) -> String {
     let path = Glob::literal(path);
-    let Some((before, last)) = path.rsplit_once('/') else { return path };
+    let Some((before, last)) = path.rsplit_once('/') else {
+        return path;
+    };
     let hex = last.bytes().filter(u8::is_ascii_hexdigit).count();
     let is_number = last.len() >= 2 && last.bytes().all(|byte| byte.is_ascii_digit());
     let is_uuid = last.contains('-') && hex >= 24;
     let is_hash = last.len() >= 16 && hex == last.len();
-    if is_number || is_uuid || is_hash { format!("{before}/*") } else { path }
+    if is_number || is_uuid || is_hash {
+        format!("{before}/*")
+    } else {
+        path
+    }
 }
 
 /// True if a slash in `path` is escaped.
@@ -150,22 +180,46 @@ pub fn has_encoded_slash(path: &str) -> bool {
     path.contains("%2F") || path.contains("%2f")
 }
 
-fn security_notes(is_ssrf: bool, port: u16, allowed_ips: &[IpAddr], requests: &BTreeSet<(String, String)>) -> String {
+fn security_notes(
+    is_ssrf: bool,
+    port: u16,
+    allowed_ips: &[IpAddr],
+    requests: &BTreeSet<(String, String)>,
+) -> String {
     let notes = [
-        (is_ssrf, "The host has an internal address (SSRF): permitting it opens a part of the internal network."),
-        (!is_ssrf && !allowed_ips.is_empty(), "The host has an internal address."),
-        (port > 49152, "An ephemeral port: it may be another one next time."),
+        (
+            is_ssrf,
+            "The host has an internal address (SSRF): permitting it opens a part of the internal \
+             network.",
+        ),
+        (
+            !is_ssrf && !allowed_ips.is_empty(),
+            "The host has an internal address.",
+        ),
+        (
+            port > 49152,
+            "An ephemeral port: it may be another one next time.",
+        ),
         (
             requests.iter().any(|(_, path)| has_encoded_slash(path)),
-            "Other endpoints of this host and port that have rules need `allow_encoded_slash: true` too.",
+            "Other endpoints of this host and port that have rules need `allow_encoded_slash: \
+             true` too.",
         ),
-        (DATABASES.contains(&port), "A database or service port: consider what data is behind it."),
+        (
+            DATABASES.contains(&port),
+            "A database or service port: consider what data is behind it.",
+        ),
     ];
-    let notes: Vec<_> = notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect();
+    let notes: Vec<_> = notes
+        .iter()
+        .filter(|(holds, _)| *holds)
+        .map(|(_, note)| *note)
+        .collect();
     notes.join(" ")
 }
 
-/// `proposals` as a fragment of a policy document: one rule for each set of programs with the same endpoints.
+/// `proposals` as a fragment of a policy document: one rule for each set of programs with the same
+/// endpoints.
 #[must_use]
 pub fn fragment(proposals: &[Proposal]) -> String {
     let mut text = String::from(FRAGMENT);
@@ -174,12 +228,25 @@ pub fn fragment(proposals: &[Proposal]) -> String {
         return text;
     }
     text.push_str("network_policies:\n");
-    // Names with the endpoints of their rules, and the programs of each; in the order of the proposals.
+    // Names with the endpoints of their rules, and the programs of each; in the order of the
+    // proposals.
     let mut rules: Vec<(&str, String, Vec<&Proposal>)> = Vec::new();
     for proposal in proposals {
-        let slash = proposal.requests.iter().any(|(_, path)| has_encoded_slash(path));
-        let endpoint = endpoint(&proposal.host, proposal.port, &proposal.allowed_ips, &proposal.requests, slash);
-        match rules.iter_mut().find(|(name, known, _)| *name == proposal.name && *known == endpoint) {
+        let slash = proposal
+            .requests
+            .iter()
+            .any(|(_, path)| has_encoded_slash(path));
+        let endpoint = endpoint(
+            &proposal.host,
+            proposal.port,
+            &proposal.allowed_ips,
+            &proposal.requests,
+            slash,
+        );
+        match rules
+            .iter_mut()
+            .find(|(name, known, _)| *name == proposal.name && *known == endpoint)
+        {
             Some((_, _, same)) => same.push(proposal),
             None => rules.push((&proposal.name, endpoint, vec![proposal])),
         }
@@ -187,8 +254,19 @@ pub fn fragment(proposals: &[Proposal]) -> String {
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
     for (name, endpoint, same) in rules {
         // Writing to a String cannot fail.
-        for Proposal { rationale, security_notes, confidence, count, .. } in &same {
-            let _ = writeln!(text, "  # {}: refused {count} times, confidence {confidence:.2}", printable(rationale));
+        for Proposal {
+            rationale,
+            security_notes,
+            confidence,
+            count,
+            ..
+        } in &same
+        {
+            let _ = writeln!(
+                text,
+                "  # {}: refused {count} times, confidence {confidence:.2}",
+                printable(rationale)
+            );
             if !security_notes.is_empty() {
                 let _ = writeln!(text, "  # {security_notes}");
             }
@@ -200,17 +278,22 @@ pub fn fragment(proposals: &[Proposal]) -> String {
             _ => writeln!(text, "  {name}_{number}:"),
         };
         let _ = writeln!(text, "    endpoints: [{endpoint}]");
-        let binaries: Vec<_> = same.iter().map(|proposal| format!("{{path: {}}}", quoted(&proposal.binary))).collect();
+        let binaries: Vec<_> = same
+            .iter()
+            .map(|proposal| format!("{{path: {}}}", quoted(&proposal.binary)))
+            .collect();
         let _ = writeln!(text, "    binaries: [{}]", binaries.join(", "));
     }
     text
 }
 
 /// First line of a fragment.
-const FRAGMENT: &str = "# Proposed after a run, for what its policy refused. Look at each one; then add those that are meant to your policy.\n";
+const FRAGMENT: &str = "# Proposed after a run, for what its policy refused. Look at each one; \
+                        then add those that are meant to your policy.\n";
 
-/// An endpoint in flow style; `requests` are methods and path patterns, none for an endpoint whose requests are not judged, and
-/// `takes_encoded_slash` says whether their paths may hold an escaped slash.
+/// An endpoint in flow style; `requests` are methods and path patterns, none for an endpoint whose
+/// requests are not judged, and `takes_encoded_slash` says whether their paths may hold an escaped
+/// slash.
 #[must_use]
 pub fn endpoint(
     host: &str,
@@ -221,16 +304,27 @@ pub fn endpoint(
 ) -> String {
     let mut text = format!("{{host: {}, port: {port}", quoted(host));
     if !allowed_ips.is_empty() {
-        let addresses: Vec<_> = allowed_ips.iter().map(|address| format!("\"{address}\"")).collect();
+        let addresses: Vec<_> = allowed_ips
+            .iter()
+            .map(|address| format!("\"{address}\""))
+            .collect();
         // Writing to a String cannot fail.
         let _ = write!(text, ", allowed_ips: [{}]", addresses.join(", "));
     }
     if !requests.is_empty() {
         let rule = |(method, path): &(String, String)| {
-            format!("{{allow: {{method: {}, path: {}}}}}", quoted(method), quoted(path))
+            format!(
+                "{{allow: {{method: {}, path: {}}}}}",
+                quoted(method),
+                quoted(path)
+            )
         };
         let rules: Vec<_> = requests.iter().map(rule).collect();
-        let _ = write!(text, ", protocol: rest, enforcement: enforce, rules: [{}]", rules.join(", "));
+        let _ = write!(
+            text,
+            ", protocol: rest, enforcement: enforce, rules: [{}]",
+            rules.join(", ")
+        );
         if takes_encoded_slash {
             text.push_str(", allow_encoded_slash: true");
         }
@@ -257,7 +351,9 @@ fn reorders(c: char) -> bool {
 
 /// `text` as it may stand in a comment.
 fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() && !reorders(*c)).collect()
+    text.chars()
+        .filter(|c| !c.is_control() && !reorders(*c))
+        .collect()
 }
 
 #[cfg(test)]
@@ -272,8 +368,23 @@ mod tests {
     fn summary(host: &str, port: u16, code: ReasonCode, count: u64) -> DenialSummary {
         let (host, binary) = (host.to_owned(), "/usr/bin/curl".to_owned());
         let (ancestors, reason, fix, request) = (Vec::new(), String::new(), None, None);
-        let first = Denial { host, port, binary, ancestors, code, reason, fix, request };
-        DenialSummary { first, count, first_seen_ms: 0, last_seen_ms: 0, requests: BTreeSet::new() }
+        let first = Denial {
+            host,
+            port,
+            binary,
+            ancestors,
+            code,
+            reason,
+            fix,
+            request,
+        };
+        DenialSummary {
+            first,
+            count,
+            first_seen_ms: 0,
+            last_seen_ms: 0,
+            requests: BTreeSet::new(),
+        }
     }
 
     // Conformance: AGG-11, AGG-12, AGG-13.
@@ -290,14 +401,22 @@ mod tests {
             ("PUT", "/y/0123456789abcdef", "/y/*"),
             ("PUT", "/z/a*b", "/z/a\\*b"),
         ];
-        judged.requests = paths.iter().map(|(method, path, _)| ((*method).to_owned(), (*path).to_owned())).collect();
+        judged.requests = paths
+            .iter()
+            .map(|(method, path, _)| ((*method).to_owned(), (*path).to_owned()))
+            .collect();
         let proposals = propose(&[judged], |_| Vec::new());
-        let expected: BTreeSet<_> =
-            paths.iter().map(|(method, _, path)| ((*method).to_owned(), (*path).to_owned())).collect();
+        let expected: BTreeSet<_> = paths
+            .iter()
+            .map(|(method, _, path)| ((*method).to_owned(), (*path).to_owned()))
+            .collect();
         assert_eq!(proposals[0].requests, expected);
         let (policy, _) = crate::yaml::policy(&fragment(&proposals)).unwrap();
         let network = policy.network().values().next().unwrap();
-        assert_eq!(network.endpoints[0].l7().unwrap().rules.len(), expected.len());
+        assert_eq!(
+            network.endpoints[0].l7().unwrap().rules.len(),
+            expected.len()
+        );
         let denied = summary("api.test", 443, ReasonCode::RequestInDenyRules, 3);
         assert_eq!(propose(&[denied], |_| Vec::new()), []);
     }
@@ -307,14 +426,19 @@ mod tests {
         let mut refused = summary("npm.test", 443, ReasonCode::BadRequest, 1);
         refused.requests = [("GET".to_owned(), "/@types%2Fnode".to_owned())].into();
         let proposals = propose(&[refused], |_| Vec::new());
-        assert!(proposals[0].security_notes.contains("allow_encoded_slash"), "{proposals:?}");
+        assert!(
+            proposals[0].security_notes.contains("allow_encoded_slash"),
+            "{proposals:?}"
+        );
         let (policy, _) = crate::yaml::policy(&fragment(&proposals)).unwrap();
         assert!(policy.network().values().next().unwrap().endpoints[0].allow_encoded_slash());
     }
 
     fn of(host: &str, port: u16, code: ReasonCode, count: u64) -> Option<Proposal> {
         let addresses = |host: &str| match host {
-            "inside.test" => ["10.0.0.2", "10.0.0.1", "8.8.8.8", "10.0.0.2"].map(|text| text.parse().unwrap()).to_vec(),
+            "inside.test" => ["10.0.0.2", "10.0.0.1", "8.8.8.8", "10.0.0.2"]
+                .map(|text| text.parse().unwrap())
+                .to_vec(),
             _ => vec!["8.8.8.8".parse::<IpAddr>().unwrap()],
         };
         propose(&[summary(host, port, code, count)], addresses).pop()
@@ -326,11 +450,22 @@ mod tests {
     #[test]
     fn a_refused_connection_is_proposed_with_its_program_and_a_confidence() {
         let proposal = of("api.example.com", 443, EndpointNotInPolicy, 1).unwrap();
-        assert_eq!((proposal.name.as_str(), proposal.binary.as_str()), ("allow_api_example_com_443", "/usr/bin/curl"));
+        assert_eq!(
+            (proposal.name.as_str(), proposal.binary.as_str()),
+            ("allow_api_example_com_443", "/usr/bin/curl")
+        );
         assert_eq!((proposal.confidence, proposal.allowed_ips.len()), (0.65, 0));
-        assert_eq!(proposal.rationale, "Allow curl to connect to api.example.com:443 (HTTPS)");
+        assert_eq!(
+            proposal.rationale,
+            "Allow curl to connect to api.example.com:443 (HTTPS)"
+        );
         for (count, confidence) in [(2, 0.65), (3, 0.75), (9, 0.75), (10, 0.85), (1000, 0.85)] {
-            assert_eq!(of("api.example.com", 443, EndpointNotInPolicy, count).unwrap().confidence, confidence);
+            assert_eq!(
+                of("api.example.com", 443, EndpointNotInPolicy, count)
+                    .unwrap()
+                    .confidence,
+                confidence
+            );
         }
     }
 
@@ -338,7 +473,10 @@ mod tests {
     #[test]
     fn internal_addresses_are_listed_and_said() {
         let odd = of("a-b.test", 9999, InternalAddress, 1).unwrap();
-        assert_eq!((odd.name.as_str(), odd.confidence), ("allow_a_b_test_9999", 0.30));
+        assert_eq!(
+            (odd.name.as_str(), odd.confidence),
+            ("allow_a_b_test_9999", 0.30)
+        );
         assert!(odd.security_notes.contains("SSRF"));
         let inside = of("inside.test", 443, EndpointNotInPolicy, 1).unwrap();
         let listed: Vec<_> = inside.allowed_ips.iter().map(ToString::to_string).collect();
@@ -349,7 +487,14 @@ mod tests {
     // Conformance: AGG-10.
     #[test]
     fn what_no_policy_could_permit_is_not_proposed() {
-        for host in ["127.0.0.1", "::1", "169.254.1.1", "0.0.0.0", "localhost", "LOCALHOST."] {
+        for host in [
+            "127.0.0.1",
+            "::1",
+            "169.254.1.1",
+            "0.0.0.0",
+            "localhost",
+            "LOCALHOST.",
+        ] {
             assert_eq!(of(host, 443, EndpointNotInPolicy, 1), None, "{host}");
         }
         assert_eq!(of("198.51.100.1", 443, DirectConnection, 1), None);
@@ -357,7 +502,11 @@ mod tests {
         for binary in ["-", "/tmp/**", "/opt/*"] {
             let mut unknown = summary("a.test", 443, EndpointNotInPolicy, 1);
             unknown.first.binary = binary.to_owned();
-            assert_eq!(propose(&[unknown], |_| Vec::new()), [], "{binary} would mean others too");
+            assert_eq!(
+                propose(&[unknown], |_| Vec::new()),
+                [],
+                "{binary} would mean others too"
+            );
         }
     }
 
@@ -369,17 +518,28 @@ mod tests {
             summary.requests = [("GET".to_owned(), path.to_owned())].into();
             summary
         };
-        let summaries = [with("/bin/a", "/x"), with("/bin/b", "/x"), with("/bin/c", "/y")];
+        let summaries = [
+            with("/bin/a", "/x"),
+            with("/bin/b", "/x"),
+            with("/bin/c", "/y"),
+        ];
         let text = fragment(&propose(&summaries, |_| Vec::new()));
         let (policy, _) = crate::yaml::policy(&text).unwrap();
         let rules = policy.network().iter().map(|(name, network)| {
-            let paths = network.endpoints.iter().flat_map(|endpoint| &endpoint.l7().unwrap().rules);
+            let paths = network
+                .endpoints
+                .iter()
+                .flat_map(|endpoint| &endpoint.l7().unwrap().rules);
             let paths: Vec<_> = paths.map(|rule| rule.path.as_str()).collect();
             let binaries: Vec<_> = network.binaries.iter().map(ToString::to_string).collect();
             (name.as_str(), paths.join(" "), binaries.join(" "))
         });
-        let expected = [("allow_a_test_443", "/x", "/bin/a /bin/b"), ("allow_a_test_443_2", "/y", "/bin/c")];
-        let expected = expected.map(|(name, paths, binaries)| (name, paths.to_owned(), binaries.to_owned()));
+        let expected = [
+            ("allow_a_test_443", "/x", "/bin/a /bin/b"),
+            ("allow_a_test_443_2", "/y", "/bin/c"),
+        ];
+        let expected =
+            expected.map(|(name, paths, binaries)| (name, paths.to_owned(), binaries.to_owned()));
         assert_eq!(rules.collect::<Vec<_>>(), expected, "{text}");
     }
 
@@ -400,9 +560,19 @@ mod tests {
         });
         assert!(proposals.is_sorted_by(|one, other| one.confidence >= other.confidence));
         let (policy, _) = crate::yaml::policy(&fragment(&proposals)).unwrap();
-        let named: Vec<_> =
-            policy.network().iter().map(|(name, network)| (name.as_str(), network.binaries.len())).collect();
-        assert_eq!(named, [("allow_a_test_9999", 1), ("allow_b_test_443", 2), ("allow_inside_test_443", 1)]);
+        let named: Vec<_> = policy
+            .network()
+            .iter()
+            .map(|(name, network)| (name.as_str(), network.binaries.len()))
+            .collect();
+        assert_eq!(
+            named,
+            [
+                ("allow_a_test_9999", 1),
+                ("allow_b_test_443", 2),
+                ("allow_inside_test_443", 1)
+            ]
+        );
         assert!(crate::yaml::policy(&fragment(&[])).is_ok());
     }
 }

@@ -1,4 +1,5 @@
-//! Reasons of refusals: the closed set that status lines, bodies, log lines, denials and metrics share, one row each.
+//! Reasons of refusals: the closed set that status lines, bodies, log lines, denials and metrics
+//! share, one row each.
 
 use crate::words::{Action, Activity, Engine, Severity};
 
@@ -14,15 +15,35 @@ pub struct Report {
 }
 
 /// Denied before anything was opened.
-const DENIED: Report = Report { activity: Activity::Open, severity: Severity::Medium, action: Action::Denied };
+const DENIED: Report = Report {
+    activity: Activity::Open,
+    severity: Severity::Medium,
+    action: Action::Denied,
+};
 /// A secret would have gone to where it does not belong.
-const MISUSED: Report = Report { activity: Activity::Open, severity: Severity::High, action: Action::Denied };
+const MISUSED: Report = Report {
+    activity: Activity::Open,
+    severity: Severity::High,
+    action: Action::Denied,
+};
 /// Permitted, and not as secure as it has to be.
-const INSECURE: Report = Report { activity: Activity::Fail, severity: Severity::Medium, action: Action::Denied };
+const INSECURE: Report = Report {
+    activity: Activity::Fail,
+    severity: Severity::Medium,
+    action: Action::Denied,
+};
 /// Permitted, and the other end was not there.
-const UNREACHED: Report = Report { activity: Activity::Fail, severity: Severity::Low, action: Action::Allowed };
+const UNREACHED: Report = Report {
+    activity: Activity::Fail,
+    severity: Severity::Low,
+    action: Action::Allowed,
+};
 /// Rejected by the network namespace's firewall.
-const REJECTED: Report = Report { activity: Activity::Refuse, severity: Severity::Medium, action: Action::Denied };
+const REJECTED: Report = Report {
+    activity: Activity::Refuse,
+    severity: Severity::Medium,
+    action: Action::Denied,
+};
 
 /// How the summary of a run counts a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,9 +187,9 @@ struct Row {
     details: [&'static str; 2],
 }
 
-// Each row: code, word, stage, HTTP status, error, report, count, the client's connection; then the detail that the workload is
-// told, and another one for requests inside a connection where that differs. In it `{request}`, `{target}`, `{method}`, `{named}`
-// and `{reason}` stand for the facts.
+// Each row: code, word, stage, HTTP status, error, report, count, the client's connection; then the
+// detail that the workload is told, and another one for requests inside a connection where that
+// differs. In it `{request}`, `{target}`, `{method}`, `{named}` and `{reason}` stand for the facts.
 reasons! {
     EndpointNotInPolicy "endpoint_not_in_policy" L4 403 "policy_denied" DENIED Denial Ends
         "{request} not permitted by policy";
@@ -199,7 +220,8 @@ reasons! {
     DnsFailed "dns_failed" Ssrf 403 "ssrf_denied" DENIED Failure Ends
         "{method} {target} blocked: DNS resolution failed";
     AuthorityUnavailable "authority_unavailable" Tls 503 "authority_unavailable" INSECURE No Ends
-        "{request} refused: TLS could not be opened, as the trust files could not be written (--tls-dir)";
+        "{request} refused: TLS could not be opened, as the trust files could not be written \
+         (--tls-dir)";
     ClientTlsFailed "client_tls_failed" Tls 502 "client_tls_failed" INSECURE Failure Ends
         "{reason}";
     UpstreamTlsInvalid "upstream_tls_invalid" Tls 502 "upstream_tls_invalid" INSECURE No Ends
@@ -330,8 +352,15 @@ mod tests {
         assert_eq!(words.len(), ReasonCode::ALL.len());
         for code in ReasonCode::ALL {
             for detail in [code.detail(false), code.detail(true)] {
-                for named in detail.split('{').skip(1).map(|part| part.split_once('}').unwrap().0) {
-                    assert!(["request", "target", "method", "named", "reason"].contains(&named), "{detail}");
+                for named in detail
+                    .split('{')
+                    .skip(1)
+                    .map(|part| part.split_once('}').unwrap().0)
+                {
+                    assert!(
+                        ["request", "target", "method", "named", "reason"].contains(&named),
+                        "{detail}"
+                    );
                 }
             }
         }

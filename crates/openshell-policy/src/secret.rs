@@ -4,7 +4,8 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Secret bytes, which must not appear in logs, errors or responses. `Debug` redacts them; dropping wipes their memory.
+/// Secret bytes, which must not appear in logs, errors or responses. `Debug` redacts them; dropping
+/// wipes their memory.
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
@@ -32,7 +33,11 @@ impl Secret {
     /// Compares two secrets in a time that depends on their lengths only.
     #[must_use]
     pub fn ct_eq(&self, other: &Self) -> bool {
-        let differs = self.0.iter().zip(other.0.iter()).fold(0, |differs, (one, other)| differs | (one ^ other));
+        let differs = self
+            .0
+            .iter()
+            .zip(other.0.iter())
+            .fold(0, |differs, (one, other)| differs | (one ^ other));
         self.0.len() == other.0.len() && differs == 0
     }
 }
@@ -49,6 +54,9 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_shown() {
-        assert_eq!(format!("{:?}", Some(Secret::new(b"hunter2".to_vec()))), "Some(Secret(…))");
+        assert_eq!(
+            format!("{:?}", Some(Secret::new(b"hunter2".to_vec()))),
+            "Some(Secret(…))"
+        );
     }
 }

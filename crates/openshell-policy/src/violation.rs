@@ -66,8 +66,14 @@ impl std::error::Error for Violations {}
 impl fmt::Display for Violations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let about_l7 = self.0.iter().any(|violation| violation.kind.is_about_l7());
-        f.write_str(if about_l7 { "L7 policy validation failed:" } else { "policy validation failed:" })?;
-        self.0.iter().try_for_each(|violation| write!(f, "\n  {violation}"))
+        f.write_str(if about_l7 {
+            "L7 policy validation failed:"
+        } else {
+            "policy validation failed:"
+        })?;
+        self.0
+            .iter()
+            .try_for_each(|violation| write!(f, "\n  {violation}"))
     }
 }
 
@@ -89,7 +95,11 @@ fn located(f: &mut fmt::Formatter<'_>, path: &FieldPath, line: Option<u64>) -> f
     if let Some(line) = line {
         write!(f, "line {line}: ")?;
     }
-    if *path == FieldPath::root() { Ok(()) } else { write!(f, "{path}: ") }
+    if *path == FieldPath::root() {
+        Ok(())
+    } else {
+        write!(f, "{path}: ")
+    }
 }
 
 /// Kind of violation.
@@ -107,7 +117,10 @@ pub enum ViolationKind {
     #[error("unknown key `{key}`{} known here: {}{}", meant(key, known), known.join(", "), hint(key))]
     UnknownKey { key: String, known: Vec<String> },
     #[error("expected {expected}, found {found}")]
-    WrongType { expected: &'static str, found: &'static str },
+    WrongType {
+        expected: &'static str,
+        found: &'static str,
+    },
     #[error("`{0}` is missing")]
     Missing(&'static str),
     #[error("`{word}` is not one of {known}")]
@@ -134,11 +147,15 @@ pub enum ViolationKind {
     HostMatchesAll(String),
     #[error("host `{0}`: a wildcard must begin `*.` or `**.`")]
     HostWildcardPosition(String),
-    #[error("host `{0}`: TLD wildcard is not allowed; a wildcard needs at least two labels behind it")]
+    #[error(
+        "host `{0}`: TLD wildcard is not allowed; a wildcard needs at least two labels behind it"
+    )]
     HostTldWildcard(String),
     #[error("host `{host}`: {problem}")]
     HostInvalid { host: String, problem: String },
-    #[error("an endpoint needs a `host`, or `allowed_ips` that say which addresses any host may have")]
+    #[error(
+        "an endpoint needs a `host`, or `allowed_ips` that say which addresses any host may have"
+    )]
     EndpointWithoutHost,
     #[error("`port` and `ports` are mutually exclusive")]
     PortAndPorts,
@@ -159,16 +176,20 @@ pub enum ViolationKind {
     #[error("`tls: skip` hides the requests that `protocol` asks to judge; remove one of them")]
     TlsSkipWithL7,
     #[error(
-        "`protocol: tcp` is never looked into; remove `rules`, `deny_rules`, `upgrades` and any `access` but `full`"
+        "`protocol: tcp` is never looked into; remove `rules`, `deny_rules`, `upgrades` and any \
+         `access` but `full`"
     )]
     TcpWithRules,
     #[error(
-        "`{0}` is no protocol to switch to, such as `tcp` or `spdy/3.1`; WebSocket needs no line here, HTTP/2 and TLS are never switched to"
+        "`{0}` is no protocol to switch to, such as `tcp` or `spdy/3.1`; WebSocket needs no line \
+         here, HTTP/2 and TLS are never switched to"
     )]
     UpgradeInvalid(String),
     #[error("`protocol: tcp` needs a `host`")]
     TcpWithoutHost,
-    #[error("`resolve` says which names an endpoint without `host` may look up; remove one of them")]
+    #[error(
+        "`resolve` says which names an endpoint without `host` may look up; remove one of them"
+    )]
     ResolveWithHost,
     #[error("expected a map of query keys to matchers")]
     QueryNotMap,
@@ -178,15 +199,23 @@ pub enum ViolationKind {
     MatcherGlobAndAny,
     #[error("`any` needs at least one glob")]
     MatcherAnyEmpty,
-    #[error("`{method}` is not an HTTP method; a method is `*` or letters, digits and !#$%&'*+-.^_`|~")]
+    #[error(
+        "`{method}` is not an HTTP method; a method is `*` or letters, digits and !#$%&'*+-.^_`|~"
+    )]
     MethodInvalid { method: String },
     #[error("glob `{glob}`: {problem}")]
     GlobInvalid { glob: String, problem: String },
     #[error("`{0}` is not an IP address or CIDR range")]
     AddressInvalid(String),
-    #[error("the name of a credential is a letter or `_`, and up to 127 letters, digits and `_` behind it")]
+    #[error(
+        "the name of a credential is a letter or `_`, and up to 127 letters, digits and `_` behind \
+         it"
+    )]
     CredentialName,
-    #[error("`{0}` is a variable that the sandbox sets or removes itself; a credential needs another name")]
+    #[error(
+        "`{0}` is a variable that the sandbox sets or removes itself; a credential needs another \
+         name"
+    )]
     CredentialNameTaken(String),
     #[error("exactly one of `env`, `file` and `value` says where the secret is")]
     CredentialSource,
@@ -194,7 +223,9 @@ pub enum ViolationKind {
     TooManyCredentials { count: usize, limit: usize },
     #[error("an empty list would refuse the credential everywhere; name the hosts it is for")]
     HostsEmpty,
-    #[error("a path begins with `/`, and has neither escapes, nor a query, nor empty or dot segments")]
+    #[error(
+        "a path begins with `/`, and has neither escapes, nor a query, nor empty or dot segments"
+    )]
     PathPrefix,
     #[error("the name of a variable is not empty, and has neither `=` nor NUL")]
     VariableName,
@@ -227,7 +258,8 @@ pub enum ViolationKind {
     #[error("{0}")]
     ReadOnlyWritable(ReadOnlyWritable),
     #[error(
-        "`{0}` overlaps addresses that are never reachable (loopback, link-local, unspecified, metadata, multicast)"
+        "`{0}` overlaps addresses that are never reachable (loopback, link-local, unspecified, \
+         metadata, multicast)"
     )]
     AddressAlwaysBlocked(String),
 }
@@ -235,9 +267,14 @@ pub enum ViolationKind {
 /// Suggestion of the known key that is most like `key`, if one is.
 fn meant(key: &str, known: &[String]) -> String {
     let likeness = |known: &String| strsim::jaro_winkler(key, known);
-    let nearest = known.iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
+    let nearest = known
+        .iter()
+        .max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
     let is_like = |known: &&String| likeness(known) >= LIKENESS;
-    nearest.filter(is_like).map_or_else(|| ";".to_owned(), |known| format!(": did you mean `{known}`?"))
+    nearest.filter(is_like).map_or_else(
+        || ";".to_owned(),
+        |known| format!(": did you mean `{known}`?"),
+    )
 }
 
 /// Likeness of two words from which one may be meant by the other, of at most 1.
@@ -245,7 +282,11 @@ const LIKENESS: f64 = 0.85;
 
 /// Suggestion for a key that other documents have.
 fn hint(key: &str) -> &'static str {
-    if key == "route" { " (the name of a route is its `name`)" } else { "" }
+    if key == "route" {
+        " (the name of a route is its `name`)"
+    } else {
+        ""
+    }
 }
 
 impl ViolationKind {
@@ -285,11 +326,21 @@ pub struct ReadOnlyWritable {
 
 impl fmt::Display for ReadOnlyWritable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, writable, line } = self;
+        let Self {
+            path,
+            writable,
+            line,
+        } = self;
         write!(f, "`{path}` is not read-only: ")?;
         match line {
-            Some(line) => write!(f, "`read_write` lists `{writable}` too (line {line}); list it once"),
-            None => write!(f, "every sandbox may write in `{writable}`; keep it elsewhere"),
+            Some(line) => write!(
+                f,
+                "`read_write` lists `{writable}` too (line {line}); list it once"
+            ),
+            None => write!(
+                f,
+                "every sandbox may write in `{writable}`; keep it elsewhere"
+            ),
         }
     }
 }
@@ -299,7 +350,8 @@ impl fmt::Display for ReadOnlyWritable {
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum WarningKind {
     #[error(
-        "`enforcement` is left out, so the rules refuse nothing at {0} and violations are only recorded; write `enforcement: enforce` or `audit`"
+        "`enforcement` is left out, so the rules refuse nothing at {0} and violations are only \
+         recorded; write `enforcement: enforce` or `audit`"
     )]
     EnforcementDefaults(String),
     #[error("{0}")]
@@ -311,14 +363,21 @@ pub enum WarningKind {
     #[error("{0} is not in this build: every connection is refused")]
     Unsupported(String),
     #[error(
-        "without `host` it permits addresses that are written out; `resolve: [\"*.corp.example\"]` names the domains whose names may be looked up"
+        "without `host` it permits addresses that are written out; `resolve: [\"*.corp.example\"]` \
+         names the domains whose names may be looked up"
     )]
     NamesNotResolved,
     #[error("Unknown HTTP method `{0}`")]
     UnknownMethod(String),
-    #[error("it has no `hosts`, so it works at every host that the policy permits; name the hosts it is for")]
+    #[error(
+        "it has no `hosts`, so it works at every host that the policy permits; name the hosts it \
+         is for"
+    )]
     CredentialUnbound,
-    #[error("the secret has less than 8 bytes: it can be guessed, and answers are altered wherever it stands in them")]
+    #[error(
+        "the secret has less than 8 bytes: it can be guessed, and answers are altered wherever it \
+         stands in them"
+    )]
     SecretShort,
     #[error("`{0}` is a very broad range; list the networks that are needed")]
     BroadRange(String),

@@ -4,8 +4,10 @@ use fuzz::fuzz;
 use openshell_policy::network::host::Host;
 use openshell_policy::yaml;
 
-const WORDS: [&[u8]; 16] =
-    [b"\n", b": ", b"  ", b"- ", b"{", b"}", b"[", b"]", b"&a ", b"*a", b"<<: ", b"|\n", b"\"", b"~", b"!!str ", b"? "];
+const WORDS: [&[u8]; 16] = [
+    b"\n", b": ", b"  ", b"- ", b"{", b"}", b"[", b"]", b"&a ", b"*a", b"<<: ", b"|\n", b"\"",
+    b"~", b"!!str ", b"? ",
+];
 
 const POLICY: &[u8] = b"
 version: 1
@@ -25,10 +27,12 @@ network_policies:
 ";
 
 const CREDENTIALS: &[u8] =
-    b"credentials: {API_KEY: {value: s3cret, hosts: [web.test, \"web.test:8080/v1\"]}, B: {env: NAME}, C: {file: /x}}";
+    b"credentials: {API_KEY: {value: s3cret, hosts: [web.test, \"web.test:8080/v1\"]}, B: {env: \
+      NAME}, C: {file: /x}}";
 
 const ROUTES: &[u8] =
-    b"routes: [{name: ok, endpoint: https://web.test/v1, model: m, api_key: k, protocols: [openai_chat_completions]}]";
+    b"routes: [{name: ok, endpoint: https://web.test/v1, model: m, api_key: k, protocols: \
+      [openai_chat_completions]}]";
 
 fn text(input: &[u8]) -> Option<&str> {
     std::str::from_utf8(input).ok()
@@ -40,7 +44,10 @@ fn fuzzed_policies_are_read_or_refused_with_what_is_wrong() {
         let Some(text) = text(input) else { return };
         match yaml::policy(text) {
             // Reading is deterministic.
-            Ok((policy, _)) => assert_eq!(format!("{:?}", yaml::policy(text).unwrap().0), format!("{policy:?}")),
+            Ok((policy, _)) => assert_eq!(
+                format!("{:?}", yaml::policy(text).unwrap().0),
+                format!("{policy:?}")
+            ),
             Err(violations) => assert!(!violations.to_string().is_empty()),
         }
     });
@@ -48,15 +55,20 @@ fn fuzzed_policies_are_read_or_refused_with_what_is_wrong() {
 
 #[test]
 fn fuzzed_credentials_and_routes_are_read_or_refused_and_never_told() {
-    fuzz("credentials and routes", &[CREDENTIALS, ROUTES], &WORDS, |input| {
-        let Some(text) = text(input) else { return };
-        if let Ok((credentials, _)) = yaml::credentials(text, |name| name == "PATH") {
-            assert!(!format!("{credentials:?}").contains("s3cret"));
-        }
-        if let Err(violations) = yaml::routes(text) {
-            assert!(!violations.to_string().is_empty());
-        }
-    });
+    fuzz(
+        "credentials and routes",
+        &[CREDENTIALS, ROUTES],
+        &WORDS,
+        |input| {
+            let Some(text) = text(input) else { return };
+            if let Ok((credentials, _)) = yaml::credentials(text, |name| name == "PATH") {
+                assert!(!format!("{credentials:?}").contains("s3cret"));
+            }
+            if let Err(violations) = yaml::routes(text) {
+                assert!(!violations.to_string().is_empty());
+            }
+        },
+    );
 }
 
 #[test]
@@ -73,7 +85,9 @@ fn fuzzed_hosts_have_one_form() {
     ];
     let words: [&[u8]; 8] = [b".", b":", b"[", b"]", b"0x", b"%", b"-", b"*"];
     fuzz("hosts", &samples, &words, |input| {
-        let Some(host) = text(input).and_then(|text| Host::parse(text).ok()) else { return };
+        let Some(host) = text(input).and_then(|text| Host::parse(text).ok()) else {
+            return;
+        };
         let shown = host.to_string();
         assert_eq!(Host::parse(&shown), Ok(host), "{shown}");
     });

@@ -1,4 +1,5 @@
-//! Admission of connections by the programs that made them, so that none takes the network from the others.
+//! Admission of connections by the programs that made them, so that none takes the network from the
+//! others.
 
 use std::sync::Arc;
 
@@ -40,8 +41,12 @@ pub(crate) struct Place(#[expect(dead_code, reason = "held for its drop")] [Opti
 impl Default for Admission {
     /// Bounds for the descriptors that this process may have, of which a connection takes two.
     fn default() -> Self {
-        let descriptors = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
-        Self::within(descriptors.map_or(Limits::CONNECTIONS, |most| (most / 2).min(Limits::CONNECTIONS)))
+        let descriptors = getrlimit(Resource::Nofile)
+            .current
+            .and_then(|most| usize::try_from(most).ok());
+        Self::within(descriptors.map_or(Limits::CONNECTIONS, |most| {
+            (most / 2).min(Limits::CONNECTIONS)
+        }))
     }
 }
 
@@ -58,7 +63,10 @@ impl Admission {
 
     /// Admits a connection of `identity`; `policy` tells who is listed.
     pub(crate) fn admit(&self, identity: &Identity, policy: &Snapshot) -> Admitted {
-        let program = identity.as_ref().ok().map(|identified| &*identified.caller().program);
+        let program = identity
+            .as_ref()
+            .ok()
+            .map(|identified| &*identified.caller().program);
         let is_listed = || program.is_some_and(|program| policy.lists(program));
         match self.place(program, is_listed) {
             Some(place) => Admitted::Served(place),
@@ -73,7 +81,11 @@ impl Admission {
         let name = program.map_or("", |program| program.executable.as_str());
         let one = self.all.take(name)?;
         let is_counted = self.all.taken() > self.ample && !is_listed();
-        let other = if is_counted { Some(self.unlisted.take(name)?) } else { None };
+        let other = if is_counted {
+            Some(self.unlisted.take(name)?)
+        } else {
+            None
+        };
         Some(Place([Some(one), other]))
     }
 }
@@ -84,19 +96,30 @@ mod tests {
     use crate::peer::Program;
 
     fn program(path: &str) -> Program {
-        Program { executable: path.to_owned(), ancestors: Vec::new(), cmdline_paths: Vec::new(), is_modified: false }
+        Program {
+            executable: path.to_owned(),
+            ancestors: Vec::new(),
+            cmdline_paths: Vec::new(),
+            is_modified: false,
+        }
     }
 
     #[test]
     fn programs_that_the_policy_does_not_list_leave_most_places_to_those_that_it_lists() {
         let admission = Admission::within(800);
         // However many programs they are.
-        let unlisted: Vec<_> =
-            (0..5000).filter_map(|number| admission.place(Some(&program(&format!("/x{number}"))), || false)).collect();
+        let unlisted: Vec<_> = (0..5000)
+            .filter_map(|number| admission.place(Some(&program(&format!("/x{number}"))), || false))
+            .collect();
         assert_eq!(unlisted.len(), 100 + 200);
-        let listed: Vec<_> = (0..800).map_while(|_| admission.place(Some(&program("/a")), || true)).collect();
+        let listed: Vec<_> = (0..800)
+            .map_while(|_| admission.place(Some(&program("/a")), || true))
+            .collect();
         assert_eq!(listed.len(), 400);
-        assert!(admission.place(Some(&program("/b")), || true).is_some() && admission.place(None, || false).is_none());
+        assert!(
+            admission.place(Some(&program("/b")), || true).is_some()
+                && admission.place(None, || false).is_none()
+        );
         drop(unlisted);
         assert!(admission.place(None, || false).is_some());
     }

@@ -20,7 +20,8 @@ use crate::dns::names::Names;
 use crate::identify::Witness;
 use crate::peer::Caller;
 
-/// A netlink socket in the sandbox's namespace that receives the packets of a log group (nfnetlink_log).
+/// A netlink socket in the sandbox's namespace that receives the packets of a log group
+/// (nfnetlink_log).
 #[derive(Debug)]
 pub struct Monitor {
     socket: AsyncFd<OwnedFd>,
@@ -61,15 +62,19 @@ impl fmt::Display for Protocol {
 const REASON: &str = "direct connection bypassed HTTP CONNECT proxy";
 
 impl Attempt {
-    /// Remedy for the author of the program, or of the policy; `is_named` for an address that is a name's.
+    /// Remedy for the author of the program, or of the policy; `is_named` for an address that is a
+    /// name's.
     fn hint(&self, is_named: bool) -> &'static str {
         match (self.protocol, self.ports) {
-            (Protocol::Tcp, _) if is_named => "no endpoint of the policy names this port of the host",
+            (Protocol::Tcp, _) if is_named => {
+                "no endpoint of the policy names this port of the host"
+            }
             (Protocol::Udp, Some([_, 53])) => {
                 "DNS queries should route through the sandbox proxy; check resolver configuration"
             }
             (Protocol::Tcp, _) => {
-                "ensure process honors HTTP_PROXY/HTTPS_PROXY; Node.js does from 22.21 and 24 on (NODE_USE_ENV_PROXY is set)"
+                "ensure process honors HTTP_PROXY/HTTPS_PROXY; Node.js does from 22.21 and 24 on \
+                 (NODE_USE_ENV_PROXY is set)"
             }
             (Protocol::Udp, _) => "UDP traffic must route through the sandbox proxy",
             (Protocol::Other(_), _) => "only TCP through the sandbox proxy leaves the sandbox",
@@ -78,9 +83,10 @@ impl Attempt {
 }
 
 impl Monitor {
-    /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's network namespace.
-    /// Packets to `probe` are the supervisor's own proof of the firewall and are not reported. `names` tells the
-    /// name of an address, `witness` the sending program, and `audit` takes the reports. Must be called within a tokio runtime.
+    /// Listens to `group` on `socket`, a NETLINK_NETFILTER socket opened inside the sandbox's
+    /// network namespace. Packets to `probe` are the supervisor's own proof of the firewall and are
+    /// not reported. `names` tells the name of an address, `witness` the sending program, and
+    /// `audit` takes the reports. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// The kernel lacks nfnetlink_log.
@@ -96,22 +102,36 @@ impl Monitor {
         let mut answer = [0; 1024];
         let (filled, _) = rustix::net::recv(&socket, answer.as_mut_slice(), RecvFlags::empty())?;
         // `struct nlmsgerr` begins with the code; 0 is the acknowledgement.
-        let code = answer.get(NETLINK_HEADER..filled).and_then(|error| error.first_chunk::<4>());
+        let code = answer
+            .get(NETLINK_HEADER..filled)
+            .and_then(|error| error.first_chunk::<4>());
         match code.map(|code| i32::from_ne_bytes(*code)) {
             Some(0) => {}
-            Some(code) => return Err(io::Error::from_raw_os_error(code.checked_neg().unwrap_or(i32::MAX))),
+            Some(code) => {
+                return Err(io::Error::from_raw_os_error(
+                    code.checked_neg().unwrap_or(i32::MAX),
+                ));
+            }
             None => return Err(io::ErrorKind::InvalidData.into()),
         }
         rustix::io::ioctl_fionbio(&socket, true)?;
         #[expect(
             deprecated,
-            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
+            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does \
+                      not"
         )]
         let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
-        Ok(Self { socket, probe, names, witness, audit })
+        Ok(Self {
+            socket,
+            probe,
+            names,
+            witness,
+            audit,
+        })
     }
 
-    /// Reports packets until `stop` completes, then those that are queued. The firewall limits their rate.
+    /// Reports packets until `stop` completes, then those that are queued. The firewall limits
+    /// their rate.
     pub async fn run(self, stop: impl Future) {
         let mut stop = pin!(stop);
         let mut buffer = vec![0; 16 * 1024];
@@ -123,11 +143,15 @@ impl Monitor {
             };
             match received {
                 Ok(filled) => self.report_all(buffer.get(..filled).unwrap_or_default()),
-                // Packets were lost because the queue was full; later ones are still worth reporting.
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
+                // Packets were lost because the queue was full; later ones are still worth
+                // reporting.
+                Err(error)
+                    if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {}
                 Err(error) => {
                     // The firewall holds without its reports.
-                    tracing::warn!("attempts to go past the proxy are not reported any more: {error}");
+                    tracing::warn!(
+                        "attempts to go past the proxy are not reported any more: {error}"
+                    );
                     stop.await;
                     return;
                 }
@@ -136,20 +160,28 @@ impl Monitor {
     }
 
     async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let receive = |socket: &OwnedFd| Ok(rustix::net::recv(socket.as_fd(), &mut *buffer, RecvFlags::empty())?.0);
+        let receive = |socket: &OwnedFd| {
+            Ok(rustix::net::recv(socket.as_fd(), &mut *buffer, RecvFlags::empty())?.0)
+        };
         self.socket.async_io(Interest::READABLE, receive).await
     }
 
     fn report_all(&self, messages: &[u8]) {
         for attempt in attempts(messages).filter(|attempt| !self.is_proof(attempt)) {
             let name = self.names.name(attempt.to);
-            report(&*self.audit, &attempt, name.as_ref(), self.witness.sender(attempt.mark).as_ref());
+            report(
+                &*self.audit,
+                &attempt,
+                name.as_ref(),
+                self.witness.sender(attempt.mark).as_ref(),
+            );
         }
     }
 
     fn is_proof(&self, attempt: &Attempt) -> bool {
         let port = attempt.ports.map(|[_, port]| port);
-        self.probe.is_some_and(|probe| attempt.to == *probe.ip() && port == Some(probe.port()))
+        self.probe
+            .is_some_and(|probe| attempt.to == *probe.ip() && port == Some(probe.port()))
     }
 }
 
@@ -162,7 +194,12 @@ fn report(audit: &dyn Audit, attempt: &Attempt, name: Option<&HostName>, caller:
     let lineage = caller.map(Caller::lineage).unwrap_or_default();
     let code = ReasonCode::DirectConnection;
     audit.event(&Event::Bypass(BypassAttempt {
-        ends: Ends { binary, pid, host: Some(&host), port },
+        ends: Ends {
+            binary,
+            pid,
+            host: Some(&host),
+            port,
+        },
         lineage,
         decided: Decided {
             severity: code.report().severity,
@@ -178,15 +215,19 @@ fn report(audit: &dyn Audit, attempt: &Attempt, name: Option<&HostName>, caller:
     }));
     let (binary, number) = (binary.unwrap_or("-"), port.unwrap_or(0));
     let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-    let ancestors = if lineage.ancestors.is_empty() { "-".to_owned() } else { lineage.ancestors.join(" -> ") };
+    let ancestors = if lineage.ancestors.is_empty() {
+        "-".to_owned()
+    } else {
+        lineage.ancestors.join(" -> ")
+    };
     audit.event(&Event::Finding(Finding {
         activity: FindingActivity::Blocked,
         severity: Severity::Medium,
         title: "Proxy Bypass Detected",
         confidence: Confidence::High,
         message: &format!(
-            "BYPASS_DETECT {host}:{number} proto={protocol} binary={binary} binary_pid={pid} ancestors={ancestors} action=reject \
-             reason={REASON} hint={hint}"
+            "BYPASS_DETECT {host}:{number} proto={protocol} binary={binary} binary_pid={pid} \
+             ancestors={ancestors} action=reject reason={REASON} hint={hint}"
         ),
     }));
 }
@@ -197,7 +238,9 @@ fn denial(attempt: &Attempt, host: &str, hint: &str, caller: Option<&Caller>) ->
         host: host.to_owned(),
         port: attempt.ports.map_or(0, |[_, port]| port),
         binary: program.map_or_else(|| "-".to_owned(), |program| program.executable.clone()),
-        ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
+        ancestors: program
+            .map(|program| program.ancestors.clone())
+            .unwrap_or_default(),
         code: ReasonCode::DirectConnection,
         reason: REASON.to_owned(),
         fix: Some(format!("it went past the proxy: {hint}")),
@@ -245,9 +288,14 @@ fn attempts(mut bytes: &[u8]) -> impl Iterator<Item = Attempt> {
             let message = bytes.get(NETLINK_HEADER..length)?;
             bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
             let attributes = message.get(NFGENMSG..).filter(|_| kind == MSG_PACKET);
-            if let Some(attempt) = attributes.and_then(|all| parse(attribute(all, NFULA_PAYLOAD)?)) {
-                let mark = attributes.and_then(|all| attribute(all, NFULA_MARK)?.first_chunk::<4>());
-                return Some(Attempt { mark: mark.map_or(0, |mark| u32::from_be_bytes(*mark)), ..attempt });
+            if let Some(attempt) = attributes.and_then(|all| parse(attribute(all, NFULA_PAYLOAD)?))
+            {
+                let mark =
+                    attributes.and_then(|all| attribute(all, NFULA_MARK)?.first_chunk::<4>());
+                return Some(Attempt {
+                    mark: mark.map_or(0, |mark| u32::from_be_bytes(*mark)),
+                    ..attempt
+                });
             }
         }
         None
@@ -261,7 +309,9 @@ fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
         if u16::from_ne_bytes([header[2], header[3]]) & 0x3fff == kind {
             return Some(value);
         }
-        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        attributes = attributes
+            .get(length.next_multiple_of(4)..)
+            .unwrap_or_default();
     }
     None
 }
@@ -285,9 +335,21 @@ fn parse(packet: &[u8]) -> Option<Attempt> {
         17 => Protocol::Udp,
         other => Protocol::Other(other),
     };
-    let ports = transport.first_chunk::<4>().filter(|_| !matches!(protocol, Protocol::Other(_)));
-    let ports = ports.map(|ports| [u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])]);
-    Some(Attempt { to, ports, protocol, mark: 0 })
+    let ports = transport
+        .first_chunk::<4>()
+        .filter(|_| !matches!(protocol, Protocol::Other(_)));
+    let ports = ports.map(|ports| {
+        [
+            u16::from_be_bytes([ports[0], ports[1]]),
+            u16::from_be_bytes([ports[2], ports[3]]),
+        ]
+    });
+    Some(Attempt {
+        to,
+        ports,
+        protocol,
+        mark: 0,
+    })
 }
 
 #[cfg(test)]
@@ -295,8 +357,19 @@ mod tests {
     use super::{Attempt, Protocol, attempts, parse};
 
     fn v4(protocol: u8, port: u16) -> Vec<u8> {
-        let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 200, 0, 2, 198, 51, 100, 77];
-        packet.extend([0x80, 0, port.to_be_bytes()[0], port.to_be_bytes()[1], 0, 0, 0, 0]);
+        let mut packet = vec![
+            0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 200, 0, 2, 198, 51, 100, 77,
+        ];
+        packet.extend([
+            0x80,
+            0,
+            port.to_be_bytes()[0],
+            port.to_be_bytes()[1],
+            0,
+            0,
+            0,
+            0,
+        ]);
         packet
     }
 
@@ -306,10 +379,28 @@ mod tests {
         let of = |protocol, port| parse(&v4(protocol, port)).unwrap();
         let tcp = of(6, 443);
         let to = "198.51.100.77".parse().unwrap();
-        assert_eq!(tcp, Attempt { mark: 0, to, ports: Some([0x8000, 443]), protocol: Protocol::Tcp });
+        assert_eq!(
+            tcp,
+            Attempt {
+                mark: 0,
+                to,
+                ports: Some([0x8000, 443]),
+                protocol: Protocol::Tcp
+            }
+        );
         let hints = [tcp, of(17, 53), of(17, 123), of(1, 0)].map(|attempt| attempt.hint(false));
-        assert!(hints.iter().enumerate().all(|(n, hint)| !hints[..n].contains(hint)), "{hints:?}");
-        assert_eq!(of(132, 9).ports, None, "ports of other protocols are not looked for");
+        assert!(
+            hints
+                .iter()
+                .enumerate()
+                .all(|(n, hint)| !hints[..n].contains(hint)),
+            "{hints:?}"
+        );
+        assert_eq!(
+            of(132, 9).ports,
+            None,
+            "ports of other protocols are not looked for"
+        );
     }
 
     // Conformance: NET-10.
@@ -329,15 +420,30 @@ mod tests {
     #[test]
     fn fuzzed_messages_of_the_fence_are_passed_over_or_read() {
         let packet = v4(6, 443);
-        let attribute =
-            [&u16::try_from(packet.len() + 4).unwrap().to_ne_bytes()[..], &9_u16.to_ne_bytes(), &packet].concat();
+        let attribute = [
+            &u16::try_from(packet.len() + 4).unwrap().to_ne_bytes()[..],
+            &9_u16.to_ne_bytes(),
+            &packet,
+        ]
+        .concat();
         let length = u32::try_from(20 + attribute.len()).unwrap().to_ne_bytes();
-        let message = [&length[..], &super::MSG_PACKET.to_ne_bytes(), &[0; 14], &attribute].concat();
+        let message = [
+            &length[..],
+            &super::MSG_PACKET.to_ne_bytes(),
+            &[0; 14],
+            &attribute,
+        ]
+        .concat();
         assert_eq!(attempts(&message).count(), 1);
         let words: [&[u8]; 4] = [&length, &[0xff; 4], &[0; 4], &packet];
-        fuzz::fuzz("messages of the fence", &[&message, &packet], &words, |input| {
-            assert!(attempts(input).count() <= input.len() / 16);
-            let _ = parse(input);
-        });
+        fuzz::fuzz(
+            "messages of the fence",
+            &[&message, &packet],
+            &words,
+            |input| {
+                assert!(attempts(input).count() <= input.len() / 16);
+                let _ = parse(input);
+            },
+        );
     }
 }

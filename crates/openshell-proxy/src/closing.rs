@@ -40,20 +40,39 @@ struct End {
 
 impl fmt::Debug for Closing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Closing").field("target", &self.target).finish_non_exhaustive()
+        f.debug_struct("Closing")
+            .field("target", &self.target)
+            .finish_non_exhaustive()
     }
 }
 
 impl Closing {
     /// Begins with a connection of `caller` to `target`, permitted by `policy`.
     #[must_use]
-    pub fn new(audit: &Arc<dyn Audit>, caller: Option<Caller>, target: Target, policy: Option<&str>, way: Way) -> Self {
+    pub fn new(
+        audit: &Arc<dyn Audit>,
+        caller: Option<Caller>,
+        target: Target,
+        policy: Option<&str>,
+        way: Way,
+    ) -> Self {
         let policy = policy.map(str::to_owned);
         let (meter, before, end) = (Arc::default(), (0, 0), Mutex::default());
-        Self { audit: Arc::clone(audit), caller, target, policy, way, began: Instant::now(), meter, before, end }
+        Self {
+            audit: Arc::clone(audit),
+            caller,
+            target,
+            policy,
+            way,
+            began: Instant::now(),
+            meter,
+            before,
+            end,
+        }
     }
 
-    /// The same for a client whose bytes `meter` counts, of which those from now on are the connection's.
+    /// The same for a client whose bytes `meter` counts, of which those from now on are the
+    /// connection's.
     #[must_use]
     pub fn counted_by(mut self, meter: &Arc<Meter>) -> Self {
         (self.meter, self.before) = (Arc::clone(meter), meter.bytes());
@@ -103,7 +122,10 @@ impl Closing {
 
     /// Reports a connection that has ended by itself, or as it was noted.
     pub fn finish(self) {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        self.end
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_over = true;
     }
 }
 
@@ -132,19 +154,25 @@ impl Drop for Closing {
             (None, false) => EndedBy::Sandbox,
         };
         let (host, (sent, received)) = (self.target.host.to_string(), self.meter.bytes());
-        let (sent, received) = (sent.saturating_sub(self.before.0), received.saturating_sub(self.before.1));
+        let (sent, received) = (
+            sent.saturating_sub(self.before.0),
+            received.saturating_sub(self.before.1),
+        );
         let refusal = end.refusal.as_ref();
         let severity = match by {
-            EndedBy::Policy => {
-                refusal.map_or(Severity::Medium, |(refusal, _)| refusal.code().stage().severity_of_closing())
-            }
+            EndedBy::Policy => refusal.map_or(Severity::Medium, |(refusal, _)| {
+                refusal.code().stage().severity_of_closing()
+            }),
             EndedBy::Limit => Severity::Medium,
             EndedBy::Client | EndedBy::Upstream | EndedBy::Sandbox => Severity::Info,
         };
         self.audit.event(&Event::Closed(ConnectionClosed {
             severity,
             ends: Ends {
-                binary: self.caller.as_ref().map(|caller| caller.program.executable.as_str()),
+                binary: self
+                    .caller
+                    .as_ref()
+                    .map(|caller| caller.program.executable.as_str()),
                 pid: self.caller.as_ref().map(|caller| caller.pid),
                 host: Some(&host),
                 port: Some(self.target.port),

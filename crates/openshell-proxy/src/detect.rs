@@ -26,8 +26,8 @@ pub enum Protocol {
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Detects the protocol of a client by its first `bytes`; `None` while more could change the result. A result holds for
-/// every continuation of `bytes`.
+/// Detects the protocol of a client by its first `bytes`; `None` while more could change the
+/// result. A result holds for every continuation of `bytes`.
 #[must_use]
 pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     match bytes {
@@ -35,7 +35,8 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
         // Of whatever version: a server may take it for the one that it speaks.
         [0x16, 3, ..] => return Some(Protocol::Tls),
         [0x16, ..] => return Some(Protocol::Other),
-        // No handshake begins with another record (RFC 8446 §5.1), but servers skip some that are empty.
+        // No handshake begins with another record (RFC 8446 §5.1), but servers skip some that are
+        // empty.
         [0x14..=0x18, 3, ..] => return Some(Protocol::Malformed),
         [0x14..=0x18] => return None,
         // The older form of a ClientHello (RFC 5246 §E.2), which servers may still take.
@@ -54,9 +55,15 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     found.or_else(|| (bytes.len() >= Limits::DETECTED_BYTES).then_some(Protocol::Http1))
 }
 
-/// Splits off what servers skip before a request: empty lines (RFC 9112 §2.2), and some of them blanks.
+/// Splits off what servers skip before a request: empty lines (RFC 9112 §2.2), and some of them
+/// blanks.
 fn skipped(bytes: &[u8]) -> (&[u8], &[u8]) {
-    bytes.split_at(bytes.iter().take_while(|byte| is_blank(**byte) || matches!(byte, b'\r' | b'\n')).count())
+    bytes.split_at(
+        bytes
+            .iter()
+            .take_while(|byte| is_blank(**byte) || matches!(byte, b'\r' | b'\n'))
+            .count(),
+    )
 }
 
 /// Returns true if a token and a blank begin `bytes`.
@@ -82,7 +89,8 @@ fn request(bytes: &[u8]) -> Option<Protocol> {
     }
 }
 
-/// Returns true for a byte at which some server separates the parts of a request line: white space of ASCII and Latin-1.
+/// Returns true for a byte at which some server separates the parts of a request line: white space
+/// of ASCII and Latin-1.
 pub(crate) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
 }
@@ -102,7 +110,9 @@ fn request_line(bytes: &[u8]) -> Option<Protocol> {
         }
     };
     let mut rest = bytes;
-    for accepted in [&is_token as &dyn Fn(&u8) -> bool, &|byte: &u8| *byte > b' ' && *byte != 0x7f] {
+    for accepted in [&is_token as &dyn Fn(&u8) -> bool, &|byte: &u8| {
+        *byte > b' ' && *byte != 0x7f
+    }] {
         match field_end(rest, accepted)? {
             Ok(count) => rest = rest.get(count..).unwrap_or_default(),
             Err(()) => return Some(Protocol::Malformed),
@@ -111,7 +121,10 @@ fn request_line(bytes: &[u8]) -> Option<Protocol> {
     const VERSION: &[u8] = b"HTTP/";
     match rest.strip_prefix(VERSION) {
         Some(version) => {
-            let count = version.iter().take_while(|byte| byte.is_ascii_digit() || **byte == b'.').count();
+            let count = version
+                .iter()
+                .take_while(|byte| byte.is_ascii_digit() || **byte == b'.')
+                .count();
             match version.get(count..).unwrap_or_default() {
                 _ if count > 8 => Some(Protocol::Malformed),
                 [] | [b'\r'] => None,
@@ -124,26 +137,30 @@ fn request_line(bytes: &[u8]) -> Option<Protocol> {
     }
 }
 
-/// Bytes of a frame head. An HTTP/2 server begins with SETTINGS of whole entries, no flags, stream 0 (RFC 9113 §3.4,
-/// §6.5).
+/// Bytes of a frame head. An HTTP/2 server begins with SETTINGS of whole entries, no flags, stream
+/// 0 (RFC 9113 §3.4, §6.5).
 const SETTINGS_HEAD: usize = 9;
 
-/// Detects the protocol of a server that speaks before its client by its first `bytes`; `None` while more could change
-/// the result.
+/// Detects the protocol of a server that speaks before its client by its first `bytes`; `None`
+/// while more could change the result.
 #[must_use]
 fn server_protocol(bytes: &[u8]) -> Option<Protocol> {
     const STATUS_LINE: &[u8] = b"HTTP/";
     if bytes.starts_with(STATUS_LINE) {
         return Some(Protocol::Http1);
     }
-    let head = bytes.get(..bytes.len().min(SETTINGS_HEAD)).unwrap_or_default();
+    let head = bytes
+        .get(..bytes.len().min(SETTINGS_HEAD))
+        .unwrap_or_default();
     let is_settings = head.iter().enumerate().all(|(at, byte)| match at {
         1 | 2 => true,
         3 => *byte == 4,
         _ => *byte == 0,
     });
     match head {
-        [_, high, low, _, ..] if is_settings && u16::from_be_bytes([*high, *low]) % 6 != 0 => Some(Protocol::Other),
+        [_, high, low, _, ..] if is_settings && u16::from_be_bytes([*high, *low]) % 6 != 0 => {
+            Some(Protocol::Other)
+        }
         _ if is_settings => (head.len() == SETTINGS_HEAD).then_some(Protocol::Http2),
         _ if STATUS_LINE.starts_with(bytes) => None,
         _ => Some(Protocol::Other),
@@ -161,9 +178,10 @@ pub struct Detected {
     pub from_upstream: Bytes,
 }
 
-/// Reads from `client`, after the `surplus` that was read before, until its protocol is settled. If the connection
-/// `may_be_opaque`, an `upstream` that speaks before its client settles it (as HTTP if it begins like an HTTP server). Nothing else
-/// does: a client that pauses in its first bytes is waited for, and is [`Protocol::Malformed`] in the end.
+/// Reads from `client`, after the `surplus` that was read before, until its protocol is settled. If
+/// the connection `may_be_opaque`, an `upstream` that speaks before its client settles it (as HTTP
+/// if it begins like an HTTP server). Nothing else does: a client that pauses in its first bytes is
+/// waited for, and is [`Protocol::Malformed`] in the end.
 ///
 /// # Errors
 /// A read failed; or the client sent nothing on a connection that must not be opaque.
@@ -176,7 +194,11 @@ pub async fn detect(
     let mut from_client = BytesMut::from(surplus);
     let mut from_upstream = BytesMut::new();
     let detected = |protocol, from_client: BytesMut, from_upstream: BytesMut| {
-        Ok(Detected { protocol, from_client: from_client.freeze(), from_upstream: from_upstream.freeze() })
+        Ok(Detected {
+            protocol,
+            from_client: from_client.freeze(),
+            from_upstream: from_upstream.freeze(),
+        })
     };
     let mut deadline = None;
     loop {
@@ -187,7 +209,8 @@ pub async fn detect(
         let patience = match is_silent && from_upstream.is_empty() {
             true => Limits::IDLE,
             false => {
-                let deadline = *deadline.get_or_insert_with(|| Instant::now() + Limits::HEAD_DEADLINE);
+                let deadline =
+                    *deadline.get_or_insert_with(|| Instant::now() + Limits::HEAD_DEADLINE);
                 deadline.saturating_duration_since(Instant::now())
             }
         };
@@ -209,9 +232,14 @@ pub async fn detect(
         match more? {
             Some(1..) => {}
             // A silent client has made no request.
-            Some(0) | None if is_silent && !may_be_opaque => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // What has ended begins nothing any more, and a silent server nothing that a client has to wait for.
-            Some(0) if !begins_request(&from_client) => return detected(Protocol::Other, from_client, from_upstream),
+            Some(0) | None if is_silent && !may_be_opaque => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            // What has ended begins nothing any more, and a silent server nothing that a client has
+            // to wait for.
+            Some(0) if !begins_request(&from_client) => {
+                return detected(Protocol::Other, from_client, from_upstream);
+            }
             None if is_silent => return detected(Protocol::Other, from_client, from_upstream),
             // A server may take a line without an end for a request all the same (HTTP/0.9).
             Some(0) | None => return detected(Protocol::Malformed, from_client, from_upstream),
@@ -220,7 +248,10 @@ pub async fn detect(
 }
 
 /// Reads within `patience`; `None` if it takes longer.
-async fn within(patience: Duration, read: impl Future<Output = io::Result<usize>>) -> io::Result<Option<usize>> {
+async fn within(
+    patience: Duration,
+    read: impl Future<Output = io::Result<usize>>,
+) -> io::Result<Option<usize>> {
     match timeout(patience, read).await {
         Ok(read) => read.map(Some),
         Err(_) => Ok(None),
@@ -240,7 +271,12 @@ mod tests {
         for end in 0..=sample.len() {
             let found = protocol(&sample[..end]);
             let wanted = (end >= certain_at).then_some(expected);
-            assert_eq!(found, wanted, "{:?}", sample[..end].escape_ascii().to_string());
+            assert_eq!(
+                found,
+                wanted,
+                "{:?}",
+                sample[..end].escape_ascii().to_string()
+            );
         }
     }
 
@@ -289,7 +325,12 @@ mod tests {
     fn check_server(sample: &[u8], certain_at: usize, expected: Protocol) {
         for end in 1..=sample.len() {
             let wanted = (end >= certain_at).then_some(expected);
-            assert_eq!(server_protocol(&sample[..end]), wanted, "{:?}", sample[..end].escape_ascii().to_string());
+            assert_eq!(
+                server_protocol(&sample[..end]),
+                wanted,
+                "{:?}",
+                sample[..end].escape_ascii().to_string()
+            );
         }
     }
 
@@ -313,13 +354,22 @@ mod tests {
     const SAMPLES: &[(&[u8], Protocol)] = &[
         (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
         (b"\x16\x03\x05\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
-        (b"\x14\x03\x01\x00\x00\x16\x03\x01\x00\x05\x01", Protocol::Malformed),
+        (
+            b"\x14\x03\x01\x00\x00\x16\x03\x01\x00\x05\x01",
+            Protocol::Malformed,
+        ),
         (b"\x80\x2e\x01\x03\x01\x00\x15", Protocol::Malformed),
         (b"\xff\x00\x01\x00\x02\x00\x15", Protocol::Malformed),
         (b"GET /kv HTTP/1.1\r\nHost: a.test\r\n\r\n", Protocol::Http1),
         (b"\r\nPOST /kv HTTP/1.0\r\n\r\n", Protocol::Http1),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", Protocol::Http2),
-        (b"GET  /kv HTTP/1.1\r\nHost: a.test\r\n\r\n", Protocol::Malformed),
+        (
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+            Protocol::Http2,
+        ),
+        (
+            b"GET  /kv HTTP/1.1\r\nHost: a.test\r\n\r\n",
+            Protocol::Malformed,
+        ),
         (b" GET /kv HTTP/1.1\r\n\r\n", Protocol::Malformed),
         (b"GET /kv\r\n", Protocol::Malformed),
         (b"get key\r\n", Protocol::Malformed),
@@ -332,7 +382,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn wherever_a_client_pauses_its_protocol_is_that_of_the_whole() {
         for (sample, expected) in SAMPLES {
-            for (cut, may_be_opaque) in (0..sample.len()).flat_map(|cut| [(cut, false), (cut, true)]) {
+            for (cut, may_be_opaque) in
+                (0..sample.len()).flat_map(|cut| [(cut, false), (cut, true)])
+            {
                 let (mut client, mut near) = tokio::io::duplex(1024);
                 let (_upstream, mut far) = tokio::io::duplex(1024);
                 let (first, rest) = sample.split_at(cut);
@@ -353,14 +405,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_falls_silent_in_its_first_bytes_is_never_taken_for_something_else() {
-        for (sample, expected) in SAMPLES.iter().filter(|(_, expected)| *expected != Protocol::Other) {
+        for (sample, expected) in SAMPLES
+            .iter()
+            .filter(|(_, expected)| *expected != Protocol::Other)
+        {
             for cut in 1..sample.len() {
                 let (mut client, mut near) = tokio::io::duplex(1024);
                 let (mut upstream, mut far) = tokio::io::duplex(1024);
                 client.write_all(&sample[..cut]).await.unwrap();
                 upstream.write_all(b"220 ready\r\n").await.unwrap();
-                let found = detect(&mut near, Bytes::new(), &mut far, true).await.unwrap().protocol;
-                assert!(found == *expected || found == Protocol::Malformed, "{} {cut}", sample.escape_ascii());
+                let found = detect(&mut near, Bytes::new(), &mut far, true)
+                    .await
+                    .unwrap()
+                    .protocol;
+                assert!(
+                    found == *expected || found == Protocol::Malformed,
+                    "{} {cut}",
+                    sample.escape_ascii()
+                );
             }
         }
     }
@@ -369,6 +431,9 @@ mod tests {
     fn a_line_without_end_is_a_request_that_is_too_long() {
         assert_eq!(protocol(&[b'A'; 1000]), None);
         assert_eq!(protocol(&[b'A'; 16 * 1024]), Some(Protocol::Http1));
-        assert_eq!(protocol(&[b"GET /".as_slice(), &[b'a'; 16 * 1024]].concat()), Some(Protocol::Http1));
+        assert_eq!(
+            protocol(&[b"GET /".as_slice(), &[b'a'; 16 * 1024]].concat()),
+            Some(Protocol::Http1)
+        );
     }
 }

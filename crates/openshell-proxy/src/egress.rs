@@ -1,4 +1,5 @@
-//! Connections out of the sandbox: a permit's host is resolved, its addresses are checked, and one of them is dialled.
+//! Connections out of the sandbox: a permit's host is resolved, its addresses are checked, and one
+//! of them is dialled.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -49,13 +50,22 @@ impl Egress {
     /// Creates the egress over `resolver` and `roots`.
     #[must_use]
     pub fn new(resolver: Arc<Resolver>, roots: UpstreamRoots) -> Self {
-        Self { resolver, quota: Arc::default(), roots, own_ports: Vec::new() }
+        Self {
+            resolver,
+            quota: Arc::default(),
+            roots,
+            own_ports: Vec::new(),
+        }
     }
 
-    /// Refuses connections to `ports` of this host's own addresses, at which the supervisor listens.
+    /// Refuses connections to `ports` of this host's own addresses, at which the supervisor
+    /// listens.
     #[must_use]
     pub fn without_own(self, ports: Vec<u16>) -> Self {
-        Self { own_ports: ports, ..self }
+        Self {
+            own_ports: ports,
+            ..self
+        }
     }
 
     /// Resolves the host of `permit` and checks its addresses.
@@ -65,12 +75,26 @@ impl Egress {
     pub async fn destination(&self, permit: &Permit) -> Result<Destination, Refusal> {
         let watch = Stopwatch::start();
         let destination = resolve(&self.resolver, permit).await?;
-        let is_own = |address: &SocketAddr| self.own_ports.contains(&address.port()) && is_of_this_host(address.ip());
+        let is_own = |address: &SocketAddr| {
+            self.own_ports.contains(&address.port()) && is_of_this_host(address.ip())
+        };
         if destination.addresses().iter().any(is_own) {
-            let reason = format!("port {} of this host is the supervisor's, connection rejected", permit.target().port);
-            return Err(Refusal::address(ReasonCode::ControlPlanePort, reason, AddressFault::Other, None));
+            let reason = format!(
+                "port {} of this host is the supervisor's, connection rejected",
+                permit.target().port
+            );
+            return Err(Refusal::address(
+                ReasonCode::ControlPlanePort,
+                reason,
+                AddressFault::Other,
+                None,
+            ));
         }
-        debug!(addresses = in_words(destination.addresses()), us = watch.micros(), "resolved");
+        debug!(
+            addresses = in_words(destination.addresses()),
+            us = watch.micros(),
+            "resolved"
+        );
         Ok(destination)
     }
 
@@ -79,29 +103,47 @@ impl Egress {
     /// # Errors
     /// The program has all of its connections.
     pub fn reserve(&self, program: &str) -> Result<QuotaGuard, Refusal> {
-        self.quota.take(program).ok_or(Refusal::limit_reached("the program has too many connections at once"))
+        self.quota.take(program).ok_or(Refusal::limit_reached(
+            "the program has too many connections at once",
+        ))
     }
 
     /// Connects to `destination` for `program`.
     ///
     /// # Errors
-    /// The program has all of its connections, or no address answered within [`Limits::CONNECT_DEADLINE`].
-    pub async fn connect(&self, destination: &Destination, program: &str) -> Result<Dialed, Refusal> {
+    /// The program has all of its connections, or no address answered within
+    /// [`Limits::CONNECT_DEADLINE`].
+    pub async fn connect(
+        &self,
+        destination: &Destination,
+        program: &str,
+    ) -> Result<Dialed, Refusal> {
         let quota = self.reserve(program)?;
         let (stream, address) = dial(destination).await?;
-        Ok(Dialed { stream, address, quota })
+        Ok(Dialed {
+            stream,
+            address,
+            quota,
+        })
     }
 }
 
-/// Returns false if `address` is none of this host's: the kernel binds sockets to its own alone (ip(7)). Any other error, such as that
-/// there are no more descriptors, tells nothing.
+/// Returns false if `address` is none of this host's: the kernel binds sockets to its own alone
+/// (ip(7)). Any other error, such as that there are no more descriptors, tells nothing.
 fn is_of_this_host(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).map_or_else(|error| error.kind() != io::ErrorKind::AddrNotAvailable, |_| true)
+    UdpSocket::bind((address, 0)).map_or_else(
+        |error| error.kind() != io::ErrorKind::AddrNotAvailable,
+        |_| true,
+    )
 }
 
 /// `addresses` with commas between.
 fn in_words(addresses: &[SocketAddr]) -> String {
-    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    addresses
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// Connects to the first address of `destination` that answers.
@@ -118,7 +160,9 @@ pub async fn dial(destination: &Destination) -> Result<(TcpStream, SocketAddr), 
 ///
 /// # Errors
 /// All addresses refused.
-pub async fn dial_without_deadline(destination: &Destination) -> Result<(TcpStream, SocketAddr), Refusal> {
+pub async fn dial_without_deadline(
+    destination: &Destination,
+) -> Result<(TcpStream, SocketAddr), Refusal> {
     let watch = Stopwatch::start();
     let unreachable = |error: io::Error| Refusal::upstream_unreachable(error.to_string());
     let (stream, address) = race(destination.addresses()).await.map_err(unreachable)?;
@@ -127,7 +171,8 @@ pub async fn dial_without_deadline(destination: &Destination) -> Result<(TcpStre
     Ok((stream, address))
 }
 
-/// Connects to the first of `addresses` that answers, each with a head start over the next (RFC 8305 §5).
+/// Connects to the first of `addresses` that answers, each with a head start over the next (RFC
+/// 8305 §5).
 async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
     // Dropping the set aborts the attempts that lost.
     let mut attempts = JoinSet::new();
@@ -136,7 +181,11 @@ async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
     loop {
         match remaining.next() {
             Some(address) => {
-                attempts.spawn(async move { TcpStream::connect(address).await.map(|stream| (stream, address)) });
+                attempts.spawn(async move {
+                    TcpStream::connect(address)
+                        .await
+                        .map(|stream| (stream, address))
+                });
             }
             None if attempts.is_empty() => return Err(last_error),
             None => {}
@@ -200,21 +249,38 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_has_all_of_its_connections_gets_no_other_and_nothing_is_dialled() {
         let ((listener, open), (services, _)) = (listening().await, testing::services(""));
-        let all: Vec<_> =
-            (0..Limits::CONNECTIONS_PER_PROGRAM).map(|_| services.egress.reserve("/usr/bin/curl").unwrap()).collect();
-        let refusal = services.egress.connect(&at(vec![open]), "/usr/bin/curl").await.unwrap_err();
+        let all: Vec<_> = (0..Limits::CONNECTIONS_PER_PROGRAM)
+            .map(|_| services.egress.reserve("/usr/bin/curl").unwrap())
+            .collect();
+        let refusal = services
+            .egress
+            .connect(&at(vec![open]), "/usr/bin/curl")
+            .await
+            .unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::LimitReached);
         drop(all);
-        let dialed = services.egress.connect(&at(vec![open]), "/usr/bin/curl").await.unwrap();
+        let dialed = services
+            .egress
+            .connect(&at(vec![open]), "/usr/bin/curl")
+            .await
+            .unwrap();
         let (_, first) = listener.accept().await.unwrap();
-        assert_eq!(first, dialed.stream.local_addr().unwrap(), "nothing was dialled before");
+        assert_eq!(
+            first,
+            dialed.stream.local_addr().unwrap(),
+            "nothing was dialled before"
+        );
     }
 
     #[tokio::test]
     async fn a_connection_that_failed_is_no_longer_the_programs() {
         let (closed, (services, _)) = (testing::closed_address().await, testing::services(""));
         for _ in 0..=Limits::CONNECTIONS_PER_PROGRAM {
-            let refusal = services.egress.connect(&at(vec![closed]), "/usr/bin/curl").await.unwrap_err();
+            let refusal = services
+                .egress
+                .connect(&at(vec![closed]), "/usr/bin/curl")
+                .await
+                .unwrap_err();
             assert_eq!(refusal.code(), ReasonCode::UpstreamUnreachable);
         }
     }

@@ -1,7 +1,8 @@
 //! The path of a connection out of the sandbox, and every decision on it.
 //!
-//! Modules are listed in the order of that path. A stage is a function from the previous stage's type to its own:
-//! nothing is dialled without a [`decide::permit::Permit`], and no address without a check.
+//! Modules are listed in the order of that path. A stage is a function from the previous stage's
+//! type to its own: nothing is dialled without a [`decide::permit::Permit`], and no address without
+//! a check.
 
 #![forbid(unsafe_code)]
 

@@ -7,18 +7,19 @@ use std::time::Duration;
 pub struct Limits;
 
 impl Limits {
-    /// Connections at once: a supervisor with the usual 8,192 descriptors holds them at two descriptors each. Judged
-    /// connections take three, so the last of those wait.
+    /// Connections at once: a supervisor with the usual 8,192 descriptors holds them at two
+    /// descriptors each. Judged connections take three, so the last of those wait.
     pub const CONNECTIONS: usize = 4_096;
-    /// Descriptors that no new connection takes, or one part in 32 if that is more: those that are needed for a moment, to see who makes
-    /// the next one, and those that connections take when they begin.
+    /// Descriptors that no new connection takes, or one part in 32 if that is more: those that are
+    /// needed for a moment, to see who makes the next one, and those that connections take when
+    /// they begin.
     pub const SPARE_DESCRIPTORS: u64 = 16;
     /// Connections at once to one published port: a browser's, many times over.
     pub const PUBLISHED_CONNECTIONS: usize = 512;
     /// Sockets opened inside at once for all published ports, each by two threads for a moment.
     pub const OPENING_INSIDE: usize = 16;
-    /// Threads that serve connections: enough to saturate a link within one kernel, few enough for hundreds of
-    /// sandboxes on a large host.
+    /// Threads that serve connections: enough to saturate a link within one kernel, few enough for
+    /// hundreds of sandboxes on a large host.
     pub const WORKERS: usize = 8;
     /// Bytes that one stream moves before it yields its thread: some tenths of a millisecond.
     pub const COOP_BYTES: usize = 512 * 1024;
@@ -28,22 +29,25 @@ impl Limits {
     pub const EVENT_INTERVAL: u32 = 8;
     /// Connections at once of one program, so that it leaves some to the others.
     pub const CONNECTIONS_PER_PROGRAM: usize = 1_024;
-    /// Connections beyond [`Self::CONNECTIONS`] that still get a refusal as their answer; further ones are closed.
+    /// Connections beyond [`Self::CONNECTIONS`] that still get a refusal as their answer; further
+    /// ones are closed.
     pub const REFUSED_CONNECTIONS: usize = 64;
     /// Bytes of the head of a CONNECT: the documented limit, and the smallest that hyper accepts.
     pub const CONNECT_HEAD_BYTES: usize = 8 * 1024;
-    /// Bytes of the head of any other request, as HTTP/2 counts them: more than browsers' cookies and long queries have.
+    /// Bytes of the head of any other request, as HTTP/2 counts them: more than browsers' cookies
+    /// and long queries have.
     pub const HEAD_BYTES: usize = 64 * 1024;
     /// Header lines of such a head.
     pub const HEAD_LINES: usize = 256;
-    /// Bytes of a head that are read, so that the refusal of one above [`Self::HEAD_BYTES`] says why.
+    /// Bytes of a head that are read, so that the refusal of one above [`Self::HEAD_BYTES`] says
+    /// why.
     pub const READ_HEAD_BYTES: usize = Self::HEAD_BYTES + 16 * 1024;
     /// Header lines that are read for the same reason.
     pub const READ_HEAD_LINES: usize = 2 * Self::HEAD_LINES;
     /// First bytes of a connection that could still become a request.
     pub const DETECTED_BYTES: usize = 16 * 1024;
-    /// Bytes that an upstream may send before its final response, interim responses included; far more than any head
-    /// has.
+    /// Bytes that an upstream may send before its final response, interim responses included; far
+    /// more than any head has.
     pub const UNANSWERED_BYTES: usize = 4 * 1024 * 1024;
     /// Header lines of an upstream's response, which may have more than a request.
     pub const ANSWER_LINES: usize = 1_024;
@@ -51,30 +55,32 @@ impl Limits {
     pub const HTTP2_CONNECTIONS: usize = 256;
     /// Concurrent streams of one HTTP/2 connection.
     pub const STREAMS: u32 = 100;
-    /// Flow-control window in bytes of one client stream. The client is near, so a small one suffices.
+    /// Flow-control window in bytes of one client stream. The client is near, so a small one
+    /// suffices.
     pub const STREAM_WINDOW: u32 = 128 * 1024;
-    /// Flow-control window in bytes of a client connection: room for every stream, so that unread ones do not block the
-    /// others.
+    /// Flow-control window in bytes of a client connection: room for every stream, so that unread
+    /// ones do not block the others.
     pub const CONNECTION_WINDOW: u32 = Self::STREAMS * Self::STREAM_WINDOW;
-    /// Flow-control window in bytes of one upstream stream. The upstream may be far away: a fast line carries as much
-    /// in a tenth of a second.
+    /// Flow-control window in bytes of one upstream stream. The upstream may be far away: a fast
+    /// line carries as much in a tenth of a second.
     pub const UPSTREAM_STREAM_WINDOW: u32 = 1024 * 1024;
     /// Flow-control window in bytes of an upstream connection: room for 32 unread streams.
     pub const UPSTREAM_WINDOW: u32 = 32 * 1024 * 1024;
-    /// KiB of the windows of all HTTP/2 connections, beyond each one's minimum: two connections get theirs in full,
-    /// further ones less and less.
+    /// KiB of the windows of all HTTP/2 connections, beyond each one's minimum: two connections get
+    /// theirs in full, further ones less and less.
     pub const WINDOWS_KIB: usize = 192 * 1024;
     /// KiB of the heads of unanswered HTTP/2 requests: four hundred of the largest.
     pub const STREAM_HEADS_KIB: usize = 32 * 1024;
-    /// KiB held back of all responses that are searched for secrets: some 100,000 responses with a key of 50 bytes.
+    /// KiB held back of all responses that are searched for secrets: some 100,000 responses with a
+    /// key of 50 bytes.
     pub const SEARCHED_KIB: usize = 128 * 1024;
     /// Bytes of one stream queued for sending.
     pub const STREAM_SEND_BYTES: usize = 64 * 1024;
-    /// Streams cancelled before their response, after which a connection ends if they are more than half of its
-    /// streams.
+    /// Streams cancelled before their response, after which a connection ends if they are more than
+    /// half of its streams.
     pub const STREAMS_ABANDONED: u64 = 200;
-    /// Open streams of a connection, cancelled ones whose body the upstream has not taken included: twice
-    /// [`Self::STREAMS`].
+    /// Open streams of a connection, cancelled ones whose body the upstream has not taken included:
+    /// twice [`Self::STREAMS`].
     pub const STREAMS_HELD: usize = 2 * Self::STREAMS as usize;
     /// Streams reset before they were accepted, after which their connection ends (CVE-2023-44487).
     pub const STREAM_RESETS: usize = 20;
@@ -84,7 +90,8 @@ impl Limits {
     pub const POOLED_CONNECTIONS: usize = 6;
     /// Time for the GOAWAY of a revoked connection to be sent.
     pub const GOAWAY_GRACE: Duration = Duration::from_millis(250);
-    /// Bytes of the head of an HTTP/2 response: somewhat less than the HTTP library reads of one in HTTP/1.1.
+    /// Bytes of the head of an HTTP/2 response: somewhat less than the HTTP library reads of one in
+    /// HTTP/1.1.
     pub const ANSWER_HEAD_BYTES: u32 = 256 * 1024;
     /// Bytes that secrets may add to the head of a request.
     pub const INJECTED_BYTES: usize = 256 * 1024;
@@ -92,25 +99,32 @@ impl Limits {
     pub const CREDENTIALS_PER_REQUEST: usize = 64;
     /// Secrets in requests that are reported, one for each host.
     pub const LEAKS_REPORTED: usize = 1024;
-    /// Time for which bytes that may be the beginning of a secret wait for more, where secrets are refused.
+    /// Time for which bytes that may be the beginning of a secret wait for more, where secrets are
+    /// refused.
     pub const LEAK_HOLD: Duration = Duration::from_millis(50);
-    /// Bytes of a text that is searched on a connection's thread; larger ones are searched elsewhere.
+    /// Bytes of a text that is searched on a connection's thread; larger ones are searched
+    /// elsewhere.
     pub const SEARCHED_BYTES: usize = 64 * 1024;
     /// Such larger ones that are searched at once.
     pub const LARGE_SEARCHES: usize = 2;
-    /// Bytes of a body that are searched before its request is sent, so that a refusal can still be the response.
+    /// Bytes of a body that are searched before its request is sent, so that a refusal can still be
+    /// the response.
     pub const PREFETCH_BYTES: u64 = 64 * 1024;
-    /// KiB of these bytes in all requests at once. Beyond them bodies are searched as they are sent on.
+    /// KiB of these bytes in all requests at once. Beyond them bodies are searched as they are sent
+    /// on.
     pub const PREFETCHED_KIB: usize = 64 * 1024;
     /// Time for these bytes to arrive.
     pub const PREFETCH_DEADLINE: Duration = Duration::from_millis(100);
-    /// The same for long or unsized bodies: a client may be waiting for a response to the first part.
+    /// The same for long or unsized bodies: a client may be waiting for a response to the first
+    /// part.
     pub const PREFETCH_DEADLINE_UNSIZED: Duration = Duration::from_millis(20);
-    /// Time for which bytes of an uninspected answer wait for more where they may begin a secret to be masked.
+    /// Time for which bytes of an uninspected answer wait for more where they may begin a secret to
+    /// be masked.
     pub const MASK_HOLD: Duration = Duration::from_millis(5);
     /// First bytes of an uninspected connection that are searched for placeholders.
     pub const FIRST_BYTES: usize = 64 * 1024;
-    /// KiB of requests for models held at once, each counted twice for its rewritten form: room for one of the largest.
+    /// KiB of requests for models held at once, each counted twice for its rewritten form: room for
+    /// one of the largest.
     pub const INFERENCE_KIB: usize = 2 * openshell_policy::inference::MAX_REQUEST_BYTES / 1024;
     /// Time that such a request waits for memory.
     pub const INFERENCE_WAIT: Duration = Duration::from_secs(10);
@@ -118,7 +132,8 @@ impl Limits {
     pub const INFERENCE_BODY: Duration = Duration::from_secs(120);
     /// Silence within such a body.
     pub const INFERENCE_SILENCE: Duration = Duration::from_secs(30);
-    /// Bytes of a request whose model is replaced on a connection thread; larger ones go to a blocking thread.
+    /// Bytes of a request whose model is replaced on a connection thread; larger ones go to a
+    /// blocking thread.
     pub const REWRITTEN_BYTES: usize = 1024 * 1024;
     /// Time between telling a client that its response is cut off and closing.
     pub const TRUNCATION_GRACE: Duration = Duration::from_millis(50);
@@ -130,10 +145,11 @@ impl Limits {
     pub const LINGER_BYTES: usize = 4 * 1024 * 1024;
     /// Hosts whose certificates, and upstreams whose TLS sessions, are cached.
     pub const CERTIFICATES: usize = 1_024;
-    /// Time for a head to arrive: longer than any client takes unless it holds the connection on purpose.
+    /// Time for a head to arrive: longer than any client takes unless it holds the connection on
+    /// purpose.
     pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
-    /// Interval of the checks for dead clients. Two in a row with a half-closed and unanswered, or a stalled, client
-    /// end its connection.
+    /// Interval of the checks for dead clients. Two in a row with a half-closed and unanswered, or
+    /// a stalled, client end its connection.
     pub const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
     /// Time to connect to an upstream, over all its addresses.
     pub const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -143,21 +159,26 @@ impl Limits {
     pub const ADDRESSES: usize = 64;
     /// Time for a name to resolve.
     pub const LOOKUP_DEADLINE: Duration = Duration::from_secs(10);
-    /// Silence, both ways, after which an established connection ends; long polls and idle sessions need as much.
+    /// Silence, both ways, after which an established connection ends; long polls and idle sessions
+    /// need as much.
     pub const IDLE: Duration = Duration::from_secs(2 * 60 * 60);
     /// Silence before the first TCP keepalive probe.
     pub const KEEPALIVE: Duration = Duration::from_secs(60);
     /// Programs with a fingerprint. None is ever forgotten, or trust on first use would not hold.
     pub const FINGERPRINTS: usize = 4_096;
-    /// Programs in use at once, each with a descriptor until its connections are accepted and judged.
+    /// Programs in use at once, each with a descriptor until its connections are accepted and
+    /// judged.
     pub const EXECUTABLES: usize = 4_096;
     /// Programs whose descriptors are kept, as they probably connect again.
     pub const RECENT_EXECUTABLES: usize = 16;
-    /// Bytes of a program that are read for its fingerprint; the largest in use have a few hundred megabytes.
+    /// Bytes of a program that are read for its fingerprint; the largest in use have a few hundred
+    /// megabytes.
     pub const PROGRAM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-    /// Compressed answers that are decoded at once to be searched, each with a window of up to 16 MB.
+    /// Compressed answers that are decoded at once to be searched, each with a window of up to 16
+    /// MB.
     pub const DECODED_ANSWERS: usize = 16;
-    /// Connections whose programs are read, or that are judged, at once; more would only compete for the processors.
+    /// Connections whose programs are read, or that are judged, at once; more would only compete
+    /// for the processors.
     pub const JUDGING: usize = 32;
     /// Those of them whose program the policy does not list.
     pub const JUDGING_UNLISTED: usize = 4;
@@ -169,7 +190,8 @@ impl Limits {
     pub const READING_LARGE: usize = 1;
     /// Bytes of a large program, with its ancestors.
     pub const LARGE_PROGRAM: u64 = 64 * 1024 * 1024;
-    /// Time after a change of the policy in which an open connection goes on without having been judged again; then no byte passes.
+    /// Time after a change of the policy in which an open connection goes on without having been
+    /// judged again; then no byte passes.
     pub const HOLD_AFTER: Duration = Duration::from_secs(1);
     /// Time to judge a connection, the wait for a slot included.
     pub const JUDGE_DEADLINE: Duration = Duration::from_secs(10);
@@ -195,7 +217,8 @@ impl Limits {
     pub const DOORS: usize = 8_192;
     /// Ports of all doors, each with a listener for the life of the sandbox.
     pub const DOOR_PORTS: usize = 1_024;
-    /// Time after which a name that nobody has asked for again may lose its doors to another one: as long as answers are kept.
+    /// Time after which a name that nobody has asked for again may lose its doors to another one:
+    /// as long as answers are kept.
     pub const NAME_UNASKED: Duration = Duration::from_secs(30);
     /// New names a minute that the policy permits by wildcards alone.
     pub const WILDCARD_NAMES: u32 = 256;
@@ -217,9 +240,11 @@ impl Limits {
     pub const UNKNOWN_NAMES: usize = 1_024;
     /// Time for which further questions for an unknown name are counted only.
     pub const UNKNOWN_NAME_INTERVAL: Duration = Duration::from_secs(60);
-    /// Time for open connections to end with the sandbox: their clients are gone, and most notice at once.
+    /// Time for open connections to end with the sandbox: their clients are gone, and most notice
+    /// at once.
     pub const DRAIN: Duration = Duration::from_millis(250);
-    /// Pause after a failed accept, doubled after each further one up to [`Self::ACCEPT_BACKOFF_MAX`].
+    /// Pause after a failed accept, doubled after each further one up to
+    /// [`Self::ACCEPT_BACKOFF_MAX`].
     pub const ACCEPT_BACKOFF: Duration = Duration::from_millis(5);
     /// Longest pause after a failed accept.
     pub const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);

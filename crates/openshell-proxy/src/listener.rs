@@ -29,10 +29,18 @@ use crate::workers::{WorkerId, Workers};
 /// A service at a listener.
 pub trait Service: Send + Sync + 'static {
     /// Serves a client at `peer`.
-    fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send;
+    fn serve(
+        self: Arc<Self>,
+        client: TcpStream,
+        peer: SocketAddr,
+    ) -> impl Future<Output = ()> + Send;
 
     /// Turns away a client beyond the bound of [`Slots`].
-    fn refuse_excess(self: Arc<Self>, client: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> + Send;
+    fn refuse_excess(
+        self: Arc<Self>,
+        client: TcpStream,
+        peer: SocketAddr,
+    ) -> impl Future<Output = ()> + Send;
 }
 
 /// Bounds on the connections of one or several listeners.
@@ -49,7 +57,11 @@ impl Slots {
     #[must_use]
     pub fn new(served: usize) -> Self {
         let semaphore = |count| Arc::new(Semaphore::new(count));
-        Self { most: served, served: semaphore(served), refused: semaphore(Limits::REFUSED_CONNECTIONS) }
+        Self {
+            most: served,
+            served: semaphore(served),
+            refused: semaphore(Limits::REFUSED_CONNECTIONS),
+        }
     }
 }
 
@@ -63,12 +75,19 @@ impl Slots {
 
 impl Service for Proxy {
     async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
-        let identity = self.witness.caller(client.as_fd()).unwrap_or_else(|| Err(Refusal::unwitnessed()));
-        let admitted = self.admission.admit(&identity, &self.services.authorizer.policy.load());
+        let identity = self
+            .witness
+            .caller(client.as_fd())
+            .unwrap_or_else(|| Err(Refusal::unwitnessed()));
+        let admitted = self
+            .admission
+            .admit(&identity, &self.services.authorizer.policy.load());
         match admitted {
             Admitted::Served(_place) => {
                 let served = pipeline::serve(self, client, identity, Entry::Proxy);
-                served.instrument(debug_span!("connection", client = %peer)).await;
+                served
+                    .instrument(debug_span!("connection", client = %peer))
+                    .await;
             }
             Admitted::Refused(_place) => ingress::refuse_excess(self, client).await,
             Admitted::Closed => drop(client),
@@ -92,16 +111,29 @@ pub struct NamedDoors {
 impl Service for NamedDoors {
     async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
         // No door is opened for anything else.
-        let Some(target) = client.local_addr().ok().and_then(|door| self.names.target(door)) else {
+        let Some(target) = client
+            .local_addr()
+            .ok()
+            .and_then(|door| self.names.target(door))
+        else {
             return ingress::named::reset(&client);
         };
-        let identity = self.proxy.witness.caller(client.as_fd()).unwrap_or_else(|| Err(Refusal::unwitnessed()));
+        let identity = self
+            .proxy
+            .witness
+            .caller(client.as_fd())
+            .unwrap_or_else(|| Err(Refusal::unwitnessed()));
         let proxy = Arc::clone(&self.proxy);
-        let admitted = proxy.admission.admit(&identity, &proxy.services.authorizer.policy.load());
+        let admitted = proxy
+            .admission
+            .admit(&identity, &proxy.services.authorizer.policy.load());
         match admitted {
             Admitted::Served(_place) => {
-                let served = pipeline::serve(Arc::clone(&proxy), client, identity, Entry::Name(target));
-                served.instrument(debug_span!("connection", client = %peer)).await;
+                let served =
+                    pipeline::serve(Arc::clone(&proxy), client, identity, Entry::Name(target));
+                served
+                    .instrument(debug_span!("connection", client = %peer))
+                    .await;
             }
             Admitted::Refused(_place) => self.refuse_excess(client, peer).await,
             Admitted::Closed => ingress::named::reset(&client),
@@ -109,16 +141,25 @@ impl Service for NamedDoors {
     }
 
     async fn refuse_excess(self: Arc<Self>, client: TcpStream, _: SocketAddr) {
-        let target = client.local_addr().ok().and_then(|door| self.names.target(door));
-        let request = target.as_ref().map_or_else(|| "CONNECT".to_owned(), |target| format!("CONNECT {target}"));
+        let target = client
+            .local_addr()
+            .ok()
+            .and_then(|door| self.names.target(door));
+        let request = target.as_ref().map_or_else(
+            || "CONNECT".to_owned(),
+            |target| format!("CONNECT {target}"),
+        );
         let record = Record::new(&self.proxy.services.audit, request, target);
-        record.finish(Outcome::Refused(&Refusal::limit_reached("too many connections at once")));
+        record.finish(Outcome::Refused(&Refusal::limit_reached(
+            "too many connections at once",
+        )));
         ingress::named::reset(&client);
     }
 }
 
 impl NamedDoors {
-    /// Serves the connections of `listeners`, each as it comes, by `workers` within `slots`, until it is `stopped`.
+    /// Serves the connections of `listeners`, each as it comes, by `workers` within `slots`, until
+    /// it is `stopped`.
     pub async fn run(
         self: Arc<Self>,
         mut listeners: mpsc::Receiver<std::net::TcpListener>,
@@ -139,7 +180,9 @@ impl NamedDoors {
                     stops.push(stop);
                     running.spawn(listener.run(Arc::clone(&self), slots.clone(), stopped));
                 }
-                Err(error) => tracing::error!("connections by names are not accepted at a port: {error}"),
+                Err(error) => {
+                    tracing::error!("connections by names are not accepted at a port: {error}")
+                }
             }
         }
         drop(stops);
@@ -154,7 +197,8 @@ async fn is_true(value: &mut watch::Receiver<bool>) {
     }
 }
 
-/// Has the kernel refuse further connections at a listening socket (listen(2) is undone by shutdown(2)).
+/// Has the kernel refuse further connections at a listening socket (listen(2) is undone by
+/// shutdown(2)).
 fn refuse_more(listener: impl AsFd) {
     // A socket that is closed already refuses them too.
     let _ = rustix::net::shutdown(listener, Shutdown::Read);
@@ -187,7 +231,10 @@ impl Listener {
         // The start raises the limit to the maximum after this.
         let limit = rustix::process::getrlimit(Resource::Nofile).maximum;
         let descriptors = limit.map(|limit| {
-            limit.saturating_sub(Limits::SPARE_DESCRIPTORS.max(limit / 32)).try_into().unwrap_or(u32::MAX)
+            limit
+                .saturating_sub(Limits::SPARE_DESCRIPTORS.max(limit / 32))
+                .try_into()
+                .unwrap_or(u32::MAX)
         });
         // Accepted sockets inherit the options.
         prepare(&socket)?;
@@ -196,8 +243,18 @@ impl Listener {
             let _runtime = accepting.0.enter();
             TcpListener::from_std(socket)?
         };
-        let begin = socket.as_raw_fd().cast_unsigned().saturating_add(OTHER_DESCRIPTORS);
-        Ok(Self { socket, workers, accepting, descriptors, begin, closed: watch::channel(false).1 })
+        let begin = socket
+            .as_raw_fd()
+            .cast_unsigned()
+            .saturating_add(OTHER_DESCRIPTORS);
+        Ok(Self {
+            socket,
+            workers,
+            accepting,
+            descriptors,
+            begin,
+            closed: watch::channel(false).1,
+        })
     }
 
     /// Refuses further connections once `closed` is true; those that are open go on.
@@ -211,18 +268,23 @@ impl Listener {
     /// # Errors
     /// As [`Self::new`].
     pub fn of_workload(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
-        // A link within one kernel loses nothing, so congestion controls that probe or pace only add delays. Every
-        // kernel has Reno; if it is refused, the host's default serves.
+        // A link within one kernel loses nothing, so congestion controls that probe or pace only
+        // add delays. Every kernel has Reno; if it is refused, the host's default serves.
         let _ = sockopt::set_tcp_congestion(&socket, "reno");
         Self::new(socket, workers)
     }
 
-    /// Accepts connections within `slots` until it is `stopped`, then drains the open ones so that each reports its outcome. Errors of
-    /// accept are logged and retried, since their causes pass.
+    /// Accepts connections within `slots` until it is `stopped`, then drains the open ones so that
+    /// each reports its outcome. Errors of accept are logged and retried, since their causes pass.
     ///
     /// # Panics
     /// The accepting task panicked.
-    pub async fn run<S: Service>(self, service: Arc<S>, slots: Slots, stopped: oneshot::Receiver<()>) {
+    pub async fn run<S: Service>(
+        self,
+        service: Arc<S>,
+        slots: Slots,
+        stopped: oneshot::Receiver<()>,
+    ) {
         let runtime = self.accepting.0.clone();
         // Dropping the set ends the task.
         let mut task = JoinSet::new();
@@ -234,7 +296,12 @@ impl Listener {
         }
     }
 
-    async fn accept_all<S: Service>(self, service: Arc<S>, slots: Slots, mut stopped: oneshot::Receiver<()>) {
+    async fn accept_all<S: Service>(
+        self,
+        service: Arc<S>,
+        slots: Slots,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
         let mut connections = JoinSet::new();
         let mut pause = Limits::ACCEPT_BACKOFF;
         let (mut unanswered, mut last) = (0, u32::MAX);
@@ -273,9 +340,13 @@ impl Listener {
             last = client.as_raw_fd().cast_unsigned();
             let service = Arc::clone(&service);
             if let Ok(slot) = Arc::clone(&slots.served).try_acquire_owned() {
-                self.spawn_on_worker(&mut connections, client, slot, move |client| service.serve(client, peer));
+                self.spawn_on_worker(&mut connections, client, slot, move |client| {
+                    service.serve(client, peer)
+                });
             } else if let Ok(slot) = Arc::clone(&slots.refused).try_acquire_owned() {
-                self.spawn_on_worker(&mut connections, client, slot, move |client| service.refuse_excess(client, peer));
+                self.spawn_on_worker(&mut connections, client, slot, move |client| {
+                    service.refuse_excess(client, peer)
+                });
             } else {
                 unanswered += 1;
                 note_unanswered(unanswered);
@@ -291,14 +362,23 @@ impl Listener {
         connections.shutdown().await;
     }
 
-    /// Accepts a connection, unless the descriptors are used up that connections may have: the one accepted last has `last`, and `open`
-    /// ones have two each, or take the second in a moment.
+    /// Accepts a connection, unless the descriptors are used up that connections may have: the one
+    /// accepted last has `last`, and `open` ones have two each, or take the second in a moment.
     async fn accept(&self, last: u32, open: usize) -> io::Result<(TcpStream, SocketAddr)> {
-        let taken = self.begin.saturating_add(u32::try_from(2 * open).unwrap_or(u32::MAX));
+        let taken = self
+            .begin
+            .saturating_add(u32::try_from(2 * open).unwrap_or(u32::MAX));
         let is_near = |most: u32| last >= most / 2 || taken >= most;
         while self.descriptors.is_some_and(is_near) && self.has_few_descriptors(taken)? {
             let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
-            if rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0 {
+            if rustix::event::poll(
+                &mut waiting,
+                Some(&Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                }),
+            )? > 0
+            {
                 return Err(Errno::MFILE.into());
             }
             tokio::time::sleep(Limits::ACCEPT_BACKOFF).await;
@@ -309,7 +389,9 @@ impl Listener {
     fn has_few_descriptors(&self, taken: u32) -> io::Result<bool> {
         // The kernel gives out the lowest number that is free.
         let next = rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?;
-        Ok(self.descriptors.is_some_and(|most| taken.max(next.as_raw_fd().cast_unsigned()) >= most))
+        Ok(self
+            .descriptors
+            .is_some_and(|most| taken.max(next.as_raw_fd().cast_unsigned()) >= most))
     }
 
     /// Spawns `serve` for `client` on a worker; `slot` is released when it has ended.
@@ -327,7 +409,8 @@ impl Listener {
             Err(error) => {
                 let remedy = "raise the limit of processes (pids.max, ulimit -u) or of open files";
                 tracing::error!(
-                    "a connection is closed, as no thread can be started that serves it ({error}); {remedy}"
+                    "a connection is closed, as no thread can be started that serves it ({error}); \
+                     {remedy}"
                 );
                 return;
             }
@@ -341,7 +424,9 @@ impl Listener {
             return;
         }
         // A socket that cannot leave its runtime is closed already.
-        let Ok(client) = client.into_std() else { return };
+        let Ok(client) = client.into_std() else {
+            return;
+        };
         let served = async move {
             match TcpStream::from_std(client) {
                 Ok(client) => serve(client).await,
@@ -363,7 +448,9 @@ fn note_failure(ended: Result<(), JoinError>) {
 /// Logs the count at each power of two, so that a flood of connections does not flood the log.
 fn note_unanswered(count: u64) {
     if count.is_power_of_two() {
-        tracing::warn!("connections closed unanswered since the start, as there were too many at once: {count}");
+        tracing::warn!(
+            "connections closed unanswered since the start, as there were too many at once: {count}"
+        );
     }
 }
 
@@ -387,7 +474,10 @@ mod tests {
 
     impl Audit for FailingOnce {
         fn event(&self, _: &Event<'_>) {
-            assert!(self.0.swap(true, Ordering::Relaxed), "the first event fails");
+            assert!(
+                self.0.swap(true, Ordering::Relaxed),
+                "the first event fails"
+            );
         }
     }
 
@@ -398,7 +488,8 @@ mod tests {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         let listener = Listener::new(socket, Arc::default()).unwrap();
-        let (address, (stop, stopped)) = (listener.socket.local_addr().unwrap(), oneshot::channel());
+        let (address, (stop, stopped)) =
+            (listener.socket.local_addr().unwrap(), oneshot::channel());
         let client = async {
             client(address).await;
             drop(stop);
@@ -441,7 +532,10 @@ mod tests {
         let mut open = None;
         with_listener(Arc::new(Remembered::default()), async |address| {
             open = Some(TcpStream::connect(address).await.unwrap());
-            assert!(heard(address).await.starts_with("HTTP/1.1 400"), "the one before is accepted");
+            assert!(
+                heard(address).await.starts_with("HTTP/1.1 400"),
+                "the one before is accepted"
+            );
         })
         .await;
         assert_eq!(open.unwrap().read(&mut [0]).await.unwrap_or(0), 0);

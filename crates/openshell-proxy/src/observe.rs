@@ -69,17 +69,30 @@ impl Observations {
     /// Notes a connection of `program` to `target`, which has these `addresses`.
     pub fn add(&self, program: &str, target: &Target, addresses: impl Iterator<Item = IpAddr>) {
         let addresses: BTreeSet<_> = addresses.collect();
-        let is_internal = addresses.iter().any(|address| AddressClass::of(*address).is_internal());
+        let is_internal = addresses
+            .iter()
+            .any(|address| AddressClass::of(*address).is_internal());
         let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Observed { programs, endpoints, is_incomplete } = &mut *observed;
+        let Observed {
+            programs,
+            endpoints,
+            is_incomplete,
+        } = &mut *observed;
         let key = (target.host.to_string(), target.port);
-        let is_new = programs.get(program).is_none_or(|known| !known.contains_key(&key));
+        let is_new = programs
+            .get(program)
+            .is_none_or(|known| !known.contains_key(&key));
         if is_new && *endpoints == ENDPOINTS {
             *is_incomplete = true;
             return;
         }
         *endpoints += usize::from(is_new);
-        let known = &mut programs.entry(program.to_owned()).or_default().entry(key).or_default().internal;
+        let known = &mut programs
+            .entry(program.to_owned())
+            .or_default()
+            .entry(key)
+            .or_default()
+            .internal;
         // A name server may return different addresses to each query.
         let room = Limits::ADDRESSES.saturating_sub(known.len());
         known.extend(addresses.into_iter().filter(|_| is_internal).take(room));
@@ -100,7 +113,8 @@ impl Observations {
         });
     }
 
-    /// Notes that bytes of `program` to `target` were relayed uninspected, `raw` if they were not inside TLS.
+    /// Notes that bytes of `program` to `target` were relayed uninspected, `raw` if they were not
+    /// inside TLS.
     pub fn add_opaque(&self, program: &str, target: &Target, raw: bool) {
         self.update(program, target, |used| {
             used.is_opaque = true;
@@ -112,7 +126,11 @@ impl Observations {
     fn update(&self, program: &str, target: &Target, note: impl FnOnce(&mut Use)) {
         let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (target.host.to_string(), target.port);
-        if let Some(used) = observed.programs.get_mut(program).and_then(|targets| targets.get_mut(&key)) {
+        if let Some(used) = observed
+            .programs
+            .get_mut(program)
+            .and_then(|targets| targets.get_mut(&key))
+        {
             note(used);
         }
     }
@@ -126,7 +144,11 @@ impl Observations {
             host: host.clone(),
             port: *port,
             internal: used.internal.iter().copied().collect(),
-            methods: if used.is_opaque { BTreeSet::new() } else { used.methods.clone() },
+            methods: if used.is_opaque {
+                BTreeSet::new()
+            } else {
+                used.methods.clone()
+            },
             paths: used.paths.iter().cloned().collect(),
             has_encoded_slash: used.has_encoded_slash,
             is_tcp: used.is_opaque && !used.is_in_tls && used.methods.is_empty(),

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use openshell_policy::event::Lineage;
 
-/// The facts of a process that decisions depend on. Paths are text, as in rules and logs; a program whose path is not
-/// UTF-8 is refused.
+/// The facts of a process that decisions depend on. Paths are text, as in rules and logs; a program
+/// whose path is not UTF-8 is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
     /// Path of the running executable.
     pub executable: String,
     /// Executables of its ancestors, nearest first, up to the command that init started.
     pub ancestors: Vec<String>,
-    /// Absolute paths among the arguments of the process and its ancestors. They explain a decision, and never grant
-    /// anything.
+    /// Absolute paths among the arguments of the process and its ancestors. They explain a
+    /// decision, and never grant anything.
     pub cmdline_paths: Vec<String>,
     /// True if it runs code from a file that the workload can write.
     pub is_modified: bool,
@@ -32,7 +32,14 @@ impl Caller {
     /// The processes behind it, for events.
     #[must_use]
     pub fn lineage(&self) -> Lineage<'_> {
-        let Program { ancestors, cmdline_paths, .. } = &*self.program;
-        Lineage { ancestors, cmdline_paths }
+        let Program {
+            ancestors,
+            cmdline_paths,
+            ..
+        } = &*self.program;
+        Lineage {
+            ancestors,
+            cmdline_paths,
+        }
     }
 }

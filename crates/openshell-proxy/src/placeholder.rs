@@ -27,37 +27,51 @@ pub const BEGINNING: &str = "openshell";
 static BEGINNINGS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(BEGINNING));
 
 /// The marker inside Base64, at each alignment.
-static BASE64: LazyLock<Vec<Finder<'static>>> =
-    LazyLock::new(|| base64_forms(MARKER.as_bytes()).iter().map(|form| Finder::new(&**form).into_owned()).collect());
+static BASE64: LazyLock<Vec<Finder<'static>>> = LazyLock::new(|| {
+    base64_forms(MARKER.as_bytes())
+        .iter()
+        .map(|form| Finder::new(&**form).into_owned())
+        .collect()
+});
 
 /// Encodings of a colon: as it is, in URLs and forms (RFC 3986 §2.1), and in JSON (RFC 8259 §7).
 const COLONS: [&str; 5] = [":", "%3A", "%3a", "\\u003a", "\\u003A"];
 
-/// Encodes `bytes` as a part of Base64 (RFC 4648 §4, §5), at each of its three alignments and without the characters
-/// that hold bits of neighbouring bytes.
+/// Encodes `bytes` as a part of Base64 (RFC 4648 §4, §5), at each of its three alignments and
+/// without the characters that hold bits of neighbouring bytes.
 #[must_use]
 pub fn base64_forms(bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
-    let mut forms: Vec<_> = (0..3).flat_map(|before| base64_forms_after(before, bytes)).collect();
+    let mut forms: Vec<_> = (0..3)
+        .flat_map(|before| base64_forms_after(before, bytes))
+        .collect();
     forms.sort_unstable_by(|one, other| one.as_slice().cmp(other));
     forms.dedup_by(|one, other| one.as_slice() == other.as_slice());
     forms
 }
 
-/// Encodes as [`base64_forms`] does, `before` bytes (at most 2) after the beginning of a group of three.
+/// Encodes as [`base64_forms`] does, `before` bytes (at most 2) after the beginning of a group of
+/// three.
 #[must_use]
 pub fn base64_forms_after(before: usize, bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let padded = Zeroizing::new([&[0; 2][..before.min(2)], bytes].concat());
     let whole = (before * 8).div_ceil(6)..padded.len() * 8 / 6;
-    let encoded = [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|engine| Zeroizing::new(engine.encode(&*padded)));
+    let encoded =
+        [STANDARD_NO_PAD, URL_SAFE_NO_PAD].map(|engine| Zeroizing::new(engine.encode(&*padded)));
     let mut forms: Vec<_> = encoded
         .iter()
-        .filter_map(|encoded| encoded.as_bytes().get(whole.clone()).map(|form| Zeroizing::new(form.to_vec())))
+        .filter_map(|encoded| {
+            encoded
+                .as_bytes()
+                .get(whole.clone())
+                .map(|form| Zeroizing::new(form.to_vec()))
+        })
         .collect();
     forms.dedup_by(|one, other| one.as_slice() == other.as_slice());
     forms
 }
 
-/// Returns true if `bytes` hold a placeholder, plain or in one of the usual encodings. A marker without a name is none.
+/// Returns true if `bytes` hold a placeholder, plain or in one of the usual encodings. A marker
+/// without a name is none.
 #[must_use]
 pub fn is_in(bytes: &[u8]) -> bool {
     has_marker(bytes, true)
@@ -65,20 +79,33 @@ pub fn is_in(bytes: &[u8]) -> bool {
 
 fn has_marker(bytes: &[u8], needs_name: bool) -> bool {
     let after = |at: usize| bytes.get(at + BEGINNING.len()..).unwrap_or_default();
-    BEGINNINGS.find_iter(bytes).any(|at| ends_marker(after(at), needs_name))
+    BEGINNINGS
+        .find_iter(bytes)
+        .any(|at| ends_marker(after(at), needs_name))
 }
 
 /// Returns true if `rest` continues the beginning of a marker to its end.
 fn ends_marker(rest: &[u8], needs_name: bool) -> bool {
-    let colon =
-        |rest: &'_ [u8]| COLONS.iter().find(|colon| rest.starts_with(colon.as_bytes())).map(|colon| colon.len());
+    let colon = |rest: &'_ [u8]| {
+        COLONS
+            .iter()
+            .find(|colon| rest.starts_with(colon.as_bytes()))
+            .map(|colon| colon.len())
+    };
     let mut rest = rest;
     for word in ["", "resolve", "env"] {
-        let Some(after) = rest.strip_prefix(word.as_bytes()) else { return false };
-        let Some(length) = colon(after) else { return false };
+        let Some(after) = rest.strip_prefix(word.as_bytes()) else {
+            return false;
+        };
+        let Some(length) = colon(after) else {
+            return false;
+        };
         rest = after.get(length..).unwrap_or_default();
     }
-    !needs_name || rest.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
+    !needs_name
+        || rest
+            .first()
+            .is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
 }
 
 /// Returns true if `bytes` hold a marker in any encoding, also encoded repeatedly.
@@ -100,14 +127,21 @@ pub fn is_hidden_in(bytes: &[u8]) -> bool {
 /// Rounds of decoding; no server decodes as often.
 const DECODED: usize = 8;
 
-/// Decodes the percent-encoding (RFC 3986 §2.1) of `text`; also returns the offset in `text` of each byte and of the
-/// end. Invalid escapes stay.
+/// Decodes the percent-encoding (RFC 3986 §2.1) of `text`; also returns the offset in `text` of
+/// each byte and of the end. Invalid escapes stay.
 #[must_use]
 pub fn decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
-    let (mut bytes, mut offsets, mut at) = (Vec::with_capacity(text.len()), Vec::with_capacity(text.len() + 1), 0);
+    let (mut bytes, mut offsets, mut at) = (
+        Vec::with_capacity(text.len()),
+        Vec::with_capacity(text.len() + 1),
+        0,
+    );
     while let Some(byte) = text.get(at) {
-        let digit =
-            |offset: usize| char::from(*text.get(at + offset)?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let digit = |offset: usize| {
+            char::from(*text.get(at + offset)?)
+                .to_digit(16)
+                .and_then(|digit| u8::try_from(digit).ok())
+        };
         offsets.push(at);
         match (*byte == b'%').then(|| digit(1).zip(digit(2))).flatten() {
             Some((high, low)) => {
@@ -149,38 +183,62 @@ pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
     if !is_coded && memmem::find(text, MARKER.as_bytes()).is_none() {
         return Vec::new();
     }
-    let (bytes, offsets) = if is_coded { decode(text) } else { (text.to_vec(), (0..=text.len()).collect()) };
+    let (bytes, offsets) = if is_coded {
+        decode(text)
+    } else {
+        (text.to_vec(), (0..=text.len()).collect())
+    };
     let (mut found, mut from) = (Vec::new(), 0);
-    while let Some(offset) = bytes.get(from..).and_then(|rest| memmem::find(rest, MARKER.as_bytes())) {
+    while let Some(offset) = bytes
+        .get(from..)
+        .and_then(|rest| memmem::find(rest, MARKER.as_bytes()))
+    {
         let start = from + offset;
         let after = bytes.get(start + MARKER.len()..).unwrap_or_default();
-        let length = after.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        let length = after
+            .iter()
+            .take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_')
+            .count();
         // A name that runs into another marker makes that marker none.
         from = start + MARKER.len() + length;
-        let name = after.get(..length).and_then(|name| std::str::from_utf8(name).ok());
-        let name = name.filter(|name| length <= NAME && name.starts_with(|first: char| !first.is_ascii_digit()));
-        if let (Some(name), Some((first, end))) = (name, offsets.get(start).zip(offsets.get(from))) {
-            found.push(Found { range: *first..*end, name: name.to_owned() });
+        let name = after
+            .get(..length)
+            .and_then(|name| std::str::from_utf8(name).ok());
+        let name = name.filter(|name| {
+            length <= NAME && name.starts_with(|first: char| !first.is_ascii_digit())
+        });
+        if let (Some(name), Some((first, end))) = (name, offsets.get(start).zip(offsets.get(from)))
+        {
+            found.push(Found {
+                range: *first..*end,
+                name: name.to_owned(),
+            });
         }
     }
     found
 }
 
-/// Returns true if a header line holds a marker in any encoding: in its value, in its name, or across the colon between
-/// them.
+/// Returns true if a header line holds a marker in any encoding: in its value, in its name, or
+/// across the colon between them.
 #[must_use]
 pub fn is_in_header(name: &HeaderName, value: &HeaderValue) -> bool {
     let could_begin = name.as_str().contains('%') || name.as_str().contains(BEGINNING);
     let line = || Zeroizing::new([name.as_str().as_bytes(), b":", value.as_bytes()].concat());
-    is_hidden_in(name.as_str().as_bytes()) || is_hidden_in(value.as_bytes()) || (could_begin && is_hidden_in(&line()))
+    is_hidden_in(name.as_str().as_bytes())
+        || is_hidden_in(value.as_bytes())
+        || (could_begin && is_hidden_in(&line()))
 }
 
-/// Returns `path` with [`REDACTED`] for each placeholder, as it is judged and shown; `None` if it has none.
+/// Returns `path` with [`REDACTED`] for each placeholder, as it is judged and shown; `None` if it
+/// has none.
 #[must_use]
 pub fn redacted(path: &str) -> Option<String> {
     let found = find(path.as_bytes(), Coding::Percent);
     let mut text = path.to_owned();
-    found.iter().rev().for_each(|found| text.replace_range(found.range.clone(), REDACTED));
+    found
+        .iter()
+        .rev()
+        .for_each(|found| text.replace_range(found.range.clone(), REDACTED));
     (!found.is_empty()).then_some(text)
 }
 
@@ -195,35 +253,77 @@ mod tests {
     #[test]
     fn the_longest_name_is_meant() {
         let names = |text: &str, coding| -> Vec<_> {
-            find(text.as_bytes(), coding).into_iter().map(|found| (found.name, text[found.range].to_owned())).collect()
+            find(text.as_bytes(), coding)
+                .into_iter()
+                .map(|found| (found.name, text[found.range].to_owned()))
+                .collect()
         };
         let one = |text: &str, name: &str, whole: &str| {
-            assert_eq!(names(text, Coding::Percent), [(name.to_owned(), whole.to_owned())], "{text}");
+            assert_eq!(
+                names(text, Coding::Percent),
+                [(name.to_owned(), whole.to_owned())],
+                "{text}"
+            );
         };
         one(PLACEHOLDER, "API_KEY", PLACEHOLDER);
-        one("/botopenshell:resolve:env:API_KEY/send", "API_KEY", PLACEHOLDER);
+        one(
+            "/botopenshell:resolve:env:API_KEY/send",
+            "API_KEY",
+            PLACEHOLDER,
+        );
         one("openshell:resolve:env:A-B", "A", "openshell:resolve:env:A");
-        one("openshell:resolve:env:v12_A9é", "v12_A9", "openshell:resolve:env:v12_A9");
-        one("openshell%3aresolve%3Aenv%3A%41PI.", "API", "openshell%3aresolve%3Aenv%3A%41PI");
+        one(
+            "openshell:resolve:env:v12_A9é",
+            "v12_A9",
+            "openshell:resolve:env:v12_A9",
+        );
+        one(
+            "openshell%3aresolve%3Aenv%3A%41PI.",
+            "API",
+            "openshell%3aresolve%3Aenv%3A%41PI",
+        );
         assert!(names("openshell%3aresolve%3Aenv%3AAPI", Coding::Plain).is_empty());
         assert!(names("openshell:resolve:env:9", Coding::Plain).is_empty());
-        assert!(names(&format!("openshell:resolve:env:{}", "a".repeat(195)), Coding::Plain).is_empty());
-        assert_eq!(names(&format!("{PLACEHOLDER} {PLACEHOLDER}"), Coding::Plain).len(), 2);
+        assert!(
+            names(
+                &format!("openshell:resolve:env:{}", "a".repeat(195)),
+                Coding::Plain
+            )
+            .is_empty()
+        );
+        assert_eq!(
+            names(&format!("{PLACEHOLDER} {PLACEHOLDER}"), Coding::Plain).len(),
+            2
+        );
     }
 
     #[test]
     fn a_placeholder_is_seen_in_every_form() {
         for before in ["", "a", "ab", "abc", "user:"] {
             let text = format!("{before}{PLACEHOLDER}");
-            for encoded in [STANDARD.encode(&text), URL_SAFE.encode(&text), format!("xx.{}.y", STANDARD.encode(&text))]
-            {
+            for encoded in [
+                STANDARD.encode(&text),
+                URL_SAFE.encode(&text),
+                format!("xx.{}.y", STANDARD.encode(&text)),
+            ] {
                 assert!(is_hidden_in(encoded.as_bytes()), "{encoded}");
             }
         }
-        for text in [PLACEHOLDER, "openshell%3Aresolve%3aenv%3AK", "{\"k\":\"openshell\\u003aresolve\\u003Aenv:K\"}"] {
-            assert!(is_in(text.as_bytes()) && is_hidden_in(text.as_bytes()), "{text}");
+        for text in [
+            PLACEHOLDER,
+            "openshell%3Aresolve%3aenv%3AK",
+            "{\"k\":\"openshell\\u003aresolve\\u003Aenv:K\"}",
+        ] {
+            assert!(
+                is_in(text.as_bytes()) && is_hidden_in(text.as_bytes()),
+                "{text}"
+            );
         }
-        for text in ["%6Fpenshell:resolve:env:", "%256Fpenshell:resolve:env:", "%2525256Fpenshell%3Aresolve:env:X"] {
+        for text in [
+            "%6Fpenshell:resolve:env:",
+            "%256Fpenshell:resolve:env:",
+            "%2525256Fpenshell%3Aresolve:env:X",
+        ] {
             assert!(is_hidden_in(text.as_bytes()), "{text}");
         }
         for text in [
@@ -240,12 +340,24 @@ mod tests {
 
     #[test]
     fn a_path_is_shown_without_its_placeholders() {
-        assert_eq!(redacted(&format!("/bot{PLACEHOLDER}/send")).as_deref(), Some("/bot[CREDENTIAL]/send"));
+        assert_eq!(
+            redacted(&format!("/bot{PLACEHOLDER}/send")).as_deref(),
+            Some("/bot[CREDENTIAL]/send")
+        );
         assert_eq!(redacted("/bot/send"), None);
         for (path, shown) in [
-            ("/openshell:resolve:env:openshell:resolve:env:A", "/[CREDENTIAL]:resolve:env:A"),
-            ("/openshell:resolve:env:%6F%70%65%6E%73%68%65%6C%6C:resolve:env:A", "/[CREDENTIAL]:resolve:env:A"),
-            ("/openshell:resolve:env:Aopenshell:resolve:env:B/x", "/[CREDENTIAL]:resolve:env:B/x"),
+            (
+                "/openshell:resolve:env:openshell:resolve:env:A",
+                "/[CREDENTIAL]:resolve:env:A",
+            ),
+            (
+                "/openshell:resolve:env:%6F%70%65%6E%73%68%65%6C%6C:resolve:env:A",
+                "/[CREDENTIAL]:resolve:env:A",
+            ),
+            (
+                "/openshell:resolve:env:Aopenshell:resolve:env:B/x",
+                "/[CREDENTIAL]:resolve:env:B/x",
+            ),
         ] {
             assert_eq!(redacted(path).as_deref(), Some(shown), "{path}");
         }

@@ -18,13 +18,15 @@ use crate::listener::Service;
 use crate::relay::opaque::{self, OpaqueSearch};
 use crate::socket::prepare;
 
-/// Opens an unconnected, non-blocking TCP socket in the workload's network, for the family of an address. May block.
+/// Opens an unconnected, non-blocking TCP socket in the workload's network, for the family of an
+/// address. May block.
 pub type OpenInside = Arc<dyn Fn(IpAddr) -> io::Result<std::net::TcpStream> + Send + Sync>;
 
 /// Slots for sockets that are being opened inside.
 static OPENING: Semaphore = Semaphore::const_new(Limits::OPENING_INSIDE);
 
-/// A port of a server inside, published at an address outside. Whoever reaches that address is relayed; nothing else comes in.
+/// A port of a server inside, published at an address outside. Whoever reaches that address is
+/// relayed; nothing else comes in.
 pub struct PublishedPort {
     address: SocketAddr,
     port: u16,
@@ -48,28 +50,43 @@ impl PublishedPort {
         self.address
     }
 
-    /// Publishes the server at `port` of the loopback address inside, which sockets of `open` reach, at `address` outside.
+    /// Publishes the server at `port` of the loopback address inside, which sockets of `open`
+    /// reach, at `address` outside.
     #[must_use]
     pub fn new(address: SocketAddr, port: u16, open: OpenInside, audit: Arc<dyn Audit>) -> Self {
-        Self { address, port, open, audit }
+        Self {
+            address,
+            port,
+            open,
+            audit,
+        }
     }
 
     fn report(&self, client: SocketAddr, severity: Severity, action: Action, reason: &str) {
         let (address, port) = (self.address, self.port);
-        let connection = PublishedConnection { severity, action, client, address, port, reason };
+        let connection = PublishedConnection {
+            severity,
+            action,
+            client,
+            address,
+            port,
+            reason,
+        };
         self.audit.event(&Event::Published(connection));
     }
 }
 
-/// Connects to `port` of the loopback address inside, by a socket of `open`: that of IPv4, and where nothing listens there, that
-/// of IPv6.
+/// Connects to `port` of the loopback address inside, by a socket of `open`: that of IPv4, and
+/// where nothing listens there, that of IPv6.
 ///
 /// # Errors
 /// No socket can be opened inside, or no server answers in time.
 pub async fn dial(open: &OpenInside, port: u16) -> io::Result<TcpStream> {
     match dial_at(open, Ipv4Addr::LOCALHOST.into(), port).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            dial_at(open, Ipv6Addr::LOCALHOST.into(), port).await.map_err(|_| error)
+            dial_at(open, Ipv6Addr::LOCALHOST.into(), port)
+                .await
+                .map_err(|_| error)
         }
         dialed => dialed,
     }
@@ -79,12 +96,16 @@ async fn dial_at(open: &OpenInside, address: IpAddr, port: u16) -> io::Result<Tc
     let socket = {
         let _slot = OPENING.acquire().await.map_err(io::Error::other)?;
         let open = Arc::clone(open);
-        tokio::task::spawn_blocking(move || open(address)).await.map_err(io::Error::other)??
+        tokio::task::spawn_blocking(move || open(address))
+            .await
+            .map_err(io::Error::other)??
     };
     let connected = TcpSocket::from_std_stream(socket).connect((address, port).into());
     let server = timeout(Limits::CONNECT_DEADLINE, connected).await??;
-    // Where nothing listens, the kernel may choose the same port for this end, and connect it to itself.
-    let is_itself = matches!((server.local_addr(), server.peer_addr()), (Ok(own), Ok(peer)) if own == peer);
+    // Where nothing listens, the kernel may choose the same port for this end, and connect it to
+    // itself.
+    let is_itself =
+        matches!((server.local_addr(), server.peer_addr()), (Ok(own), Ok(peer)) if own == peer);
     if is_itself {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -100,10 +121,23 @@ impl Service for PublishedPort {
                 // No credential goes in, so nothing is searched for.
                 let first = OpaqueSearch::default();
                 // Either side may break off; there is no one to tell.
-                let _ = opaque::relay(client, Bytes::new(), server, Bytes::new(), first, &Meter::default()).await;
+                let _ = opaque::relay(
+                    client,
+                    Bytes::new(),
+                    server,
+                    Bytes::new(),
+                    first,
+                    &Meter::default(),
+                )
+                .await;
             }
             Err(error) => {
-                self.report(peer, Severity::Low, Action::Other, &format!("no server inside: {error}"));
+                self.report(
+                    peer,
+                    Severity::Low,
+                    Action::Other,
+                    &format!("no server inside: {error}"),
+                );
                 // A reset, as from a port where nothing listens.
                 let _ = client.set_zero_linger();
             }
@@ -111,7 +145,12 @@ impl Service for PublishedPort {
     }
 
     async fn refuse_excess(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
-        self.report(peer, Severity::Medium, Action::Denied, "too many connections to this port at once");
+        self.report(
+            peer,
+            Severity::Medium,
+            Action::Denied,
+            "too many connections to this port at once",
+        );
         let _ = client.set_zero_linger();
     }
 }
@@ -129,7 +168,8 @@ mod tests {
     use crate::listener::Listener;
     use crate::testing::Remembered;
 
-    /// Publishes `port` of this host at another one of it while `client` runs, which gets its address.
+    /// Publishes `port` of this host at another one of it while `client` runs, which gets its
+    /// address.
     async fn published(port: u16, audit: &Arc<Remembered>, client: impl AsyncFnOnce(SocketAddr)) {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -150,7 +190,10 @@ mod tests {
             client(address).await;
             drop(stop);
         };
-        tokio::join!(listener.run(Arc::new(service), crate::listener::Slots::new(16), stopped), client);
+        tokio::join!(
+            listener.run(Arc::new(service), crate::listener::Slots::new(16), stopped),
+            client
+        );
     }
 
     #[tokio::test]
@@ -164,7 +207,10 @@ mod tests {
             accepted.write_all(b"hello").await.unwrap();
             let mut heard = String::new();
             accepted.read_to_string(&mut heard).await.unwrap();
-            accepted.write_all(heard.to_uppercase().as_bytes()).await.unwrap();
+            accepted
+                .write_all(heard.to_uppercase().as_bytes())
+                .await
+                .unwrap();
         });
         published(port, &audit, async |address| {
             let mut client = TcpStream::connect(address).await.unwrap();
@@ -177,12 +223,19 @@ mod tests {
         .await;
         serving.await.unwrap();
         let events = audit.published();
-        assert!(matches!(&events[..], [one] if one.starts_with("ALLOWED 127.0.0.1:")), "{events:?}");
+        assert!(
+            matches!(&events[..], [one] if one.starts_with("ALLOWED 127.0.0.1:")),
+            "{events:?}"
+        );
     }
 
     #[tokio::test]
     async fn without_a_server_inside_a_client_is_reset_and_the_line_says_why() {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let audit = Arc::new(Remembered::default());
         published(port, &audit, async |address| {
             let mut client = TcpStream::connect(address).await.unwrap();
@@ -191,6 +244,9 @@ mod tests {
         })
         .await;
         let events = audit.published();
-        assert!(events[0].starts_with("OTHER ") && events[0].contains("no server inside"), "{events:?}");
+        assert!(
+            events[0].starts_with("OTHER ") && events[0].contains("no server inside"),
+            "{events:?}"
+        );
     }
 }

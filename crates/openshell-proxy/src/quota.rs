@@ -40,7 +40,11 @@ impl Quota {
     /// Creates a quota of `per_program` for one program and `all` together.
     #[must_use]
     pub fn new(per_program: usize, all: usize) -> Self {
-        Self { per_program, all, counts: Mutex::default() }
+        Self {
+            per_program,
+            all,
+            counts: Mutex::default(),
+        }
     }
 
     /// Takes one unit for `program`; `None` if its quota is exhausted.
@@ -61,7 +65,11 @@ impl Quota {
         *all = all.checked_add(amount).filter(|all| *all <= self.all)?;
         programs.insert(program.to_owned(), count);
         drop(counts);
-        Some(QuotaGuard { quota: Arc::clone(self), program: program.to_owned(), amount })
+        Some(QuotaGuard {
+            quota: Arc::clone(self),
+            program: program.to_owned(),
+            amount,
+        })
     }
 
     /// The amount that all programs have taken.
@@ -70,7 +78,8 @@ impl Quota {
         self.counts().all
     }
 
-    /// Locks the counts, which are consistent at every moment, so a poisoned lock is used all the same.
+    /// Locks the counts, which are consistent at every moment, so a poisoned lock is used all the
+    /// same.
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,7 +91,8 @@ impl Drop for QuotaGuard {
         counts.all -= self.amount;
         if let Some(count) = counts.programs.get_mut(&self.program) {
             *count -= self.amount;
-            // A workload may run any number of programs, so entries without connections are removed.
+            // A workload may run any number of programs, so entries without connections are
+            // removed.
             if *count == 0 {
                 counts.programs.remove(&self.program);
             }
@@ -99,13 +109,18 @@ mod tests {
     #[test]
     fn a_program_that_has_all_of_its_share_gets_no_more_and_others_theirs() {
         let quota = Arc::new(Quota::default());
-        let mut taken: Vec<_> = (0..Limits::CONNECTIONS_PER_PROGRAM).map(|_| quota.take("/a").unwrap()).collect();
+        let mut taken: Vec<_> = (0..Limits::CONNECTIONS_PER_PROGRAM)
+            .map(|_| quota.take("/a").unwrap())
+            .collect();
         assert!(quota.take("/a").is_none() && quota.take("/b").is_some());
         taken.pop();
         assert!(quota.take("/a").is_some());
         drop(taken);
         let counts = quota.counts();
-        assert!(counts.programs.is_empty() && counts.all == 0, "nothing is kept of a program without connections");
+        assert!(
+            counts.programs.is_empty() && counts.all == 0,
+            "nothing is kept of a program without connections"
+        );
     }
 
     #[test]

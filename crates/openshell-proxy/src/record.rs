@@ -5,10 +5,13 @@ use std::time::Instant;
 
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{
-    Audit, ConnectionDecided, Decided, Ends, Event, Finding, Lineage, ModelCall, RequestDecided, TokenUsage, Took, Way,
+    Audit, ConnectionDecided, Decided, Ends, Event, Finding, Lineage, ModelCall, RequestDecided,
+    TokenUsage, Took, Way,
 };
 use openshell_policy::reason::ReasonCode;
-use openshell_policy::words::{Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity};
+use openshell_policy::words::{
+    Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity,
+};
 
 use crate::decide::message::Judged;
 use crate::denial::refusal::{Refusal, Subject};
@@ -92,12 +95,18 @@ pub enum Outcome<'o> {
 }
 
 impl Record {
-    /// Creates the record of `request`, such as `CONNECT example.com:443`, for `target` if it has one.
+    /// Creates the record of `request`, such as `CONNECT example.com:443`, for `target` if it has
+    /// one.
     #[must_use]
     pub fn new(audit: &Arc<dyn Audit>, request: String, target: Option<Target>) -> Self {
         Self {
             audit: Arc::clone(audit),
-            subject: Subject { request, target, caller: None, is_inside: false },
+            subject: Subject {
+                request,
+                target,
+                caller: None,
+                is_inside: false,
+            },
             http: None,
             policy: None,
             judged: None,
@@ -112,7 +121,13 @@ impl Record {
 
     /// Creates the record of a forwarded request for `path` of `target`.
     #[must_use]
-    pub fn http(audit: &Arc<dyn Audit>, method: &str, path: &str, scheme: Scheme, target: Target) -> Self {
+    pub fn http(
+        audit: &Arc<dyn Audit>,
+        method: &str,
+        path: &str,
+        scheme: Scheme,
+        target: Target,
+    ) -> Self {
         let http = Http {
             method: method.to_owned(),
             path: loggable(path),
@@ -177,8 +192,8 @@ impl Record {
         self.subject.caller = Some(caller);
     }
 
-    /// Notes that `policy` permits the connection, or that the run is observed and the code for which it would be
-    /// refused otherwise.
+    /// Notes that `policy` permits the connection, or that the run is observed and the code for
+    /// which it would be refused otherwise.
     pub fn permitted_by(&mut self, policy: Option<&str>, observed: Option<ReasonCode>) {
         self.policy = policy.map(str::to_owned);
         self.observed = observed;
@@ -219,7 +234,9 @@ impl Record {
 
     /// Returns true once a route is chosen.
     fn is_routed(&self) -> bool {
-        self.inference.as_ref().is_some_and(|inference| inference.call.is_some())
+        self.inference
+            .as_ref()
+            .is_some_and(|inference| inference.call.is_some())
     }
 
     /// Ends the record without an event: the requests inside the connection are reported instead.
@@ -229,8 +246,15 @@ impl Record {
 
     /// Notes the chosen route, its interface, and the kind of the call.
     pub fn routed(&mut self, route: &str, interface: &'static str, kind: &'static str) {
-        let call = Call { route: route.to_owned(), interface, kind };
-        self.inference = Some(Inference { call: Some(call), ..Inference::default() });
+        let call = Call {
+            route: route.to_owned(),
+            interface,
+            kind,
+        };
+        self.inference = Some(Inference {
+            call: Some(call),
+            ..Inference::default()
+        });
     }
 
     /// Notes the token usage of a response, and a remark if it was cut off.
@@ -249,22 +273,42 @@ impl Record {
     /// The program that made the request, by which its share of a resource is counted.
     #[must_use]
     pub fn program(&self) -> &str {
-        self.subject.caller.as_ref().map_or("-", |caller| &caller.program.executable)
+        self.subject
+            .caller
+            .as_ref()
+            .map_or("-", |caller| &caller.program.executable)
     }
 
     /// Creates the finding of a response that holds one of the credentials `names`.
     #[must_use]
     pub fn echo<'n>(&self, names: impl Iterator<Item = &'n str>) -> LeakFinding {
         let names: Vec<_> = names.collect();
-        let target = self.subject.target.as_ref().map(ToString::to_string).unwrap_or_default();
-        let credentials = if names.len() > 1 { format!("one of {}", names.join(", ")) } else { names.join("") };
-        LeakFinding { audit: Arc::clone(&self.audit), request: self.subject.request.clone(), target, credentials }
+        let target = self
+            .subject
+            .target
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let credentials = if names.len() > 1 {
+            format!("one of {}", names.join(", "))
+        } else {
+            names.join("")
+        };
+        LeakFinding {
+            audit: Arc::clone(&self.audit),
+            request: self.subject.request.clone(),
+            target,
+            credentials,
+        }
     }
 
     /// Creates the finding of secrets in the request.
     #[must_use]
     pub fn secret_finding(&self) -> SecretFinding {
-        SecretFinding { audit: Arc::clone(&self.audit), subject: Arc::new(self.subject.clone()) }
+        SecretFinding {
+            audit: Arc::clone(&self.audit),
+            subject: Arc::new(self.subject.clone()),
+        }
     }
 
     /// Notes that the response switched protocols.
@@ -274,7 +318,8 @@ impl Record {
         }
     }
 
-    /// Returns the denial of a connection that is permitted no longer, whose end is reported elsewhere.
+    /// Returns the denial of a connection that is permitted no longer, whose end is reported
+    /// elsewhere.
     #[must_use]
     pub fn revoked(mut self, refusal: &Refusal) -> Option<Denial> {
         self.finished = true;
@@ -295,10 +340,14 @@ impl Record {
             host: target.host.to_string(),
             port: target.port,
             binary: program.map_or_else(|| "-".to_owned(), |program| program.executable.clone()),
-            ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
+            ancestors: program
+                .map(|program| program.ancestors.clone())
+                .unwrap_or_default(),
             code: refusal.code(),
             reason: refusal.reason().to_owned(),
-            fix: refusal.fix(target, caller.as_ref()).or_else(|| refusal.no_fix(target)),
+            fix: refusal
+                .fix(target, caller.as_ref())
+                .or_else(|| refusal.no_fix(target)),
             request: refusal.allowable_request(),
         })
     }
@@ -331,24 +380,50 @@ impl Record {
         let is_upgrade = self.http.as_ref().is_some_and(|http| http.is_upgrade);
         let (engine, decision, reason, code) = match &self.judged {
             _ if let Some(inference) = &self.inference => {
-                let remark = if inference.remark.is_empty() { remark } else { inference.remark.as_str() };
+                let remark = if inference.remark.is_empty() {
+                    remark
+                } else {
+                    inference.remark.as_str()
+                };
                 (Some(Engine::Inference), Decision::Allow, remark, None)
             }
-            _ if self.observed.is_some() => (Some(Engine::Observation), Decision::Allow, remark, self.observed),
-            Some(Judged::Audited { code, reason }) => {
-                (Some(Engine::Rules), Decision::Audit, reason.as_str(), Some(*code))
-            }
+            _ if self.observed.is_some() => (
+                Some(Engine::Observation),
+                Decision::Allow,
+                remark,
+                self.observed,
+            ),
+            Some(Judged::Audited { code, reason }) => (
+                Some(Engine::Rules),
+                Decision::Audit,
+                reason.as_str(),
+                Some(*code),
+            ),
             Some(Judged::Allowed) => (Some(Engine::Rules), Decision::Allow, remark, None),
             // No rule has judged it.
-            Some(Judged::Unjudged) if self.subject.is_inside => (None, Decision::Allow, remark, None),
+            Some(Judged::Unjudged) if self.subject.is_inside => {
+                (None, Decision::Allow, remark, None)
+            }
             Some(Judged::Unjudged) | None => (Some(Engine::Policy), Decision::Allow, remark, None),
         };
         let decided = Decided {
-            severity: if self.observed.is_some() { Severity::Medium } else { Severity::Info },
-            action: if is_upgrade { Action::Other } else { Action::Allowed },
+            severity: if self.observed.is_some() {
+                Severity::Medium
+            } else {
+                Severity::Info
+            },
+            action: if is_upgrade {
+                Action::Other
+            } else {
+                Action::Allowed
+            },
             policy: self.policy.as_deref(),
             engine,
-            decision: if is_upgrade && decision == Decision::Allow { Decision::AllowUpgrade } else { decision },
+            decision: if is_upgrade && decision == Decision::Allow {
+                Decision::AllowUpgrade
+            } else {
+                decision
+            },
             reason,
             code,
         };
@@ -363,13 +438,20 @@ impl Record {
         let decided = Decided {
             severity: code.report().severity,
             action: code.report().action,
-            policy: refusal.nearest_rule().or(self.policy.as_deref()).filter(|_| stage.names_policy()),
+            policy: refusal
+                .nearest_rule()
+                .or(self.policy.as_deref())
+                .filter(|_| stage.names_policy()),
             engine: Some(stage.engine()),
             decision: Decision::Deny,
             reason: refusal.reason(),
             code: Some(code),
         };
-        self.emit(code.report().activity, decided, self.denial(refusal).as_ref());
+        self.emit(
+            code.report().activity,
+            decided,
+            self.denial(refusal).as_ref(),
+        );
     }
 
     /// Reports an upstream that tried to open a channel past the rules.
@@ -384,13 +466,18 @@ impl Record {
     }
 
     fn host(&self) -> Option<String> {
-        self.subject.target.as_ref().map(|target| target.host.to_string())
+        self.subject
+            .target
+            .as_ref()
+            .map(|target| target.host.to_string())
     }
 
     fn ends<'e>(&'e self, host: Option<&'e str>) -> Ends<'e> {
         let Subject { target, caller, .. } = &self.subject;
         Ends {
-            binary: caller.as_ref().map(|caller| caller.program.executable.as_str()),
+            binary: caller
+                .as_ref()
+                .map(|caller| caller.program.executable.as_str()),
             pid: caller.as_ref().map(|caller| caller.pid),
             host,
             port: target.as_ref().map(|target| target.port),
@@ -400,15 +487,30 @@ impl Record {
     fn emit(&self, activity: Activity, decided: Decided<'_>, denial: Option<&Denial>) {
         let host = self.host();
         let ends = self.ends(host.as_deref());
-        let lineage = self.subject.caller.as_ref().map(Caller::lineage).unwrap_or_default();
+        let lineage = self
+            .subject
+            .caller
+            .as_ref()
+            .map(Caller::lineage)
+            .unwrap_or_default();
         let event = match &self.http {
-            Some(Http { method, path, scheme, number, .. }) => Event::Request(RequestDecided {
+            Some(Http {
+                method,
+                path,
+                scheme,
+                number,
+                ..
+            }) => Event::Request(RequestDecided {
                 method,
                 path,
                 scheme: scheme.as_str(),
                 number: *number,
                 ends,
-                lineage: if number.is_none() { lineage } else { Lineage::default() },
+                lineage: if number.is_none() {
+                    lineage
+                } else {
+                    Lineage::default()
+                },
                 way: self.way,
                 took: self.took,
                 decided,
@@ -431,14 +533,27 @@ impl Record {
 
     fn model(&self) -> Option<ModelCall<'_>> {
         let Inference { call, usage, .. } = self.inference.as_ref()?;
-        let Call { route, interface, kind } = call.as_ref()?;
-        Some(ModelCall { route, interface, kind, usage: *usage })
+        let Call {
+            route,
+            interface,
+            kind,
+        } = call.as_ref()?;
+        Some(ModelCall {
+            route,
+            interface,
+            kind,
+            usage: *usage,
+        })
     }
 }
 
 /// Returns `path` for logs: with placeholders redacted, and none with a secret.
 fn loggable(path: &str) -> String {
-    if has_secret(path) { CONCEALED.to_owned() } else { redacted(path).unwrap_or_else(|| path.to_owned()) }
+    if has_secret(path) {
+        CONCEALED.to_owned()
+    } else {
+        redacted(path).unwrap_or_else(|| path.to_owned())
+    }
 }
 
 /// Finding of secrets in a request.
@@ -457,12 +572,20 @@ impl SecretFinding {
 
     /// Reports `secret`, such as `the secret of the credential NAME`.
     pub fn report(&self, secret: &str) {
-        let Subject { request, target, caller, .. } = &*self.subject;
+        let Subject {
+            request,
+            target,
+            caller,
+            ..
+        } = &*self.subject;
         let target = target.as_ref().map(ToString::to_string).unwrap_or_default();
-        let caller = caller.as_ref().map(|caller| format!(" by {}", caller.program.executable)).unwrap_or_default();
+        let caller = caller
+            .as_ref()
+            .map(|caller| format!(" by {}", caller.program.executable))
+            .unwrap_or_default();
         let message = format!(
-            "{request} to {target}{caller} holds {secret}; reported once for this host (--leaks block refuses it, `leaks: allow` at the \
-             endpoint permits it)"
+            "{request} to {target}{caller} holds {secret}; reported once for this host (--leaks \
+             block refuses it, `leaks: allow` at the endpoint permits it)"
         );
         self.audit.event(&Event::Finding(Finding {
             activity: FindingActivity::Detected,
@@ -486,15 +609,30 @@ pub struct LeakFinding {
 impl LeakFinding {
     /// Reports the finding.
     pub fn report(self) {
-        let Self { request, target, credentials, .. } = &self;
-        let message = format!("Answer of {target} to {request} held a secret of {credentials}, which was masked");
+        let Self {
+            request,
+            target,
+            credentials,
+            ..
+        } = &self;
+        let message = format!(
+            "Answer of {target} to {request} held a secret of {credentials}, which was masked"
+        );
         self.emit(FindingActivity::Blocked, Severity::Medium, &message);
     }
 
-    /// Reports a response that is encoded although the request asked for none, so that it could not be searched.
+    /// Reports a response that is encoded although the request asked for none, so that it could not
+    /// be searched.
     pub fn report_encoded(&self) {
-        let Self { request, target, credentials, .. } = self;
-        let message = format!("Answer of {target} to {request} is encoded, and was not searched for {credentials}");
+        let Self {
+            request,
+            target,
+            credentials,
+            ..
+        } = self;
+        let message = format!(
+            "Answer of {target} to {request} is encoded, and was not searched for {credentials}"
+        );
         self.emit(FindingActivity::Detected, Severity::Low, &message);
     }
 
@@ -510,7 +648,8 @@ impl LeakFinding {
 }
 
 impl Drop for Record {
-    /// Reports an unfinished record as a connection that ended before its decision, so that no event is missing.
+    /// Reports an unfinished record as a connection that ended before its decision, so that no
+    /// event is missing.
     fn drop(&mut self) {
         if !self.finished {
             self.report(Outcome::Aborted);
@@ -540,7 +679,11 @@ mod tests {
         fn event(&self, event: &Event<'_>) {
             let line = |kind: &str, decided: &Decided<'_>| {
                 let (severity, action) = (decided.severity.as_str(), decided.action.as_str());
-                let counted = if event.denial().is_some() { ", counted" } else { "" };
+                let counted = if event.denial().is_some() {
+                    ", counted"
+                } else {
+                    ""
+                };
                 format!("{kind} {severity} {action}{counted}: {}", decided.reason)
             };
             let line = match event {
@@ -554,7 +697,10 @@ mod tests {
     }
 
     fn target() -> Target {
-        Target { host: Host::parse("web.test").unwrap(), port: 443 }
+        Target {
+            host: Host::parse("web.test").unwrap(),
+            port: 443,
+        }
     }
 
     fn request(audit: &Arc<dyn Audit>) -> Record {
@@ -568,7 +714,14 @@ mod tests {
             cmdline_paths: Vec::new(),
             is_modified: false,
         };
-        Record::of(audit, &Caller { pid: 7, program: program.into() }, target())
+        Record::of(
+            audit,
+            &Caller {
+                pid: 7,
+                program: program.into(),
+            },
+            target(),
+        )
     }
 
     /// The lines of the events that `report` makes.
@@ -581,7 +734,10 @@ mod tests {
 
     #[test]
     fn each_record_reports_one_decision_also_when_it_is_dropped() {
-        check(|audit| connection(audit).finish(Outcome::Allowed), &["OPEN INFO ALLOWED: "]);
+        check(
+            |audit| connection(audit).finish(Outcome::Allowed),
+            &["OPEN INFO ALLOWED: "],
+        );
         let ended = "FAIL LOW DENIED: the connection ended before the decision";
         check(|audit| drop(connection(audit)), &[ended]);
         check(|audit| connection(audit).left_to_requests(), &[]);
@@ -594,24 +750,41 @@ mod tests {
             record.request_permitted_by(Some("web"), &Judged::Allowed);
             drop(record);
         };
-        check(report, &["GET INFO ALLOWED: the connection ended before the answer"]);
+        check(
+            report,
+            &["GET INFO ALLOWED: the connection ended before the answer"],
+        );
     }
 
     #[test]
     fn a_denial_is_counted_if_a_policy_could_change_it() {
-        let refused =
-            |refusal: Refusal| move |audit: &Arc<dyn Audit>| connection(audit).finish(Outcome::Refused(&refusal));
-        let denied = Refusal::not_in_policy(ReasonCode::EndpointNotInPolicy, "no policy".to_owned(), None);
+        let refused = |refusal: Refusal| {
+            move |audit: &Arc<dyn Audit>| connection(audit).finish(Outcome::Refused(&refusal))
+        };
+        let denied = Refusal::not_in_policy(
+            ReasonCode::EndpointNotInPolicy,
+            "no policy".to_owned(),
+            None,
+        );
         check(refused(denied), &["OPEN MED DENIED, counted: no policy"]);
-        check(refused(Refusal::bad_request("no host")), &["OPEN MED DENIED: no host"]);
-        check(refused(Refusal::upstream_timeout()), &["FAIL LOW ALLOWED: the upstream did not answer"]);
+        check(
+            refused(Refusal::bad_request("no host")),
+            &["OPEN MED DENIED: no host"],
+        );
+        check(
+            refused(Refusal::upstream_timeout()),
+            &["FAIL LOW ALLOWED: the upstream did not answer"],
+        );
     }
 
     #[test]
     fn an_unsolicited_upgrade_is_a_finding_besides() {
         check(
             |audit| request(audit).finish(Outcome::Refused(&Refusal::unsolicited_upgrade())),
-            &["Unsolicited 101 Switching Protocols", "GET MED DENIED: 101 Switching Protocols that nobody asked for"],
+            &[
+                "Unsolicited 101 Switching Protocols",
+                "GET MED DENIED: 101 Switching Protocols that nobody asked for",
+            ],
         );
     }
 }

@@ -1,4 +1,5 @@
-//! A resource that is waited for, with a share for each program, so that none keeps it from the others.
+//! A resource that is waited for, with a share for each program, so that none keeps it from the
+//! others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,14 +24,23 @@ impl Shares {
     /// Creates a resource of so much.
     #[must_use]
     pub fn new(all: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), programs: Mutex::default() }
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            programs: Mutex::default(),
+        }
     }
 
-    /// Waits for `amount` for `program`, which may have `most` at once: for its others first, and then for those of all.
+    /// Waits for `amount` for `program`, which may have `most` at once: for its others first, and
+    /// then for those of all.
     ///
     /// # Errors
     /// None, as the resource is never closed.
-    pub async fn take(&self, program: &str, amount: u32, most: usize) -> Result<Share, AcquireError> {
+    pub async fn take(
+        &self,
+        program: &str,
+        amount: u32,
+        most: usize,
+    ) -> Result<Share, AcquireError> {
         let own = self.of(program, most).acquire_many_owned(amount).await?;
         let all = Arc::clone(&self.all).acquire_many_owned(amount).await?;
         Ok(Share { own, all })
@@ -72,7 +82,12 @@ mod tests {
     #[test]
     fn a_program_that_has_its_share_leaves_the_rest_to_the_others() {
         let shares = Shares::new(4);
-        let take = |program, amount| shares.take(program, amount, 2).now_or_never().map(Result::unwrap);
+        let take = |program, amount| {
+            shares
+                .take(program, amount, 2)
+                .now_or_never()
+                .map(Result::unwrap)
+        };
         let first = take("/a", 2).unwrap();
         assert!(take("/a", 1).is_none());
         let mut other = take("/b", 1).unwrap();
@@ -82,6 +97,10 @@ mod tests {
         assert!(take("/c", 1).is_some() && take("/a", 2).is_some());
         drop(other);
         drop(take("/d", 1));
-        assert_eq!(shares.programs.lock().unwrap().len(), 1, "nothing is kept of programs that have nothing");
+        assert_eq!(
+            shares.programs.lock().unwrap().len(),
+            1,
+            "nothing is kept of programs that have nothing"
+        );
     }
 }

@@ -70,5 +70,7 @@ pub struct Origin {
 
 /// Parses a port from 1 on, in digits without sign or leading zero.
 pub(crate) fn port(text: &str) -> Option<u16> {
-    text.parse().ok().filter(|port: &u16| *port != 0 && port.to_string() == text)
+    text.parse()
+        .ok()
+        .filter(|port: &u16| *port != 0 && port.to_string() == text)
 }

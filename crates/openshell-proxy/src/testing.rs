@@ -1,4 +1,5 @@
-//! Parts of a proxy for unit tests of its stages: a policy of their own, no network, and an audit that remembers.
+//! Parts of a proxy for unit tests of its stages: a policy of their own, no network, and an audit
+//! that remembers.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,7 +11,9 @@ use hyper::http::request::Parts;
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{Audit, Event, Way};
 use openshell_policy::inference::interface::Interface;
-use openshell_policy::inference::{Backend, Budget, KeySource, Provider, RouteSpec, Timeouts, Tools};
+use openshell_policy::inference::{
+    Backend, Budget, KeySource, Provider, RouteSpec, Timeouts, Tools,
+};
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{Action, Door, EndedBy};
@@ -48,7 +51,12 @@ pub(crate) struct Remembered {
 impl Remembered {
     /// The codes of all denials so far.
     pub(crate) fn denials(&self) -> Vec<&'static str> {
-        self.denials.lock().unwrap().iter().map(|denial| denial.code.as_str()).collect()
+        self.denials
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|denial| denial.code.as_str())
+            .collect()
     }
 
     /// The code of each decision so far; `allowed` or `aborted` where it has none.
@@ -75,11 +83,19 @@ impl Audit for Remembered {
             Event::Request(event) => &event.decided,
             Event::Closed(event) => {
                 self.ended_by.lock().unwrap().push(event.by);
-                self.decisions.lock().unwrap().extend(event.code.map(|code| code.as_str()));
+                self.decisions
+                    .lock()
+                    .unwrap()
+                    .extend(event.code.map(|code| code.as_str()));
                 return;
             }
             Event::Published(event) => {
-                let line = format!("{} {} {}", event.action.as_str(), event.client, event.reason);
+                let line = format!(
+                    "{} {} {}",
+                    event.action.as_str(),
+                    event.client,
+                    event.reason
+                );
                 return self.published.lock().unwrap().push(line);
             }
             _ => return,
@@ -95,8 +111,10 @@ impl Audit for Remembered {
 
 /// The policy of `endpoints` for curl.
 pub(crate) fn snapshot(generation: u64, endpoints: &str) -> Snapshot {
-    let policy =
-        format!("network_policies: {{web: {{endpoints: [{endpoints}], binaries: [{{path: /usr/bin/curl}}]}}}}");
+    let policy = format!(
+        "network_policies: {{web: {{endpoints: [{endpoints}], binaries: [{{path: \
+         /usr/bin/curl}}]}}}}"
+    );
     let (policy, _) = openshell_policy::yaml::policy(&policy).unwrap();
     Snapshot::new(generation, policy, None, &|_| None).unwrap()
 }
@@ -116,9 +134,16 @@ denying_policy := ["no text"]
 
 /// The program of every test.
 pub(crate) fn caller() -> Caller {
-    let program =
-        Program { executable: "/usr/bin/curl".into(), ancestors: vec![], cmdline_paths: vec![], is_modified: false };
-    Caller { pid: 7, program: program.into() }
+    let program = Program {
+        executable: "/usr/bin/curl".into(),
+        ancestors: vec![],
+        cmdline_paths: vec![],
+        is_modified: false,
+    };
+    Caller {
+        pid: 7,
+        program: program.into(),
+    }
 }
 
 fn identifier(init: i32) -> Identifier {
@@ -154,13 +179,20 @@ impl Witness for Blind {
 /// `host:port` as a target.
 pub(crate) fn target(text: &str) -> Target {
     let (host, port) = text.rsplit_once(':').unwrap();
-    Target { host: Host::parse(host).unwrap(), port: port.parse().unwrap() }
+    Target {
+        host: Host::parse(host).unwrap(),
+        port: port.parse().unwrap(),
+    }
 }
 
-/// Services under the policy of `endpoints`, in which no program is ever identified, so that nothing reaches their egress.
+/// Services under the policy of `endpoints`, in which no program is ever identified, so that
+/// nothing reaches their egress.
 pub(crate) fn services(endpoints: &str) -> (Arc<Services>, Arc<Remembered>) {
     let audit = Arc::new(Remembered::default());
-    (services_with(snapshot(1, endpoints), Arc::clone(&audit) as _), audit)
+    (
+        services_with(snapshot(1, endpoints), Arc::clone(&audit) as _),
+        audit,
+    )
 }
 
 /// As [`services`], under `snapshot` and with `audit`.
@@ -169,7 +201,10 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
     let identifier = Arc::new(identifier(1));
     Arc::new(Services {
         authorizer: Authorizer::new(policy, identifier, Mode::Enforce),
-        egress: Egress::new(Arc::new(Resolver::from_system().unwrap()), Default::default()),
+        egress: Egress::new(
+            Arc::new(Resolver::from_system().unwrap()),
+            Default::default(),
+        ),
         vault: Arc::default(),
         leaks: Arc::default(),
         memory: Default::default(),
@@ -208,7 +243,16 @@ pub(crate) fn connection(services: &Services, to: &str) -> Arc<Connection> {
 /// The report of the end of `connection`, whose client came by `door`.
 pub(crate) fn closing(services: &Services, connection: &Connection, door: Door) -> Closing {
     let (caller, target) = (connection.caller().clone(), connection.target().clone());
-    Closing::new(&services.audit, Some(caller), target, None, Way { door: Some(door), ..Way::default() })
+    Closing::new(
+        &services.audit,
+        Some(caller),
+        target,
+        None,
+        Way {
+            door: Some(door),
+            ..Way::default()
+        },
+    )
 }
 
 /// A tunnel of curl to `host:port` in clear text.
@@ -240,11 +284,17 @@ pub(crate) fn route(backend: &str, budget: Budget, key: &str) -> Route {
 /// Both ends of a loopback connection, the one that connected first.
 pub(crate) async fn tcp() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap())
+        .await
+        .unwrap();
     (near, listener.accept().await.unwrap().0)
 }
 
 /// A loopback address at which nothing listens.
 pub(crate) async fn closed_address() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap()
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }

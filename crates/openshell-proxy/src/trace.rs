@@ -16,6 +16,8 @@ impl Stopwatch {
 
     /// Microseconds since the start.
     pub(crate) fn micros(self) -> u64 {
-        self.0.map_or(0, |start| u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX))
+        self.0.map_or(0, |start| {
+            u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX)
+        })
     }
 }

@@ -1,6 +1,6 @@
-//! Worker threads for connections. Each has a runtime of its own, and a connection stays on one thread: its events wake
-//! no other thread, and its memory returns to the same allocator cache. In a work-stealing runtime a busy thread delays
-//! the events that it would have polled for.
+//! Worker threads for connections. Each has a runtime of its own, and a connection stays on one
+//! thread: its events wake no other thread, and its memory returns to the same allocator cache. In
+//! a work-stealing runtime a busy thread delays the events that it would have polled for.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use crate::limits::Limits;
 
-/// The worker threads, at most one per available processor and [`Limits::WORKERS`], started as connections need them.
-/// Dropping them ends their connections.
+/// The worker threads, at most one per available processor and [`Limits::WORKERS`], started as
+/// connections need them. Dropping them ends their connections.
 #[derive(Debug)]
 pub struct Workers {
     running: Mutex<Vec<Worker>>,
@@ -37,11 +37,14 @@ impl Default for Workers {
 
 impl Workers {
     fn at_most(most: usize) -> Self {
-        Self { running: Mutex::default(), most }
+        Self {
+            running: Mutex::default(),
+            most,
+        }
     }
 
-    /// The runtime of the first worker, which is started if there is none: an accept there wakes no other thread for the
-    /// connection that it serves itself.
+    /// The runtime of the first worker, which is started if there is none: an accept there wakes no
+    /// other thread for the connection that it serves itself.
     ///
     /// # Errors
     /// The system has no more threads or descriptors.
@@ -51,10 +54,14 @@ impl Workers {
             workers.push(Worker::start()?);
         }
         let worker = workers.first().ok_or(io::ErrorKind::NotFound)?;
-        Ok((worker.runtime.clone(), WorkerId(Arc::downgrade(&worker.connections))))
+        Ok((
+            worker.runtime.clone(),
+            WorkerId(Arc::downgrade(&worker.connections)),
+        ))
     }
 
-    /// Waits until every worker that runs has taken a task; returns false if one takes none any more.
+    /// Waits until every worker that runs has taken a task; returns false if one takes none any
+    /// more.
     pub async fn respond(&self) -> bool {
         let runtimes: Vec<_> = {
             let workers = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,8 +76,8 @@ impl Workers {
         true
     }
 
-    /// The runtime of an idle worker, of a new one, or of the one with the fewest connections; and a slot to be held by the
-    /// next one.
+    /// The runtime of an idle worker, of a new one, or of the one with the fewest connections; and
+    /// a slot to be held by the next one.
     ///
     /// # Errors
     /// No thread runs, and the system has no more threads or descriptors.
@@ -88,8 +95,16 @@ impl Workers {
                 Err(_) => {}
             }
         }
-        let worker = workers.iter().min_by_key(|worker| load(worker)).ok_or(io::ErrorKind::NotFound)?;
-        Ok((worker.runtime.clone(), WorkerSlot { connections: Arc::clone(&worker.connections) }))
+        let worker = workers
+            .iter()
+            .min_by_key(|worker| load(worker))
+            .ok_or(io::ErrorKind::NotFound)?;
+        Ok((
+            worker.runtime.clone(),
+            WorkerSlot {
+                connections: Arc::clone(&worker.connections),
+            },
+        ))
     }
 }
 
@@ -113,14 +128,23 @@ impl WorkerSlot {
 impl Worker {
     fn start() -> io::Result<Self> {
         let (running, ended) = oneshot::channel::<()>();
-        let runtime = Builder::new_current_thread().enable_all().event_interval(Limits::EVENT_INTERVAL).build()?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .event_interval(Limits::EVENT_INTERVAL)
+            .build()?;
         let handle = runtime.handle().clone();
-        thread::Builder::new().name("connections".to_owned()).spawn(move || {
-            // An error is the end of the workers.
-            let _ = runtime.block_on(ended);
-            runtime.shutdown_background();
-        })?;
-        Ok(Self { runtime: handle, connections: Arc::default(), running })
+        thread::Builder::new()
+            .name("connections".to_owned())
+            .spawn(move || {
+                // An error is the end of the workers.
+                let _ = runtime.block_on(ended);
+                runtime.shutdown_background();
+            })?;
+        Ok(Self {
+            runtime: handle,
+            connections: Arc::default(),
+            running,
+        })
     }
 }
 
@@ -138,7 +162,11 @@ mod tests {
         Workers::at_most(2)
     }
 
-    fn spawn(workers: &Workers, owner: &mut JoinSet<()>, work: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(
+        workers: &Workers,
+        owner: &mut JoinSet<()>,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
         let (runtime, place) = workers.freest().unwrap();
         let work = async move {
             work.await;
@@ -160,7 +188,11 @@ mod tests {
     #[tokio::test]
     async fn a_connection_is_served_by_the_thread_that_has_the_fewest() {
         let (workers, mut owner) = (two(), JoinSet::new());
-        assert_eq!(workers.running.lock().unwrap().len(), 0, "threads are started when they are needed");
+        assert_eq!(
+            workers.running.lock().unwrap().len(),
+            0,
+            "threads are started when they are needed"
+        );
         let (first, end) = begin(&workers, &mut owner).await;
         let (second, _goes_on) = begin(&workers, &mut owner).await;
         assert_ne!(first, second);

@@ -1,7 +1,10 @@
-//! Fuzz targets of the parsers for bytes of the workload and of upstreams: samples, mutated at random, and their
-//! invariants.
+//! Fuzz targets of the parsers for bytes of the workload and of upstreams: samples, mutated at
+//! random, and their invariants.
 
-#![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test a failed step is a failed test"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,23 +48,63 @@ fn fuzzed_targets_are_plain_stay_as_they_are_and_lead_nowhere_else() {
         b"//a//b//",
         b"/@scope%2fname",
     ];
-    let words: [&[u8]; 14] =
-        [b"..", b"/", b"//", b"%", b"%2e", b"%2F", b"%5c", b"%25", b"%00", b";", b";x=", b"?", b"\xc3\xa4", b"%zz"];
+    let words: [&[u8]; 14] = [
+        b"..",
+        b"/",
+        b"//",
+        b"%",
+        b"%2e",
+        b"%2F",
+        b"%5c",
+        b"%25",
+        b"%00",
+        b";",
+        b";x=",
+        b"?",
+        b"\xc3\xa4",
+        b"%zz",
+    ];
     fuzz("canonical target", &samples, &words, |input| {
-        let Ok(uri) = Uri::try_from(input) else { return };
+        let Ok(uri) = Uri::try_from(input) else {
+            return;
+        };
         for slash in [false, true] {
-            let Ok(target) = RequestTarget::canonical(&Method::GET, &uri, slash) else { continue };
-            for path in [Some(target.path()), target.without_parameters()].into_iter().flatten() {
+            let Ok(target) = RequestTarget::canonical(&Method::GET, &uri, slash) else {
+                continue;
+            };
+            for path in [Some(target.path()), target.without_parameters()]
+                .into_iter()
+                .flatten()
+            {
                 assert!(path.starts_with('/') && !path.contains("//"), "{path}");
-                assert!(!path.split('/').any(|segment| matches!(segment, "." | "..")), "{path}");
-                assert!(path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\'), "{path}");
-                let escapes: Vec<_> = path.split('%').skip(1).map(|behind| behind.get(..2).unwrap()).collect();
-                assert!(escapes.iter().all(|digits| digits.to_uppercase() == *digits), "{path}");
+                assert!(
+                    !path.split('/').any(|segment| matches!(segment, "." | "..")),
+                    "{path}"
+                );
+                assert!(
+                    path.bytes()
+                        .all(|byte| byte.is_ascii_graphic() && byte != b'\\'),
+                    "{path}"
+                );
+                let escapes: Vec<_> = path
+                    .split('%')
+                    .skip(1)
+                    .map(|behind| behind.get(..2).unwrap())
+                    .collect();
+                assert!(
+                    escapes
+                        .iter()
+                        .all(|digits| digits.to_uppercase() == *digits),
+                    "{path}"
+                );
                 assert!(slash || !escapes.contains(&"2F"), "{path}");
             }
             let sent = target.to_uri().unwrap();
             assert_eq!(sent.query(), uri.query());
-            assert_eq!(RequestTarget::canonical(&Method::GET, &sent, slash), Ok(target));
+            assert_eq!(
+                RequestTarget::canonical(&Method::GET, &sent, slash),
+                Ok(target)
+            );
         }
     });
 }
@@ -78,22 +121,43 @@ fn fuzzed_first_bytes_are_named_once() {
         b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
         b"GET /a HTTP/",
     ];
-    let words: [&[u8]; 8] = [b" ", b"\r\n", b"\n", b"HTTP/1.1", b"HTTP/", b"GET", b"\x16", b"\x03"];
+    let words: [&[u8]; 8] = [
+        b" ",
+        b"\r\n",
+        b"\n",
+        b"HTTP/1.1",
+        b"HTTP/",
+        b"GET",
+        b"\x16",
+        b"\x03",
+    ];
     fuzz("detection", &samples, &words, |input| {
         let mut said = None;
         for end in 0..=input.len() {
             let now = protocol(&input[..end]);
-            assert!(said.is_none() || now == said, "{said:?}, then {now:?} at {end}");
+            assert!(
+                said.is_none() || now == said,
+                "{said:?}, then {now:?} at {end}"
+            );
             said = now;
         }
     });
 }
 
-const SECRETS: [(&str, &str); 4] = [("A", "<first>"), ("A_B", "%second/"), ("v1_C", "x"), ("D", "aabaa")];
+const SECRETS: [(&str, &str); 4] = [
+    ("A", "<first>"),
+    ("A_B", "%second/"),
+    ("v1_C", "x"),
+    ("D", "aabaa"),
+];
 
 fn vault() -> Vault {
     Vault::new(SECRETS.map(|(name, secret)| {
-        (CredentialName::parse(name).unwrap(), Secret::new(secret.as_bytes().to_vec()), Binding::default())
+        (
+            CredentialName::parse(name).unwrap(),
+            Secret::new(secret.as_bytes().to_vec()),
+            Binding::default(),
+        )
     }))
 }
 
@@ -125,26 +189,47 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
         b"openshell:resolve:env:A",
     ];
     let vault = vault();
-    let origin = Origin { scheme: Scheme::Https, target: Target { host: Host::parse("web.test").unwrap(), port: 443 } };
+    let origin = Origin {
+        scheme: Scheme::Https,
+        target: Target {
+            host: Host::parse("web.test").unwrap(),
+            port: 443,
+        },
+    };
     fuzz("rewriting", &samples, &words, |input| {
         let mut lines = input.split(|byte| *byte == b'\n');
-        let Ok(uri) = Uri::try_from(lines.next().unwrap()) else { return };
+        let Ok(uri) = Uri::try_from(lines.next().unwrap()) else {
+            return;
+        };
         if let Some(shown) = redacted(uri.path()) {
-            assert!(find(shown.as_bytes(), Coding::Percent).is_empty(), "{shown}");
+            assert!(
+                find(shown.as_bytes(), Coding::Percent).is_empty(),
+                "{shown}"
+            );
         }
         let mut request = Request::new(());
         *request.uri_mut() = RequestTarget::as_written(&uri).to_uri().unwrap();
         for line in lines {
-            let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-            let (name, value) =
-                (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()));
+            let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+                continue;
+            };
+            let (name, value) = (
+                HeaderName::from_bytes(&line[..colon]),
+                HeaderValue::from_bytes(line[colon + 1..].trim_ascii()),
+            );
             if let (Ok(name), Ok(value)) = (name, value) {
                 request.headers_mut().append(name, value);
             }
         }
         let asked = request.clone();
-        let Ok(released) = inject(request, &origin, &vault, false) else { return };
-        let used: Vec<_> = released.used().iter().map(|credential| credential.name().to_owned()).collect();
+        let Ok(released) = inject(request, &origin, &vault, false) else {
+            return;
+        };
+        let used: Vec<_> = released
+            .used()
+            .iter()
+            .map(|credential| credential.name().to_owned())
+            .collect();
         let sent = released.into_request();
         let texts = |request: &Request<()>| {
             let names = request
@@ -153,15 +238,23 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
                 .map(|(name, value)| [name.as_str().as_bytes(), b":", value.as_bytes()].concat());
             let uri = request.uri();
             names
-                .chain([uri.path().as_bytes().to_vec(), uri.query().unwrap_or_default().as_bytes().to_vec()])
+                .chain([
+                    uri.path().as_bytes().to_vec(),
+                    uri.query().unwrap_or_default().as_bytes().to_vec(),
+                ])
                 .collect::<Vec<_>>()
         };
         for text in texts(&sent) {
             // A token that only differs from a marker in its first bits is none.
-            let token = text.strip_prefix(b"authorization:Basic ").and_then(|token| STANDARD.decode(token).ok());
+            let token = text
+                .strip_prefix(b"authorization:Basic ")
+                .and_then(|token| STANDARD.decode(token).ok());
             let mut text = token.unwrap_or(text).escape_ascii().to_string();
-            // A secret may complete a marker with the text before it. Refusing that would reveal how the secret begins.
-            SECRETS.iter().for_each(|(_, secret)| text = text.replace(secret, "\n"));
+            // A secret may complete a marker with the text before it. Refusing that would reveal
+            // how the secret begins.
+            SECRETS
+                .iter()
+                .for_each(|(_, secret)| text = text.replace(secret, "\n"));
             assert!(!is_hidden_in(text.as_bytes()), "{text}");
         }
         let was_asked = texts(&asked).iter().any(|text| is_hidden_in(text));
@@ -176,15 +269,36 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
 
 #[test]
 fn fuzzed_answers_are_masked_however_they_are_cut() {
-    let samples: [&[u8]; 4] =
-        [b"plain <first> text", b"%second/%25second%2F%25second%2f", b"aabaabaabaa x", b"PGZpcnN0Pg== JXNlY29uZC8"];
-    let words: [&[u8]; 8] = [b"<first>", b"<fir", b"st>", b"aabaa", b"aab", b"aa", b"x", b"%second/"];
+    let samples: [&[u8]; 4] = [
+        b"plain <first> text",
+        b"%second/%25second%2F%25second%2f",
+        b"aabaabaabaa x",
+        b"PGZpcnN0Pg== JXNlY29uZC8",
+    ];
+    let words: [&[u8]; 8] = [
+        b"<first>",
+        b"<fir",
+        b"st>",
+        b"aabaa",
+        b"aab",
+        b"aa",
+        b"x",
+        b"%second/",
+    ];
     let vault = vault();
-    let credentials = || SECRETS.iter().map(|(name, _)| Arc::clone(vault.get(name).unwrap())).collect();
+    let credentials = || {
+        SECRETS
+            .iter()
+            .map(|(name, _)| Arc::clone(vault.get(name).unwrap()))
+            .collect()
+    };
     let mut random = Random::default();
     fuzz("masking", &samples, &words, |input| {
-        let whole = Scrubber::new(credentials()).whole(input).unwrap_or_else(|| input.to_vec());
-        let (mut scrubber, mut rest, mut passed) = (Scrubber::new(credentials()), input, Vec::new());
+        let whole = Scrubber::new(credentials())
+            .whole(input)
+            .unwrap_or_else(|| input.to_vec());
+        let (mut scrubber, mut rest, mut passed) =
+            (Scrubber::new(credentials()), input, Vec::new());
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(random.below(rest.len()) + 1);
             passed.extend(scrubber.push(Bytes::copy_from_slice(part)).0);
@@ -192,12 +306,21 @@ fn fuzzed_answers_are_masked_however_they_are_cut() {
         }
         passed.extend(scrubber.finish());
         // Lines do not wait for what follows, so of a secret in several the first may have left.
-        let has_lines = input.iter().any(|byte| matches!(byte, b'\n' | b'\r' | b'\\'));
+        let has_lines = input
+            .iter()
+            .any(|byte| matches!(byte, b'\n' | b'\r' | b'\\'));
         if !has_lines {
-            assert_eq!(passed.escape_ascii().to_string(), whole.escape_ascii().to_string());
+            assert_eq!(
+                passed.escape_ascii().to_string(),
+                whole.escape_ascii().to_string()
+            );
         }
         for (_, secret) in SECRETS {
-            assert!(!passed.windows(secret.len()).any(|part| part == secret.as_bytes()));
+            assert!(
+                !passed
+                    .windows(secret.len())
+                    .any(|part| part == secret.as_bytes())
+            );
         }
     });
 }
@@ -226,17 +349,28 @@ fn client_hello(version: u8) -> Vec<u8> {
 #[test]
 fn fuzzed_client_hellos_leave_the_authority_as_it_is() {
     let (one, other) = (client_hello(4), client_hello(3));
-    let words: [&[u8]; 5] = [b"\x00", b"\xff\xff", b"\x16\x03\x01\x00\x05", b"web.test", b"\x01\x00\x00"];
+    let words: [&[u8]; 5] = [
+        b"\x00",
+        b"\xff\xff",
+        b"\x16\x03\x01\x00\x05",
+        b"web.test",
+        b"\x01\x00\x00",
+    ];
     let authority = Authority::create().unwrap();
     let host = Host::parse("web.test").unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     fuzz("ClientHello", &[&one, &other], &words, |input| {
         runtime.block_on(async {
             let (mut client, server) = tokio::io::duplex(64 * 1024);
             client.write_all(input).await.unwrap();
             client.shutdown().await.unwrap();
             // The client has closed, so every handshake fails.
-            let Ok(hello) = read_client_hello(server).await else { return };
+            let Ok(hello) = read_client_hello(server).await else {
+                return;
+            };
             assert!(hello.terminate(&authority, &host, true, "").await.is_err());
         });
     });
@@ -244,17 +378,38 @@ fn fuzzed_client_hellos_leave_the_authority_as_it_is() {
 
 #[test]
 fn fuzzed_messages_are_masked_and_leave_when_they_are_whole() {
-    let message = |text: &[u8]| [&[0, 0, 0, 0, u8::try_from(text.len()).unwrap()][..], text].concat();
+    let message =
+        |text: &[u8]| [&[0, 0, 0, 0, u8::try_from(text.len()).unwrap()][..], text].concat();
     let (plain, secret) = (message(b"plain text"), message(b"a <first> b"));
-    let samples: [&[u8]; 5] =
-        [&plain, &secret, b"\x00\x00\x00\x00\x00", b"\x01\xff\xff\xff\xff<first>", b"\x00\x00\x00\x00\x03aabaa"];
-    let words: [&[u8]; 6] = [b"<first>", b"aabaa", b"\x00\x00\x00\x00", b"\x00", b"aab", &plain];
+    let samples: [&[u8]; 5] = [
+        &plain,
+        &secret,
+        b"\x00\x00\x00\x00\x00",
+        b"\x01\xff\xff\xff\xff<first>",
+        b"\x00\x00\x00\x00\x03aabaa",
+    ];
+    let words: [&[u8]; 6] = [
+        b"<first>",
+        b"aabaa",
+        b"\x00\x00\x00\x00",
+        b"\x00",
+        b"aab",
+        &plain,
+    ];
     let vault = vault();
-    let credentials = || SECRETS.iter().map(|(name, _)| Arc::clone(vault.get(name).unwrap())).collect();
+    let credentials = || {
+        SECRETS
+            .iter()
+            .map(|(name, _)| Arc::clone(vault.get(name).unwrap()))
+            .collect()
+    };
     let mut random = Random::default();
     fuzz("masking of messages", &samples, &words, |input| {
-        let whole = Scrubber::new(credentials()).whole(input).unwrap_or_else(|| input.to_vec());
-        let (mut scrubber, mut rest, mut passed) = (Scrubber::of_messages(credentials()), input, Vec::new());
+        let whole = Scrubber::new(credentials())
+            .whole(input)
+            .unwrap_or_else(|| input.to_vec());
+        let (mut scrubber, mut rest, mut passed) =
+            (Scrubber::of_messages(credentials()), input, Vec::new());
         // Ends of the messages, if the input holds any.
         let mut ends = Vec::new();
         let mut at = 0;
@@ -270,16 +425,24 @@ fn fuzzed_messages_are_masked_and_leave_when_they_are_whole() {
             // After an invalid message no further ones are expected.
             let are_messages = input[..came].get(at).is_none_or(|flags| *flags <= 1);
             let ended = ends.iter().rev().find(|end| are_messages && **end <= came);
-            assert!(ended.is_none_or(|end| passed.len() >= *end), "{ends:?}: {} of {came}", passed.len());
+            assert!(
+                ended.is_none_or(|end| passed.len() >= *end),
+                "{ends:?}: {} of {came}",
+                passed.len()
+            );
         }
         passed.extend(scrubber.finish());
         assert_eq!(passed.len(), whole.len());
-        // A secret cannot span two messages: the prefix between them holds a byte that no secret has.
+        // A secret cannot span two messages: the prefix between them holds a byte that no secret
+        // has.
         if ends.last().is_some_and(|end| *end == input.len())
             && SECRETS.iter().all(|(_, secret)| !secret.contains('\0'))
         {
             let leaks = |text: &[u8]| {
-                SECRETS.iter().any(|(_, secret)| text.windows(secret.len()).any(|part| part == secret.as_bytes()))
+                SECRETS.iter().any(|(_, secret)| {
+                    text.windows(secret.len())
+                        .any(|part| part == secret.as_bytes())
+                })
             };
             let mut start = 0;
             for end in ends {
@@ -300,15 +463,32 @@ fn fuzzed_bodies_have_the_model_of_their_route_or_are_refused() {
         br#"{}"#,
         br#"{"mod\u0065l":"a", "x":{"y":[1,2.5e3,null,true]}}"#,
     ];
-    let words: [&[u8]; 10] = [b"\"model\"", b":", b"{", b"}", b"[", b"\"", b"\\", b"mod\\u0065l", b",", b"null"];
+    let words: [&[u8]; 10] = [
+        b"\"model\"",
+        b":",
+        b"{",
+        b"}",
+        b"[",
+        b"\"",
+        b"\\",
+        b"mod\\u0065l",
+        b",",
+        b"null",
+    ];
     fuzz("models", &samples, &words, |input| {
-        let Ok(written) = with_model(Bytes::copy_from_slice(input), "gpt-x") else { return };
+        let Ok(written) = with_model(Bytes::copy_from_slice(input), "gpt-x") else {
+            return;
+        };
         // Values as text, since a number may be too large for any type.
         type Object<'i> = BTreeMap<String, &'i RawValue>;
         let texts = |object: Object<'_>| {
-            object.into_iter().map(|(key, value)| (key, value.get().to_owned())).collect::<BTreeMap<_, _>>()
+            object
+                .into_iter()
+                .map(|(key, value)| (key, value.get().to_owned()))
+                .collect::<BTreeMap<_, _>>()
         };
-        let expected = serde_json::from_slice::<Object<'_>>(input).expect("only an object is rewritten");
+        let expected =
+            serde_json::from_slice::<Object<'_>>(input).expect("only an object is rewritten");
         let (mut expected, model) = (texts(expected), r#""gpt-x""#.to_owned());
         expected
             .iter_mut()
@@ -327,7 +507,14 @@ fn fuzzed_answers_tell_their_tokens_however_they_are_cut() {
         br#"{"usage":{"input_tokens":18446744073709551616,"output_tokens":-1}}"#,
         br#"{"usage" : {"usage":{}}}"#,
     ];
-    let words: [&[u8]; 6] = [b"\"usage\"", b":", b"{", b"}", b"\"input_tokens\"", b"99999999999999999999"];
+    let words: [&[u8]; 6] = [
+        b"\"usage\"",
+        b":",
+        b"{",
+        b"}",
+        b"\"input_tokens\"",
+        b"99999999999999999999",
+    ];
     let mut random = Random::default();
     fuzz("usage", &samples, &words, |input| {
         let (mut whole, mut cut, mut rest) = (Meter::default(), Meter::default(), input);
@@ -360,19 +547,38 @@ fn fuzzed_doors_lead_where_they_say() {
         b"WEB.test.:080",
         b"*",
     ];
-    let words: [&[u8]; 10] = [b":", b"@", b"[", b"]", b".", b"http://", b"0", b"65536", b"%", b"::"];
+    let words: [&[u8]; 10] = [
+        b":", b"@", b"[", b"]", b".", b"http://", b"0", b"65536", b"%", b"::",
+    ];
     let audit: Arc<dyn Audit> = Arc::new(Unreported);
     fuzz("doors", &samples, &words, |input| {
-        let Ok(uri) = Uri::try_from(input) else { return };
-        let request = |method: Method| Request::builder().method(method).uri(uri.clone()).body(()).unwrap();
+        let Ok(uri) = Uri::try_from(input) else {
+            return;
+        };
+        let request = |method: Method| {
+            Request::builder()
+                .method(method)
+                .uri(uri.clone())
+                .body(())
+                .unwrap()
+        };
         let found = [
             ingress::connect::intake(&audit, None, &request(Method::CONNECT)).1,
-            ingress::forward::intake(&audit, None, &request(Method::GET)).1.map(|origin| origin.target),
+            ingress::forward::intake(&audit, None, &request(Method::GET))
+                .1
+                .map(|origin| origin.target),
         ];
         for target in found.into_iter().flatten() {
             assert_ne!(target.port, 0);
-            let again = Request::builder().method(Method::CONNECT).uri(target.to_string()).body(()).unwrap();
-            assert_eq!(ingress::connect::intake(&audit, None, &again).1.unwrap(), target);
+            let again = Request::builder()
+                .method(Method::CONNECT)
+                .uri(target.to_string())
+                .body(())
+                .unwrap();
+            assert_eq!(
+                ingress::connect::intake(&audit, None, &again).1.unwrap(),
+                target
+            );
         }
     });
 }
@@ -380,27 +586,66 @@ fn fuzzed_doors_lead_where_they_say() {
 #[test]
 fn fuzzed_questions_for_names_are_answered_in_a_datagram_or_not_at_all() {
     let question = |name: &[u8], kind: u16, more: &[u8]| {
-        [b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01", name, &kind.to_be_bytes(), b"\x00\x01", more].concat()
+        [
+            b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01",
+            name,
+            &kind.to_be_bytes(),
+            b"\x00\x01",
+            more,
+        ]
+        .concat()
     };
     let options = b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00";
     let samples = [
         question(b"\x02db\x04test\x00", 1, options),
-        question(b"\x011\x010\x0218\x03198\x07in-addr\x04arpa\x00", 12, options),
+        question(
+            b"\x011\x010\x0218\x03198\x07in-addr\x04arpa\x00",
+            12,
+            options,
+        ),
         question(b"\x05_mysq\x04_tcp\x02db\x04test\x00", 33, options),
         question(b"\xc0\x0c", 28, b""),
     ];
     let samples: Vec<_> = samples.iter().map(Vec::as_slice).collect();
-    let words: [&[u8]; 6] = [b"\xc0\x0c", b"\x3f", b"\x00\x00\x29", b"\xff\xff", b"\x04test\x00", b"\x00"];
-    fuzz("question for a name", &samples, &words, |bytes| match message::read(bytes) {
-        Read::Ignored => {}
-        Read::Invalid(answer) => assert_eq!(answer[..2], bytes[..2]),
-        Read::Question(question) => {
-            let _ = (question.host_name(), question.address(), question.is_reverse(), question.kind());
-            for answer in [Answer::NoData, Answer::NoSuchName, Answer::Address(std::net::Ipv4Addr::LOCALHOST.into())] {
-                let datagram = question.datagram(answer.clone());
-                assert!(datagram.len() <= 1232 && datagram[..2] == bytes[..2], "{} bytes", datagram.len());
-                assert!(matches!(message::read(&datagram), Read::Ignored), "an answer is no question");
+    let words: [&[u8]; 6] = [
+        b"\xc0\x0c",
+        b"\x3f",
+        b"\x00\x00\x29",
+        b"\xff\xff",
+        b"\x04test\x00",
+        b"\x00",
+    ];
+    fuzz(
+        "question for a name",
+        &samples,
+        &words,
+        |bytes| match message::read(bytes) {
+            Read::Ignored => {}
+            Read::Invalid(answer) => assert_eq!(answer[..2], bytes[..2]),
+            Read::Question(question) => {
+                let _ = (
+                    question.host_name(),
+                    question.address(),
+                    question.is_reverse(),
+                    question.kind(),
+                );
+                for answer in [
+                    Answer::NoData,
+                    Answer::NoSuchName,
+                    Answer::Address(std::net::Ipv4Addr::LOCALHOST.into()),
+                ] {
+                    let datagram = question.datagram(answer.clone());
+                    assert!(
+                        datagram.len() <= 1232 && datagram[..2] == bytes[..2],
+                        "{} bytes",
+                        datagram.len()
+                    );
+                    assert!(
+                        matches!(message::read(&datagram), Read::Ignored),
+                        "an answer is no question"
+                    );
+                }
             }
-        }
-    });
+        },
+    );
 }

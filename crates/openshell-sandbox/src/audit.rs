@@ -15,7 +15,12 @@ pub(crate) fn receivers(
     gateway: Option<Arc<dyn Audit>>,
 ) -> Arc<dyn Audit> {
     let own: [Arc<dyn Audit>; 2] = [Arc::new(AuditLog), Arc::clone(refusals) as _];
-    Arc::new(FanOut(own.into_iter().chain(metrics.map(|metrics| Arc::clone(metrics) as _)).chain(gateway).collect()))
+    Arc::new(FanOut(
+        own.into_iter()
+            .chain(metrics.map(|metrics| Arc::clone(metrics) as _))
+            .chain(gateway)
+            .collect(),
+    ))
 }
 
 /// Hands every event to every receiver.

@@ -18,7 +18,11 @@ pub(crate) struct BackgroundReporter {
 
 impl BackgroundReporter {
     /// Starts a task that ends once its argument does. To be called inside a tokio runtime.
-    pub(crate) fn start<F>(tasks: &mut Tasks, name: &'static str, task: impl FnOnce(oneshot::Receiver<()>) -> F) -> Self
+    pub(crate) fn start<F>(
+        tasks: &mut Tasks,
+        name: &'static str,
+        task: impl FnOnce(oneshot::Receiver<()>) -> F,
+    ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {

@@ -25,30 +25,38 @@ pub(crate) struct BoundSocket {
 impl Drop for BoundSocket {
     fn drop(&mut self) {
         // Another server may have taken its place.
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|data| (data.dev(), data.ino()) == self.identity) {
+        if std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|data| (data.dev(), data.ino()) == self.identity)
+        {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
 impl BoundSocket {
-    /// Listens at `path`, for this user and root alone: missing folders are made for them alone, and one that is there must not be open to
-    /// others. Replaces the socket of a server that is gone.
+    /// Listens at `path`, for this user and root alone: missing folders are made for them alone,
+    /// and one that is there must not be open to others. Replaces the socket of a server that is
+    /// gone.
     ///
     /// # Errors
     /// The socket cannot be made there, or others could put another one in its place.
     pub(crate) fn bind(path: &Path) -> anyhow::Result<Self> {
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { bail!("it names no file") };
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            bail!("it names no file")
+        };
         let folder = OwnFolder::make(folder, 0o700).context("its folder cannot be made")?;
         let path = folder.reached().join(name);
         let data = std::fs::metadata(folder.reached()).context("its folder cannot be looked at")?;
         let own = rustix::process::geteuid().as_raw();
-        if data.uid() != own && data.uid() != 0 || data.mode() & 0o022 != 0 && data.mode() & 0o1000 == 0 {
+        if data.uid() != own && data.uid() != 0
+            || data.mode() & 0o022 != 0 && data.mode() & 0o1000 == 0
+        {
             bail!("others may write to its folder");
         }
         match std::fs::symlink_metadata(&path) {
             Ok(data) if data.file_type().is_socket() && is_ended(&path)? => {
-                std::fs::remove_file(&path).context("the socket of an ended server is in its place")?;
+                std::fs::remove_file(&path)
+                    .context("the socket of an ended server is in its place")?;
             }
             Ok(_) => bail!("something else is in its place"),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -61,7 +69,12 @@ impl BoundSocket {
         let listener = bound?;
         listener.set_nonblocking(true)?;
         let data = std::fs::symlink_metadata(&path)?;
-        Ok(Self { listener, path, _folder: folder, identity: (data.dev(), data.ino()) })
+        Ok(Self {
+            listener,
+            path,
+            _folder: folder,
+            identity: (data.dev(), data.ino()),
+        })
     }
 
     /// Returns another handle of the socket.
@@ -73,7 +86,8 @@ impl BoundSocket {
     }
 }
 
-/// Returns true if nobody listens at the socket any more. One that takes no more connections now has a server.
+/// Returns true if nobody listens at the socket any more. One that takes no more connections now
+/// has a server.
 fn is_ended(socket: &Path) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let client = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,8 +1,9 @@
 //! A folder with one certificate authority for many sandboxes (`--ca-dir`).
 //!
-//! `ca.pem` holds the private key, the certificate, and those before it. It is made whole beside its place and linked or renamed
-//! there, under a lock of the folder, so that nobody reads a part of it and all processes use the same. A mounted secret, `tls.crt`
-//! and `tls.key`, is used as it is.
+//! `ca.pem` holds the private key, the certificate, and those before it. It is made whole beside
+//! its place and linked or renamed there, under a lock of the folder, so that nobody reads a part
+//! of it and all processes use the same. A mounted secret, `tls.crt` and `tls.key`, is used as it
+//! is.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -52,7 +53,8 @@ pub(crate) fn key_files(folder: &Path) -> [PathBuf; 2] {
     [OWN, MOUNTED[0]].map(|name| folder.join(name))
 }
 
-/// Returns the authority in `folder`, which is made if it is missing, and replaced 30 days before its end.
+/// Returns the authority in `folder`, which is made if it is missing, and replaced 30 days before
+/// its end.
 ///
 /// # Errors
 /// The folder or a file in it is open to others, is no authority's, or cannot be read or written.
@@ -60,7 +62,8 @@ pub(crate) fn open(folder: &Path) -> anyhow::Result<Authority> {
     open_as(folder, Wanted::Current)
 }
 
-/// Replaces the authority in `folder`; sandboxes that start from now on use the new one, and trust the old one until its end.
+/// Replaces the authority in `folder`; sandboxes that start from now on use the new one, and trust
+/// the old one until its end.
 ///
 /// # Errors
 /// As [`open`]; or the authority is a mounted secret.
@@ -74,9 +77,14 @@ pub(crate) fn rotate(folder: &Path) -> anyhow::Result<Authority> {
 /// As [`open`]; or there is none.
 pub(crate) fn show(folder: &Path) -> anyhow::Result<Authority> {
     let at = || format!("--ca-dir {}", folder.display());
-    let own = own_text(folder).and_then(|text| text.map(|text| parse(text.expose()).context(OWN)).transpose());
+    let own = own_text(folder).and_then(|text| {
+        text.map(|text| parse(text.expose()).context(OWN))
+            .transpose()
+    });
     let found = own.and_then(|own| own.map_or_else(|| read_mounted(folder), |own| Ok(Some(own))));
-    found.and_then(|found| found.context("there is no authority in it")).with_context(at)
+    found
+        .and_then(|found| found.context("there is no authority in it"))
+        .with_context(at)
 }
 
 fn open_as(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
@@ -88,7 +96,8 @@ fn open_as(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
     open().with_context(at)
 }
 
-/// Makes the folder for this user alone, if it is missing, and opens it; one that is there must not be open to others.
+/// Makes the folder for this user alone, if it is missing, and opens it; one that is there must not
+/// be open to others.
 fn make_folder(folder: &Path) -> anyhow::Result<OwnFolder> {
     let folder = OwnFolder::make(folder, 0o700).context("it cannot be made")?;
     let held = File::open(folder.reached()).context("it cannot be looked at")?;
@@ -97,13 +106,21 @@ fn make_folder(folder: &Path) -> anyhow::Result<OwnFolder> {
             Err(Errno::NOENT) => false,
             found => found.map(|_| true)?,
         };
-        Ok((held.metadata()?, is_own(&held)?, is_on_read_only_mount(&held)?, has_own))
+        Ok((
+            held.metadata()?,
+            is_own(&held)?,
+            is_on_read_only_mount(&held)?,
+            has_own,
+        ))
     };
     let (data, is_own, is_read_only, has_own) = inspect().context("it cannot be looked at")?;
     // A mounted secret is root's, and has the mode of /tmp.
     let is_mounted = is_read_only && is_root(data.uid()) && !has_own;
     if !is_own || data.mode() & 0o022 != 0 && !is_mounted {
-        bail!("others may change it: it must be root's or this user's, and writable for its owner alone (chmod 700)");
+        bail!(
+            "others may change it: it must be root's or this user's, and writable for its owner \
+             alone (chmod 700)"
+        );
     }
     Ok(folder)
 }
@@ -113,7 +130,10 @@ fn in_folder(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
     let Some(text) = own_text(folder)? else {
         return match (read_mounted(folder)?, wanted) {
             (None, _) => make(folder, None, Place::Free),
-            (Some(_), Wanted::Next) => bail!("{} is a mounted secret; replace it where it comes from", MOUNTED[0]),
+            (Some(_), Wanted::Next) => bail!(
+                "{} is a mounted secret; replace it where it comes from",
+                MOUNTED[0]
+            ),
             (Some(mounted), Wanted::Current) => {
                 if ends_soon(&mounted) {
                     warn(&mounted, "replace the secret");
@@ -145,19 +165,28 @@ fn ends_soon(authority: &Authority) -> bool {
 }
 
 fn warn(authority: &Authority, remedy: &str) {
-    let message = format!("the certificate authority of --ca-dir ends at {}; {remedy}", authority.ends());
+    let message = format!(
+        "the certificate authority of --ca-dir ends at {}; {remedy}",
+        authority.ends()
+    );
     logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
 }
 
 /// Locks the folder until the file is dropped.
 fn lock(folder: &Path) -> anyhow::Result<File> {
     let flags = OFlags::DIRECTORY.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(folder).context("it cannot be opened")?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(folder)
+        .context("it cannot be opened")?;
     let deadline = Instant::now() + LOCK;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
             Err(Errno::WOULDBLOCK) => bail!("another process keeps it locked"),
             // A file system without locks; linking decides there.
             Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(file),
@@ -175,11 +204,16 @@ fn own_text(folder: &Path) -> anyhow::Result<Option<Secret>> {
 fn read_mounted(folder: &Path) -> anyhow::Result<Option<Authority>> {
     let [key, certificate] = MOUNTED.map(|name| folder.join(name));
     // What the kubelet mounts are symlinks.
-    let Some(key) = read(&key, OFlags::empty(), true).context(MOUNTED[0])? else { return Ok(None) };
+    let Some(key) = read(&key, OFlags::empty(), true).context(MOUNTED[0])? else {
+        return Ok(None);
+    };
     let certificate = read(&certificate, OFlags::empty(), false).context(MOUNTED[1])?;
-    let certificate = certificate.with_context(|| format!("{} is there, and {} is not", MOUNTED[0], MOUNTED[1]))?;
+    let certificate = certificate
+        .with_context(|| format!("{} is there, and {} is not", MOUNTED[0], MOUNTED[1]))?;
     let text = Secret::new([key.expose(), b"\n", certificate.expose()].concat());
-    parse(text.expose()).map(Some).with_context(|| MOUNTED.join(" and "))
+    parse(text.expose())
+        .map(Some)
+        .with_context(|| MOUNTED.join(" and "))
 }
 
 fn parse(text: &[u8]) -> anyhow::Result<Authority> {
@@ -201,7 +235,9 @@ fn read(path: &Path, flags: OFlags, is_key: bool) -> anyhow::Result<Option<Secre
         bail!("others may read it: give it mode 0600 (chmod 600, defaultMode: 0400)");
     }
     let mut bytes = Vec::with_capacity(usize::try_from(data.len().min(BYTES)).unwrap_or_default());
-    file.take(BYTES).read_to_end(&mut bytes).context("it cannot be read")?;
+    file.take(BYTES)
+        .read_to_end(&mut bytes)
+        .context("it cannot be read")?;
     Ok(Some(Secret::new(bytes)))
 }
 
@@ -216,7 +252,10 @@ enum Place {
 fn make(folder: &Path, before: Option<&Authority>, at: Place) -> anyhow::Result<Authority> {
     let known = before.map(Authority::certificates).unwrap_or_default();
     let (authority, text) = Authority::create_kept(known)?;
-    let (new, place) = (folder.join(format!(".{OWN}.{}", std::process::id())), folder.join(OWN));
+    let (new, place) = (
+        folder.join(format!(".{OWN}.{}", std::process::id())),
+        folder.join(OWN),
+    );
     let placed = write(&new, &text).and_then(|()| match at {
         Place::Taken => std::fs::rename(&new, &place),
         Place::Free => std::fs::hard_link(&new, &place),
@@ -224,9 +263,12 @@ fn make(folder: &Path, before: Option<&Authority>, at: Place) -> anyhow::Result<
     let _ = std::fs::remove_file(&new);
     match placed {
         // Another process was faster, on a file system without locks.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            parse(own_text(folder)?.with_context(|| format!("{OWN} came and went"))?.expose()).context(OWN)
-        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => parse(
+            own_text(folder)?
+                .with_context(|| format!("{OWN} came and went"))?
+                .expose(),
+        )
+        .context(OWN),
         Err(error) => Err(error).context("the authority cannot be written"),
         Ok(()) => Ok(authority),
     }
@@ -235,13 +277,17 @@ fn make(folder: &Path, before: Option<&Authority>, at: Place) -> anyhow::Result<
 fn write(path: &Path, text: &Secret) -> io::Result<()> {
     // Of an earlier process with this number.
     let _ = std::fs::remove_file(path);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
     file.write_all(text.expose())?;
     file.sync_all()
 }
 
-/// Returns true if `file` is root's or this user's. Where root has no mapping, all users but this one look like root, and a read-only
-/// mount tells that none of them can change the file here.
+/// Returns true if `file` is root's or this user's. Where root has no mapping, all users but this
+/// one look like root, and a read-only mount tells that none of them can change the file here.
 fn is_own(file: &File) -> io::Result<bool> {
     let uid = file.metadata()?.uid();
     let is_known = uid == 0 || uid == rustix::process::geteuid().as_raw();
@@ -257,7 +303,8 @@ mod tests {
 
     /// A folder of its own, which is not there yet.
     fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("openshell-ca-{name}-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("openshell-ca-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         folder
     }
@@ -271,21 +318,32 @@ mod tests {
                 std::thread::spawn(move || open(&folder).unwrap().pem())
             })
             .collect();
-        let mut all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let mut all: Vec<_> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect();
         all.dedup();
         assert_eq!(all.len(), 1);
         assert_eq!(show(&folder).unwrap().pem(), all[0]);
-        let names: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(names, ["ca.pem"]);
         let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!((mode(folder.clone()), mode(folder.join("ca.pem"))), (0o700, 0o600));
+        assert_eq!(
+            (mode(folder.clone()), mode(folder.join("ca.pem"))),
+            (0o700, 0o600)
+        );
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn a_rotated_authority_is_another_one_and_shows_the_one_before() {
         let folder = folder("rotate");
-        assert!(format!("{:#}", show(&folder).unwrap_err()).ends_with("there is no authority in it"));
+        assert!(
+            format!("{:#}", show(&folder).unwrap_err()).ends_with("there is no authority in it")
+        );
         let old = open(&folder).unwrap();
         let new = rotate(&folder).unwrap();
         assert_ne!(old.certificates()[0], new.certificates()[0]);
@@ -308,7 +366,10 @@ mod tests {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
             std::os::unix::fs::symlink(format!("..data/{name}"), folder.join(name)).unwrap();
         }
-        assert_eq!(open(&folder).unwrap().certificates(), authority.certificates());
+        assert_eq!(
+            open(&folder).unwrap().certificates(),
+            authority.certificates()
+        );
         assert!(format!("{:#}", rotate(&folder).unwrap_err()).contains("is a mounted secret"));
         assert!(!folder.join("ca.pem").exists());
         let key = folder.join("..data/tls.key");
@@ -316,7 +377,10 @@ mod tests {
         assert!(format!("{:#}", open(&folder).unwrap_err()).contains("others may read it"));
         std::fs::remove_file(folder.join("tls.crt")).unwrap();
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o400)).unwrap();
-        assert!(format!("{:#}", open(&folder).unwrap_err()).contains("tls.key is there, and tls.crt is not"));
+        assert!(
+            format!("{:#}", open(&folder).unwrap_err())
+                .contains("tls.key is there, and tls.crt is not")
+        );
         std::fs::remove_dir_all(made).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
     }
@@ -330,7 +394,11 @@ mod tests {
         let whole = std::fs::read(&file).unwrap();
         for cut in [0, 100, whole.len() / 2, whole.len() - 40] {
             std::fs::write(&file, &whole[..cut]).unwrap();
-            assert!(why().contains("ca.pem: no certificate authority: "), "{}", why());
+            assert!(
+                why().contains("ca.pem: no certificate authority: "),
+                "{}",
+                why()
+            );
         }
         rotate(&folder).unwrap();
         open(&folder).unwrap();

@@ -1,4 +1,5 @@
-//! The manual pages and the completions of shells in `data/`, made from the command line's own description.
+//! The manual pages and the completions of shells in `data/`, made from the command line's own
+//! description.
 //!
 //! `cargo test -p openshell-sandbox pages` fails if one is not current, and writes it again.
 
@@ -9,8 +10,8 @@ use clap_complete::Shell;
 
 use crate::cli::Args;
 use crate::cli::subcommands::{
-    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PresetsArgs,
-    PsArgs,
+    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs,
+    GatewayArgs, PresetsArgs, PsArgs,
 };
 
 /// Returns the whole command line, which [`crate::cli::parse`] takes apart by its first word.
@@ -28,13 +29,18 @@ fn whole() -> Command {
         PresetsArgs::command(),
         CopySelfArgs::command(),
     ];
-    Args::command().subcommands(subcommands).disable_help_subcommand(true).args_conflicts_with_subcommands(true)
+    Args::command()
+        .subcommands(subcommands)
+        .disable_help_subcommand(true)
+        .args_conflicts_with_subcommands(true)
 }
 
 /// Writes those of `pages`, with their paths in `data/`, that differ from their files.
 fn compare(pages: Vec<(String, Vec<u8>)>) {
     let data = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data"));
-    let is_old = |(path, content): &(String, Vec<u8>)| std::fs::read(data.join(path)).ok().as_ref() != Some(content);
+    let is_old = |(path, content): &(String, Vec<u8>)| {
+        std::fs::read(data.join(path)).ok().as_ref() != Some(content)
+    };
     let old: Vec<_> = pages.into_iter().filter(is_old).collect();
     for (path, content) in &old {
         std::fs::write(data.join(path), content).unwrap();
@@ -50,11 +56,13 @@ fn manual_pages_are_those_of_the_command_line() {
         let name = format!("openshell-sandbox-{}", subcommand.get_name());
         (subcommand.clone().display_name(&name), name)
     });
-    let pages = subcommands.chain([(whole.clone(), "openshell-sandbox".to_owned())]).map(|(command, name)| {
-        let mut page = Vec::new();
-        clap_mangen::Man::new(command).render(&mut page).unwrap();
-        (format!("man/{name}.1"), page)
-    });
+    let pages = subcommands
+        .chain([(whole.clone(), "openshell-sandbox".to_owned())])
+        .map(|(command, name)| {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command).render(&mut page).unwrap();
+            (format!("man/{name}.1"), page)
+        });
     compare(pages.collect());
 }
 
@@ -69,9 +77,12 @@ fn completions_of_shells_are_pages_of_the_command_line() {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut whole(), "openshell-sandbox", &mut script);
         if shell == Shell::Bash {
-            // The library writes the hyphen of the program's name in two ways, so that no subcommand would be known.
+            // The library writes the hyphen of the program's name in two ways, so that no
+            // subcommand would be known.
             let text = String::from_utf8(script).unwrap();
-            script = text.replace("openshell__subcmd__sandbox", "openshell__sandbox").into_bytes();
+            script = text
+                .replace("openshell__subcmd__sandbox", "openshell__sandbox")
+                .into_bytes();
         }
         (format!("completions/{file}"), script)
     });
@@ -81,13 +92,20 @@ fn completions_of_shells_are_pages_of_the_command_line() {
 #[expect(clippy::disallowed_methods, reason = "the test runs bash itself")]
 #[test]
 fn bash_completes_the_flags_of_the_program_and_of_each_subcommand() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/completions/openshell-sandbox.bash");
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../data/completions/openshell-sandbox.bash"
+    );
     let completed = |words: &str| {
         let ask = format!(
-            "source {script}; COMP_WORDS=(openshell-sandbox {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
-             _openshell__sandbox openshell-sandbox ${{COMP_WORDS[-1]}} ${{COMP_WORDS[-2]}}; echo ${{COMPREPLY[@]}}"
+            "source {script}; COMP_WORDS=(openshell-sandbox {words}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _openshell__sandbox openshell-sandbox \
+             ${{COMP_WORDS[-1]}} ${{COMP_WORDS[-2]}}; echo ${{COMPREPLY[@]}}"
         );
-        let run = std::process::Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+        let run = std::process::Command::new("bash")
+            .args(["--norc", "-c", &ask])
+            .output()
+            .unwrap();
         String::from_utf8(run.stdout).unwrap().trim_end().to_owned()
     };
     assert_eq!(completed("--allo"), "--allow");

@@ -1,4 +1,5 @@
-//! The configuration of a run, from its arguments and the environment, of which this is the only reader.
+//! The configuration of a run, from its arguments and the environment, of which this is the only
+//! reader.
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
@@ -139,44 +140,92 @@ impl SshDoors {
     ///
     /// # Errors
     /// A value is invalid, or the secret is missing.
-    fn read(args: &mut Args, environment: &mut Environment, warnings: &mut Vec<String>) -> anyhow::Result<Self> {
+    fn read(
+        args: &mut Args,
+        environment: &mut Environment,
+        warnings: &mut Vec<String>,
+    ) -> anyhow::Result<Self> {
         let mut variable = |name: &str| environment.take(name).filter(|value| !value.is_empty());
-        let (address, secret) = (variable("OPENSHELL_SSH_LISTEN_ADDR"), variable("OPENSHELL_SSH_HANDSHAKE_SECRET"));
-        let (skew, socket) = (variable("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS"), variable("OPENSHELL_SSH_SOCKET_PATH"));
-        let has_login_shells = variable("OPENSHELL_NO_LOGIN_SHELL").is_none_or(|value| value != "1");
+        let (address, secret) = (
+            variable("OPENSHELL_SSH_LISTEN_ADDR"),
+            variable("OPENSHELL_SSH_HANDSHAKE_SECRET"),
+        );
+        let (skew, socket) = (
+            variable("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS"),
+            variable("OPENSHELL_SSH_SOCKET_PATH"),
+        );
+        let has_login_shells =
+            variable("OPENSHELL_NO_LOGIN_SHELL").is_none_or(|value| value != "1");
         let parsed = |value: Option<OsString>, name: &str| {
-            let text = value.map(OsString::into_string).transpose().map_err(|_| anyhow!("{name} is not UTF-8"))?;
+            let text = value
+                .map(OsString::into_string)
+                .transpose()
+                .map_err(|_| anyhow!("{name} is not UTF-8"))?;
             anyhow::Ok(text.filter(|text| !text.trim().is_empty()))
         };
         let address = parsed(address, "OPENSHELL_SSH_LISTEN_ADDR")?;
         let address = address.map(|text| {
-            text.trim().parse().map_err(|_| anyhow!("OPENSHELL_SSH_LISTEN_ADDR is no ADDR:PORT, such as 0.0.0.0:2222"))
+            text.trim().parse().map_err(|_| {
+                anyhow!("OPENSHELL_SSH_LISTEN_ADDR is no ADDR:PORT, such as 0.0.0.0:2222")
+            })
         });
         let skew = parsed(skew, "OPENSHELL_SSH_HANDSHAKE_SKEW_SECS")?;
         let skew = skew.map(|text| {
-            text.trim().parse().map_err(|_| anyhow!("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS is no number of seconds"))
+            text.trim()
+                .parse()
+                .map_err(|_| anyhow!("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS is no number of seconds"))
         });
-        let skew = Duration::from_secs(args.ssh_handshake_skew_secs.or(skew.transpose()?).unwrap_or(300).into());
-        let named = args.ssh_handshake_secret.take().filter(|secret| !secret.is_empty());
+        let skew = Duration::from_secs(
+            args.ssh_handshake_skew_secs
+                .or(skew.transpose()?)
+                .unwrap_or(300)
+                .into(),
+        );
+        let named = args
+            .ssh_handshake_secret
+            .take()
+            .filter(|secret| !secret.is_empty());
         if named.is_some() {
-            let warning = "--ssh-handshake-secret shows in the list of processes; set OPENSHELL_SSH_HANDSHAKE_SECRET";
+            let warning = "--ssh-handshake-secret shows in the list of processes; set \
+                           OPENSHELL_SSH_HANDSHAKE_SECRET";
             warnings.push(warning.to_owned());
         }
-        let secret = named.map(String::into_bytes).or(secret.map(OsString::into_vec)).map(Secret::new);
+        let secret = named
+            .map(String::into_bytes)
+            .or(secret.map(OsString::into_vec))
+            .map(Secret::new);
         let tcp = match (args.ssh_listen_addr.or(address.transpose()?), secret) {
-            (Some(address), Some(secret)) => Some(SshOverTcp { address, secret, skew }),
+            (Some(address), Some(secret)) => Some(SshOverTcp {
+                address,
+                secret,
+                skew,
+            }),
             (Some(_), None) => bail!(
-                "--ssh-listen-addr needs the handshake secret (OPENSHELL_SSH_HANDSHAKE_SECRET): any client could enter"
+                "--ssh-listen-addr needs the handshake secret (OPENSHELL_SSH_HANDSHAKE_SECRET): \
+                 any client could enter"
             ),
             // The secret alone opens nothing.
             (None, _) => None,
         };
         let socket = args.ssh_socket_path.take().or(socket.map(PathBuf::from));
-        if let Some(path) = socket.as_deref().filter(|path| path.as_os_str().as_encoded_bytes().starts_with(b"@")) {
-            bail!("--ssh-socket-path {} is an abstract socket, which has no permissions; name a path", path.display());
+        if let Some(path) = socket
+            .as_deref()
+            .filter(|path| path.as_os_str().as_encoded_bytes().starts_with(b"@"))
+        {
+            bail!(
+                "--ssh-socket-path {} is an abstract socket, which has no permissions; name a path",
+                path.display()
+            );
         }
-        let socket = socket.map(std::path::absolute).transpose().context("--ssh-socket-path")?;
-        Ok(Self { tcp, socket, has_login_shells })
+        let socket = socket
+            .map(std::path::absolute)
+            .transpose()
+            .context("--ssh-socket-path")?;
+        Ok(Self {
+            tcp,
+            socket,
+            has_login_shells,
+        })
     }
 }
 
@@ -189,11 +238,20 @@ const LABELS: usize = 32;
 /// A label is invalid, or there are too many.
 fn labels(environment: &mut Environment, flags: Vec<Label>) -> anyhow::Result<Vec<Label>> {
     let text = environment.take("OPENSHELL_LABELS").unwrap_or_default();
-    let text = text.into_string().map_err(|_| anyhow!("OPENSHELL_LABELS is not UTF-8"))?;
-    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let text = text
+        .into_string()
+        .map_err(|_| anyhow!("OPENSHELL_LABELS is not UTF-8"))?;
+    let words = text
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty());
     let named = words.map(cli::label).collect::<Result<Vec<_>, _>>();
     let mut labels: Vec<Label> = Vec::new();
-    for label in named.map_err(|error| anyhow!("OPENSHELL_LABELS: {error}"))?.into_iter().chain(flags) {
+    for label in named
+        .map_err(|error| anyhow!("OPENSHELL_LABELS: {error}"))?
+        .into_iter()
+        .chain(flags)
+    {
         labels.retain(|other| other.key != label.key);
         labels.push(label);
     }
@@ -209,65 +267,112 @@ const LOG_DIR: &str = "/var/log";
 /// Default directory of the CA files inside.
 const TLS_DIR: &str = "/etc/openshell-tls";
 
-const NO_POLICY: &str = "a sandbox policy is required; give one with\n  \
-    --allow HOST, --write PATH, --read PATH, --hide PATH or --preset NAME: the current directory may be written then\n  \
-    --observe FILE: as before, to find out what the command needs\n  \
-    --policy-data FILE (or OPENSHELL_POLICY_DATA): what the command may do, under the built-in rules\n  \
-    --policy-rules FILE (or OPENSHELL_POLICY_RULES) beside it: rules of your own\n  \
-    --sandbox-id ID and --openshell-endpoint URL (or OPENSHELL_SANDBOX_ID, OPENSHELL_ENDPOINT): a gateway's\n\
-    data/examples holds policies to begin with";
+const NO_POLICY: &str = "a sandbox policy is required; give one with\n  --allow HOST, --write \
+                         PATH, --read PATH, --hide PATH or --preset NAME: the current directory \
+                         may be written then\n  --observe FILE: as before, to find out what the \
+                         command needs\n  --policy-data FILE (or OPENSHELL_POLICY_DATA): what the \
+                         command may do, under the built-in rules\n  --policy-rules FILE (or \
+                         OPENSHELL_POLICY_RULES) beside it: rules of your own\n  --sandbox-id ID \
+                         and --openshell-endpoint URL (or OPENSHELL_SANDBOX_ID, \
+                         OPENSHELL_ENDPOINT): a gateway's\ndata/examples holds policies to begin \
+                         with";
 
 impl Origin {
     /// Returns true if variables alone name a policy or a gateway.
     pub(crate) fn is_in_environment() -> bool {
-        let names = ["OPENSHELL_POLICY_DATA", "OPENSHELL_POLICY_RULES", "OPENSHELL_SANDBOX_ID", "OPENSHELL_ENDPOINT"];
-        #[expect(clippy::disallowed_methods, reason = "the rest is read once init is up")]
-        names.into_iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+        let names = [
+            "OPENSHELL_POLICY_DATA",
+            "OPENSHELL_POLICY_RULES",
+            "OPENSHELL_SANDBOX_ID",
+            "OPENSHELL_ENDPOINT",
+        ];
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the rest is read once init is up"
+        )]
+        names
+            .into_iter()
+            .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
     }
 
-    /// Returns the policy's files, read, or the gateway that `args` or the environment names; a flag wins over its variable, and
-    /// files over a gateway. Of other variables it reads those of folders alone.
+    /// Returns the policy's files, read, or the gateway that `args` or the environment names; a
+    /// flag wins over its variable, and files over a gateway. Of other variables it reads those of
+    /// folders alone.
     ///
     /// # Errors
     /// None is named, or a gateway by half.
     pub(crate) fn named(args: &Args) -> anyhow::Result<Self> {
-        #[expect(clippy::disallowed_methods, reason = "the rest is read once init is up")]
-        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the rest is read once init is up"
+        )]
+        let variable = |name: &str| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         let path = |flag: &Option<PathBuf>, name: &str| flag.clone().or_else(|| variable(name));
         let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
-        let workdir = args.workdir.as_deref().map(std::path::absolute).transpose().context("--workdir")?;
+        let workdir = args
+            .workdir
+            .as_deref()
+            .map(std::path::absolute)
+            .transpose()
+            .context("--workdir")?;
         let data = path(&args.policy_data, "OPENSHELL_POLICY_DATA");
         let number = |name: &str| variable(name)?.to_str()?.parse().ok();
         let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
         let home = variable("HOME").filter(|home| home.is_absolute());
         let presets = preset_folders(variable("XDG_CONFIG_HOME"), home.as_deref());
-        let folders = RunFolders { workdir, current: std::env::current_dir().ok(), sudo, presets };
-        let files = PolicyFiles { folders, ..PolicyFiles::default() };
+        let folders = RunFolders {
+            workdir,
+            current: std::env::current_dir().ok(),
+            sudo,
+            presets,
+        };
+        let files = PolicyFiles {
+            folders,
+            ..PolicyFiles::default()
+        };
         // An observed run finds out what to grant.
         let is_alone = data.is_none() && (!args.policy.is_empty() || args.observe.is_some());
         if is_alone {
             let current = files.folders.current.as_deref();
-            let further: Vec<_> =
-                sudo.iter().map(|(uid, _)| *uid).chain([rustix::process::getuid().as_raw()]).collect();
+            let further: Vec<_> = sudo
+                .iter()
+                .map(|(uid, _)| *uid)
+                .chain([rustix::process::getuid().as_raw()])
+                .collect();
             let homes: Vec<_> = run_as::homes(&further)?.into_iter().chain(home).collect();
-            let (project, warning) = composed::project(files.folders.workdir.as_deref(), current, &homes)?;
+            let (project, warning) =
+                composed::project(files.folders.workdir.as_deref(), current, &homes)?;
             if let Some(warning) = warning {
                 crate::logging::print_stderr(&format!("openshell-sandbox: {warning}"));
             }
             let additions = Additions::of(&args.policy, Some(&project), &files.folders.presets)?;
-            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { additions, rules, ..files }))));
+            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles {
+                additions,
+                rules,
+                ..files
+            }))));
         }
         let additions = Additions::of(&args.policy, None, &files.folders.presets)?;
         let files = PolicyFiles { additions, ..files };
         if let Some(data) = data {
-            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles { data, rules, ..files }))));
+            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles {
+                data,
+                rules,
+                ..files
+            }))));
         }
         if rules.is_some() {
             bail!("--policy-rules needs --policy-data beside it: the rules decide over its data");
         }
         let text = |flag: &Option<String>, name: &str| {
             let value = variable(name).map(|value| value.into_os_string().into_string());
-            let value = value.transpose().map_err(|_| anyhow!("{name} is not UTF-8"))?;
+            let value = value
+                .transpose()
+                .map_err(|_| anyhow!("{name} is not UTF-8"))?;
             anyhow::Ok(flag.clone().or(value))
         };
         let id = text(&args.sandbox_id, "OPENSHELL_SANDBOX_ID")?;
@@ -275,12 +380,20 @@ impl Origin {
         let name = text(&args.sandbox, "OPENSHELL_SANDBOX")?;
         match (id, endpoint) {
             (Some(id), Some(endpoint)) => Ok(Self::Gateway {
-                place: Place { endpoint, id: cli::name(&id).map_err(|error| anyhow!("--sandbox-id: {error}"))?, name },
+                place: Place {
+                    endpoint,
+                    id: cli::name(&id).map_err(|error| anyhow!("--sandbox-id: {error}"))?,
+                    name,
+                },
                 files: Box::new(files),
             }),
             (None, None) => bail!(NO_POLICY),
-            (Some(_), None) => bail!("--sandbox-id needs --openshell-endpoint (or OPENSHELL_ENDPOINT) beside it"),
-            (None, Some(_)) => bail!("--openshell-endpoint needs --sandbox-id (or OPENSHELL_SANDBOX_ID) beside it"),
+            (Some(_), None) => {
+                bail!("--sandbox-id needs --openshell-endpoint (or OPENSHELL_ENDPOINT) beside it")
+            }
+            (None, Some(_)) => {
+                bail!("--openshell-endpoint needs --sandbox-id (or OPENSHELL_SANDBOX_ID) beside it")
+            }
         }
     }
 }
@@ -291,30 +404,46 @@ pub(crate) const SYSTEM_PRESETS: &str = "/etc/openshell/presets";
 /// Returns the names of the variables of this process that are settings of a run.
 pub(crate) fn own_settings() -> Vec<OsString> {
     let names = std::env::vars_os().map(|(name, _)| name);
-    names.filter(|name| name.as_encoded_bytes().starts_with(b"OPENSHELL_")).collect()
+    names
+        .filter(|name| name.as_encoded_bytes().starts_with(b"OPENSHELL_"))
+        .collect()
 }
 
 /// Returns the folder of the presets of this process's user, if it has one.
 pub(crate) fn own_presets() -> Option<PathBuf> {
-    #[expect(clippy::disallowed_methods, reason = "the environment of this process, not of a command")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the environment of this process, not of a command"
+    )]
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    user_presets(variable("XDG_CONFIG_HOME"), variable("HOME").filter(|home| home.is_absolute()).as_deref())
+    user_presets(
+        variable("XDG_CONFIG_HOME"),
+        variable("HOME")
+            .filter(|home| home.is_absolute())
+            .as_deref(),
+    )
 }
 
 fn user_presets(config: Option<PathBuf>, home: Option<&Path>) -> Option<PathBuf> {
-    let own = config.filter(|config| config.is_absolute()).or_else(|| home.map(|home| home.join(".config")));
+    let own = config
+        .filter(|config| config.is_absolute())
+        .or_else(|| home.map(|home| home.join(".config")));
     own.map(|own| own.join("openshell/presets"))
 }
 
 /// Returns the folders of presets: the user's, and the machine's.
 fn preset_folders(config: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
-    user_presets(config, home).into_iter().chain([PathBuf::from(SYSTEM_PRESETS)]).collect()
+    user_presets(config, home)
+        .into_iter()
+        .chain([PathBuf::from(SYSTEM_PRESETS)])
+        .collect()
 }
 
 /// Terminal of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandTerminal {
-    /// One that shows what it writes on the caller's, if one of its outputs is one, with this much of what is typed there.
+    /// One that shows what it writes on the caller's, if one of its outputs is one, with this much
+    /// of what is typed there.
     Callers(Keyboard),
     /// One that clients attach to.
     Own,
@@ -351,71 +480,154 @@ impl Config {
         let labels = labels(&mut environment, std::mem::take(&mut args.label))?;
         let ssh = SshDoors::read(&mut args, &mut environment, &mut warnings)?;
         let launchers = launcher::secret_files(&environment);
-        let mut launched = place.map(|place| Launched::read(place.clone(), &mut environment)).transpose()?;
-        let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty()).map(OsString::from);
+        let mut launched = place
+            .map(|place| Launched::read(place.clone(), &mut environment))
+            .transpose()?;
+        let variable = |name: &str| {
+            environment
+                .get(name)
+                .filter(|value| !value.is_empty())
+                .map(OsString::from)
+        };
         let path = |flag: Option<PathBuf>, name| flag.or_else(|| variable(name).map(PathBuf::from));
-        let RunFolders { workdir, current, sudo, .. } = origin.files().folders.clone();
-        let level = args.log_level.map(OsString::from).or_else(|| variable("OPENSHELL_LOG_LEVEL"));
+        let RunFolders {
+            workdir,
+            current,
+            sudo,
+            ..
+        } = origin.files().folders.clone();
+        let level = args
+            .log_level
+            .map(OsString::from)
+            .or_else(|| variable("OPENSHELL_LOG_LEVEL"));
         if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
         }
-        let flag = args.environment.credentials.is_some().then_some("--credentials");
-        let flag = flag.or(args.environment.secrets_from_env.then_some("--secrets-from-env"));
+        let flag = args
+            .environment
+            .credentials
+            .is_some()
+            .then_some("--credentials");
+        let flag = flag.or(args
+            .environment
+            .secrets_from_env
+            .then_some("--secrets-from-env"));
         if let Some(flag) = flag.filter(|_| args.network != NetworkMode::Proxy) {
             bail!("{flag} needs --network proxy: it is the proxy that replaces placeholders");
         }
         if args.name_addresses.is_some() && args.network != NetworkMode::Proxy {
-            bail!("--name-addresses needs --network proxy: without it no name has an address of the sandbox's own");
+            bail!(
+                "--name-addresses needs --network proxy: without it no name has an address of the \
+                 sandbox's own"
+            );
         }
         if !args.publish.is_empty() && args.network != NetworkMode::Proxy {
             bail!(
-                "--publish needs --network proxy: without it servers inside are on the host's network, or there are none"
+                "--publish needs --network proxy: without it servers inside are on the host's \
+                 network, or there are none"
             );
         }
         let routes = path(args.inference_routes, "OPENSHELL_INFERENCE_ROUTES");
         if routes.is_some() && args.network != NetworkMode::Proxy {
-            bail!("--inference-routes needs --network proxy: it is the proxy that answers for inference.local");
+            bail!(
+                "--inference-routes needs --network proxy: it is the proxy that answers for \
+                 inference.local"
+            );
         }
         let state = path(None, "XDG_STATE_HOME").filter(|state| state.is_absolute());
-        let home = || path(None, "HOME").filter(|home| home.is_absolute()).or_else(run_as::home_of_caller);
+        let home = || {
+            path(None, "HOME")
+                .filter(|home| home.is_absolute())
+                .or_else(run_as::home_of_caller)
+        };
         let state = state.or_else(|| home().map(|home| home.join(".local/state")));
         let log_dirs = match args.log_dir {
             _ if args.log_to == LogPlace::Stderr => vec![],
             Some(named) => vec![named],
-            None => [PathBuf::from(LOG_DIR)].into_iter().chain(state.map(|state| state.join("openshell"))).collect(),
+            None => [PathBuf::from(LOG_DIR)]
+                .into_iter()
+                .chain(state.map(|state| state.join("openshell")))
+                .collect(),
         };
         let runtime_dir = path(None, "XDG_RUNTIME_DIR");
         // The sandbox starts in another directory, where a relative path would name another place.
         let absolute = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
-        let main_process = launched.as_mut().and_then(|launched| launched.main_process.take());
-        let (command, wants_terminal) =
-            command(args.command, main_process, variable("OPENSHELL_SANDBOX_COMMAND"), place.is_some())?;
-        let keyboard = if args.no_interactive { Keyboard::None } else { Keyboard::of_caller(args.interactive) };
+        let main_process = launched
+            .as_mut()
+            .and_then(|launched| launched.main_process.take());
+        let (command, wants_terminal) = command(
+            args.command,
+            main_process,
+            variable("OPENSHELL_SANDBOX_COMMAND"),
+            place.is_some(),
+        )?;
+        let keyboard = if args.no_interactive {
+            Keyboard::None
+        } else {
+            Keyboard::of_caller(args.interactive)
+        };
         if args.interactive && keyboard == Keyboard::None {
-            bail!("--interactive needs a terminal as standard input, by which this process is controlled");
+            bail!(
+                "--interactive needs a terminal as standard input, by which this process is \
+                 controlled"
+            );
         }
-        let usual = if args.log_to == LogPlace::Stderr { Level::INFO } else { Level::WARN };
+        let usual = if args.log_to == LogPlace::Stderr {
+            Level::INFO
+        } else {
+            Level::WARN
+        };
         // Who asks for a level, or for no file, wants the lines of the log.
-        let is_plain = level.is_none() && usual == Level::WARN && place.is_none() && args.log_format == Form::Text;
+        let is_plain = level.is_none()
+            && usual == Level::WARN
+            && place.is_none()
+            && args.log_format == Form::Text;
         let log_level = level.map_or(Ok(usual), log_level)?;
         let ca_dir = absolute(args.ca_dir).context("--ca-dir")?;
-        let (named_credentials, named_routes) = (args.environment.credentials.clone(), routes.clone());
-        let routes = routes.map(|path| route_file::read(&path, &environment)).transpose()?;
-        let Inherited { environment, credentials } =
-            inherited(args.environment, routes.as_ref(), environment, &mut warnings)?;
-        let named = credentials.iter().flat_map(OpenedCredentials::files).map(|file| ("file of a credential", file));
-        let keys = routes.iter().flat_map(|routes| &routes.files).map(|file| ("file of a model's key", file.as_path()));
-        let secret_files: Vec<_> =
-            [("credentials file", named_credentials.as_deref()), ("inference routes file", named_routes.as_deref())]
-                .into_iter()
-                .filter_map(|(what, path)| Some((what, path?)))
-                .chain(named)
-                .chain(keys)
-                .map(|(what, path)| (what, path.to_owned()))
-                .chain(launchers)
-                .chain(ca_dir.iter().flat_map(|folder| ca_dir::key_files(folder)).map(|path| ("key of --ca-dir", path)))
-                .collect();
-        let watched = args.watch.then(|| watched(origin.files(), &secret_files)).transpose()?.unwrap_or_default();
+        let (named_credentials, named_routes) =
+            (args.environment.credentials.clone(), routes.clone());
+        let routes = routes
+            .map(|path| route_file::read(&path, &environment))
+            .transpose()?;
+        let Inherited {
+            environment,
+            credentials,
+        } = inherited(
+            args.environment,
+            routes.as_ref(),
+            environment,
+            &mut warnings,
+        )?;
+        let named = credentials
+            .iter()
+            .flat_map(OpenedCredentials::files)
+            .map(|file| ("file of a credential", file));
+        let keys = routes
+            .iter()
+            .flat_map(|routes| &routes.files)
+            .map(|file| ("file of a model's key", file.as_path()));
+        let secret_files: Vec<_> = [
+            ("credentials file", named_credentials.as_deref()),
+            ("inference routes file", named_routes.as_deref()),
+        ]
+        .into_iter()
+        .filter_map(|(what, path)| Some((what, path?)))
+        .chain(named)
+        .chain(keys)
+        .map(|(what, path)| (what, path.to_owned()))
+        .chain(launchers)
+        .chain(
+            ca_dir
+                .iter()
+                .flat_map(|folder| ca_dir::key_files(folder))
+                .map(|path| ("key of --ca-dir", path)),
+        )
+        .collect();
+        let watched = args
+            .watch
+            .then(|| watched(origin.files(), &secret_files))
+            .transpose()?
+            .unwrap_or_default();
         let (mut gateway, mut run_as, mut push_level) = (None, None, None);
         let mut variables = Vec::new();
         if let Some(launched) = launched {
@@ -424,8 +636,12 @@ impl Config {
             variables = launched.variables;
             warnings.extend(launched.warnings);
         }
-        let own = environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let variables = variables.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let own = environment
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let variables = variables
+            .into_iter()
+            .map(|(name, value)| (OsString::from(name), OsString::from(value)));
         let mut environment = Environment::new(own.chain(variables));
         if wants_terminal && environment.get("TERM").is_none() {
             environment.set("TERM", DEFAULT_TERM);
@@ -437,7 +653,12 @@ impl Config {
         Ok(Self {
             watched,
             secret_files,
-            secrets: Secrets { credentials, routes, gateway, lines: None },
+            secrets: Secrets {
+                credentials,
+                routes,
+                gateway,
+                lines: None,
+            },
             run_as,
             push_level,
             warnings,
@@ -484,7 +705,11 @@ impl Config {
             labels,
             ssh,
             health_port: args.health_port,
-            health_socket: args.health_socket.map(std::path::absolute).transpose().context("--health-socket")?,
+            health_socket: args
+                .health_socket
+                .map(std::path::absolute)
+                .transpose()
+                .context("--health-socket")?,
             environment,
         })
     }
@@ -496,14 +721,20 @@ impl Config {
 
     /// Returns the input files of the run, each with its kind.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let secrets = self.secret_files.iter().map(|(what, path)| (*what, path.as_path()));
+        let secrets = self
+            .secret_files
+            .iter()
+            .map(|(what, path)| (*what, path.as_path()));
         self.policy.paths().chain(secrets)
     }
 }
 
 /// Returns true if this looks like the inside of a sandbox.
 pub(crate) fn is_within_another() -> bool {
-    #[expect(clippy::disallowed_methods, reason = "it says why nothing could be set up to read the rest")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it says why nothing could be set up to read the rest"
+    )]
     std::env::var_os("OPENSHELL_SANDBOX").is_some_and(|value| value == "1")
 }
 
@@ -527,7 +758,8 @@ struct Inherited {
     credentials: Option<OpenedCredentials>,
 }
 
-/// Takes the secrets of `routes` and of credentials out of `environment`, and adds what is given; adds a warning of secrets that are left.
+/// Takes the secrets of `routes` and of credentials out of `environment`, and adds what is given;
+/// adds a warning of secrets that are left.
 ///
 /// # Errors
 /// A file cannot be read, or a variable is refused.
@@ -538,41 +770,83 @@ fn inherited(
     warnings: &mut Vec<String>,
 ) -> anyhow::Result<Inherited> {
     let has_credentials = args.credentials.is_some() || args.secrets_from_env;
-    let credentials = has_credentials.then(|| OpenedCredentials::open(args.credentials, &mut environment));
+    let credentials =
+        has_credentials.then(|| OpenedCredentials::open(args.credentials, &mut environment));
     let mut credentials = credentials.transpose()?;
-    routes.iter().flat_map(|routes| &routes.variables).for_each(|name| environment.discard(OsStr::new(name)));
+    routes
+        .iter()
+        .flat_map(|routes| &routes.variables)
+        .for_each(|name| environment.discard(OsStr::new(name)));
     let given = variables::given(&args.env, args.env_file.as_deref(), &environment)?;
     // Those that are given are meant.
     given.iter().for_each(|(name, _)| environment.discard(name));
     if let Some(credentials) = credentials.as_mut().filter(|_| args.secrets_from_env) {
-        let mut urls = if args.clear_env { Environment::default() } else { environment.clone() };
+        let mut urls = if args.clear_env {
+            Environment::default()
+        } else {
+            environment.clone()
+        };
         given.iter().for_each(|(name, value)| urls.set(name, value));
         credentials.take_secrets(&mut environment, &urls);
     }
-    let mut environment = if args.clear_env { environment.cleared() } else { environment };
+    let mut environment = if args.clear_env {
+        environment.cleared()
+    } else {
+        environment
+    };
     let secrets = environment_secrets::listed(&environment);
     if !secrets.is_empty() {
         warnings.push(format!(
-            "variables of the command look like secrets: {secrets}; --secrets-from-env gives it placeholders, --clear-env keeps them out"
+            "variables of the command look like secrets: {secrets}; --secrets-from-env gives it \
+             placeholders, --clear-env keeps them out"
         ));
     }
-    given.into_iter().for_each(|(name, value)| environment.set(name, value));
+    given
+        .into_iter()
+        .for_each(|(name, value)| environment.set(name, value));
     if let Some(routes) = routes {
-        let is_placeholder = |name: &str| credentials.as_ref().is_some_and(|credentials| credentials.has(name));
+        let is_placeholder = |name: &str| {
+            credentials
+                .as_ref()
+                .is_some_and(|credentials| credentials.has(name))
+        };
         routes.set_client_variables(&mut environment, is_placeholder);
     }
-    Ok(Inherited { environment, credentials })
+    Ok(Inherited {
+        environment,
+        credentials,
+    })
 }
 
 /// Refuses arguments that a gateway answers for.
 fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
     let given = [
-        (args.environment.credentials.is_some(), "--credentials", "the gateway gives the credentials"),
-        (args.environment.secrets_from_env, "--secrets-from-env", "the gateway gives the credentials"),
-        (args.observe.is_some(), "--observe", "the gateway gives the policy"),
+        (
+            args.environment.credentials.is_some(),
+            "--credentials",
+            "the gateway gives the credentials",
+        ),
+        (
+            args.environment.secrets_from_env,
+            "--secrets-from-env",
+            "the gateway gives the credentials",
+        ),
+        (
+            args.observe.is_some(),
+            "--observe",
+            "the gateway gives the policy",
+        ),
         (args.watch, "--watch", "the gateway gives the policy"),
-        (!args.policy.is_empty(), "--allow, --write, --read, --hide or --preset", "the gateway gives the policy"),
-        (args.network != NetworkMode::Proxy, "--network", "a gateway's sandbox always has the proxy"),
+        (
+            !args.policy.is_empty(),
+            "--allow, --write, --read, --hide or --preset",
+            "the gateway gives the policy",
+        ),
+        (
+            args.network != NetworkMode::Proxy,
+            "--network",
+            "a gateway's sandbox always has the proxy",
+        ),
     ];
     match given.into_iter().find(|(is_given, ..)| *is_given) {
         Some((_, flag, why)) => bail!("{flag} does not go with --sandbox-id: {why}"),
@@ -582,14 +856,23 @@ fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
 
 /// Returns the files that a reload reads: those of the policy and of the credentials.
 fn watched(policy: &PolicyFiles, secrets: &[(&str, PathBuf)]) -> anyhow::Result<Vec<PathBuf>> {
-    let credentials = secrets.iter().filter(|(what, _)| matches!(*what, "credentials file" | "file of a credential"));
-    let policy = policy.paths().filter(|(what, _)| *what != policy_file::PRESET);
-    let files = policy.map(|(_, path)| path).chain(credentials.map(|(_, path)| path.as_path()));
-    files.map(std::path::absolute).collect::<Result<_, _>>().context("--watch")
+    let credentials = secrets
+        .iter()
+        .filter(|(what, _)| matches!(*what, "credentials file" | "file of a credential"));
+    let policy = policy
+        .paths()
+        .filter(|(what, _)| *what != policy_file::PRESET);
+    let files = policy
+        .map(|(_, path)| path)
+        .chain(credentials.map(|(_, path)| path.as_path()));
+    files
+        .map(std::path::absolute)
+        .collect::<Result<_, _>>()
+        .context("--watch")
 }
 
-/// Returns the command, and whether it wants a terminal of its own: the words given, else what the launcher describes, else the
-/// variable, else a shell.
+/// Returns the command, and whether it wants a terminal of its own: the words given, else what the
+/// launcher describes, else the variable, else a shell.
 fn command(
     words: Vec<OsString>,
     described: Option<MainProcess>,
@@ -602,13 +885,21 @@ fn command(
     if let Some(described) = described {
         return Ok((described.words(), described.tty));
     }
-    let text = variable.map(|text| text.into_string().ok().context("OPENSHELL_SANDBOX_COMMAND is not UTF-8"));
+    let text = variable.map(|text| {
+        text.into_string()
+            .ok()
+            .context("OPENSHELL_SANDBOX_COMMAND is not UTF-8")
+    });
     let text = text.transpose()?.unwrap_or_default();
     let words: Vec<_> = text.split_whitespace().map(OsString::from).collect();
     match (words.is_empty(), is_launched) {
         (false, _) => Ok((words, false)),
         (true, true) => {
-            let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
+            let shell = if Path::new("/bin/bash").exists() {
+                "/bin/bash"
+            } else {
+                "/bin/sh"
+            };
             Ok(([shell, "-l"].map(OsString::from).to_vec(), true))
         }
         (true, false) => Ok((vec![OsString::from("/bin/bash")], false)),
@@ -618,11 +909,17 @@ fn command(
 /// Returns eight random hex digits.
 fn random_id() -> anyhow::Result<String> {
     let mut bytes = [0; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("no random number")?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("no random number")?;
     Ok(format!("{:08x}", u32::from_ne_bytes(bytes)))
 }
 
 fn log_level(word: OsString) -> anyhow::Result<Level> {
     let known = word.to_str().and_then(|word| word.parse().ok());
-    known.with_context(|| format!("log level {} is not one of error, warn, info, debug, trace", word.display()))
+    known.with_context(|| {
+        format!(
+            "log level {} is not one of error, warn, info, debug, trace",
+            word.display()
+        )
+    })
 }

@@ -67,7 +67,11 @@ pub(crate) struct Ended {
 impl Ended {
     /// Returns result, exit code and cause, for the log.
     pub(crate) fn summary(self) -> String {
-        let result = if self.code == 0 && self.cause.is_none() { "success" } else { "failure" };
+        let result = if self.code == 0 && self.cause.is_none() {
+            "success"
+        } else {
+            "failure"
+        };
         let cause = match self.cause {
             None => "",
             Some(EndCause::Signal) => " ended by a signal",
@@ -95,6 +99,9 @@ mod tests {
         ] {
             assert_eq!(code_of_status(status, cause), code, "{status:?} {cause:?}");
         }
-        assert_eq!([EndCause::Signal, EndCause::TimeOut].map(EndCause::code_of_kill), [137, 124]);
+        assert_eq!(
+            [EndCause::Signal, EndCause::TimeOut].map(EndCause::code_of_kill),
+            [137, 124]
+        );
     }
 }

@@ -53,7 +53,11 @@ struct Refused {
 impl FileRefusals {
     /// Returns an empty count; events go to `audit`, and remedies are for `user`.
     pub(crate) fn new(audit: Arc<dyn Audit>, user: User) -> Self {
-        Self { audit, user, counted: Mutex::default() }
+        Self {
+            audit,
+            user,
+            counted: Mutex::default(),
+        }
     }
 
     /// User and groups of the workload.
@@ -63,7 +67,9 @@ impl FileRefusals {
 
     /// Counts an access if it is refused, and logs the first of its kind.
     pub(crate) fn add(&self, accessed: &Accessed) {
-        let Some(by) = accessed.refused_by else { return };
+        let Some(by) = accessed.refused_by else {
+            return;
+        };
         let program = std::fs::read_link(format!("/proc/{}/exe", accessed.thread));
         let program = program.map(|program| program.to_string_lossy().into_owned());
         let kind = Kind {
@@ -80,12 +86,24 @@ impl FileRefusals {
                 None if number >= KINDS => return counted.others += 1,
                 None => {
                     let remedy = remedy(accessed, by, &self.user);
-                    drop(counted.kinds.insert(kind, Refused { number, count: 1, by, remedy }));
+                    drop(counted.kinds.insert(
+                        kind,
+                        Refused {
+                            number,
+                            count: 1,
+                            by,
+                            remedy,
+                        },
+                    ));
                 }
             }
         }
         self.audit.event(&Event::File(FileRefused {
-            severity: if by == RefusedBy::NoGrant { Severity::Low } else { Severity::Medium },
+            severity: if by == RefusedBy::NoGrant {
+                Severity::Low
+            } else {
+                Severity::Medium
+            },
             binary: program.as_deref().ok(),
             pid: inner_pid(accessed.thread),
             access: accessed.access,
@@ -94,7 +112,8 @@ impl FileRefusals {
         }));
     }
 
-    /// Returns the refused accesses with their counts and remedies, for people; `None` if there were none.
+    /// Returns the refused accesses with their counts and remedies, for people; `None` if there
+    /// were none.
     pub(crate) fn summary(&self) -> Option<String> {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = counted.kinds.iter().collect();
@@ -102,15 +121,38 @@ impl FileRefusals {
         let is_kernels = |path: &Path| path.starts_with("/sys") || path.starts_with("/proc");
         all.sort_by_key(|(kind, refused)| (is_kernels(&kind.path), refused.number));
         let mut text = "openshell-sandbox: files refused:".to_owned();
-        for (Kind { program, access, path }, refused) in all.iter().take(LINES) {
-            let line = format!("{} x {program}: {} {}", refused.count, access.as_str(), path.display());
+        for (
+            Kind {
+                program,
+                access,
+                path,
+            },
+            refused,
+        ) in all.iter().take(LINES)
+        {
+            let line = format!(
+                "{} x {program}: {} {}",
+                refused.count,
+                access.as_str(),
+                path.display()
+            );
             // Writing to a String cannot fail.
-            let _ = write!(text, "\n  {}: {}", text::printable(&line), reason(refused.by));
+            let _ = write!(
+                text,
+                "\n  {}: {}",
+                text::printable(&line),
+                reason(refused.by)
+            );
             if let Some(remedy) = &refused.remedy {
                 let _ = write!(text, "\n      {}", text::printable(remedy));
             }
         }
-        let rest = all.iter().skip(LINES).map(|(_, refused)| refused.count).sum::<u64>() + counted.others;
+        let rest = all
+            .iter()
+            .skip(LINES)
+            .map(|(_, refused)| refused.count)
+            .sum::<u64>()
+            + counted.others;
         if rest > 0 {
             let _ = write!(text, "\n  {rest} more; see the log");
         }
@@ -121,7 +163,13 @@ impl FileRefusals {
 /// The process of a thread in the sandbox's PID namespace (proc_pid_status(5)).
 fn inner_pid(thread: i32) -> Option<i32> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("NStgid:"))?.split_whitespace().next_back()?.parse().ok()
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("NStgid:"))?
+        .split_whitespace()
+        .next_back()?
+        .parse()
+        .ok()
 }
 
 fn reason(by: RefusedBy) -> &'static str {
@@ -134,7 +182,8 @@ fn reason(by: RefusedBy) -> &'static str {
     }
 }
 
-/// Folders of a home in which programs have folders of their own (XDG Base Directory Specification).
+/// Folders of a home in which programs have folders of their own (XDG Base Directory
+/// Specification).
 const SHARED: &[&str] = &["", ".cache", ".local/share", ".local/state"];
 
 fn is_shared(folder: &Path, home: Option<&Path>) -> bool {
@@ -144,31 +193,48 @@ fn is_shared(folder: &Path, home: Option<&Path>) -> bool {
 
 /// Returns the line of policy that would permit the access, or the reason why none would.
 fn remedy(accessed: &Accessed, by: RefusedBy, user: &User) -> Option<String> {
-    let Accessed { path, access, is_entry, .. } = accessed;
-    // An entry is its folder's, unless that is the home, or one that all programs share: a start makes what is missing.
-    let folder = path.parent().filter(|folder| *is_entry && !is_shared(folder, user.home.as_deref()));
+    let Accessed {
+        path,
+        access,
+        is_entry,
+        ..
+    } = accessed;
+    // An entry is its folder's, unless that is the home, or one that all programs share: a start
+    // makes what is missing.
+    let folder = path
+        .parent()
+        .filter(|folder| *is_entry && !is_shared(folder, user.home.as_deref()));
     let path: &Path = folder.unwrap_or(path);
     if accessed.is_refused_by_mode {
-        return Some(format!("the mode of {} refuses it to the user {} in any case", path.display(), user.name));
+        return Some(format!(
+            "the mode of {} refuses it to the user {} in any case",
+            path.display(),
+            user.name
+        ));
     }
-    let is_wide = path.parent().is_none_or(|above| above == Path::new("/")) || Some(path) == user.home.as_deref();
+    let is_wide = path.parent().is_none_or(|above| above == Path::new("/"))
+        || Some(path) == user.home.as_deref();
     let (key, flag) = match access {
         FileAccess::Write => ("read_write", "--write"),
         FileAccess::Read | FileAccess::List | FileAccess::Execute => ("read_only", "--read"),
     };
     let path = path.display();
     match by {
-        RefusedBy::NoGrant if is_wide => {
-            Some(format!("{path} holds more than a command should have; list what it needs in it"))
+        RefusedBy::NoGrant if is_wide => Some(format!(
+            "{path} holds more than a command should have; list what it needs in it"
+        )),
+        RefusedBy::NoGrant => Some(format!(
+            "add `- {path}` to filesystem_policy.{key} ({flag})"
+        )),
+        RefusedBy::CarveOut(Restriction::ReadOnly) => Some(format!(
+            "list {path} in filesystem_policy.read_write, and no folder above it in read_only"
+        )),
+        RefusedBy::CarveOut(Restriction::Hidden) => Some(format!(
+            "list {path} in filesystem_policy.{key}, and neither it nor a folder above it in hidden"
+        )),
+        RefusedBy::CarveOut(Restriction::NoExec) => {
+            Some("take it out of filesystem_policy.noexec".to_owned())
         }
-        RefusedBy::NoGrant => Some(format!("add `- {path}` to filesystem_policy.{key} ({flag})")),
-        RefusedBy::CarveOut(Restriction::ReadOnly) => {
-            Some(format!("list {path} in filesystem_policy.read_write, and no folder above it in read_only"))
-        }
-        RefusedBy::CarveOut(Restriction::Hidden) => {
-            Some(format!("list {path} in filesystem_policy.{key}, and neither it nor a folder above it in hidden"))
-        }
-        RefusedBy::CarveOut(Restriction::NoExec) => Some("take it out of filesystem_policy.noexec".to_owned()),
         RefusedBy::Protection => None,
     }
 }
@@ -198,14 +264,29 @@ mod tests {
     }
 
     fn user() -> User {
-        let identity = ProcessIdentity { uid: 61184, gid: 61185, groups: vec![61185], is_callers: false };
-        User { identity, name: "agent-x".to_owned(), home: Some("/home/agent-x".into()), shell: None }
+        let identity = ProcessIdentity {
+            uid: 61184,
+            gid: 61185,
+            groups: vec![61185],
+            is_callers: false,
+        };
+        User {
+            identity,
+            name: "agent-x".to_owned(),
+            home: Some("/home/agent-x".into()),
+            shell: None,
+        }
     }
 
     fn refused(path: &str, access: FileAccess, is_entry: bool) -> Accessed {
         let thread = rustix::process::getpid().as_raw_nonzero().get();
         let (refused_by, is_refused_by_mode) = (Some(RefusedBy::NoGrant), path == "/etc/shadow");
-        Accessed { is_entry, refused_by, is_refused_by_mode, ..Accessed::new(thread, PathBuf::from(path), access) }
+        Accessed {
+            is_entry,
+            refused_by,
+            is_refused_by_mode,
+            ..Accessed::new(thread, PathBuf::from(path), access)
+        }
     }
 
     #[test]
@@ -225,7 +306,14 @@ mod tests {
         let mut permitted = refused("/etc/passwd", FileAccess::Read, false);
         permitted.refused_by = None;
         refusals.add(&permitted);
-        assert_eq!(*paths.0.lock().unwrap(), [file.to_string(), format!("{folder}/new"), "/etc/shadow".to_owned()]);
+        assert_eq!(
+            *paths.0.lock().unwrap(),
+            [
+                file.to_string(),
+                format!("{folder}/new"),
+                "/etc/shadow".to_owned()
+            ]
+        );
         let program = std::env::current_exe().unwrap().display().to_string();
         let expected = format!(
             "openshell-sandbox: files refused:\n  3 x {program}: read {file}: no rule grants it\n      add `- {file}` to \
@@ -239,17 +327,35 @@ mod tests {
     #[test]
     fn folders_that_all_programs_share_are_not_proposed_and_files_of_the_kernel_come_last() {
         let refusals = FileRefusals::new(Arc::new(Paths::default()), user());
-        for path in ["/sys/fs/cgroup", "/home/agent-x/.cache/go-build", "/home/agent-x/.local/share/tool", "/srv/new"] {
+        for path in [
+            "/sys/fs/cgroup",
+            "/home/agent-x/.cache/go-build",
+            "/home/agent-x/.local/share/tool",
+            "/srv/new",
+        ] {
             refusals.add(&refused(path, FileAccess::Write, true));
         }
         let summary = refusals.summary().unwrap();
-        let proposed = summary.lines().filter_map(|line| line.split('`').nth(1)).collect::<Vec<_>>();
+        let proposed = summary
+            .lines()
+            .filter_map(|line| line.split('`').nth(1))
+            .collect::<Vec<_>>();
         assert_eq!(
             proposed[..2],
-            ["- /home/agent-x/.cache/go-build", "- /home/agent-x/.local/share/tool"],
+            [
+                "- /home/agent-x/.cache/go-build",
+                "- /home/agent-x/.local/share/tool"
+            ],
             "{summary}"
         );
-        assert!(summary.lines().nth_back(1).unwrap().contains("/sys/fs/cgroup"), "{summary}");
+        assert!(
+            summary
+                .lines()
+                .nth_back(1)
+                .unwrap()
+                .contains("/sys/fs/cgroup"),
+            "{summary}"
+        );
     }
 
     #[test]
@@ -257,10 +363,17 @@ mod tests {
         let paths = Arc::new(Paths::default());
         let refusals = FileRefusals::new(Arc::clone(&paths) as _, user());
         for number in 0..KINDS + 5 {
-            refusals.add(&refused(&format!("/nowhere/{number}"), FileAccess::Read, false));
+            refusals.add(&refused(
+                &format!("/nowhere/{number}"),
+                FileAccess::Read,
+                false,
+            ));
         }
         assert_eq!(paths.0.lock().unwrap().len(), KINDS);
         let summary = refusals.summary().unwrap();
-        assert!(summary.ends_with(&format!("\n  {} more; see the log", KINDS + 5 - 10)), "{summary}");
+        assert!(
+            summary.ends_with(&format!("\n  {} more; see the log", KINDS + 5 - 10)),
+            "{summary}"
+        );
     }
 }

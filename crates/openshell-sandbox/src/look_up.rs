@@ -9,7 +9,8 @@ use openshell_proxy::resolve::lookup::Resolver;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-/// Refused names that are looked up for proposals: by each of them the workload sends something to a name server.
+/// Refused names that are looked up for proposals: by each of them the workload sends something to
+/// a name server.
 const LOOKED_UP: usize = 32;
 
 /// Addresses of refused names, at most [`LOOKED_UP`] of them in a run.
@@ -18,11 +19,16 @@ pub(crate) struct LookedUp(BTreeMap<String, Vec<IpAddr>>);
 
 impl LookedUp {
     /// Looks up those of `hosts` that are new, as far as there is room.
-    pub(crate) async fn add(&mut self, resolver: &Arc<Resolver>, hosts: impl Iterator<Item = String>) {
+    pub(crate) async fn add(
+        &mut self,
+        resolver: &Arc<Resolver>,
+        hosts: impl Iterator<Item = String>,
+    ) {
         let room = LOOKED_UP.saturating_sub(self.0.len());
         let new: BTreeSet<_> = hosts.filter(|host| !self.0.contains_key(host)).collect();
         let new: BTreeSet<_> = new.into_iter().take(room).collect();
-        self.0.extend(new.iter().map(|host| (host.clone(), Vec::new())));
+        self.0
+            .extend(new.iter().map(|host| (host.clone(), Vec::new())));
         self.0.extend(look_up(resolver, new).await);
     }
 
@@ -32,8 +38,12 @@ impl LookedUp {
     }
 }
 
-/// Returns the addresses of `hosts` that are found within five seconds, for which the caller waits at the end.
-pub(crate) async fn look_up(resolver: &Arc<Resolver>, hosts: BTreeSet<String>) -> BTreeMap<String, Vec<IpAddr>> {
+/// Returns the addresses of `hosts` that are found within five seconds, for which the caller waits
+/// at the end.
+pub(crate) async fn look_up(
+    resolver: &Arc<Resolver>,
+    hosts: BTreeSet<String>,
+) -> BTreeMap<String, Vec<IpAddr>> {
     let mut lookups = JoinSet::new();
     for host in hosts.into_iter().take(LOOKED_UP) {
         let resolver = Arc::clone(resolver);

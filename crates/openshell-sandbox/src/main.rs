@@ -46,13 +46,17 @@ use crate::sources::origin::Origin;
 use crate::sources::policy_file::Policy;
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
-use crate::subcommands::{ca, check, copy_self, cp, diff, doctor, exec, explain, gateway, internal, presets, ps};
+use crate::subcommands::{
+    ca, check, copy_self, cp, diff, doctor, exec, explain, gateway, internal, presets, ps,
+};
 
 fn main() -> ExitCode {
     let code = invoke();
     match logging::output_failure() {
         Some(error) => {
-            logging::print_failure(&format!("openshell-sandbox: standard output cannot be written: {error}"));
+            logging::print_failure(&format!(
+                "openshell-sandbox: standard output cannot be written: {error}"
+            ));
             ExitCode::FAILURE
         }
         None => code,
@@ -65,14 +69,24 @@ fn invoke() -> ExitCode {
         Invocation::Run(args) => args,
         Invocation::Check(args) => return check::check(args),
         Invocation::Diff(args) => return diff::diff(args).unwrap_or_else(|error| failed(&error)),
-        Invocation::Explain(args) => return explain::explain(args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Explain(args) => {
+            return explain::explain(args).unwrap_or_else(|error| failed(&error));
+        }
         Invocation::Doctor(args) => return doctor::doctor(&args),
-        Invocation::CopySelf(args) => return copy_self::copy_self(&args).unwrap_or_else(|error| failed(&error)),
-        Invocation::Gateway(args) => return gateway::gateway(&args).unwrap_or_else(|error| failed(&error)),
-        Invocation::Exec { sandbox, args } => return exec::exec(&sandbox, args).unwrap_or_else(|error| failed(&error)),
+        Invocation::CopySelf(args) => {
+            return copy_self::copy_self(&args).unwrap_or_else(|error| failed(&error));
+        }
+        Invocation::Gateway(args) => {
+            return gateway::gateway(&args).unwrap_or_else(|error| failed(&error));
+        }
+        Invocation::Exec { sandbox, args } => {
+            return exec::exec(&sandbox, args).unwrap_or_else(|error| failed(&error));
+        }
         Invocation::Cp(args) => return cp::cp(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Ca(args) => return ca::ca(&args).unwrap_or_else(|error| failed(&error)),
-        Invocation::Presets(args) => return presets::presets(&args).unwrap_or_else(|error| failed(&error)),
+        Invocation::Presets(args) => {
+            return presets::presets(&args).unwrap_or_else(|error| failed(&error));
+        }
         Invocation::Ps(args) => return ps::ps(&args).unwrap_or_else(|error| failed(&error)),
         Invocation::Internal { service, words } => {
             return internal::serve(&service, &words).unwrap_or_else(|error| failed(&error));
@@ -138,13 +152,31 @@ fn run(
     // Init has been cloned before, so that the command keeps the default.
     openshell_supervisor::signals::survive_file_size_limit()?;
     // The network takes as long as everything until it is needed.
-    let groundwork = Groundwork { begun, network: PendingNetwork::start(&args)?, privilege, init, parent };
+    let groundwork = Groundwork {
+        begun,
+        network: PendingNetwork::start(&args)?,
+        privilege,
+        init,
+        parent,
+    };
     let mut config = Config::read(args, &origin)?;
-    let (directories, push, form) = (config.log_dirs.as_slice(), config.push_level, config.log_form);
+    let (directories, push, form) = (
+        config.log_dirs.as_slice(),
+        config.push_level,
+        config.log_form,
+    );
     let level = config.logs_to_stderr.then_some(config.log_level);
     let is_plain = config.is_plain;
-    let identity = &logging::RunIdentity::new(config.sandbox.clone(), std::mem::take(&mut config.labels));
-    let started = logging::start(&logging::Options { directories, level, is_plain, form, identity, push })?;
+    let identity =
+        &logging::RunIdentity::new(config.sandbox.clone(), std::mem::take(&mut config.labels));
+    let started = logging::start(&logging::Options {
+        directories,
+        level,
+        is_plain,
+        form,
+        identity,
+        push,
+    })?;
     (config.log_dir, config.secrets.lines) = (started.folder, started.lines);
     let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
     logging::lifecycle_event(
@@ -157,7 +189,9 @@ fn run(
     }
     let ended = run_in_sandbox(&mut config, origin, groundwork);
     match &ended {
-        Ok(ended) => logging::lifecycle_event(LifecycleActivity::End, Severity::Info, &ended.summary()),
+        Ok(ended) => {
+            logging::lifecycle_event(LifecycleActivity::End, Severity::Info, &ended.summary())
+        }
         Err(error) => {
             let (code, text) = (exit::exit_code(error), format!("{error:#}"));
             // The log has the first violation of an invalid policy; standard error has all.
@@ -173,10 +207,16 @@ fn run(
 }
 
 /// Starts the sandbox, runs the command in it, and removes it.
-fn run_in_sandbox(config: &mut Config, origin: Origin, groundwork: Groundwork) -> anyhow::Result<exit::Ended> {
+fn run_in_sandbox(
+    config: &mut Config,
+    origin: Origin,
+    groundwork: Groundwork,
+) -> anyhow::Result<exit::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
     // Connections have threads of their own.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let code = runtime.block_on(async {
         let sandbox = Box::pin(startup::start(config, origin, secrets, groundwork)).await?;
         workload::run(config, sandbox).await
@@ -189,7 +229,9 @@ fn run_in_sandbox(config: &mut Config, origin: Origin, groundwork: Groundwork) -
 /// Adds to a failure to make namespaces that this is the inside of a sandbox, if it looks so.
 fn within_another(error: anyhow::Error) -> anyhow::Error {
     match config::is_within_another() {
-        true => error.context("a sandbox cannot start inside another, and OPENSHELL_SANDBOX is 1 as it is in one"),
+        true => error.context(
+            "a sandbox cannot start inside another, and OPENSHELL_SANDBOX is 1 as it is in one",
+        ),
         false => error,
     }
 }

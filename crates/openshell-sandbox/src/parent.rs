@@ -1,7 +1,8 @@
 //! The process that started the supervisor, for sandboxes that end with it (`--die-with-parent`).
 //!
-//! The parent-death signal (PR_SET_PDEATHSIG) is sent when the *thread* that forked ends, which would end the sandboxes of programs with
-//! thread pools; a pidfd is readable once the whole process has ended (pidfd_open(2)).
+//! The parent-death signal (PR_SET_PDEATHSIG) is sent when the *thread* that forked ends, which
+//! would end the sandboxes of programs with thread pools; a pidfd is readable once the whole
+//! process has ended (pidfd_open(2)).
 
 use std::future::pending;
 use std::os::fd::OwnedFd;
@@ -16,8 +17,8 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct Parent(OwnedFd);
 
 impl Parent {
-    /// Opens the parent; `expected` is its PID, if the parent has given it: without that, one that has ended before cannot be told from
-    /// the process that adopted this one.
+    /// Opens the parent; `expected` is its PID, if the parent has given it: without that, one that
+    /// has ended before cannot be told from the process that adopted this one.
     ///
     /// # Errors
     /// It has ended, or is in another PID namespace.
@@ -25,7 +26,8 @@ impl Parent {
         let gone = "--die-with-parent: the process that started this one has ended";
         let Some(parent) = getppid() else {
             bail!(
-                "--die-with-parent: the process that started this one is in another PID namespace; leave the flag out"
+                "--die-with-parent: the process that started this one is in another PID namespace; \
+                 leave the flag out"
             );
         };
         if expected.is_some_and(|expected| Pid::from_raw(expected) != Some(parent)) {
@@ -43,17 +45,25 @@ impl Parent {
     pub(crate) async fn ended(self) -> String {
         #[expect(
             deprecated,
-            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
+            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does \
+                      not"
         )]
         let watched = AsyncFd::with_interest(self.0, Interest::READABLE);
         match watched {
             Ok(parent) => match parent.readable().await {
-                Ok(_) => "the process that started this one has ended (--die-with-parent)".to_owned(),
+                Ok(_) => {
+                    "the process that started this one has ended (--die-with-parent)".to_owned()
+                }
                 Err(error) => {
-                    format!("--die-with-parent: the process that started this one cannot be watched: {error}")
+                    format!(
+                        "--die-with-parent: the process that started this one cannot be watched: \
+                         {error}"
+                    )
                 }
             },
-            Err(error) => format!("--die-with-parent: the process that started this one cannot be watched: {error}"),
+            Err(error) => format!(
+                "--die-with-parent: the process that started this one cannot be watched: {error}"
+            ),
         }
     }
 }

@@ -18,7 +18,9 @@ const LINES: usize = 10;
 
 /// Now, in milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -56,7 +58,10 @@ impl Audit for Refusals {
 impl Refusals {
     fn add(&self, denial: Denial) {
         // A panic elsewhere cannot leave the value half changed.
-        self.denials.lock().unwrap_or_else(PoisonError::into_inner).add(denial, now_ms());
+        self.denials
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(denial, now_ms());
     }
 
     fn add_finding(&self, finding: &Finding<'_>) {
@@ -72,33 +77,49 @@ impl Refusals {
 
     /// Returns how many refusals were counted without being kept.
     pub(crate) fn beyond_kept(&self) -> u64 {
-        self.denials.lock().unwrap_or_else(PoisonError::into_inner).others()
+        self.denials
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .others()
     }
 
     /// Returns the hosts of the refusals that a proposal could permit.
     pub(crate) fn hosts(&self) -> BTreeSet<String> {
         let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = denials.summaries().into_iter().filter(|summary| summary.first.code.is_policy_denial());
+        let refused = denials
+            .summaries()
+            .into_iter()
+            .filter(|summary| summary.first.code.is_policy_denial());
         refused.map(|summary| summary.first.host.clone()).collect()
     }
 
-    /// Returns a policy fragment that would permit the refused connections; `addresses` are those of [`Self::hosts`].
+    /// Returns a policy fragment that would permit the refused connections; `addresses` are those
+    /// of [`Self::hosts`].
     pub(crate) fn proposals(&self, addresses: &BTreeMap<String, Vec<IpAddr>>) -> String {
         let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
         let addresses = |host: &str| addresses.get(host).cloned().unwrap_or_default();
         proposal::fragment(&proposal::propose(denials.summaries(), addresses))
     }
 
-    /// Returns findings, refusals and failures with their counts and remedies, for people; `None` if there were none. Unlike an answer to
-    /// the workload it names addresses.
+    /// Returns findings, refusals and failures with their counts and remedies, for people; `None`
+    /// if there were none. Unlike an answer to the workload it names addresses.
     pub(crate) fn summary(&self) -> Option<String> {
         let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
         let summaries = denials.summaries();
-        let (refused, failed): (Vec<_>, Vec<_>) =
-            summaries.into_iter().partition(|summary| summary.first.code.is_policy_denial());
-        let mut text = self.findings.lock().unwrap_or_else(PoisonError::into_inner).summary();
+        let (refused, failed): (Vec<_>, Vec<_>) = summaries
+            .into_iter()
+            .partition(|summary| summary.first.code.is_policy_denial());
+        let mut text = self
+            .findings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .summary();
         // Denials beyond those kept are of either kind.
-        let (others, rest) = if refused.is_empty() { (0, denials.others()) } else { (denials.others(), 0) };
+        let (others, rest) = if refused.is_empty() {
+            (0, denials.others())
+        } else {
+            (denials.others(), 0)
+        };
         write_section(&mut text, "refused by the policy:", &refused, others);
         write_section(&mut text, "permitted, and failed:", &failed, rest);
         Some(text).filter(|text| !text.is_empty())
@@ -117,7 +138,13 @@ impl Findings {
             // Writing to a String cannot fail.
             let _ = write!(text, "\n  {count} x {}", text::printable(finding));
         }
-        let rest = self.kept.iter().skip(LINES).map(|(_, count)| count).sum::<u64>() + self.others;
+        let rest = self
+            .kept
+            .iter()
+            .skip(LINES)
+            .map(|(_, count)| count)
+            .sum::<u64>()
+            + self.others;
         if rest > 0 {
             let _ = write!(text, "\n  {rest} more; see the log");
         }
@@ -133,17 +160,41 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
     // Writing to a String cannot fail.
     let _ = write!(text, "{line_break}openshell-sandbox: {title}");
     for summary in summaries.iter().take(LINES) {
-        let Denial { host, port, binary, code, reason, fix, .. } = &summary.first;
-        let port = if *port == 0 { String::new() } else { format!(":{port}") };
-        let line = format!("{} x {binary} -> {host}{port}: {}", summary.count, code.as_str());
+        let Denial {
+            host,
+            port,
+            binary,
+            code,
+            reason,
+            fix,
+            ..
+        } = &summary.first;
+        let port = if *port == 0 {
+            String::new()
+        } else {
+            format!(":{port}")
+        };
+        let line = format!(
+            "{} x {binary} -> {host}{port}: {}",
+            summary.count,
+            code.as_str()
+        );
         let _ = write!(text, "\n  {}", text::printable(&line));
         let reason = Some(reason.as_str()).filter(|_| code.stage().is_explained());
-        let fix = fix.as_deref().map(|fix| fix.strip_suffix("; the address is in the log").unwrap_or(fix));
+        let fix = fix.as_deref().map(|fix| {
+            fix.strip_suffix("; the address is in the log")
+                .unwrap_or(fix)
+        });
         for detail in reason.into_iter().chain(fix) {
             let _ = write!(text, "\n      {}", text::printable(detail));
         }
     }
-    let rest = summaries.iter().skip(LINES).map(|summary| summary.count).sum::<u64>() + others;
+    let rest = summaries
+        .iter()
+        .skip(LINES)
+        .map(|summary| summary.count)
+        .sum::<u64>()
+        + others;
     if rest > 0 {
         let _ = write!(text, "\n  {rest} more; see the log");
     }
@@ -159,7 +210,16 @@ mod tests {
     fn denial(host: String, binary: &str) -> Denial {
         let (code, fix) = (ReasonCode::EndpointNotInPolicy, Some("add `x`".to_owned()));
         let (binary, ancestors, reason) = (binary.to_owned(), Vec::new(), String::new());
-        Denial { host, port: 443, binary, ancestors, code, reason, fix, request: None }
+        Denial {
+            host,
+            port: 443,
+            binary,
+            ancestors,
+            code,
+            reason,
+            fix,
+            request: None,
+        }
     }
 
     #[test]
@@ -171,10 +231,14 @@ mod tests {
         let summary = refusals.summary().unwrap();
         let lines: Vec<_> = summary.lines().collect();
         assert!(
-            lines[1].contains("3 x /bin/a") && lines[1].ends_with("a.test:443: endpoint_not_in_policy"),
+            lines[1].contains("3 x /bin/a")
+                && lines[1].ends_with("a.test:443: endpoint_not_in_policy"),
             "{lines:?}"
         );
-        assert!(!summary.contains('\u{1b}') && lines[2].trim() == "add `x`", "{lines:?}");
+        assert!(
+            !summary.contains('\u{1b}') && lines[2].trim() == "add `x`",
+            "{lines:?}"
+        );
         assert_eq!((lines.len(), lines[21].trim()), (22, "3 more; see the log"));
     }
 
@@ -183,18 +247,31 @@ mod tests {
         let refusals = Refusals::default();
         let of = |code, reason: &str, fix: Option<&str>| {
             let (reason, fix) = (reason.to_owned(), fix.map(str::to_owned));
-            refusals.add(Denial { code, reason, fix, ..denial("a.test".to_owned(), "/bin/a") });
+            refusals.add(Denial {
+                code,
+                reason,
+                fix,
+                ..denial("a.test".to_owned(), "/bin/a")
+            });
         };
-        of(ReasonCode::DnsFailed, "DNS resolution of a.test failed: no such name", None);
+        of(
+            ReasonCode::DnsFailed,
+            "DNS resolution of a.test failed: no such name",
+            None,
+        );
         let only_failures = "openshell-sandbox: permitted, and failed:\n  \
                              1 x /bin/a -> a.test:443: dns_failed\n      \
                              DNS resolution of a.test failed: no such name";
         assert_eq!(refusals.summary().as_deref(), Some(only_failures));
         let address = "a.test resolves to internal address 10.0.0.1, connection rejected";
-        of(ReasonCode::InternalAddress, address, Some("add `allowed_ips`; the address is in the log"));
+        of(
+            ReasonCode::InternalAddress,
+            address,
+            Some("add `allowed_ips`; the address is in the log"),
+        );
         let both = format!(
-            "openshell-sandbox: refused by the policy:\n  1 x /bin/a -> a.test:443: internal_address\n      \
-             {address}\n      add `allowed_ips`\n{only_failures}"
+            "openshell-sandbox: refused by the policy:\n  1 x /bin/a -> a.test:443: \
+             internal_address\n      {address}\n      add `allowed_ips`\n{only_failures}"
         );
         assert_eq!(refusals.summary(), Some(both));
         assert_eq!(refusals.hosts().len(), 1);

@@ -37,7 +37,9 @@ impl Servers {
     pub(crate) fn listens(&self, port: u16, program: impl FnOnce() -> String) {
         let is_new = {
             let ports = self.ports();
-            ports.listening.len() < SERVERS && !ports.listening.contains_key(&port) && !ports.reached.contains(&port)
+            ports.listening.len() < SERVERS
+                && !ports.listening.contains_key(&port)
+                && !ports.reached.contains(&port)
         };
         // Looked up without the lock.
         if is_new {
@@ -55,7 +57,8 @@ impl Servers {
         }
     }
 
-    /// Returns a line for each server that nobody inside has connected to and that is not among the `published`; `None` if there is none.
+    /// Returns a line for each server that nobody inside has connected to and that is not among the
+    /// `published`; `None` if there is none.
     pub(crate) fn summary(&self, published: impl IntoIterator<Item = u16>) -> Option<String> {
         let ports = self.ports();
         let mut listening = ports.listening.clone();
@@ -65,11 +68,14 @@ impl Servers {
         if listening.is_empty() || ports.reached.len() == REACHED {
             return None;
         }
-        let mut summary = "openshell-sandbox: no program connected to these servers, and none outside can:".to_owned();
+        let mut summary =
+            "openshell-sandbox: no program connected to these servers, and none outside can:"
+                .to_owned();
         for (port, program) in listening {
             let program = text::printable(&program);
             let remedy = match CHOSEN.contains(&port) {
-                true => "which the kernel chose; give it a port of its own, and that to --publish".to_owned(),
+                true => "which the kernel chose; give it a port of its own, and that to --publish"
+                    .to_owned(),
                 false => format!("--publish {port} lets clients outside in"),
             };
             // Writing to a String cannot fail.
@@ -93,9 +99,10 @@ mod tests {
         }
         servers.reached(8001);
         servers.listens(8001, node);
-        let expected = "openshell-sandbox: no program connected to these servers, and none outside can:\n  \
-                        /usr/bin/node at port 8000; --publish 8000 lets clients outside in\n  \
-                        /usr/bin/node at port 40000; which the kernel chose; give it a port of its own, and that to --publish";
+        let expected = "openshell-sandbox: no program connected to these servers, and none outside \
+                        can:\n  /usr/bin/node at port 8000; --publish 8000 lets clients outside \
+                        in\n  /usr/bin/node at port 40000; which the kernel chose; give it a port \
+                        of its own, and that to --publish";
         assert_eq!(servers.summary([8002]).as_deref(), Some(expected));
         for port in 1..=2 * SERVERS as u16 {
             servers.listens(port, node);
@@ -104,6 +111,9 @@ mod tests {
         for port in 1..=2 * REACHED as u16 {
             servers.reached(port);
         }
-        assert_eq!((servers.summary([]), servers.ports().reached.len()), (None, REACHED));
+        assert_eq!(
+            (servers.summary([]), servers.ports().reached.len()),
+            (None, REACHED)
+        );
     }
 }

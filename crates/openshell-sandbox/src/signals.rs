@@ -13,7 +13,8 @@ use crate::tasks::Tasks;
 /// Signals that may wait in the channel; more of them carry no more information.
 const WAITING: usize = 64;
 
-/// Receives the signals that the supervisor handles, on one channel. From here on none of them ends it.
+/// Receives the signals that the supervisor handles, on one channel. From here on none of them ends
+/// it.
 ///
 /// # Errors
 /// A handler cannot be installed.
@@ -21,14 +22,21 @@ pub(crate) fn receive(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<Receiv
     let (sender, receiver) = mpsc::channel(WAITING);
     for number in signals::HANDLED {
         let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(*number))?);
-        let signal = Received { number: *number, is_hang_up: false };
-        let pass_on = async move { while stream.recv().await.is_some() && sender.send(signal).await.is_ok() {} };
+        let signal = Received {
+            number: *number,
+            is_hang_up: false,
+        };
+        let pass_on = async move {
+            while stream.recv().await.is_some() && sender.send(signal).await.is_ok() {}
+        };
         tasks.spawn("signal handler", pass_on);
     }
     let mut hang_ups = pipe::Receiver::from_owned_fd(signals::hang_ups()?)?;
     tasks.spawn("hang-up handler", async move {
         let mut byte = [0];
-        while hang_ups.read_exact(&mut byte).await.is_ok() && sender.send(Received::hang_up(byte[0])).await.is_ok() {}
+        while hang_ups.read_exact(&mut byte).await.is_ok()
+            && sender.send(Received::hang_up(byte[0])).await.is_ok()
+        {}
     });
     let mut children = signal(SignalKind::child())?;
     tasks.spawn("reaper", async move {
@@ -39,7 +47,8 @@ pub(crate) fn receive(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<Receiv
     Ok(receiver)
 }
 
-/// Sends a signal to the command. A command that has just ended needs none, and init's end is an event of its own.
+/// Sends a signal to the command. A command that has just ended needs none, and init's end is an
+/// event of its own.
 pub(crate) fn forward(running: &Running, number: i32) {
     let _ = running.signal(number);
 }

@@ -25,7 +25,11 @@ pub(crate) enum TaskEnded {
 
 impl Tasks {
     /// Starts a task. To be called inside a tokio runtime.
-    pub(crate) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         let task = async move {
             task.await;
             None
@@ -34,8 +38,13 @@ impl Tasks {
         self.names.insert(id, name);
     }
 
-    /// Starts a task whose end, with what it returns, is a reason to end the sandbox. To be called inside a tokio runtime.
-    pub(crate) fn spawn_watch(&mut self, name: &'static str, task: impl Future<Output = String> + Send + 'static) {
+    /// Starts a task whose end, with what it returns, is a reason to end the sandbox. To be called
+    /// inside a tokio runtime.
+    pub(crate) fn spawn_watch(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = String> + Send + 'static,
+    ) {
         let id = self.running.spawn(async move { Some(task.await) }).id();
         self.names.insert(id, name);
     }
@@ -67,12 +76,21 @@ mod tests {
             pending().await
         });
         tasks.spawn("reaper", async {});
-        assert_eq!(tasks.ended().await.to_string(), "the reaper ended, which it never should, and the sandbox with it");
+        assert_eq!(
+            tasks.ended().await.to_string(),
+            "the reaper ended, which it never should, and the sandbox with it"
+        );
         tasks.spawn_watch("watch", async { "the file is gone".to_owned() });
-        assert_eq!(tasks.ended().await.to_string(), "the file is gone; the sandbox ends");
+        assert_eq!(
+            tasks.ended().await.to_string(),
+            "the file is gone; the sandbox ends"
+        );
         tasks.spawn("monitor", async { panic!("out of luck") });
         let ended = tasks.ended().await.to_string();
-        assert!(ended.starts_with("the monitor failed") && ended.contains("out of luck"), "{ended}");
+        assert!(
+            ended.starts_with("the monitor failed") && ended.contains("out of luck"),
+            "{ended}"
+        );
         drop(tasks);
         assert!(released.await.is_err(), "the proxy's task was dropped");
     }

@@ -1,8 +1,9 @@
 //! The caller's terminal: what the command has of it, and the job control of the caller's shell.
 //!
-//! The command never has the caller's terminal itself, as whoever has it can read what is typed there for others. It has one of the
-//! sandbox's, and a relay copies between the two: what the command writes always, and what is typed while this process is in the
-//! foreground and the command has a use for it.
+//! The command never has the caller's terminal itself, as whoever has it can read what is typed
+//! there for others. It has one of the sandbox's, and a relay copies between the two: what the
+//! command writes always, and what is typed while this process is in the foreground and the command
+//! has a use for it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -29,8 +30,8 @@ pub(crate) enum Keyboard {
 }
 
 impl Keyboard {
-    /// Returns what the command gets: nothing unless standard input is this process's controlling terminal; at once if that and
-    /// standard output are the whole job's, or if it `is_wanted`.
+    /// Returns what the command gets: nothing unless standard input is this process's controlling
+    /// terminal; at once if that and standard output are the whole job's, or if it `is_wanted`.
     pub(crate) fn of_caller(is_wanted: bool) -> Self {
         let input = io::stdin();
         if !isatty(&input) || !job::is_controlling(input.as_fd()) {
@@ -44,21 +45,24 @@ impl Keyboard {
     }
 }
 
-/// Returns true if other processes of the job may use the terminal too: the parent, such as a script or `make`, or a reader of
-/// standard error.
+/// Returns true if other processes of the job may use the terminal too: the parent, such as a
+/// script or `make`, or a reader of standard error.
 fn has_companions() -> bool {
     let is_parents = match (rustix::process::getppid(), Job::own()) {
         (Some(parent), Ok(own)) => Job::of(parent).is_ok_and(|job| job == own),
         _ => false,
     };
-    is_parents || !isatty(io::stderr()) && rustix::fs::fstat(io::stderr()).is_ok_and(|data| is_pipe(data.st_mode))
+    is_parents
+        || !isatty(io::stderr())
+            && rustix::fs::fstat(io::stderr()).is_ok_and(|data| is_pipe(data.st_mode))
 }
 
 fn is_pipe(mode: u32) -> bool {
     rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Fifo
 }
 
-/// The caller's terminal, as the relay of a command uses it. Dropping it gives the terminal back, as it was.
+/// The caller's terminal, as the relay of a command uses it. Dropping it gives the terminal back,
+/// as it was.
 pub(crate) struct Console {
     relay: Arc<TerminalRelay>,
     /// True once the command has a use for the keyboard.
@@ -75,7 +79,11 @@ impl Console {
     pub(crate) fn new(relay: Arc<TerminalRelay>, keyboard: Keyboard) -> io::Result<Self> {
         signals::ignore_terminal_stops()?;
         relay.imitate(io::stdin().as_fd());
-        Ok(Self { relay, is_wanted: keyboard == Keyboard::FromStart, is_attached: false })
+        Ok(Self {
+            relay,
+            is_wanted: keyboard == Keyboard::FromStart,
+            is_attached: false,
+        })
     }
 
     /// Notes that the command was stopped for its use of the terminal.
@@ -83,7 +91,8 @@ impl Console {
         self.is_wanted = true;
     }
 
-    /// Lets the command have what is typed, if it has a use for it and this process is in the foreground; returns true if it does.
+    /// Lets the command have what is typed, if it has a use for it and this process is in the
+    /// foreground; returns true if it does.
     ///
     /// # Errors
     /// The terminal is gone, or threads or descriptors are exhausted.
@@ -117,10 +126,16 @@ impl Console {
     /// Hangs up the command's terminal if the caller's is hung up; returns true if it is.
     pub(crate) fn hang_up(&self) -> bool {
         let input = io::stdin();
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         let mut state = [PollFd::new(&input, PollFlags::empty())];
         let is_polled = rustix::event::poll(&mut state, Some(&now)).is_ok();
-        let is_hung_up = is_polled && state.iter().any(|input| input.revents().contains(PollFlags::HUP));
+        let is_hung_up = is_polled
+            && state
+                .iter()
+                .any(|input| input.revents().contains(PollFlags::HUP));
         if is_hung_up {
             self.relay.hang_up();
         }
@@ -141,7 +156,9 @@ impl Drop for Console {
 
 /// Returns true if `signal` stopped a command for its use of the terminal in the background.
 pub(crate) fn is_for_use(signal: i32) -> bool {
-    [Signal::TTIN, Signal::TTOU].iter().any(|wanted| wanted.as_raw() == signal)
+    [Signal::TTIN, Signal::TTOU]
+        .iter()
+        .any(|wanted| wanted.as_raw() == signal)
 }
 
 /// Returns true if this process is in the foreground of its terminal.
@@ -149,8 +166,8 @@ pub(crate) fn is_in_foreground() -> bool {
     job::is_in_foreground(io::stdin().as_fd())
 }
 
-/// Stops this process, with the rest of its job as a terminal would, so that the caller's shell takes over. Returns once that continues
-/// it.
+/// Stops this process, with the rest of its job as a terminal would, so that the caller's shell
+/// takes over. Returns once that continues it.
 ///
 /// # Errors
 /// None is known.
@@ -158,15 +175,23 @@ pub(crate) fn stop_job() -> io::Result<()> {
     Ok(rustix::process::kill_current_process_group(Signal::STOP)?)
 }
 
-/// Returns true if a shell could continue the supervisor: its process group is not an orphaned one (POSIX.1-2024, XBD
-/// 3.241), which a terminal never stops, and which must not stop itself. That shell is the first ancestor in another group;
-/// a shell without job control keeps its commands in its own. A group from outside of this PID namespace is not known to
-/// have one.
+/// Returns true if a shell could continue the supervisor: its process group is not an orphaned one
+/// (POSIX.1-2024, XBD 3.241), which a terminal never stops, and which must not stop itself. That
+/// shell is the first ancestor in another group; a shell without job control keeps its commands in
+/// its own. A group from outside of this PID namespace is not known to have one.
 pub(crate) fn has_shell() -> bool {
-    let Ok(Job { group: Some(group), session }) = Job::own() else { return false };
+    let Ok(Job {
+        group: Some(group),
+        session,
+    }) = Job::own()
+    else {
+        return false;
+    };
     let ancestors = std::iter::successors(rustix::process::getppid(), |pid| parent_of(*pid));
     let mut others = ancestors.map_while(|pid| Job::of(pid).ok());
-    others.find(|other| other.group != Some(group)).is_some_and(|other| other.session == session)
+    others
+        .find(|other| other.group != Some(group))
+        .is_some_and(|other| other.session == session)
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {

@@ -8,21 +8,28 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     // Directional formatting (UAX 9) would show a line in another order than it has.
-    let reorders =
-        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    let reorders = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() || reorders(c) { line.extend(c.escape_default()) } else { line.push(c) }
+        if c.is_control() || reorders(c) {
+            line.extend(c.escape_default())
+        } else {
+            line.push(c)
+        }
     }
     Cow::Owned(line)
 }
 
 /// Returns `text` with each of its lines printable.
 pub(crate) fn printable_lines(text: &str) -> String {
-    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+    text.split('\n')
+        .map(printable)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
-/// Returns a message of an error on lines of which only the first begins at the margin: a name with a line feed begins none of its own.
+/// Returns a message of an error on lines of which only the first begins at the margin: a name with
+/// a line feed begins none of its own.
 pub(crate) fn indented(text: &str) -> String {
     let mut lines = text.split('\n').map(printable);
     let mut message = lines.next().unwrap_or_default().into_owned();
@@ -44,7 +51,10 @@ mod tests {
 
     #[test]
     fn text_of_the_commands_neither_acts_on_a_terminal_nor_begins_a_line() {
-        assert_eq!(printable("a\x1b]52;c;eA\x07\u{9b}2J\r\n"), "a\\u{1b}]52;c;eA\\u{7}\\u{9b}2J\\r\\n");
+        assert_eq!(
+            printable("a\x1b]52;c;eA\x07\u{9b}2J\r\n"),
+            "a\\u{1b}]52;c;eA\\u{7}\\u{9b}2J\\r\\n"
+        );
         assert_eq!(printable_lines("one\n  \x1btwo"), "one\n  \\u{1b}two");
         assert_eq!(
             indented("cannot read x\nopenshell-sandbox: forged\n  - a"),

@@ -1,22 +1,61 @@
 //! Facts about the architecture that a program can check.
 
-#![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test a failed step is a failed test"
+)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Each crate, which of ours it may use, and what its sources never mention.
 const CRATES: &[(&str, &[&str], &[&str])] = &[
-    ("openshell-policy", &[], &["std::fs", "tokio", "std::time", "TcpStream", "prost", "async fn"]),
-    ("openshell-supervisor", &["openshell-policy"], &["hyper", "rustls", "prost", "tokio", "regorus"]),
-    ("openshell-proxy", &["openshell-policy"], &["clone_process", "setns", "unshare", "landlock::", "prost"]),
-    ("openshell-gateway", &["openshell-policy"], &["std::fs", "std::env", "openshell_proxy", "rustix"]),
+    (
+        "openshell-policy",
+        &[],
+        &[
+            "std::fs",
+            "tokio",
+            "std::time",
+            "TcpStream",
+            "prost",
+            "async fn",
+        ],
+    ),
+    (
+        "openshell-supervisor",
+        &["openshell-policy"],
+        &["hyper", "rustls", "prost", "tokio", "regorus"],
+    ),
+    (
+        "openshell-proxy",
+        &["openshell-policy"],
+        &["clone_process", "setns", "unshare", "landlock::", "prost"],
+    ),
+    (
+        "openshell-gateway",
+        &["openshell-policy"],
+        &["std::fs", "std::env", "openshell_proxy", "rustix"],
+    ),
     (
         "openshell-ssh",
         &["openshell-policy", "openshell-supervisor"],
-        &["clone_process", "setns", "unshare", "landlock::", "prost", "std::env", "std::process", "openshell_proxy"],
+        &[
+            "clone_process",
+            "setns",
+            "unshare",
+            "landlock::",
+            "prost",
+            "std::env",
+            "std::process",
+            "openshell_proxy",
+        ],
     ),
-    ("openshell-monitoring", &["openshell-policy"], &["std::env", "std::process", "openshell_proxy", "rustix"]),
+    (
+        "openshell-monitoring",
+        &["openshell-policy"],
+        &["std::env", "std::process", "openshell_proxy", "rustix"],
+    ),
     (
         "openshell-sandbox",
         &[
@@ -32,7 +71,11 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_owned()
 }
 
 fn read(path: &Path) -> String {
@@ -41,7 +84,11 @@ fn read(path: &Path) -> String {
 
 /// The text of every Rust source.
 fn all_sources() -> String {
-    ["crates", "tests"].iter().flat_map(|folder| sources(&root().join(folder))).map(|(_, text)| text).collect()
+    ["crates", "tests"]
+        .iter()
+        .flat_map(|folder| sources(&root().join(folder)))
+        .map(|(_, text)| text)
+        .collect()
 }
 
 /// Every Rust source beneath `folder`.
@@ -65,20 +112,36 @@ fn is_test(path: &Path) -> bool {
 
 /// The code of a source: without comments and without its own tests.
 fn code(text: &str) -> String {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-    code.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+    let code = text
+        .split("#[cfg(test)]\nmod tests")
+        .next()
+        .unwrap_or_default();
+    code.lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 #[test]
 fn crates_use_only_those_that_the_architecture_allows() {
     let listed: BTreeSet<_> = CRATES.iter().map(|(name, ..)| (*name).to_owned()).collect();
     let folders = std::fs::read_dir(root().join("crates")).unwrap();
-    let present: BTreeSet<_> = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let present: BTreeSet<_> = folders
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     assert_eq!(present, listed, "a crate without edges in this test");
     for (name, allowed, _) in CRATES {
         let manifest = read(&root().join("crates").join(name).join("Cargo.toml"));
-        let dependencies = manifest.split("\n[dependencies]\n").nth(1).unwrap().split("\n[dev-").next().unwrap();
-        let ours = dependencies.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+        let dependencies = manifest
+            .split("\n[dependencies]\n")
+            .nth(1)
+            .unwrap()
+            .split("\n[dev-")
+            .next()
+            .unwrap();
+        let ours = dependencies
+            .lines()
+            .filter_map(|line| line.split(['.', ' ', '=']).next());
         for used in ours.filter(|used| used.starts_with("openshell-")) {
             assert!(allowed.contains(&used), "{name} uses {used}");
         }
@@ -100,32 +163,59 @@ fn crates_never_contain_what_belongs_elsewhere() {
 #[test]
 fn unsafe_is_in_the_sys_module_alone() {
     let sys = root().join("crates/openshell-supervisor/src/sys");
-    // Every form that the keyword has in front of what it marks; written apart, so that this file holds none.
-    let forms = ["{", "fn", "impl", "extern", "trait"].map(|marked| format!("{} {marked}", "unsafe"));
-    for (path, text) in ["crates", "tests"].iter().flat_map(|folder| sources(&root().join(folder))) {
+    // Every form that the keyword has in front of what it marks; written apart, so that this file
+    // holds none.
+    let forms =
+        ["{", "fn", "impl", "extern", "trait"].map(|marked| format!("{} {marked}", "unsafe"));
+    for (path, text) in ["crates", "tests"]
+        .iter()
+        .flat_map(|folder| sources(&root().join(folder)))
+    {
         let used = forms.iter().any(|form| code(&text).contains(form.as_str()));
         assert!(!used || path.starts_with(&sys), "{}", path.display());
     }
-    let inside: String = sources(&sys).into_iter().map(|(_, text)| code(&text)).collect();
-    assert!(forms.iter().any(|form| inside.contains(form.as_str())), "this test would find it");
-    for (name, ..) in CRATES.iter().filter(|(name, ..)| *name != "openshell-supervisor") {
+    let inside: String = sources(&sys)
+        .into_iter()
+        .map(|(_, text)| code(&text))
+        .collect();
+    assert!(
+        forms.iter().any(|form| inside.contains(form.as_str())),
+        "this test would find it"
+    );
+    for (name, ..) in CRATES
+        .iter()
+        .filter(|(name, ..)| *name != "openshell-supervisor")
+    {
         let source = root().join("crates").join(name).join("src");
-        let top = if source.join("lib.rs").exists() { "lib.rs" } else { "main.rs" };
-        assert!(read(&source.join(top)).contains("#![forbid(unsafe_code)]"), "{name}");
+        let top = if source.join("lib.rs").exists() {
+            "lib.rs"
+        } else {
+            "main.rs"
+        };
+        assert!(
+            read(&source.join(top)).contains("#![forbid(unsafe_code)]"),
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn only_the_record_reports_decisions() {
-    // What the fence refused was decided by the kernel, and is reported where it is heard; what comes to a published port no
-    // policy decides on; names are looked up, and not connected to.
+    // What the fence refused was decided by the kernel, and is reported where it is heard; what
+    // comes to a published port no policy decides on; names are looked up, and not connected to.
     for (path, text) in sources(&root().join("crates/openshell-proxy/src")) {
         let reports = code(&text).contains(".event(");
         assert_eq!(
             reports,
-            ["record.rs", "bypass.rs", "publish.rs", "dns/report.rs", "closing.rs"]
-                .iter()
-                .any(|file| path.ends_with(file)),
+            [
+                "record.rs",
+                "bypass.rs",
+                "publish.rs",
+                "dns/report.rs",
+                "closing.rs"
+            ]
+            .iter()
+            .any(|file| path.ends_with(file)),
             "{}",
             path.display()
         );
@@ -135,8 +225,14 @@ fn only_the_record_reports_decisions() {
 #[test]
 fn only_config_reads_the_environment() {
     for (path, text) in sources(&root().join("crates")) {
-        let reads = ["env::var(", "env::var_os(", "env::vars"].iter().any(|call| code(&text).contains(call));
-        assert!(!reads || path.ends_with("config.rs") || is_test(&path), "{}", path.display());
+        let reads = ["env::var(", "env::var_os(", "env::vars"]
+            .iter()
+            .any(|call| code(&text).contains(call));
+        assert!(
+            !reads || path.ends_with("config.rs") || is_test(&path),
+            "{}",
+            path.display()
+        );
     }
 }
 
@@ -144,15 +240,22 @@ fn only_config_reads_the_environment() {
 fn files_hold_one_concept_each() {
     for (path, text) in sources(&root().join("crates")) {
         let lines = code(&text).lines().count();
-        assert!(lines <= 600 || is_test(&path), "{} has {lines} lines", path.display());
+        assert!(
+            lines <= 600 || is_test(&path),
+            "{} has {lines} lines",
+            path.display()
+        );
     }
 }
 
 #[test]
 fn no_test_is_left_out_and_no_code_left_open() {
-    let words =
-        ["ignore]", "todo!", "unimplemented!", "dbg!"].map(|word| if word == "ignore]" { "#[ignore" } else { word });
-    for (path, text) in ["crates", "tests"].iter().flat_map(|folder| sources(&root().join(folder))) {
+    let words = ["ignore]", "todo!", "unimplemented!", "dbg!"]
+        .map(|word| if word == "ignore]" { "#[ignore" } else { word });
+    for (path, text) in ["crates", "tests"]
+        .iter()
+        .flat_map(|folder| sources(&root().join(folder)))
+    {
         for word in words.iter().filter(|_| !path.ends_with("architecture.rs")) {
             assert!(!text.contains(word), "{} has {word}", path.display());
         }
@@ -164,13 +267,26 @@ fn the_architecture_page_names_tests_that_exist() {
     let page = read(&root().join("docs/architecture.md"));
     assert!(page.lines().count() <= 150);
     let all = all_sources();
-    let invariants = page.split("## Invariants").nth(1).unwrap().split("\n## ").next().unwrap();
+    let invariants = page
+        .split("## Invariants")
+        .nth(1)
+        .unwrap()
+        .split("\n## ")
+        .next()
+        .unwrap();
     let named: Vec<_> = invariants.split("- **Invariant**").skip(1).collect();
     assert!(named.len() >= 8, "{named:?}");
     for line in named {
         let is_test = |text: &&str| all.contains(&format!("fn {text}() {{"));
-        assert!(line.split('`').any(|text| is_test(&text)), "no test that exists: {line}");
-        let quoted = line.split('`').skip(1).step_by(2).filter(|text| text.matches('_').count() > 2);
+        assert!(
+            line.split('`').any(|text| is_test(&text)),
+            "no test that exists: {line}"
+        );
+        let quoted = line
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|text| text.matches('_').count() > 2);
         quoted.for_each(|text| assert!(is_test(&text), "no such test: {text}"));
     }
 }
@@ -179,8 +295,17 @@ fn the_architecture_page_names_tests_that_exist() {
 fn every_test_that_the_security_model_names_exists() {
     let all = all_sources();
     let page = read(&root().join("docs/security.md"));
-    let quoted = page.split('`').skip(1).step_by(2).filter(|text| text.matches('_').count() > 3 && !text.contains(' '));
+    let quoted = page
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|text| text.matches('_').count() > 3 && !text.contains(' '));
     let tests: Vec<_> = quoted.collect();
     assert!(tests.len() > 30, "{tests:?}");
-    tests.iter().for_each(|test| assert!(all.contains(&format!("fn {test}() {{")), "no such test: {test}"));
+    tests.iter().for_each(|test| {
+        assert!(
+            all.contains(&format!("fn {test}() {{")),
+            "no such test: {test}"
+        )
+    });
 }

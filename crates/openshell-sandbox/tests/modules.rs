@@ -1,12 +1,20 @@
-//! The modules of each crate: no circle among them, and no protocol that compiles without being judged.
+//! The modules of each crate: no circle among them, and no protocol that compiles without being
+//! judged.
 
-#![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test a failed step is a failed test"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_owned()
 }
 
 /// Every Rust source beneath `folder`, by its path.
@@ -16,7 +24,9 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         let path = entry.unwrap().path();
         match path.is_dir() {
             true => found.extend(sources(&path)),
-            false if path.extension().is_some_and(|extension| extension == "rs") => found.push(path),
+            false if path.extension().is_some_and(|extension| extension == "rs") => {
+                found.push(path)
+            }
             false => {}
         }
     }
@@ -25,9 +35,15 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 
 /// The code of a source: without comments, strings of one line and its own tests.
 fn code(text: &str) -> String {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-    let code: String =
-        code.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect();
+    let code = text
+        .split("#[cfg(test)]\nmod tests")
+        .next()
+        .unwrap_or_default();
+    let code: String = code
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .map(|line| format!("{line}\n"))
+        .collect();
     let mut plain = String::new();
     let mut quoted = false;
     let mut characters = code.chars().peekable();
@@ -43,15 +59,25 @@ fn code(text: &str) -> String {
     plain
 }
 
-/// Paths that `code` uses: those of its `use` declarations, each written out, and those in expressions.
+/// Paths that `code` uses: those of its `use` declarations, each written out, and those in
+/// expressions.
 fn paths(code: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut rest = code;
     while let Some(at) = rest.find("use ") {
-        let is_word = rest[..at].chars().next_back().is_none_or(|before| before.is_whitespace() || before == ')');
-        let (declaration, behind) = rest[at + 4..].split_once(';').unwrap_or((&rest[at + 4..], ""));
+        let is_word = rest[..at]
+            .chars()
+            .next_back()
+            .is_none_or(|before| before.is_whitespace() || before == ')');
+        let (declaration, behind) = rest[at + 4..]
+            .split_once(';')
+            .unwrap_or((&rest[at + 4..], ""));
         if is_word {
-            expand("", &declaration.split_whitespace().collect::<Vec<_>>().join(" "), &mut found);
+            expand(
+                "",
+                &declaration.split_whitespace().collect::<Vec<_>>().join(" "),
+                &mut found,
+            );
             rest = behind;
         } else {
             rest = &rest[at + 4..];
@@ -61,7 +87,12 @@ fn paths(code: &str) -> Vec<Vec<String>> {
         for (at, _) in code.match_indices(start) {
             let end = code[at..].find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
             let path = &code[at..end.map_or(code.len(), |end| at + end)];
-            found.push(path.trim_end_matches(':').split("::").map(str::to_owned).collect());
+            found.push(
+                path.trim_end_matches(':')
+                    .split("::")
+                    .map(str::to_owned)
+                    .collect(),
+            );
         }
     }
     found
@@ -75,14 +106,22 @@ fn expand(prefix: &str, tree: &str, found: &mut Vec<Vec<String>>) {
         match character {
             ',' if depth == 0 => parts.push(std::mem::take(&mut part)),
             '{' | '}' => {
-                depth = if character == '{' { depth + 1 } else { depth - 1 };
+                depth = if character == '{' {
+                    depth + 1
+                } else {
+                    depth - 1
+                };
                 part.push(character);
             }
             _ => part.push(character),
         }
     }
     parts.push(part);
-    for part in parts.iter().map(|part| part.trim()).filter(|part| !part.is_empty()) {
+    for part in parts
+        .iter()
+        .map(|part| part.trim())
+        .filter(|part| !part.is_empty())
+    {
         match part.split_once('{') {
             Some((before, inner)) => {
                 let inner = inner.trim_end().strip_suffix('}').unwrap_or(inner);
@@ -90,7 +129,12 @@ fn expand(prefix: &str, tree: &str, found: &mut Vec<Vec<String>>) {
             }
             None => {
                 let name = part.split(" as ").next().unwrap_or(part);
-                found.push(format!("{prefix}{name}").split("::").map(|name| name.trim().to_owned()).collect());
+                found.push(
+                    format!("{prefix}{name}")
+                        .split("::")
+                        .map(|name| name.trim().to_owned())
+                        .collect(),
+                );
             }
         }
     }
@@ -100,14 +144,23 @@ fn expand(prefix: &str, tree: &str, found: &mut Vec<Vec<String>>) {
 fn modules(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let name = |path: &Path| {
         let path = path.strip_prefix(source).unwrap().with_extension("");
-        let mut parts: Vec<_> = path.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
-        if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "main")) {
+        let mut parts: Vec<_> = path
+            .iter()
+            .map(|part| part.to_str().unwrap().to_owned())
+            .collect();
+        if matches!(
+            parts.last().map(String::as_str),
+            Some("mod" | "lib" | "main")
+        ) {
             parts.pop();
         }
         parts
     };
     let is_test = |path: &PathBuf| path.ends_with("tests.rs") || path.ends_with("testing.rs");
-    let files: Vec<_> = sources(source).into_iter().filter(|path| !is_test(path)).collect();
+    let files: Vec<_> = sources(source)
+        .into_iter()
+        .filter(|path| !is_test(path))
+        .collect();
     let known: BTreeSet<_> = files.iter().map(|path| name(path).join("::")).collect();
     let resolve = |mut path: Vec<String>| {
         while !path.is_empty() && !known.contains(&path.join("::")) {
@@ -136,7 +189,9 @@ fn modules(source: &Path) -> BTreeMap<String, BTreeSet<String>> {
                     true
                 }
                 // A module of its own, as `mod.rs` names them.
-                Some(first) => known.contains(&[own.clone(), vec![first.to_owned()]].concat().join("::")),
+                Some(first) => {
+                    known.contains(&[own.clone(), vec![first.to_owned()]].concat().join("::"))
+                }
                 None => false,
             };
             let target = resolve([base, path].concat());
@@ -175,7 +230,9 @@ fn circle(graph: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
         None
     }
     let (mut way, mut done) = (Vec::new(), BTreeSet::new());
-    graph.keys().find_map(|start| walk(graph, start, &mut way, &mut done))
+    graph
+        .keys()
+        .find_map(|start| walk(graph, start, &mut way, &mut done))
 }
 
 /// The same among the folders and files of a crate's top level.
@@ -183,7 +240,10 @@ fn folders(graph: &BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTree
     let top = |module: &String| module.split("::").next().unwrap_or_default().to_owned();
     let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (module, used) in graph {
-        folders.entry(top(module)).or_default().extend(used.iter().map(top).filter(|used| *used != top(module)));
+        folders
+            .entry(top(module))
+            .or_default()
+            .extend(used.iter().map(top).filter(|used| *used != top(module)));
     }
     folders
 }
@@ -200,7 +260,12 @@ fn no_crate_has_a_circle_of_modules_or_of_folders() {
             source.display()
         );
         assert_eq!(circle(&graph), None, "{}", source.display());
-        assert_eq!(circle(&folders(&graph)), None, "folders of {}", source.display());
+        assert_eq!(
+            circle(&folders(&graph)),
+            None,
+            "folders of {}",
+            source.display()
+        );
     }
 }
 
@@ -211,7 +276,10 @@ fn a_circle_is_found_in_every_form_of_a_path() {
     let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
     for (one, other) in [
         ("use crate::inner::b::B;", "use crate::a::A;"),
-        ("use crate::{c::C, inner::{self, b::B as Z}};", "fn f() { crate::a::g() }"),
+        (
+            "use crate::{c::C, inner::{self, b::B as Z}};",
+            "fn f() { crate::a::g() }",
+        ),
         ("use crate::inner;", "use super::super::a;"),
     ] {
         write("lib.rs", "pub mod a;\npub mod inner;\n");
@@ -221,7 +289,8 @@ fn a_circle_is_found_in_every_form_of_a_path() {
         assert!(circle(&modules(&folder)).is_some(), "{one} {other}");
         write(
             "inner/b.rs",
-            "// use crate::a::A;\nfn f() { g(\"crate::a\") }\n#[cfg(test)]\nmod tests { use crate::a; }",
+            "// use crate::a::A;\nfn f() { g(\"crate::a\") }\n#[cfg(test)]\nmod tests { use \
+             crate::a; }",
         );
         assert_eq!(circle(&modules(&folder)), None, "{one}");
     }
@@ -243,20 +312,36 @@ fn copy(from: &Path, to: &Path) {
 
 /// A manifest or lock file with another version of the project's crates.
 fn renumbered(text: &str) -> String {
-    const OURS: [&str; 5] = ["\"openshell-", "\"fuzz\"", "\"lab\"", "\"e2e\"", "\"bench\""];
+    const OURS: [&str; 5] = [
+        "\"openshell-",
+        "\"fuzz\"",
+        "\"lab\"",
+        "\"e2e\"",
+        "\"bench\"",
+    ];
     let mut is_ours = true;
     let line = |line: &str| {
         if let Some(name) = line.strip_prefix("name = ") {
             is_ours = OURS.iter().any(|ours| name.starts_with(ours));
         }
         let is_version = is_ours && line == "version = \"0.1.0\"";
-        format!("{}\n", if is_version { "version = \"0.0.0\"" } else { line })
+        format!(
+            "{}\n",
+            if is_version {
+                "version = \"0.0.0\""
+            } else {
+                line
+            }
+        )
     };
     text.lines().map(line).collect()
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "the compiler is no command of a sandbox")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the compiler is no command of a sandbox"
+)]
 fn a_protocol_that_is_not_taught_to_be_judged_compiles_neither_in_decide_nor_in_relay() {
     // The same each time, so that what is compiled of it takes its place once.
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("protocol");
@@ -268,33 +353,57 @@ fn a_protocol_that_is_not_taught_to_be_judged_compiles_neither_in_decide_nor_in_
             false => drop(std::fs::copy(from, to).unwrap()),
         }
     }
-    // Cargo takes a crate for the same wherever its workspace lies; another version is another crate.
+    // Cargo takes a crate for the same wherever its workspace lies; another version is another
+    // crate.
     for file in ["Cargo.toml", "Cargo.lock"] {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
         std::fs::write(folder.join(file), renumbered(&text)).unwrap();
     }
     let check = || {
         let mut check = std::process::Command::new(env!("CARGO"));
-        check.args(["check", "--quiet", "--offline", "--package", "openshell-proxy", "--message-format=short"]);
+        check.args([
+            "check",
+            "--quiet",
+            "--offline",
+            "--package",
+            "openshell-proxy",
+            "--message-format=short",
+        ]);
         // Beside the project's own, so that no dependency is compiled again.
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        check.current_dir(&folder).env("CARGO_TARGET_DIR", target).env("CARGO_INCREMENTAL", "0");
+        check
+            .current_dir(&folder)
+            .env("CARGO_TARGET_DIR", target)
+            .env("CARGO_INCREMENTAL", "0");
         String::from_utf8(check.output().unwrap().stderr).unwrap()
     };
     assert_eq!(check(), "", "the copy compiles as it is");
     let endpoint = folder.join("crates/openshell-policy/src/network/endpoint.rs");
     let text = std::fs::read_to_string(&endpoint).unwrap();
-    let taught = text.replacen("    Tcp,\n}", "    Tcp,\n    /// Another.\n    Other,\n}", 1).replacen(
-        "Self::Tcp => \"tcp\",",
-        "Self::Tcp => \"tcp\",\n            Self::Other => \"other\",",
-        1,
-    );
+    let taught = text
+        .replacen(
+            "    Tcp,\n}",
+            "    Tcp,\n    /// Another.\n    Other,\n}",
+            1,
+        )
+        .replacen(
+            "Self::Tcp => \"tcp\",",
+            "Self::Tcp => \"tcp\",\n            Self::Other => \"other\",",
+            1,
+        );
     assert_ne!(text, taught);
     std::fs::write(&endpoint, taught).unwrap();
     let errors = check();
-    for place in ["crates/openshell-proxy/src/decide/", "crates/openshell-proxy/src/relay/"] {
-        let refused =
-            |line: &str| line.starts_with(place) && line.contains("E0004") && line.contains("Protocol::Other");
-        assert!(errors.lines().any(refused), "nothing in {place} misses the protocol:\n{errors}");
+    for place in [
+        "crates/openshell-proxy/src/decide/",
+        "crates/openshell-proxy/src/relay/",
+    ] {
+        let refused = |line: &str| {
+            line.starts_with(place) && line.contains("E0004") && line.contains("Protocol::Other")
+        };
+        assert!(
+            errors.lines().any(refused),
+            "nothing in {place} misses the protocol:\n{errors}"
+        );
     }
 }

@@ -50,7 +50,13 @@ impl Attachment {
     pub(crate) async fn run(mut self) {
         let mut attached = self.process.attach(self.is_read_only);
         let command = Some(NAME);
-        self.reporter.report(SshActivity::Exec, Facts { command, ..Facts::default() });
+        self.reporter.report(
+            SshActivity::Exec,
+            Facts {
+                command,
+                ..Facts::default()
+            },
+        );
         self.size.into_iter().for_each(|size| attached.resize(size));
         let sent = AtomicU64::new(0);
         let code = self.serve(&mut attached, &sent).await;
@@ -58,14 +64,20 @@ impl Attachment {
         if let Some(code) = code {
             attached.release_keyboard();
             end_channel(&self.handle, self.output.id(), code.into()).await;
-            // Everything is on its way until the client has gone; the end of the run waits for that, for a while.
+            // Everything is on its way until the client has gone; the end of the run waits for
+            // that, for a while.
             let gone = async { while self.signals.recv().await.is_some() {} };
             let _ = timeout(LEAVING, gone).await;
         }
         drop(attached);
         self.channels.remove(self.output.id());
         let transferred = Some((self.input.total(), sent.into_inner()));
-        let facts = Facts { command, exit: code.map(i32::from), transferred, ..Facts::default() };
+        let facts = Facts {
+            command,
+            exit: code.map(i32::from),
+            transferred,
+            ..Facts::default()
+        };
         self.reporter.report(SshActivity::Close, facts);
     }
 
@@ -80,7 +92,8 @@ impl Attachment {
                     Happened::Ended(code) => return Some(code),
                     Happened::Wrote(piece) => {
                         sent.fetch_add(piece.bytes.len() as u64, Ordering::Relaxed);
-                        // A client that does not read holds up nobody: what it misses is dropped, and counted.
+                        // A client that does not read holds up nobody: what it misses is dropped,
+                        // and counted.
                         let mut sending = std::pin::pin!(send(&self.output, piece));
                         loop {
                             tokio::select! {
@@ -109,10 +122,16 @@ impl Attachment {
 
 async fn send(
     output: &ChannelWriteHalf<Msg>,
-    Piece { output: from, bytes, lost, .. }: Piece,
+    Piece {
+        output: from,
+        bytes,
+        lost,
+        ..
+    }: Piece,
 ) -> Result<(), russh::Error> {
     if lost > 0 {
-        let notice = format!("\r\n[openshell-sandbox: {lost} bytes of output are kept no longer]\r\n");
+        let notice =
+            format!("\r\n[openshell-sandbox: {lost} bytes of output are kept no longer]\r\n");
         output.extended_data_bytes(STANDARD_ERROR, notice).await?;
     }
     match from {
@@ -121,11 +140,17 @@ async fn send(
     }
 }
 
-/// Writes the client's input to the terminal, if it has the keyboard; returns true if it has detached, false at the input's end.
-async fn type_into(input: &InputQueue, mut keyboard: Option<tokio::net::unix::pipe::Sender>) -> bool {
+/// Writes the client's input to the terminal, if it has the keyboard; returns true if it has
+/// detached, false at the input's end.
+async fn type_into(
+    input: &InputQueue,
+    mut keyboard: Option<tokio::net::unix::pipe::Sender>,
+) -> bool {
     let mut detaching = Detaching::default();
     while let Some(data) = input.next().await {
-        let Some(keyboard) = &mut keyboard else { continue };
+        let Some(keyboard) = &mut keyboard else {
+            continue;
+        };
         let (typed, is_detached) = detaching.filter(&data);
         if keyboard.write_all(&typed).await.is_err() {
             return false;

@@ -19,7 +19,11 @@ pub(crate) enum Channel {
     /// A session without a command.
     Idle(Box<Idle>),
     /// A session with one. Dropping `control` hangs up.
-    Running { input: Arc<InputQueue>, control: mpsc::Sender<Signal>, size: watch::Sender<Option<Size>> },
+    Running {
+        input: Arc<InputQueue>,
+        control: mpsc::Sender<Signal>,
+        size: watch::Sender<Option<Size>>,
+    },
     /// A connection.
     Relay(Arc<InputQueue>),
 }
@@ -41,7 +45,10 @@ pub(crate) struct Channels {
 
 impl Channels {
     pub(crate) fn new(slots: Arc<Semaphore>) -> Self {
-        Self { channels: Arc::default(), slots }
+        Self {
+            channels: Arc::default(),
+            slots,
+        }
     }
 
     /// A panic elsewhere cannot leave the map half changed.
@@ -54,7 +61,8 @@ impl Channels {
         let mut channels = self.lock();
         let slot = Arc::clone(&self.slots).try_acquire_owned().ok();
         let slot = slot.filter(|_| channels.len() < Limits::CHANNELS_PER_CONNECTION);
-        slot.map(|slot| channels.insert(id, (channel, slot))).is_some()
+        slot.map(|slot| channels.insert(id, (channel, slot)))
+            .is_some()
     }
 
     /// Removes a channel.
@@ -63,7 +71,11 @@ impl Channels {
     }
 
     /// Calls `change` with a channel.
-    pub(crate) fn with<T>(&self, id: ChannelId, change: impl FnOnce(&mut Channel) -> T) -> Option<T> {
+    pub(crate) fn with<T>(
+        &self,
+        id: ChannelId,
+        change: impl FnOnce(&mut Channel) -> T,
+    ) -> Option<T> {
         self.lock().get_mut(&id).map(|(channel, _)| change(channel))
     }
 

@@ -1,4 +1,5 @@
-//! Command lines of clients: the shell that runs them, their words where there is none, and their text in logs.
+//! Command lines of clients: the shell that runs them, their words where there is none, and their
+//! text in logs.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -21,18 +22,26 @@ const SH: &str = "/bin/sh";
 
 /// Returns the first shell of the image, and true if it is bash.
 fn shell() -> Option<(&'static str, bool)> {
-    let bash = BASH.into_iter().find(|path| Path::new(path).exists()).map(|path| (path, true));
+    let bash = BASH
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .map(|path| (path, true));
     bash.or_else(|| Path::new(SH).exists().then_some((SH, false)))
 }
 
-/// Returns the interactive shell, which reads the user's profile if `is_login`; `None` if the image has none.
+/// Returns the interactive shell, which reads the user's profile if `is_login`; `None` if the image
+/// has none.
 pub(crate) fn interactive(is_login: bool) -> Option<Parsed> {
     let (path, _) = shell()?;
     let option = if is_login { "-l" } else { "-i" };
-    Some(Parsed { arguments: [path, option].map(OsString::from).to_vec(), ..Parsed::default() })
+    Some(Parsed {
+        arguments: [path, option].map(OsString::from).to_vec(),
+        ..Parsed::default()
+    })
 }
 
-/// Returns what runs `text`: a shell, or without one the program that it names. Bash reads the user's profile first if `is_login`.
+/// Returns what runs `text`: a shell, or without one the program that it names. Bash reads the
+/// user's profile first if `is_login`.
 ///
 /// # Errors
 /// There is no shell, and `text` needs one, for this reason.
@@ -41,13 +50,17 @@ pub(crate) fn parse(text: Vec<u8>, is_login: bool) -> Result<Parsed, String> {
         Some((path, is_bash)) => {
             let option = if is_bash && is_login { "-lc" } else { "-c" };
             let arguments = vec![path.into(), option.into(), OsString::from_vec(text)];
-            Ok(Parsed { arguments, ..Parsed::default() })
+            Ok(Parsed {
+                arguments,
+                ..Parsed::default()
+            })
         }
         None => without_shell(&text),
     }
 }
 
-/// Splits `text` into words as a shell does: quotes, `NAME=value` in front, and one `cd DIR &&` before everything.
+/// Splits `text` into words as a shell does: quotes, `NAME=value` in front, and one `cd DIR &&`
+/// before everything.
 fn without_shell(text: &[u8]) -> Result<Parsed, String> {
     let mut words = words(text)?;
     let mut parsed = Parsed::default();
@@ -61,15 +74,26 @@ fn without_shell(text: &[u8]) -> Result<Parsed, String> {
     if !words.iter().all(is_plain) {
         return Err(needs_shell('&'));
     }
-    let count = words.iter().take_while(|word| word.assigned.is_some()).count();
+    let count = words
+        .iter()
+        .take_while(|word| word.assigned.is_some())
+        .count();
     for Word { text, assigned, .. } in words.drain(..count) {
         let (name, value) = text.split_at(assigned.unwrap_or(text.len()));
         let value = value.get(1..).unwrap_or_default();
-        parsed.variables.push((OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec())));
+        parsed.variables.push((
+            OsString::from_vec(name.to_vec()),
+            OsString::from_vec(value.to_vec()),
+        ));
     }
-    parsed.arguments = words.into_iter().map(|word| OsString::from_vec(word.text)).collect();
+    parsed.arguments = words
+        .into_iter()
+        .map(|word| OsString::from_vec(word.text))
+        .collect();
     if parsed.arguments.is_empty() {
-        return Err("there is no shell in this sandbox, and the command line names no program".to_owned());
+        return Err(
+            "there is no shell in this sandbox, and the command line names no program".to_owned(),
+        );
     }
     Ok(parsed)
 }
@@ -83,7 +107,9 @@ struct Word {
 }
 
 fn needs_shell(character: char) -> String {
-    format!("there is no shell in this sandbox, and the command line needs one for its `{character}`")
+    format!(
+        "there is no shell in this sandbox, and the command line needs one for its `{character}`"
+    )
 }
 
 /// The words of `text` (POSIX.1-2024, XCU 2.3).
@@ -98,7 +124,10 @@ fn words(text: &[u8]) -> Result<Vec<Word>, String> {
         }
         // Between a directory and a command.
         if byte == b'&' && word.is_none() && bytes.next_if_eq(&b'&').is_some() {
-            words.push(Word { text: b"&&".to_vec(), ..Word::default() });
+            words.push(Word {
+                text: b"&&".to_vec(),
+                ..Word::default()
+            });
             continue;
         }
         let word = word.get_or_insert_default();
@@ -127,8 +156,8 @@ fn words(text: &[u8]) -> Result<Vec<Word>, String> {
                 }
             }
             b'\\' => word.text.extend(bytes.next()),
-            b'|' | b'&' | b';' | b'<' | b'>' | b'(' | b')' | b'$' | b'`' | b'*' | b'?' | b'[' | b'~' | b'{' | b'\n'
-            | b'#' => return Err(needs_shell(char::from(byte))),
+            b'|' | b'&' | b';' | b'<' | b'>' | b'(' | b')' | b'$' | b'`' | b'*' | b'?' | b'['
+            | b'~' | b'{' | b'\n' | b'#' => return Err(needs_shell(char::from(byte))),
             b'=' if word.assigned.is_none() && !word.is_quoted && is_name(&word.text) => {
                 word.assigned = Some(word.text.len());
                 word.text.push(byte);
@@ -142,17 +171,31 @@ fn words(text: &[u8]) -> Result<Vec<Word>, String> {
 
 fn is_name(text: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
-    text.first().is_some_and(is_letter) && text.iter().all(|byte| is_letter(byte) || byte.is_ascii_digit())
+    text.first().is_some_and(is_letter)
+        && text
+            .iter()
+            .all(|byte| is_letter(byte) || byte.is_ascii_digit())
 }
 
-/// Returns the text of a command line for logs: values of variables that are set in front, where gateways put secrets, are
-/// replaced by `…`.
+/// Returns the text of a command line for logs: values of variables that are set in front, where
+/// gateways put secrets, are replaced by `…`.
 pub(crate) fn redacted(text: &[u8]) -> String {
-    let text: String =
-        text.utf8_chunks().map(|chunk| if chunk.invalid().is_empty() { chunk.valid() } else { "\u{fffd}" }).collect();
+    let text: String = text
+        .utf8_chunks()
+        .map(|chunk| {
+            if chunk.invalid().is_empty() {
+                chunk.valid()
+            } else {
+                "\u{fffd}"
+            }
+        })
+        .collect();
     let (mut kept, mut rest) = (String::new(), text.as_str());
     if let Some(directory) = rest.strip_prefix("cd ")
-        && let Some((_, command)) = directory.split_at(word_length(directory)).1.split_once("&& ")
+        && let Some((_, command)) = directory
+            .split_at(word_length(directory))
+            .1
+            .split_once("&& ")
     {
         kept.push_str(&rest[..rest.len() - command.len()]);
         rest = command;
@@ -172,8 +215,8 @@ pub(crate) fn redacted(text: &[u8]) -> String {
     }
 }
 
-/// Returns the words of a command for logs, separated by spaces: values of variables, as those of `env NAME=value`, are replaced
-/// by `…`.
+/// Returns the words of a command for logs, separated by spaces: values of variables, as those of
+/// `env NAME=value`, are replaced by `…`.
 pub fn redacted_words(words: &[OsString]) -> String {
     let shown = words.iter().map(|word| {
         let word = word.to_string_lossy();
@@ -211,11 +254,22 @@ mod tests {
     type Texts = (Vec<String>, Vec<String>, Option<String>);
 
     fn parsed(text: &str) -> Result<Texts, String> {
-        let Parsed { arguments, variables, directory } = without_shell(text.as_bytes())?;
+        let Parsed {
+            arguments,
+            variables,
+            directory,
+        } = without_shell(text.as_bytes())?;
         let text = |text: &std::ffi::OsStr| text.to_str().unwrap().to_owned();
         let arguments = arguments.iter().map(|word| text(word)).collect();
-        let variables = variables.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
-        Ok((arguments, variables, directory.map(|path| text(path.as_os_str()))))
+        let variables = variables
+            .iter()
+            .map(|(name, value)| format!("{}={}", text(name), text(value)))
+            .collect();
+        Ok((
+            arguments,
+            variables,
+            directory.map(|path| text(path.as_os_str())),
+        ))
     }
 
     #[test]
@@ -231,7 +285,10 @@ mod tests {
 
     #[test]
     fn what_needs_a_shell_is_refused_with_the_character() {
-        for text in ["a | b", "a && b", "a; b", "a > b", "a $B", "a \"$B\"", "a *", "a ~", "(a)", "a 'b", "a &"] {
+        for text in [
+            "a | b", "a && b", "a; b", "a > b", "a $B", "a \"$B\"", "a *", "a ~", "(a)", "a 'b",
+            "a &",
+        ] {
             assert!(parsed(text).is_err(), "{text}");
         }
         assert!(parsed("a | b").unwrap_err().contains("`|`"));
@@ -241,7 +298,10 @@ mod tests {
     fn logs_have_no_values_of_variables_in_front() {
         for (text, shown) in [
             ("TOKEN='s3 cret' A=b\\ c cmd X=y", "TOKEN=… A=… cmd X=y"),
-            ("cd '/a b' && TOKEN=\"s\\\" t\" cmd", "cd '/a b' && TOKEN=… cmd"),
+            (
+                "cd '/a b' && TOKEN=\"s\\\" t\" cmd",
+                "cd '/a b' && TOKEN=… cmd",
+            ),
             ("ls -l", "ls -l"),
             ("A=b;C=d", "A=…;C=d"),
             ("", ""),

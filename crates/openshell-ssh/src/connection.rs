@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use openshell_policy::words::SshActivity;
 use openshell_supervisor::pty::Size;
-use russh::server::{Auth, ChannelOpenHandle, Handle, Handler, Msg, Session as Connected, VerifiedPublicKey};
+use russh::server::{
+    Auth, ChannelOpenHandle, Handle, Handler, Msg, Session as Connected, VerifiedPublicKey,
+};
 use russh::{Channel as Opened, ChannelId, ChannelOpenFailure, Error, Pty, Sig};
 use rustix::process::Signal;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
@@ -13,7 +15,9 @@ use tokio::task::AbortHandle;
 
 use crate::attach::{self, Attachment};
 use crate::channels::{Channel, Channels, Idle};
-use crate::forward::{self, Accepting, Inward, Outward, Place, ServerInside, is_inside, may_listen};
+use crate::forward::{
+    self, Accepting, Inward, Outward, Place, ServerInside, is_inside, may_listen,
+};
 use crate::input::{InputQueue, Pushed};
 use crate::limits::Limits;
 use crate::main_process::MainProcess;
@@ -66,7 +70,13 @@ impl Connection {
     fn accept(&mut self, method: &'static str) -> Result<Auth, Error> {
         match self.authenticated.set() {
             Some(true) => {
-                self.reporter.report(SshActivity::Auth, Facts { authentication: Some(method), ..Facts::default() });
+                self.reporter.report(
+                    SshActivity::Auth,
+                    Facts {
+                        authentication: Some(method),
+                        ..Facts::default()
+                    },
+                );
             }
             Some(false) => {}
             None => return Err(Error::Disconnect),
@@ -75,10 +85,18 @@ impl Connection {
     }
 
     /// Makes a session channel a running one: one command a channel (RFC 4254 §6.5).
-    fn begin(&mut self, id: ChannelId, connected: &mut Connected) -> Result<Option<(Idle, Ends)>, Error> {
+    fn begin(
+        &mut self,
+        id: ChannelId,
+        connected: &mut Connected,
+    ) -> Result<Option<(Idle, Ends)>, Error> {
         let (input, (control, signals)) = (Arc::<InputQueue>::default(), mpsc::channel(SIGNALS));
         let (size, sizes) = watch::channel(None);
-        let running = Channel::Running { input: Arc::clone(&input), control, size };
+        let running = Channel::Running {
+            input: Arc::clone(&input),
+            control,
+            size,
+        };
         let idle = self.channels.with(id, |channel| match channel {
             Channel::Idle(_) => Some(std::mem::replace(channel, running)),
             Channel::Running { .. } | Channel::Relay(_) => None,
@@ -88,13 +106,34 @@ impl Connection {
             return Ok(None);
         };
         connected.channel_success(id)?;
-        Ok(Some((*idle, Ends { input, signals, sizes })))
+        Ok(Some((
+            *idle,
+            Ends {
+                input,
+                signals,
+                sizes,
+            },
+        )))
     }
 
     /// Starts `what` on a session channel.
     fn start(&mut self, id: ChannelId, what: What, connected: &mut Connected) -> Result<(), Error> {
-        let Some((Idle { output, terminal, variables }, ends)) = self.begin(id, connected)? else { return Ok(()) };
-        let Ends { input, signals, sizes } = ends;
+        let Some((
+            Idle {
+                output,
+                terminal,
+                variables,
+            },
+            ends,
+        )) = self.begin(id, connected)?
+        else {
+            return Ok(());
+        };
+        let Ends {
+            input,
+            signals,
+            sizes,
+        } = ends;
         let session = Session {
             workload: Arc::clone(&self.shared.workload),
             reporter: self.reporter.clone(),
@@ -113,9 +152,28 @@ impl Connection {
     }
 
     /// Attaches a session channel to the main process.
-    fn attach(&mut self, id: ChannelId, process: Arc<MainProcess>, connected: &mut Connected) -> Result<(), Error> {
-        let Some((Idle { output, terminal, variables }, ends)) = self.begin(id, connected)? else { return Ok(()) };
-        let Ends { input, signals, sizes } = ends;
+    fn attach(
+        &mut self,
+        id: ChannelId,
+        process: Arc<MainProcess>,
+        connected: &mut Connected,
+    ) -> Result<(), Error> {
+        let Some((
+            Idle {
+                output,
+                terminal,
+                variables,
+            },
+            ends,
+        )) = self.begin(id, connected)?
+        else {
+            return Ok(());
+        };
+        let Ends {
+            input,
+            signals,
+            sizes,
+        } = ends;
         let attachment = Attachment {
             process,
             reporter: self.reporter.clone(),
@@ -143,21 +201,35 @@ impl Connection {
     ) -> Result<(), Error> {
         let (_, output) = channel.split();
         let input = Arc::<InputQueue>::default();
-        if !self.channels.open(output.id(), Channel::Relay(Arc::clone(&input))) {
+        if !self
+            .channels
+            .open(output.id(), Channel::Relay(Arc::clone(&input)))
+        {
             self.refuse_forward(&target, "too many channels");
             reply.reject(ChannelOpenFailure::ResourceShortage).await;
             return Ok(());
         }
         let (workload, reporter) = (Arc::clone(&self.shared.workload), self.reporter.clone());
         let (channels, handle) = (self.channels.clone(), connected.handle());
-        let inward = Inward { workload, reporter, target, server, reply, channels, output, handle, input };
+        let inward = Inward {
+            workload,
+            reporter,
+            target,
+            server,
+            reply,
+            channels,
+            output,
+            handle,
+            input,
+        };
         self.shared.spawn(inward.run());
         Ok(())
     }
 
     /// Returns true if the client may have a further listener.
     fn has_room_for_listener(&mut self, target: &str) -> bool {
-        self.listeners.retain(|listener| !listener.task.is_finished());
+        self.listeners
+            .retain(|listener| !listener.task.is_finished());
         let has_room = self.listeners.len() < Limits::LISTENERS;
         if !has_room {
             self.refuse_forward(target, "too many listeners");
@@ -167,22 +239,49 @@ impl Connection {
 
     /// Carries connections inside to the client.
     fn accept_for_client(&mut self, place: Place, accepting: Accepting, handle: Handle) {
-        self.reporter.report(SshActivity::Forward, Facts { target: Some(&place.to_string()), ..Facts::default() });
+        self.reporter.report(
+            SshActivity::Forward,
+            Facts {
+                target: Some(&place.to_string()),
+                ..Facts::default()
+            },
+        );
         let (cancel, cancelled) = oneshot::channel();
         let (reporter, channels) = (self.reporter.clone(), self.channels.clone());
-        let outward = Outward { accepting, place: place.clone(), reporter, channels, handle, cancelled };
+        let outward = Outward {
+            accepting,
+            place: place.clone(),
+            reporter,
+            channels,
+            handle,
+            cancelled,
+        };
         let task = self.shared.spawn(outward.run());
-        self.listeners.push(ClientListener { place, _cancel: cancel, task });
+        self.listeners.push(ClientListener {
+            place,
+            _cancel: cancel,
+            task,
+        });
     }
 
     /// Ends the listener at `place`; returns true if there is one.
     fn cancel(&mut self, place: &str) -> bool {
-        let index = self.listeners.iter().position(|listener| listener.place.to_string() == place);
-        index.map(|index| self.listeners.swap_remove(index)).is_some()
+        let index = self
+            .listeners
+            .iter()
+            .position(|listener| listener.place.to_string() == place);
+        index
+            .map(|index| self.listeners.swap_remove(index))
+            .is_some()
     }
 
     fn refuse_forward(&self, target: &str, reason: &str) {
-        let facts = Facts { target: Some(target), reason, is_refused: true, ..Facts::default() };
+        let facts = Facts {
+            target: Some(target),
+            reason,
+            is_refused: true,
+            ..Facts::default()
+        };
         self.reporter.report(SshActivity::Forward, facts);
     }
 }
@@ -194,7 +293,11 @@ impl Handler for Connection {
         self.accept("none")
     }
 
-    async fn auth_publickey(&mut self, _user: &str, _key: VerifiedPublicKey<'_>) -> Result<Auth, Error> {
+    async fn auth_publickey(
+        &mut self,
+        _user: &str,
+        _key: VerifiedPublicKey<'_>,
+    ) -> Result<Auth, Error> {
         self.accept("publickey")
     }
 
@@ -206,7 +309,11 @@ impl Handler for Connection {
     ) -> Result<(), Error> {
         let (_, output) = channel.split();
         let id = output.id();
-        let idle = Idle { output, terminal: None, variables: Variables::default() };
+        let idle = Idle {
+            output,
+            terminal: None,
+            variables: Variables::default(),
+        };
         match self.channels.open(id, Channel::Idle(Box::new(idle))) {
             true => reply.accept().await,
             false => reply.reject(ChannelOpenFailure::ResourceShortage).await,
@@ -227,11 +334,17 @@ impl Handler for Connection {
         let target = format!("{host}:{port}");
         let port = u16::try_from(port).ok().filter(|port| *port > 0);
         let (true, Some(port)) = (is_inside(host), port) else {
-            self.refuse_forward(&target, "forwarding leads to the loopback address inside alone");
-            reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+            self.refuse_forward(
+                &target,
+                "forwarding leads to the loopback address inside alone",
+            );
+            reply
+                .reject(ChannelOpenFailure::AdministrativelyProhibited)
+                .await;
             return Ok(());
         };
-        self.open_inward(channel, target, ServerInside::Port(port), reply, session).await
+        self.open_inward(channel, target, ServerInside::Port(port), reply, session)
+            .await
     }
 
     async fn channel_open_direct_streamlocal(
@@ -241,7 +354,14 @@ impl Handler for Connection {
         reply: ChannelOpenHandle,
         session: &mut Connected,
     ) -> Result<(), Error> {
-        self.open_inward(channel, path.to_owned(), ServerInside::Path(path.to_owned()), reply, session).await
+        self.open_inward(
+            channel,
+            path.to_owned(),
+            ServerInside::Path(path.to_owned()),
+            reply,
+            session,
+        )
+        .await
     }
 
     async fn channel_open_confirmation(
@@ -255,25 +375,47 @@ impl Handler for Connection {
         Ok(())
     }
 
-    async fn channel_close(&mut self, channel: ChannelId, _session: &mut Connected) -> Result<(), Error> {
+    async fn channel_close(
+        &mut self,
+        channel: ChannelId,
+        _session: &mut Connected,
+    ) -> Result<(), Error> {
         if let Some(Channel::Relay(input)) = self.channels.remove(channel) {
             input.close();
         }
         Ok(())
     }
 
-    async fn channel_eof(&mut self, channel: ChannelId, _session: &mut Connected) -> Result<(), Error> {
+    async fn channel_eof(
+        &mut self,
+        channel: ChannelId,
+        _session: &mut Connected,
+    ) -> Result<(), Error> {
         if let Some(input) = self.channels.input(channel) {
             input.end();
         }
         Ok(())
     }
 
-    async fn data(&mut self, channel: ChannelId, data: &[u8], session: &mut Connected) -> Result<(), Error> {
-        let Some(input) = self.channels.input(channel) else { return Ok(()) };
+    async fn data(
+        &mut self,
+        channel: ChannelId,
+        data: &[u8],
+        session: &mut Connected,
+    ) -> Result<(), Error> {
+        let Some(input) = self.channels.input(channel) else {
+            return Ok(());
+        };
         if input.push(Bytes::copy_from_slice(data)).await == Pushed::Full {
             let reason = "too much input that nothing reads";
-            self.reporter.report(SshActivity::Close, Facts { reason, is_refused: true, ..Facts::default() });
+            self.reporter.report(
+                SshActivity::Close,
+                Facts {
+                    reason,
+                    is_refused: true,
+                    ..Facts::default()
+                },
+            );
             self.channels.remove(channel);
             input.close();
             session.close(channel)?;
@@ -281,13 +423,22 @@ impl Handler for Connection {
         Ok(())
     }
 
-    async fn window_adjusted(&mut self, _: ChannelId, _size: u32, _session: &mut Connected) -> Result<(), Error> {
+    async fn window_adjusted(
+        &mut self,
+        _: ChannelId,
+        _size: u32,
+        _session: &mut Connected,
+    ) -> Result<(), Error> {
         self.channels.relax();
         Ok(())
     }
 
     fn adjust_window(&mut self, _channel: ChannelId, _current: u32) -> u32 {
-        if self.channels.has_long_input() { Limits::SMALL_WINDOW } else { Limits::WINDOW }
+        if self.channels.has_long_input() {
+            Limits::SMALL_WINDOW
+        } else {
+            Limits::WINDOW
+        }
     }
 
     async fn pty_request(
@@ -308,7 +459,11 @@ impl Handler for Connection {
             }
             _ => false,
         });
-        if is_taken == Some(true) { session.channel_success(channel) } else { session.channel_failure(channel) }
+        if is_taken == Some(true) {
+            session.channel_success(channel)
+        } else {
+            session.channel_failure(channel)
+        }
     }
 
     async fn env_request(
@@ -322,14 +477,27 @@ impl Handler for Connection {
             Channel::Idle(idle) => idle.variables.set(name, value),
             _ => false,
         });
-        if is_set == Some(true) { session.channel_success(channel) } else { session.channel_failure(channel) }
+        if is_set == Some(true) {
+            session.channel_success(channel)
+        } else {
+            session.channel_failure(channel)
+        }
     }
 
-    async fn shell_request(&mut self, channel: ChannelId, session: &mut Connected) -> Result<(), Error> {
+    async fn shell_request(
+        &mut self,
+        channel: ChannelId,
+        session: &mut Connected,
+    ) -> Result<(), Error> {
         self.start(channel, What::Shell, session)
     }
 
-    async fn exec_request(&mut self, channel: ChannelId, data: &[u8], session: &mut Connected) -> Result<(), Error> {
+    async fn exec_request(
+        &mut self,
+        channel: ChannelId,
+        data: &[u8],
+        session: &mut Connected,
+    ) -> Result<(), Error> {
         self.start(channel, What::Line(data.to_vec()), session)
     }
 
@@ -370,19 +538,33 @@ impl Handler for Connection {
         session.channel_success(channel)
     }
 
-    async fn signal(&mut self, channel: ChannelId, signal: Sig, _session: &mut Connected) -> Result<(), Error> {
-        if let (Some(control), Some(signal)) = (self.channels.control(channel), permitted(&signal)) {
+    async fn signal(
+        &mut self,
+        channel: ChannelId,
+        signal: Sig,
+        _session: &mut Connected,
+    ) -> Result<(), Error> {
+        if let (Some(control), Some(signal)) = (self.channels.control(channel), permitted(&signal))
+        {
             // More of them carry no more information.
             let _ = control.try_send(signal);
         }
         Ok(())
     }
 
-    async fn tcpip_forward(&mut self, address: &str, port: &mut u32, session: &mut Connected) -> Result<bool, Error> {
+    async fn tcpip_forward(
+        &mut self,
+        address: &str,
+        port: &mut u32,
+        session: &mut Connected,
+    ) -> Result<bool, Error> {
         let target = format!("{address}:{port}");
         let wanted = u16::try_from(*port).ok().filter(|_| may_listen(address));
         let Some(wanted) = wanted else {
-            self.refuse_forward(&target, "forwarding listens at the loopback address inside alone");
+            self.refuse_forward(
+                &target,
+                "forwarding listens at the loopback address inside alone",
+            );
             return Ok(false);
         };
         if !self.has_room_for_listener(&target) {
@@ -400,18 +582,29 @@ impl Handler for Connection {
             }
         };
         *port = chosen.into();
-        let place = Place::Port { address: address.to_owned(), port: *port };
+        let place = Place::Port {
+            address: address.to_owned(),
+            port: *port,
+        };
         self.accept_for_client(place, Accepting::Port(listener), session.handle());
         Ok(true)
     }
 
-    async fn streamlocal_forward(&mut self, path: &str, session: &mut Connected) -> Result<bool, Error> {
+    async fn streamlocal_forward(
+        &mut self,
+        path: &str,
+        session: &mut Connected,
+    ) -> Result<bool, Error> {
         if !self.has_room_for_listener(path) {
             return Ok(false);
         }
         match streamlocal::listen(&self.shared.workload, path).await {
             Ok(helper) => {
-                self.accept_for_client(Place::Path(path.to_owned()), Accepting::Path(helper), session.handle());
+                self.accept_for_client(
+                    Place::Path(path.to_owned()),
+                    Accepting::Path(helper),
+                    session.handle(),
+                );
                 Ok(true)
             }
             Err(error) => {
@@ -421,7 +614,11 @@ impl Handler for Connection {
         }
     }
 
-    async fn cancel_streamlocal_forward(&mut self, path: &str, _session: &mut Connected) -> Result<bool, Error> {
+    async fn cancel_streamlocal_forward(
+        &mut self,
+        path: &str,
+        _session: &mut Connected,
+    ) -> Result<bool, Error> {
         Ok(self.cancel(path))
     }
 
@@ -438,7 +635,11 @@ impl Handler for Connection {
         session.channel_failure(channel)
     }
 
-    async fn agent_request(&mut self, _channel: ChannelId, _session: &mut Connected) -> Result<bool, Error> {
+    async fn agent_request(
+        &mut self,
+        _channel: ChannelId,
+        _session: &mut Connected,
+    ) -> Result<bool, Error> {
         self.refuse_forward("agent", "keys outside would be the workload's to use");
         Ok(false)
     }

@@ -24,8 +24,14 @@ pub type Closed = watch::Receiver<bool>;
 /// Clients that are at the door of TCP at once.
 const AT_DOOR: usize = 256;
 
-/// Lets clients in that send a preface, for as long as it is polled; once `closed` is true, no more of them.
-pub async fn tcp(listener: TcpListener, prefaces: Prefaces, server: Arc<Server>, mut closed: Closed) {
+/// Lets clients in that send a preface, for as long as it is polled; once `closed` is true, no more
+/// of them.
+pub async fn tcp(
+    listener: TcpListener,
+    prefaces: Prefaces,
+    server: Arc<Server>,
+    mut closed: Closed,
+) {
     let prefaces = Arc::new(prefaces);
     let mut clients = JoinSet::new();
     loop {
@@ -44,26 +50,49 @@ pub async fn tcp(listener: TcpListener, prefaces: Prefaces, server: Arc<Server>,
         // Keystrokes are not delayed.
         let _ = stream.set_nodelay(true);
         let addresses = stream.local_addr().ok().map(|local| (address, local));
-        let client = Client { door: SshDoor::Tcp, name: address.to_string(), addresses };
+        let client = Client {
+            door: SshDoor::Tcp,
+            name: address.to_string(),
+            addresses,
+        };
         let (server, prefaces) = (Arc::clone(&server), Arc::clone(&prefaces));
         clients.spawn(async move {
-            let Ok(verdict) = prefaces.admit(&mut stream).await else { return };
+            let Ok(verdict) = prefaces.admit(&mut stream).await else {
+                return;
+            };
             let reporter = server.reporter(client.clone());
             let authentication = Some("NSSH1");
             match verdict {
                 Ok(()) => {
-                    reporter.report(SshActivity::Auth, Facts { authentication, ..Facts::default() });
+                    reporter.report(
+                        SshActivity::Auth,
+                        Facts {
+                            authentication,
+                            ..Facts::default()
+                        },
+                    );
                     server.serve(stream, client).await;
                 }
                 Err(refusal) => {
                     let reason = refusal.to_string();
-                    let facts = Facts { authentication, reason: &reason, is_refused: true, ..Facts::default() };
+                    let facts = Facts {
+                        authentication,
+                        reason: &reason,
+                        is_refused: true,
+                        ..Facts::default()
+                    };
                     reporter.report(SshActivity::Auth, facts);
                     let who = format!("from {}: {reason}", client.name);
                     match refusal {
-                        Refusal::Replayed => reporter.finding(Severity::High, "NSSH1 Nonce Replay Attack", &who),
-                        Refusal::WrongMac => reporter.finding(Severity::Medium, "NSSH1 Wrong MAC", &who),
-                        Refusal::Skewed => reporter.finding(Severity::Low, "NSSH1 Clock Skew", &who),
+                        Refusal::Replayed => {
+                            reporter.finding(Severity::High, "NSSH1 Nonce Replay Attack", &who)
+                        }
+                        Refusal::WrongMac => {
+                            reporter.finding(Severity::Medium, "NSSH1 Wrong MAC", &who)
+                        }
+                        Refusal::Skewed => {
+                            reporter.finding(Severity::Low, "NSSH1 Clock Skew", &who)
+                        }
                         Refusal::Malformed | Refusal::Full => {}
                     }
                 }
@@ -74,8 +103,8 @@ pub async fn tcp(listener: TcpListener, prefaces: Prefaces, server: Arc<Server>,
     serve_on(clients).await;
 }
 
-/// Lets the processes in that can open the socket of `listener` and that `peer` admits, for as long as it is polled; once `closed` is
-/// true, no more of them.
+/// Lets the processes in that can open the socket of `listener` and that `peer` admits, for as long
+/// as it is polled; once `closed` is true, no more of them.
 pub async fn socket(listener: UnixListener, peer: Peer, server: Arc<Server>, mut closed: Closed) {
     let mut clients = JoinSet::new();
     loop {
@@ -91,11 +120,29 @@ pub async fn socket(listener: UnixListener, peer: Peer, server: Arc<Server>, mut
         let door = SshDoor::Socket;
         match peer(stream.as_fd()) {
             Ok(name) => {
-                clients.spawn(Arc::clone(&server).serve(stream, Client { door, name, addresses: None }));
+                clients.spawn(Arc::clone(&server).serve(
+                    stream,
+                    Client {
+                        door,
+                        name,
+                        addresses: None,
+                    },
+                ));
             }
             Err(reason) => {
-                let reporter = server.reporter(Client { door, name: "-".to_owned(), addresses: None });
-                reporter.report(SshActivity::Open, Facts { reason: &reason, is_refused: true, ..Facts::default() });
+                let reporter = server.reporter(Client {
+                    door,
+                    name: "-".to_owned(),
+                    addresses: None,
+                });
+                reporter.report(
+                    SshActivity::Open,
+                    Facts {
+                        reason: &reason,
+                        is_refused: true,
+                        ..Facts::default()
+                    },
+                );
             }
         }
     }

@@ -26,11 +26,14 @@ use crate::workload::Workload;
 /// Returns true if a target is inside.
 pub(crate) fn is_inside(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost")
-        || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+        || host
+            .parse::<Ipv4Addr>()
+            .is_ok_and(|address| address.is_loopback())
         || host == "::1"
 }
 
-/// Returns true if a client may have us listen at `address`; it is the loopback address inside in any case.
+/// Returns true if a client may have us listen at `address`; it is the loopback address inside in
+/// any case.
 pub(crate) fn may_listen(address: &str) -> bool {
     matches!(address, "" | "*" | "0.0.0.0" | "::") || is_inside(address)
 }
@@ -62,26 +65,56 @@ pub(crate) struct Inward {
 impl Inward {
     /// Connects inside, and relays until both sides have ended.
     pub(crate) async fn run(self) {
-        let Self { workload, reporter, target, server, reply, channels, output, handle, input } = self;
+        let Self {
+            workload,
+            reporter,
+            target,
+            server,
+            reply,
+            channels,
+            output,
+            handle,
+            input,
+        } = self;
         let connected = match &server {
             ServerInside::Port(port) => workload.inside.dial(*port).await.map(Stream::Tcp),
-            ServerInside::Path(path) => streamlocal::connect(&workload, path).await.map(Stream::Unix),
+            ServerInside::Path(path) => streamlocal::connect(&workload, path)
+                .await
+                .map(Stream::Unix),
         };
         let stream = match connected {
             Ok(stream) => stream,
             Err(error) => {
                 let reason = format!("no server inside: {error}");
-                let facts = Facts { target: Some(&target), reason: &reason, is_refused: true, ..Facts::default() };
+                let facts = Facts {
+                    target: Some(&target),
+                    reason: &reason,
+                    is_refused: true,
+                    ..Facts::default()
+                };
                 reporter.report(SshActivity::Forward, facts);
                 channels.remove(output.id());
                 return reply.reject(ChannelOpenFailure::ConnectFailed).await;
             }
         };
-        reporter.report(SshActivity::Forward, Facts { target: Some(&target), ..Facts::default() });
+        reporter.report(
+            SshActivity::Forward,
+            Facts {
+                target: Some(&target),
+                ..Facts::default()
+            },
+        );
         reply.accept().await;
         let transferred = Some(relay(stream, &output, &handle, &input).await);
         channels.remove(output.id());
-        reporter.report(SshActivity::Close, Facts { target: Some(&target), transferred, ..Facts::default() });
+        reporter.report(
+            SshActivity::Close,
+            Facts {
+                target: Some(&target),
+                transferred,
+                ..Facts::default()
+            },
+        );
     }
 }
 
@@ -109,13 +142,23 @@ impl fmt::Display for Place {
 
 impl Place {
     /// Opens the channel of a connection from `peer` to the client.
-    async fn open(&self, handle: &Handle, peer: Option<SocketAddr>) -> Result<Channel<Msg>, russh::Error> {
+    async fn open(
+        &self,
+        handle: &Handle,
+        peer: Option<SocketAddr>,
+    ) -> Result<Channel<Msg>, russh::Error> {
         match (self, peer) {
             (Self::Port { address, port }, Some(peer)) => {
                 let (host, from) = (peer.ip().to_string(), u32::from(peer.port()));
-                handle.channel_open_forwarded_tcpip(address.clone(), *port, host, from).await
+                handle
+                    .channel_open_forwarded_tcpip(address.clone(), *port, host, from)
+                    .await
             }
-            (Self::Path(path), _) => handle.channel_open_forwarded_streamlocal(path.clone()).await,
+            (Self::Path(path), _) => {
+                handle
+                    .channel_open_forwarded_streamlocal(path.clone())
+                    .await
+            }
             (Self::Port { .. }, None) => Err(russh::Error::WrongChannel),
         }
     }
@@ -157,9 +200,17 @@ pub(crate) struct Outward {
 }
 
 impl Outward {
-    /// Carries connections to the client until it cancels the listener, then until the last of them has ended.
+    /// Carries connections to the client until it cancels the listener, then until the last of them
+    /// has ended.
     pub(crate) async fn run(self) {
-        let Self { accepting, place, reporter, channels, handle, mut cancelled } = self;
+        let Self {
+            accepting,
+            place,
+            reporter,
+            channels,
+            handle,
+            mut cancelled,
+        } = self;
         let mut relays = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -170,7 +221,14 @@ impl Outward {
             let Ok((stream, peer)) = accepted else { break };
             if relays.len() < Limits::CHANNELS_PER_CONNECTION {
                 let (place, reporter) = (place.clone(), reporter.clone());
-                relays.spawn(outward(stream, peer, place, reporter, channels.clone(), handle.clone()));
+                relays.spawn(outward(
+                    stream,
+                    peer,
+                    place,
+                    reporter,
+                    channels.clone(),
+                    handle.clone(),
+                ));
             }
         }
         drop(accepting);
@@ -187,7 +245,9 @@ async fn outward(
     channels: Channels,
     handle: Handle,
 ) {
-    let Ok(channel) = place.open(&handle, peer).await else { return };
+    let Ok(channel) = place.open(&handle, peer).await else {
+        return;
+    };
     let (_, output) = channel.split();
     let id = output.id();
     // Entered when the client confirmed the channel.
@@ -198,7 +258,14 @@ async fn outward(
     let transferred = Some(relay(stream, &output, &handle, &input).await);
     channels.remove(id);
     let target = place.to_string();
-    reporter.report(SshActivity::Close, Facts { target: Some(&target), transferred, ..Facts::default() });
+    reporter.report(
+        SshActivity::Close,
+        Facts {
+            target: Some(&target),
+            transferred,
+            ..Facts::default()
+        },
+    );
 }
 
 /// Enters a channel that the client has confirmed.
@@ -207,8 +274,14 @@ pub(crate) fn confirmed(channels: &Channels, id: russh::ChannelId) {
     channels.open(id, channels::Channel::Relay(Arc::default()));
 }
 
-/// Relays until both directions have ended, and ends the channel; returns the bytes from the client and to it.
-async fn relay(server: Stream, client: &ChannelWriteHalf<Msg>, handle: &Handle, input: &InputQueue) -> (u64, u64) {
+/// Relays until both directions have ended, and ends the channel; returns the bytes from the client
+/// and to it.
+async fn relay(
+    server: Stream,
+    client: &ChannelWriteHalf<Msg>,
+    handle: &Handle,
+    input: &InputQueue,
+) -> (u64, u64) {
     match server {
         Stream::Tcp(stream) => {
             // Small writes are not delayed.
@@ -246,12 +319,18 @@ async fn copy(
                 return io::Result::Ok(());
             }
             sent.fetch_add(buffer.len() as u64, Ordering::Relaxed);
-            client.data_bytes(buffer.split().freeze()).await.map_err(io::Error::other)?;
+            client
+                .data_bytes(buffer.split().freeze())
+                .await
+                .map_err(io::Error::other)?;
         }
     };
     let outward = async {
         outward.await?;
-        handle.eof(id).await.map_err(|()| io::ErrorKind::BrokenPipe.into())
+        handle
+            .eof(id)
+            .await
+            .map_err(|()| io::ErrorKind::BrokenPipe.into())
     };
     // Either side may break off; there is no one to tell.
     tokio::select! {

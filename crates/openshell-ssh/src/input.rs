@@ -1,9 +1,10 @@
 //! Data from a client on its way to a command or a connection.
 //!
-//! The SSH library grants a channel more window as soon as it has read its data, and serves nothing else of a connection while
-//! a channel's data are being taken. So a queue takes them at once. While one is long, all windows are small; once what was
-//! under way by then is in, each packet waits for the reader, longer and longer, but never for good: what the reader waits for
-//! in turn, window for its own output, may be the next packet.
+//! The SSH library grants a channel more window as soon as it has read its data, and serves nothing
+//! else of a connection while a channel's data are being taken. So a queue takes them at once.
+//! While one is long, all windows are small; once what was under way by then is in, each packet
+//! waits for the reader, longer and longer, but never for good: what the reader waits for in turn,
+//! window for its own output, may be the next packet.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -83,7 +84,11 @@ impl InputQueue {
                     Duration::ZERO
                 }
                 None => {
-                    state.wait = if is_slow { (state.wait * 2).clamp(WAITS.0, WAITS.1) } else { Duration::ZERO };
+                    state.wait = if is_slow {
+                        (state.wait * 2).clamp(WAITS.0, WAITS.1)
+                    } else {
+                        Duration::ZERO
+                    };
                     state.wait
                 }
             }
@@ -119,7 +124,8 @@ impl InputQueue {
         self.closed.notify_waiters();
     }
 
-    /// Waits until nothing more is read: the channel is closed, which is more than the end of its data.
+    /// Waits until nothing more is read: the channel is closed, which is more than the end of its
+    /// data.
     pub(crate) async fn closed(&self) {
         loop {
             let mut closed = std::pin::pin!(self.closed.notified());
@@ -182,7 +188,10 @@ mod tests {
         assert_eq!(pushed, Limits::MOST_INPUT);
         queue.close();
         queue.closed().await;
-        assert_eq!((queue.push(packet).await, queue.next().await), (Pushed::Taken, None));
+        assert_eq!(
+            (queue.push(packet).await, queue.next().await),
+            (Pushed::Taken, None)
+        );
     }
 
     #[tokio::test]

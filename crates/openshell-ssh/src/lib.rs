@@ -1,5 +1,5 @@
-//! The SSH server of a sandbox: commands, shells, files and forwarding. It starts nothing itself: the [`Launcher`] does, under
-//! the same confinement as the main command.
+//! The SSH server of a sandbox: commands, shells, files and forwarding. It starts nothing itself:
+//! the [`Launcher`] does, under the same confinement as the main command.
 //!
 //! [`Launcher`]: openshell_supervisor::launch::Launcher
 

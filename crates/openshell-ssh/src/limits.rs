@@ -36,7 +36,8 @@ impl Limits {
     pub(crate) const VARIABLES: (usize, usize) = (64, 64 * 1024);
     /// Bytes of a preface, and time for it.
     pub(crate) const PREFACE: (usize, Duration) = (1024, Duration::from_secs(10));
-    /// Bytes that are read behind a refused preface, and time for them, so that its client sees the answer.
+    /// Bytes that are read behind a refused preface, and time for them, so that its client sees the
+    /// answer.
     pub(crate) const PREFACE_REST: u64 = 64 * 1024;
     pub(crate) const LINGER: Duration = Duration::from_secs(1);
     /// Nonces of prefaces that are remembered.

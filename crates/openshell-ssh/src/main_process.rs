@@ -44,7 +44,9 @@ impl Default for MainProcess {
 
 impl fmt::Debug for MainProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MainProcess").field("attached", &*self.attached.borrow()).finish_non_exhaustive()
+        f.debug_struct("MainProcess")
+            .field("attached", &*self.attached.borrow())
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,8 +78,9 @@ impl MainProcess {
 
     /// Attaches a client; with the keyboard, unless it wants to read only or another one has it.
     pub(crate) fn attach(self: &Arc<Self>, is_read_only: bool) -> Attached {
-        let has_keyboard =
-            !is_read_only && self.terminal.get().is_some() && !self.has_keyboard_owner.swap(true, Ordering::AcqRel);
+        let has_keyboard = !is_read_only
+            && self.terminal.get().is_some()
+            && !self.has_keyboard_owner.swap(true, Ordering::AcqRel);
         self.attached.send_modify(|count| *count += 1);
         Attached {
             process: Arc::clone(self),
@@ -161,7 +164,9 @@ impl Attached {
     /// Leaves the keyboard to the next client.
     pub(crate) fn release_keyboard(&mut self) {
         if std::mem::take(&mut self.has_keyboard) {
-            self.process.has_keyboard_owner.store(false, Ordering::Release);
+            self.process
+                .has_keyboard_owner
+                .store(false, Ordering::Release);
         }
     }
 }
@@ -200,9 +205,18 @@ mod tests {
                     Happened::Ended(code) => break assert_eq!(code, 7),
                 }
             }
-            assert_eq!(heard, [(Output::Standard, b"early ".to_vec()), (Output::Error, b"late".to_vec())]);
+            assert_eq!(
+                heard,
+                [
+                    (Output::Standard, b"early ".to_vec()),
+                    (Output::Error, b"late".to_vec())
+                ]
+            );
         }
-        assert!(!end.is_finished(), "they have not told it to their clients yet");
+        assert!(
+            !end.is_finished(),
+            "they have not told it to their clients yet"
+        );
         drop((early, later));
         end.await.unwrap();
     }

@@ -21,7 +21,8 @@ impl PacketSocket {
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         #[expect(
             deprecated,
-            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
+            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does \
+                      not"
         )]
         Ok(Self(AsyncFd::new(socket)?))
     }
@@ -31,15 +32,27 @@ impl PacketSocket {
     /// # Errors
     /// The message is none.
     pub async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        self.0.async_io(Interest::READABLE, |socket| packets::receive(socket.as_fd())).await
+        self.0
+            .async_io(Interest::READABLE, |socket| {
+                packets::receive(socket.as_fd())
+            })
+            .await
     }
 
     /// Sends a message with duplicates of `descriptors`.
     ///
     /// # Errors
     /// The other end is gone.
-    pub async fn send<T: Serialize>(&self, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.0.async_io(Interest::WRITABLE, |socket| packets::send(socket.as_fd(), message, descriptors)).await
+    pub async fn send<T: Serialize>(
+        &self,
+        message: &T,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        self.0
+            .async_io(Interest::WRITABLE, |socket| {
+                packets::send(socket.as_fd(), message, descriptors)
+            })
+            .await
     }
 
     /// Waits for a connection at a listening socket.
@@ -47,7 +60,9 @@ impl PacketSocket {
     /// # Errors
     /// Descriptors are exhausted.
     pub async fn accept(&self) -> io::Result<OwnedFd> {
-        self.0.async_io(Interest::READABLE, |socket| packets::accept(socket.as_fd())).await
+        self.0
+            .async_io(Interest::READABLE, |socket| packets::accept(socket.as_fd()))
+            .await
     }
 }
 

@@ -51,7 +51,8 @@ pub struct Prefaces {
     nonces: Mutex<Nonces>,
 }
 
-/// Nonces with the time until which each is remembered, in seconds since 1970, in the order of their arrival.
+/// Nonces with the time until which each is remembered, in seconds since 1970, in the order of
+/// their arrival.
 #[derive(Debug, Default)]
 struct Nonces {
     known: HashSet<String>,
@@ -62,7 +63,11 @@ impl Prefaces {
     /// Accepts prefaces made with `secret`, by clocks that differ from ours by at most `skew`.
     #[must_use]
     pub fn new(secret: &Secret, skew: Duration) -> Self {
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, secret.expose()), skew, nonces: Mutex::default() }
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, secret.expose()),
+            skew,
+            nonces: Mutex::default(),
+        }
     }
 
     /// Reads a preface and answers it. Not a byte behind its line is read.
@@ -75,12 +80,17 @@ impl Prefaces {
     ) -> io::Result<Result<(), Refusal>> {
         let (_, time) = Limits::PREFACE;
         let line = timeout(time, read_line(stream)).await.unwrap_or(Ok(None))?;
-        let verdict = line.ok_or(Refusal::Malformed).and_then(|line| self.verify(&line, SystemTime::now()));
-        stream.write_all(if verdict.is_ok() { b"OK\n" } else { b"ERR\n" }).await?;
+        let verdict = line
+            .ok_or(Refusal::Malformed)
+            .and_then(|line| self.verify(&line, SystemTime::now()));
+        stream
+            .write_all(if verdict.is_ok() { b"OK\n" } else { b"ERR\n" })
+            .await?;
         stream.flush().await?;
         if verdict.is_err() {
             stream.shutdown().await?;
-            // Closed with bytes unread, the kernel would reset the connection and the answer might be lost.
+            // Closed with bytes unread, the kernel would reset the connection and the answer might
+            // be lost.
             let (mut rest, mut nowhere) = (stream.take(Limits::PREFACE_REST), tokio::io::sink());
             let _ = timeout(Limits::LINGER, tokio::io::copy(&mut rest, &mut nowhere)).await;
         }
@@ -89,21 +99,30 @@ impl Prefaces {
 
     fn verify(&self, line: &str, now: SystemTime) -> Result<(), Refusal> {
         let words: Vec<_> = line.split(' ').collect();
-        let [MAGIC, token, seconds, nonce, mac] = words[..] else { return Err(Refusal::Malformed) };
+        let [MAGIC, token, seconds, nonce, mac] = words[..] else {
+            return Err(Refusal::Malformed);
+        };
         let sent: u64 = seconds.parse().map_err(|_| Refusal::Malformed)?;
         let mac = from_hex(mac).ok_or(Refusal::Malformed)?;
         if nonce.is_empty() {
             return Err(Refusal::Malformed);
         }
-        hmac::verify(&self.key, format!("{token}|{seconds}|{nonce}").as_bytes(), &mac)
-            .map_err(|_| Refusal::WrongMac)?;
+        hmac::verify(
+            &self.key,
+            format!("{token}|{seconds}|{nonce}").as_bytes(),
+            &mac,
+        )
+        .map_err(|_| Refusal::WrongMac)?;
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let skew = self.skew.as_secs();
         if now.abs_diff(sent) > skew {
             return Err(Refusal::Skewed);
         }
         // A clock ahead of ours makes its preface good for up to twice the skew.
-        self.nonces.lock().unwrap_or_else(PoisonError::into_inner).remember(nonce, now, now + 2 * skew)
+        self.nonces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remember(nonce, now, now + 2 * skew)
     }
 }
 
@@ -142,7 +161,10 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -164,7 +186,11 @@ mod tests {
     fn line(secret: &str, seconds: u64, nonce: &str) -> String {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
         let mac = hmac::sign(&key, format!("tok|{seconds}|{nonce}").as_bytes());
-        let hex: String = mac.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = mac
+            .as_ref()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         format!("NSSH1 tok {seconds} {nonce} {hex}")
     }
 
@@ -177,13 +203,25 @@ mod tests {
     fn a_preface_serves_once_with_the_secret_and_within_the_skew() {
         let prefaces = prefaces();
         assert_eq!(verify(&prefaces, &line("secret", NOW, "one")), Ok(()));
-        assert_eq!(verify(&prefaces, &line("secret", NOW, "one")), Err(Refusal::Replayed));
-        assert_eq!(verify(&prefaces, &line("other", NOW, "two")), Err(Refusal::WrongMac));
+        assert_eq!(
+            verify(&prefaces, &line("secret", NOW, "one")),
+            Err(Refusal::Replayed)
+        );
+        assert_eq!(
+            verify(&prefaces, &line("other", NOW, "two")),
+            Err(Refusal::WrongMac)
+        );
         for seconds in [NOW - 301, NOW + 301] {
-            assert_eq!(verify(&prefaces, &line("secret", seconds, "three")), Err(Refusal::Skewed));
+            assert_eq!(
+                verify(&prefaces, &line("secret", seconds, "three")),
+                Err(Refusal::Skewed)
+            );
         }
         for seconds in [NOW - 300, NOW + 300] {
-            assert_eq!(verify(&prefaces, &line("secret", seconds, &format!("at{seconds}"))), Ok(()));
+            assert_eq!(
+                verify(&prefaces, &line("secret", seconds, &format!("at{seconds}"))),
+                Ok(())
+            );
         }
     }
 
@@ -192,10 +230,20 @@ mod tests {
         let prefaces = prefaces();
         let good = line("secret", NOW, "n");
         let cut = &good[..good.len() - 1];
-        for line in ["", "NSSH1", "SSH-2.0-OpenSSH_9.2", cut, &format!("{good} x"), &good.replace("NSSH1", "NSSH2")] {
+        for line in [
+            "",
+            "NSSH1",
+            "SSH-2.0-OpenSSH_9.2",
+            cut,
+            &format!("{good} x"),
+            &good.replace("NSSH1", "NSSH2"),
+        ] {
             assert_eq!(verify(&prefaces, line), Err(Refusal::Malformed), "{line}");
         }
-        assert_eq!(verify(&prefaces, &line("secret", NOW, "")), Err(Refusal::Malformed));
+        assert_eq!(
+            verify(&prefaces, &line("secret", NOW, "")),
+            Err(Refusal::Malformed)
+        );
     }
 
     #[test]
@@ -213,15 +261,21 @@ mod tests {
     fn fuzzed_prefaces_are_refused() {
         let good = line("secret", NOW, "n");
         let words: [&[u8]; 4] = [b" ", b"NSSH1", b"|", b"\0"];
-        fuzz::fuzz("preface", &[good.as_bytes(), b"NSSH1 a 1 b 00"], &words, |bytes| {
-            if let Ok(text) = std::str::from_utf8(bytes) {
-                let prefaces = prefaces();
-                // Only the digits of the HMAC have a case of their own.
-                let signed = good.rfind(' ').unwrap();
-                let is_good = text.eq_ignore_ascii_case(&good) && text.starts_with(&good[..signed]);
-                assert_eq!(verify(&prefaces, text).is_ok(), is_good, "{text}");
-            }
-        });
+        fuzz::fuzz(
+            "preface",
+            &[good.as_bytes(), b"NSSH1 a 1 b 00"],
+            &words,
+            |bytes| {
+                if let Ok(text) = std::str::from_utf8(bytes) {
+                    let prefaces = prefaces();
+                    // Only the digits of the HMAC have a case of their own.
+                    let signed = good.rfind(' ').unwrap();
+                    let is_good =
+                        text.eq_ignore_ascii_case(&good) && text.starts_with(&good[..signed]);
+                    assert_eq!(verify(&prefaces, text).is_ok(), is_good, "{text}");
+                }
+            },
+        );
     }
 
     #[test]
@@ -229,9 +283,18 @@ mod tests {
         let prefaces = prefaces();
         let at = |seconds: u64| -> SystemTime { UNIX_EPOCH + Duration::from_secs(seconds) };
         for number in 0..Limits::NONCES {
-            assert_eq!(prefaces.verify(&line("secret", NOW, &number.to_string()), at(NOW)), Ok(()));
+            assert_eq!(
+                prefaces.verify(&line("secret", NOW, &number.to_string()), at(NOW)),
+                Ok(())
+            );
         }
-        assert_eq!(prefaces.verify(&line("secret", NOW, "more"), at(NOW)), Err(Refusal::Full));
-        assert_eq!(prefaces.verify(&line("secret", NOW + 601, "more"), at(NOW + 601)), Ok(()));
+        assert_eq!(
+            prefaces.verify(&line("secret", NOW, "more"), at(NOW)),
+            Err(Refusal::Full)
+        );
+        assert_eq!(
+            prefaces.verify(&line("secret", NOW + 601, "more"), at(NOW + 601)),
+            Ok(())
+        );
     }
 }

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use openshell_policy::event::{Audit, Event, Finding, Ssh};
-use openshell_policy::words::{Action, Confidence, FindingActivity, Severity, SshActivity, SshDoor};
+use openshell_policy::words::{
+    Action, Confidence, FindingActivity, Severity, SshActivity, SshDoor,
+};
 
 /// A client of the server.
 #[derive(Clone, Debug)]
@@ -40,7 +42,15 @@ pub(crate) struct Reporter {
 impl Reporter {
     /// Reports a step of the client's connection.
     pub(crate) fn report(&self, activity: SshActivity, facts: Facts<'_>) {
-        let Facts { authentication, command, target, exit, transferred, reason, is_refused } = facts;
+        let Facts {
+            authentication,
+            command,
+            target,
+            exit,
+            transferred,
+            reason,
+            is_refused,
+        } = facts;
         let (severity, action) = match is_refused {
             true => (Severity::Medium, Action::Denied),
             false => (Severity::Info, Action::Allowed),
@@ -64,6 +74,12 @@ impl Reporter {
     /// Reports a sign of misuse.
     pub(crate) fn finding(&self, severity: Severity, title: &str, message: &str) {
         let (activity, confidence) = (FindingActivity::Blocked, Confidence::High);
-        self.audit.event(&Event::Finding(Finding { activity, severity, title, confidence, message }));
+        self.audit.event(&Event::Finding(Finding {
+            activity,
+            severity,
+            title,
+            confidence,
+            message,
+        }));
     }
 }

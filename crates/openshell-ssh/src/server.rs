@@ -42,15 +42,17 @@ pub struct Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("workload", &self.shared.workload).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("workload", &self.shared.workload)
+            .finish_non_exhaustive()
     }
 }
 
 /// Reason of the end of a client that does not authenticate.
 const LATE: &str = "not authenticated in time";
 
-/// Key exchanges (RFC 8731, RFC 5656, and draft-ietf-sshm-mlkem-hybrid-kex), with strict key exchange as OpenSSH defines
-/// it. Clients under FIPS 140 have only those over NIST's curves.
+/// Key exchanges (RFC 8731, RFC 5656, and draft-ietf-sshm-mlkem-hybrid-kex), with strict key
+/// exchange as OpenSSH defines it. Clients under FIPS 140 have only those over NIST's curves.
 const KEX: &[kex::Name] = &[
     kex::MLKEM768X25519_SHA256,
     kex::CURVE25519,
@@ -61,11 +63,21 @@ const KEX: &[kex::Name] = &[
     kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
 ];
 
-/// Algorithms of the host keys, the preferred one first; clients under FIPS 140 have only the second.
-const HOST_KEYS: &[Algorithm] = &[Algorithm::Ed25519, Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 }];
+/// Algorithms of the host keys, the preferred one first; clients under FIPS 140 have only the
+/// second.
+const HOST_KEYS: &[Algorithm] = &[
+    Algorithm::Ed25519,
+    Algorithm::Ecdsa {
+        curve: EcdsaCurve::NistP256,
+    },
+];
 
 /// Ciphers; libssh2 and older clients in Python have neither of the first two.
-const CIPHERS: &[cipher::Name] = &[cipher::CHACHA20_POLY1305, cipher::AES_256_GCM, cipher::AES_256_CTR];
+const CIPHERS: &[cipher::Name] = &[
+    cipher::CHACHA20_POLY1305,
+    cipher::AES_256_GCM,
+    cipher::AES_256_CTR,
+];
 
 /// Message authentication for the ciphers that have none.
 const MACS: &[mac::Name] = &[mac::HMAC_SHA256_ETM];
@@ -77,11 +89,16 @@ impl Server {
     /// The system has no random numbers.
     pub fn new(workload: Workload, audit: Arc<dyn Audit>) -> Result<Arc<Self>, ServerError> {
         // The library's generator panics without random numbers.
-        rustix::rand::getrandom(&mut [0; 32], rustix::rand::GetRandomFlags::empty())
-            .map_err(|errno| ServerError::HostKey { source: errno.into() })?;
+        rustix::rand::getrandom(&mut [0; 32], rustix::rand::GetRandomFlags::empty()).map_err(
+            |errno| ServerError::HostKey {
+                source: errno.into(),
+            },
+        )?;
         let make = |algorithm: &Algorithm| PrivateKey::random(&mut safe_rng(), algorithm.clone());
         let keys: Result<Vec<_>, _> = HOST_KEYS.iter().map(make).collect();
-        let keys = keys.map_err(|error| ServerError::HostKey { source: std::io::Error::other(error.to_string()) })?;
+        let keys = keys.map_err(|error| ServerError::HostKey {
+            source: std::io::Error::other(error.to_string()),
+        })?;
         let preferred = Preferred {
             kex: Cow::Borrowed(KEX),
             key: Cow::Borrowed(HOST_KEYS),
@@ -108,7 +125,13 @@ impl Server {
         let connections = Arc::new(Semaphore::new(Limits::CONNECTIONS));
         let channels = Arc::new(Semaphore::new(Limits::CHANNELS));
         let (config, shared) = (Arc::new(config), Arc::new(Shared::new(workload)));
-        Ok(Arc::new(Self { config, shared, audit, connections, channels }))
+        Ok(Arc::new(Self {
+            config,
+            shared,
+            audit,
+            connections,
+            channels,
+        }))
     }
 
     /// Serves a client until it has gone. It is let in by the door that it came by.
@@ -118,7 +141,11 @@ impl Server {
     {
         let reporter = self.reporter(client);
         let Ok(slot) = Arc::clone(&self.connections).try_acquire_owned() else {
-            let facts = Facts { reason: "too many connections", is_refused: true, ..Facts::default() };
+            let facts = Facts {
+                reason: "too many connections",
+                is_refused: true,
+                ..Facts::default()
+            };
             return reporter.report(SshActivity::Open, facts);
         };
         reporter.report(SshActivity::Open, Facts::default());
@@ -132,14 +159,25 @@ impl Server {
             _slot: slot,
         };
         let early = |reason: &str| {
-            reporter.report(SshActivity::Auth, Facts { reason, is_refused: true, ..Facts::default() });
+            reporter.report(
+                SshActivity::Auth,
+                Facts {
+                    reason,
+                    is_refused: true,
+                    ..Facts::default()
+                },
+            );
         };
         // Neither a client that breaks off nor one that is no SSH client is worth more than a line.
-        let greeted =
-            match timeout(Limits::AUTHENTICATION, run_stream(Arc::clone(&self.config), stream, connection)).await {
-                Ok(greeted) => greeted,
-                Err(_) => return early(LATE),
-            };
+        let greeted = match timeout(
+            Limits::AUTHENTICATION,
+            run_stream(Arc::clone(&self.config), stream, connection),
+        )
+        .await
+        {
+            Ok(greeted) => greeted,
+            Err(_) => return early(LATE),
+        };
         let ended = match greeted {
             Ok(session) => {
                 let handle = session.handle();
@@ -170,12 +208,16 @@ impl Server {
         }
     }
 
-    /// Waits until the sessions of a sandbox that has ended have told their clients, for `patience` at most.
+    /// Waits until the sessions of a sandbox that has ended have told their clients, for `patience`
+    /// at most.
     pub async fn finish(&self, patience: Duration) {
         let _ = timeout(patience, self.shared.finish()).await;
     }
 
     pub(crate) fn reporter(&self, client: Client) -> Reporter {
-        Reporter { client, audit: Arc::clone(&self.audit) }
+        Reporter {
+            client,
+            audit: Arc::clone(&self.audit),
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! A session channel's command: started under the sandbox's confinement, its streams relayed, its end reported.
+//! A session channel's command: started under the sandbox's confinement, its streams relayed, its
+//! end reported.
 
 use std::ffi::OsString;
 use std::io;
@@ -91,21 +92,31 @@ enum Outcome {
 }
 
 impl Session {
-    /// Runs the command, and tells the client how it ended: all output, its end, the exit status, the end of the channel.
+    /// Runs the command, and tells the client how it ended: all output, its end, the exit status,
+    /// the end of the channel.
     pub(crate) async fn run(mut self) {
         let command = match &self.what {
             What::Shell => "shell".to_owned(),
             What::Line(text) => command_line::redacted(text),
             What::Sftp => "sftp".to_owned(),
         };
-        self.reporter.report(SshActivity::Exec, Facts { command: Some(&command), ..Facts::default() });
+        self.reporter.report(
+            SshActivity::Exec,
+            Facts {
+                command: Some(&command),
+                ..Facts::default()
+            },
+        );
         let sent = Sent::default();
         let exit = match self.command() {
             Ok((parsed, is_helper)) => match self.execute(parsed, is_helper, &sent).await {
                 Ok(Outcome::Ended(Status::Exited(code))) => {
-                    self.finish(Exit::Code(u32::try_from(code & 0xff).unwrap_or(1))).await
+                    self.finish(Exit::Code(u32::try_from(code & 0xff).unwrap_or(1)))
+                        .await
                 }
-                Ok(Outcome::Ended(Status::Killed(signal))) => self.finish(Exit::Signal(signal)).await,
+                Ok(Outcome::Ended(Status::Killed(signal))) => {
+                    self.finish(Exit::Signal(signal)).await
+                }
                 Ok(Outcome::NotStarted(error)) => self.fail(&error).await,
                 Ok(Outcome::Gone) => self.finish(Exit::Signal(Signal::KILL.as_raw())).await,
                 Err(error) => self.fail(&error).await,
@@ -119,7 +130,12 @@ impl Session {
         self.channels.remove(self.output.id());
         self.input.close();
         let transferred = Some((self.input.total(), sent.bytes.into_inner()));
-        let facts = Facts { command: Some(&command), exit: Some(exit), transferred, ..Facts::default() };
+        let facts = Facts {
+            command: Some(&command),
+            exit: Some(exit),
+            transferred,
+            ..Facts::default()
+        };
         self.reporter.report(SshActivity::Close, facts);
     }
 
@@ -137,14 +153,23 @@ impl Session {
             }
             What::Sftp => {
                 let arguments = self.workload.sftp.iter().map(OsString::from).collect();
-                Ok((Parsed { arguments, ..Parsed::default() }, true))
+                Ok((
+                    Parsed {
+                        arguments,
+                        ..Parsed::default()
+                    },
+                    true,
+                ))
             }
         }
     }
 
     async fn complain(&self, reason: &str) {
         // The client may have gone.
-        let _ = self.output.extended_data_bytes(STANDARD_ERROR, format!("openshell-sandbox: {reason}\n")).await;
+        let _ = self
+            .output
+            .extended_data_bytes(STANDARD_ERROR, format!("openshell-sandbox: {reason}\n"))
+            .await;
     }
 
     async fn fail(&self, error: &LaunchError) -> i32 {
@@ -168,7 +193,10 @@ impl Session {
             Exit::Signal(signal) => {
                 // Failures mean that the client has gone.
                 let _ = self.handle.eof(id).await;
-                let _ = self.handle.exit_signal_request(id, name_of(signal), false, String::new(), String::new()).await;
+                let _ = self
+                    .handle
+                    .exit_signal_request(id, name_of(signal), false, String::new(), String::new())
+                    .await;
                 let _ = self.handle.close(id).await;
                 128 + signal
             }
@@ -176,7 +204,12 @@ impl Session {
     }
 
     /// Starts the command, and relays its streams until its end.
-    async fn execute(&mut self, parsed: Parsed, is_helper: bool, sent: &Sent) -> Result<Outcome, LaunchError> {
+    async fn execute(
+        &mut self,
+        parsed: Parsed,
+        is_helper: bool,
+        sent: &Sent,
+    ) -> Result<Outcome, LaunchError> {
         let request = self.terminal.take().filter(|_| !is_helper);
         let (ends, theirs) = match &request {
             Some(request) => self.open_terminal(request).await?,
@@ -190,7 +223,9 @@ impl Session {
                 let _ = listener.try_send(event);
             }
         };
-        self.workload.launcher.start(&command, theirs.as_fds(), Box::new(hear))?;
+        self.workload
+            .launcher
+            .start(&command, theirs.as_fds(), Box::new(hear))?;
         drop((command, theirs));
         let running = match events.recv().await {
             Some(Event::Started(running)) => running,
@@ -200,7 +235,8 @@ impl Session {
         Ok(self.supervise(running, ends, events, sent).await)
     }
 
-    /// Relays streams, signals and sizes until the command has ended and its output is sent, or the client has gone.
+    /// Relays streams, signals and sizes until the command has ended and its output is sent, or the
+    /// client has gone.
     async fn supervise(
         &mut self,
         running: Running,
@@ -208,9 +244,15 @@ impl Session {
         mut events: mpsc::Receiver<Event>,
         sent: &Sent,
     ) -> Outcome {
-        let Ends { input, output, errors, master } = ends;
+        let Ends {
+            input,
+            output,
+            errors,
+            master,
+        } = ends;
         let has_terminal = master.is_some();
-        let mut feeding = std::pin::pin!(feed(&self.input, input, master.as_ref().map(AsFd::as_fd)));
+        let mut feeding =
+            std::pin::pin!(feed(&self.input, input, master.as_ref().map(AsFd::as_fd)));
         let mut relaying = std::pin::pin!(relay(&self.output, output, errors, sent));
         let (mut is_fed, mut is_relayed, mut is_gone) = (false, false, false);
         let mut outcome = None;
@@ -235,7 +277,8 @@ impl Session {
                         Some(Event::Started(_) | Event::NotStarted(_) | Event::Stopped(_) | Event::AllStopped) => None,
                         Some(Event::OutOfTime | Event::SandboxGone(_) | Event::Lost(_)) | None => Some(Outcome::Gone),
                     };
-                    // Other processes may hold a terminal for good; a pipe ends when the last of them closes it.
+                    // Other processes may hold a terminal for good; a pipe ends when the last of
+                    // them closes it.
                     deadline = has_terminal.then(|| Instant::now() + Limits::SILENCE);
                 }
                 Ok(()) = self.sizes.changed(), if !is_gone => {
@@ -272,10 +315,15 @@ impl Session {
         }
     }
 
-    async fn open_terminal(&self, request: &TerminalRequest) -> Result<(Ends, Theirs), LaunchError> {
+    async fn open_terminal(
+        &self,
+        request: &TerminalRequest,
+    ) -> Result<(Ends, Theirs), LaunchError> {
         let (opened, terminal) = oneshot::channel();
         let listener = Box::new(move |terminal| drop(opened.send(terminal)));
-        self.workload.launcher.open_terminal(request.size, listener)?;
+        self.workload
+            .launcher
+            .open_terminal(request.size, listener)?;
         let terminal = terminal.await.map_err(|_| LaunchError::Gone)??;
         let open = || {
             terminal::apply(terminal.streams()[0], &request.modes)?;
@@ -291,32 +339,70 @@ impl Session {
         open().map_err(|source| LaunchError::Terminal { source })
     }
 
-    fn assemble(&mut self, parsed: Parsed, request: Option<&TerminalRequest>, ends: &Ends) -> Command {
-        let Parsed { arguments, variables, directory } = parsed;
-        let base = self.workload.environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+    fn assemble(
+        &mut self,
+        parsed: Parsed,
+        request: Option<&TerminalRequest>,
+        ends: &Ends,
+    ) -> Command {
+        let Parsed {
+            arguments,
+            variables,
+            directory,
+        } = parsed;
+        let base = self
+            .workload
+            .environment
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let mut environment = Environment::new(base);
         environment.set("TERM", request.map_or("dumb", |request| &request.kind));
         environment.set("SSH_CONNECTION", self.connection());
-        if let Some(path) = ends.master.as_ref().and_then(|master| terminal::path(master.as_fd())) {
+        if let Some(path) = ends
+            .master
+            .as_ref()
+            .and_then(|master| terminal::path(master.as_fd()))
+        {
             environment.set("SSH_TTY", path);
         }
-        for (name, value) in std::mem::take(&mut self.variables).into_iter().chain(variables) {
+        for (name, value) in std::mem::take(&mut self.variables)
+            .into_iter()
+            .chain(variables)
+        {
             environment.set(name, value);
         }
-        let variables = environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let variables = environment
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let mut directories: Vec<_> = directory.into_iter().collect();
         if directories.is_empty() {
             directories.clone_from(&self.workload.directories);
         }
-        let session = if request.is_some() { SessionKind::Terminal } else { SessionKind::New };
-        Command { arguments, environment: variables.collect(), directories, session, ignored: IgnoredSignals::Reset }
+        let session = if request.is_some() {
+            SessionKind::Terminal
+        } else {
+            SessionKind::New
+        };
+        Command {
+            arguments,
+            environment: variables.collect(),
+            directories,
+            session,
+            ignored: IgnoredSignals::Reset,
+        }
     }
 
     /// The value of `SSH_CONNECTION` (ssh(1)).
     fn connection(&self) -> String {
         match self.reporter.client.addresses {
             Some((client, server)) => {
-                format!("{} {} {} {}", client.ip(), client.port(), server.ip(), server.port())
+                format!(
+                    "{} {} {} {}",
+                    client.ip(),
+                    client.port(),
+                    server.ip(),
+                    server.port()
+                )
             }
             None => "UNKNOWN 65535 UNKNOWN 65535".to_owned(),
         }
@@ -348,7 +434,11 @@ impl Theirs {
 
 fn open_pipes() -> io::Result<(Ends, Theirs)> {
     let open = || pipe_with(PipeFlags::CLOEXEC);
-    let [(input, ours_input), (ours_output, output), (ours_errors, errors)] = [open()?, open()?, open()?];
+    let [
+        (input, ours_input),
+        (ours_output, output),
+        (ours_errors, errors),
+    ] = [open()?, open()?, open()?];
     let ends = Ends {
         input: pipe::Sender::from_owned_fd(ours_input)?,
         output: pipe::Receiver::from_owned_fd(ours_output)?,
@@ -450,7 +540,10 @@ const NAMES: &[(Signal, Sig)] = &[
 ];
 
 fn name_of(signal: i32) -> Sig {
-    let known = NAMES.iter().find(|(known, _)| known.as_raw() == signal).map(|(_, name)| name.clone());
+    let known = NAMES
+        .iter()
+        .find(|(known, _)| known.as_raw() == signal)
+        .map(|(_, name)| name.clone());
     known.unwrap_or_else(|| match signal {
         _ if signal == Signal::USR2.as_raw() => Sig::Custom("USR2".to_owned()),
         _ => Sig::Custom(format!("{signal}@openshell")),

@@ -17,7 +17,10 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(workload: Workload) -> Self {
-        Self { workload: Arc::new(workload), tasks: Mutex::default() }
+        Self {
+            workload: Arc::new(workload),
+            tasks: Mutex::default(),
+        }
     }
 
     /// Runs a task for as long as the server lives.
@@ -30,7 +33,8 @@ impl Shared {
 
     /// Waits until all tasks have ended.
     pub(crate) async fn finish(&self) {
-        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut tasks =
+            std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         while tasks.join_next().await.is_some() {}
     }
 }
@@ -45,7 +49,8 @@ const DONE: u8 = 1;
 const LATE: u8 = 2;
 
 impl Authenticated {
-    /// Notes that the client is authenticated; returns true the first time, and `None` if it is too late.
+    /// Notes that the client is authenticated; returns true the first time, and `None` if it is too
+    /// late.
     pub(crate) fn set(&self) -> Option<bool> {
         let (state, set) = &*self.0;
         match state.compare_exchange(PENDING, DONE, Ordering::Relaxed, Ordering::Relaxed) {
@@ -60,7 +65,10 @@ impl Authenticated {
 
     /// Keeps the client from being authenticated any more; returns false if it is.
     pub(crate) fn give_up(&self) -> bool {
-        self.0.0.compare_exchange(PENDING, LATE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.0
+            .0
+            .compare_exchange(PENDING, LATE, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 
     pub(crate) fn is_set(&self) -> bool {

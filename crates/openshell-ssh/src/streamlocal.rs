@@ -1,5 +1,5 @@
-//! Unix sockets inside, for forwarding: a helper, a confined command as any other, connects or listens, and hands each connection
-//! out. So the kernel decides which sockets it reaches.
+//! Unix sockets inside, for forwarding: a helper, a confined command as any other, connects or
+//! listens, and hands each connection out. So the kernel decides which sockets it reaches.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -71,10 +71,16 @@ pub(crate) async fn listen(workload: &Workload, path: &str) -> io::Result<Helper
 impl Helper {
     fn start(workload: &Workload, act: &str, path: &str) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
-        let words = workload.helper.iter().map(String::as_str).chain([act, path]).map(OsString::from);
+        let words = workload
+            .helper
+            .iter()
+            .map(String::as_str)
+            .chain([act, path])
+            .map(OsString::from);
         let command = Command {
             arguments: words.collect(),
             environment: Vec::new(),
@@ -84,12 +90,19 @@ impl Helper {
         };
         // Its messages, and their end, tell everything that there is to know.
         let streams = [theirs.as_fd(), null.as_fd(), null.as_fd()];
-        workload.launcher.start(&command, streams, Box::new(drop)).map_err(io::Error::other)?;
+        workload
+            .launcher
+            .start(&command, streams, Box::new(drop))
+            .map_err(io::Error::other)?;
         Ok(Self(PacketSocket::new(ours)?))
     }
 
     async fn message(&self) -> io::Result<(Message, Option<OwnedFd>)> {
-        let (message, descriptors) = self.0.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let (message, descriptors) = self
+            .0
+            .receive()
+            .await?
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok((message, descriptors.into_iter().next()))
     }
 
@@ -100,9 +113,10 @@ impl Helper {
     pub(crate) async fn next(&self) -> io::Result<UnixStream> {
         match self.message().await? {
             (Message::Connected, Some(socket)) => {
-                // Whatever a program inside may have made of its helper, this is a stream and nothing else.
-                let is_stream =
-                    socket_domain(&socket)? == AddressFamily::UNIX && socket_type(&socket)? == SocketType::STREAM;
+                // Whatever a program inside may have made of its helper, this is a stream and
+                // nothing else.
+                let is_stream = socket_domain(&socket)? == AddressFamily::UNIX
+                    && socket_type(&socket)? == SocketType::STREAM;
                 if !is_stream || rustix::net::getpeername(&socket).is_err() {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
@@ -120,12 +134,13 @@ impl Helper {
 /// # Errors
 /// The supervisor has gone, or `words` are others.
 pub fn serve(socket: BorrowedFd<'_>, words: &[OsString]) -> io::Result<()> {
-    let [act, path] = words else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let [act, path] = words else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     let path = Path::new(path);
     let done = match act.as_bytes() {
-        act if act == CONNECT.as_bytes() => {
-            connect_without_wait(path).and_then(|stream| packets::send(socket, &Message::Connected, &[stream.as_fd()]))
-        }
+        act if act == CONNECT.as_bytes() => connect_without_wait(path)
+            .and_then(|stream| packets::send(socket, &Message::Connected, &[stream.as_fd()])),
         act if act == LISTEN.as_bytes() => serve_listener(socket, path),
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
@@ -159,7 +174,10 @@ fn serve_listener(supervisor: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 fn hand_out(supervisor: BorrowedFd<'_>, listener: &UnixListener) -> io::Result<()> {
     packets::send(supervisor, &Message::Listening, &[])?;
     loop {
-        let mut ready = [PollFd::new(&supervisor, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        let mut ready = [
+            PollFd::new(&supervisor, PollFlags::IN),
+            PollFd::new(listener, PollFlags::IN),
+        ];
         match rustix::event::poll(&mut ready, None) {
             Err(rustix::io::Errno::INTR) => continue,
             polled => polled?,

@@ -9,7 +9,8 @@ use openshell_supervisor::pty::Size;
 use russh::Pty;
 use rustix::pty::ptsname;
 use rustix::termios::{
-    ControlModes, InputModes, LocalModes, OptionalActions, OutputModes, SpecialCodeIndex, tcgetattr, tcsetattr,
+    ControlModes, InputModes, LocalModes, OptionalActions, OutputModes, SpecialCodeIndex,
+    tcgetattr, tcsetattr,
 };
 
 /// Type of a terminal that its client does not name.
@@ -29,8 +30,16 @@ pub(crate) struct TerminalRequest {
 impl TerminalRequest {
     pub(crate) fn new(kind: &str, size: Size, modes: &[(Pty, u32)]) -> Self {
         let is_plain = kind.len() <= TYPE_BYTES && kind.bytes().all(|byte| byte.is_ascii_graphic());
-        let kind = if kind.is_empty() || !is_plain { DEFAULT_TYPE } else { kind };
-        Self { kind: kind.to_owned(), size, modes: modes.to_vec() }
+        let kind = if kind.is_empty() || !is_plain {
+            DEFAULT_TYPE
+        } else {
+            kind
+        };
+        Self {
+            kind: kind.to_owned(),
+            size,
+            modes: modes.to_vec(),
+        }
     }
 }
 
@@ -41,21 +50,30 @@ pub(crate) fn size(columns: u32, rows: u32) -> Size {
         Ok(number) => number,
         Err(_) => u16::MAX,
     };
-    Size { columns: cut(columns, Size::DEFAULT.columns), rows: cut(rows, Size::DEFAULT.rows) }
+    Size {
+        columns: cut(columns, Size::DEFAULT.columns),
+        rows: cut(rows, Size::DEFAULT.rows),
+    }
 }
 
 /// Path of the slave of `master` inside the sandbox.
 pub(crate) fn path(master: BorrowedFd<'_>) -> Option<OsString> {
-    ptsname(master, Vec::new()).ok().map(|path| OsString::from_vec(path.into_bytes()))
+    ptsname(master, Vec::new())
+        .ok()
+        .map(|path| OsString::from_vec(path.into_bytes()))
 }
 
-/// Applies the modes that a client asks for (RFC 4254 §8); those that the kernel lacks are left out.
+/// Applies the modes that a client asks for (RFC 4254 §8); those that the kernel lacks are left
+/// out.
 pub(crate) fn apply(slave: BorrowedFd<'_>, modes: &[(Pty, u32)]) -> io::Result<()> {
     let mut terminal = tcgetattr(slave)?;
     for &(mode, value) in modes {
         if let Some(index) = code(mode) {
             // 255 means that the character is off.
-            terminal.special_codes[index] = u8::try_from(value).ok().filter(|value| *value != 255).unwrap_or(0);
+            terminal.special_codes[index] = u8::try_from(value)
+                .ok()
+                .filter(|value| *value != 255)
+                .unwrap_or(0);
         } else if let Some(flag) = input(mode) {
             terminal.input_modes.set(flag, value != 0);
         } else if let Some(flag) = local(mode) {

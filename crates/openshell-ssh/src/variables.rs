@@ -33,7 +33,8 @@ impl Variables {
         }
         let (most, most_bytes) = Limits::VARIABLES;
         let bytes = self.bytes + name.len() + value.len();
-        let is_accepted = NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        let is_accepted =
+            NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         let is_accepted = is_accepted && !variable::is_refused(name) && !value.contains('\0');
         if !is_accepted || self.set.len() >= most || bytes > most_bytes {
             return false;
@@ -61,15 +62,36 @@ mod tests {
     #[test]
     fn clients_set_language_colour_zone_and_authors_alone() {
         let mut variables = Variables::default();
-        for name in ["LANG", "LC_ALL", "COLORTERM", "NO_COLOR", "TZ", "GIT_AUTHOR_NAME", "GIT_COMMITTER_EMAIL"] {
+        for name in [
+            "LANG",
+            "LC_ALL",
+            "COLORTERM",
+            "NO_COLOR",
+            "TZ",
+            "GIT_AUTHOR_NAME",
+            "GIT_COMMITTER_EMAIL",
+        ] {
             assert!(variables.set(name, "x"), "{name}");
         }
-        for name in
-            ["PATH", "LD_PRELOAD", "BASH_ENV", "HTTPS_PROXY", "SSL_CERT_FILE", "OPENSHELL_X", "TERM", "", "LC_A=B"]
-        {
+        for name in [
+            "PATH",
+            "LD_PRELOAD",
+            "BASH_ENV",
+            "HTTPS_PROXY",
+            "SSL_CERT_FILE",
+            "OPENSHELL_X",
+            "TERM",
+            "",
+            "LC_A=B",
+        ] {
             assert!(!variables.set(name, "x"), "{name}");
         }
         assert!(!variables.set("LC_ALL", &"x".repeat(64 * 1024)), "too long");
-        assert!((0..100).map(|_| variables.set("TZ", "x")).any(|is_set| !is_set), "too many");
+        assert!(
+            (0..100)
+                .map(|_| variables.set("TZ", "x"))
+                .any(|is_set| !is_set),
+            "too many"
+        );
     }
 }

@@ -46,6 +46,8 @@ pub struct Workload {
 
 impl fmt::Debug for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Workload").field("launcher", &self.launcher).finish_non_exhaustive()
+        f.debug_struct("Workload")
+            .field("launcher", &self.launcher)
+            .finish_non_exhaustive()
     }
 }

@@ -1,8 +1,10 @@
-//! Carve-outs: parts of granted folders that the workload may not write to, not read, or where it may execute nothing.
+//! Carve-outs: parts of granted folders that the workload may not write to, not read, or where it
+//! may execute nothing.
 //!
-//! File rules add up, so that none can take a part out of a granted folder. A mount can: the part on itself with fewer rights, or an
-//! empty file or folder over it. No mount point can be renamed or removed (rename(2), EBUSY), so every folder between the writable
-//! grant and the part, and every symlink that leads to it, is mounted on itself too.
+//! File rules add up, so that none can take a part out of a granted folder. A mount can: the part
+//! on itself with fewer rights, or an empty file or folder over it. No mount point can be renamed
+//! or removed (rename(2), EBUSY), so every folder between the writable grant and the part, and
+//! every symlink that leads to it, is mounted on itself too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use crate::landlock::{Request, Resolved};
 use crate::missing::is_missing;
 use crate::mounts::{Shown, Spot, TableEntry, bind, mount_table};
-use crate::pins::{Identity, MountPoint, Pins, Places, byte_path, find_in, is_of_change, is_read_only, settled};
+use crate::pins::{
+    Identity, MountPoint, Pins, Places, byte_path, find_in, is_of_change, is_read_only, settled,
+};
 use crate::protected::OpenCovers;
 use crate::trusted_symlinks::{links, links_so_far, open};
 
@@ -57,7 +61,8 @@ pub struct CarveOut {
     identity: Option<Identity>,
     /// Symlinks on its way in folders that the workload may write to.
     links: Vec<Link>,
-    /// True if the way is all there is to keep: it leads to nothing, or to what the policy does not grant.
+    /// True if the way is all there is to keep: it leads to nothing, or to what the policy does not
+    /// grant.
     is_way: bool,
 }
 
@@ -74,17 +79,26 @@ struct Link {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum CarveOutError {
-    #[error("filesystem_policy.{key}: {path} cannot be looked at, so it cannot be taken out of what the policy grants", key = .0.as_str(), path = .1.display())]
+    #[error("filesystem_policy.{key}: {path} cannot be looked at, so it cannot be taken out of \
+             what the policy grants", key = .0.as_str(), path = .1.display())]
     Inspect(Restriction, PathBuf, #[source] io::Error),
-    #[error("filesystem_policy.{key}: {path} is shown at {alias} too (a bind mount), which the policy grants; take one of them out", key = .restriction.as_str(), path = .path.display(), alias = .alias.display())]
-    Granted { restriction: Restriction, path: PathBuf, alias: PathBuf },
-    #[error("filesystem_policy.{key}: {path} has further names (hard links), under which the workload could reach it; copy it, or name the folders of all", key = .0.as_str(), path = .1.display())]
+    #[error("filesystem_policy.{key}: {path} is shown at {alias} too (a bind mount), which the \
+             policy grants; take one of them out", key = .restriction.as_str(), path = .path.display(), alias = .alias.display())]
+    Granted {
+        restriction: Restriction,
+        path: PathBuf,
+        alias: PathBuf,
+    },
+    #[error("filesystem_policy.{key}: {path} has further names (hard links), under which the \
+             workload could reach it; copy it, or name the folders of all", key = .0.as_str(), path = .1.display())]
     Linked(Restriction, PathBuf),
     #[error("filesystem_policy.{key}: {path} cannot be taken out of what the policy grants", key = .0.as_str(), path = .1.display())]
     Mount(Restriction, PathBuf, #[source] io::Error),
-    #[error("filesystem_policy.{key}: {path} was not taken out of what the policy grants: the attempt to prove it succeeded", key = .0.as_str(), path = .1.display())]
+    #[error("filesystem_policy.{key}: {path} was not taken out of what the policy grants: the \
+             attempt to prove it succeeded", key = .0.as_str(), path = .1.display())]
     NotProved(Restriction, PathBuf),
-    #[error("filesystem_policy.{key}: another process renames or replaces {path} while the sandbox starts; stop what does that, and start again", key = .0.as_str(), path = .1.display())]
+    #[error("filesystem_policy.{key}: another process renames or replaces {path} while the sandbox \
+             starts; stop what does that, and start again", key = .0.as_str(), path = .1.display())]
     Changing(Restriction, PathBuf),
 }
 
@@ -119,7 +133,11 @@ impl CarveOut {
     ///
     /// # Errors
     /// The path cannot be looked at: who owns a folder on its way may open it again.
-    pub fn find(path: &Path, restriction: Restriction, landlock: &Request) -> Result<Option<Self>, CarveOutError> {
+    pub fn find(
+        path: &Path,
+        restriction: Restriction,
+        landlock: &Request,
+    ) -> Result<Option<Self>, CarveOutError> {
         let inspect = |source| CarveOutError::Inspect(restriction, path.to_owned(), source);
         let real = match std::fs::canonicalize(path) {
             Err(error) if is_missing(&error) => return Ok(None),
@@ -136,19 +154,30 @@ impl CarveOut {
             true => None,
             false => Some(Identity::at(&real).map_err(inspect)?),
         };
-        Ok(Some(Self { path: real, restriction, identity, links, is_way: false }))
+        Ok(Some(Self {
+            path: real,
+            restriction,
+            identity,
+            links,
+            is_way: false,
+        }))
     }
 
-    /// Describes the symlinks that lead from `path` to nothing, or to what the policy does not grant, and that the workload could replace;
-    /// `None` if there are none.
+    /// Describes the symlinks that lead from `path` to nothing, or to what the policy does not
+    /// grant, and that the workload could replace; `None` if there are none.
     ///
     /// # Errors
     /// One of them cannot be looked at.
-    pub fn find_way(path: &Path, restriction: Restriction, landlock: &Request) -> Result<Option<Self>, CarveOutError> {
+    pub fn find_way(
+        path: &Path,
+        restriction: Restriction,
+        landlock: &Request,
+    ) -> Result<Option<Self>, CarveOutError> {
         Self::way(path, links_so_far(path), restriction, landlock)
     }
 
-    /// Describes a file that is in the place of a folder above `path`, and that the workload could replace by one; `None` if it could not.
+    /// Describes a file that is in the place of a folder above `path`, and that the workload could
+    /// replace by one; `None` if it could not.
     ///
     /// # Errors
     /// It cannot be looked at.
@@ -168,8 +197,15 @@ impl CarveOut {
         landlock: &Request,
     ) -> Result<Option<Self>, CarveOutError> {
         let links = changeable(links, landlock);
-        let links = links.map_err(|source| CarveOutError::Inspect(restriction, path.to_owned(), source))?;
-        let way = Self { path: path.to_owned(), restriction, identity: None, links, is_way: true };
+        let links =
+            links.map_err(|source| CarveOutError::Inspect(restriction, path.to_owned(), source))?;
+        let way = Self {
+            path: path.to_owned(),
+            restriction,
+            identity: None,
+            links,
+            is_way: true,
+        };
         Ok(Some(way).filter(|way| !way.links.is_empty()))
     }
 }
@@ -177,17 +213,23 @@ impl CarveOut {
 /// Returns those of `links` that the workload could replace.
 fn changeable(links: Vec<PathBuf>, landlock: &Request) -> io::Result<Vec<Link>> {
     let is_changeable = |link: &PathBuf| {
-        link.parent().is_some_and(|folder| landlock.reaches_for_writing(folder) && landlock.shows(folder))
+        link.parent()
+            .is_some_and(|folder| landlock.reaches_for_writing(folder) && landlock.shows(folder))
     };
     let links = links.into_iter().filter(is_changeable).map(|path| {
-        let identity = if landlock.is_learning() { None } else { Some(Identity::at(&path)?) };
+        let identity = if landlock.is_learning() {
+            None
+        } else {
+            Some(Identity::at(&path)?)
+        };
         Ok(Link { path, identity })
     });
     links.collect()
 }
 
-/// Takes `carve_outs` out of what the rights `granted` reach, and hides the `further` paths; `private` are folders of the sandbox's
-/// own. To be called in a private mount namespace. Returns for each the paths that have to stay mount points; none if no grant reaches it.
+/// Takes `carve_outs` out of what the rights `granted` reach, and hides the `further` paths;
+/// `private` are folders of the sandbox's own. To be called in a private mount namespace. Returns
+/// for each the paths that have to stay mount points; none if no grant reaches it.
 ///
 /// # Errors
 /// A carve-out cannot be enforced, or its proof fails.
@@ -212,17 +254,23 @@ pub(crate) fn apply(
     settled(apply, CarveOutError::is_of_change)
 }
 
-/// Makes the mounts of `folders`, which an observed run is shown, read-only, apart from writable folders in them: their files could be
-/// given other modes and times.
+/// Makes the mounts of `folders`, which an observed run is shown, read-only, apart from writable
+/// folders in them: their files could be given other modes and times.
 ///
 /// # Errors
 /// The kernel refuses a mount.
-pub(crate) fn show_read_only(folders: &BTreeSet<PathBuf>, granted: &[Resolved<'_>]) -> Result<(), CarveOutError> {
+pub(crate) fn show_read_only(
+    folders: &BTreeSet<PathBuf>,
+    granted: &[Resolved<'_>],
+) -> Result<(), CarveOutError> {
     let mut grants = Grants::of(granted, &[]);
     folders.iter().try_for_each(|folder| {
         let failed = |source| CarveOutError::Mount(Restriction::ReadOnly, folder.clone(), source);
         let spot = Spot::at(folder).map_err(|errno| failed(errno.into()))?;
-        grants.pin_read_only(folder, &spot, &mut BTreeSet::new()).map(drop).map_err(failed)
+        grants
+            .pin_read_only(folder, &spot, &mut BTreeSet::new())
+            .map(drop)
+            .map_err(failed)
     })
 }
 
@@ -230,13 +278,21 @@ pub(crate) fn show_read_only(folders: &BTreeSet<PathBuf>, granted: &[Resolved<'_
 ///
 /// # Errors
 /// The table of mounts cannot be read.
-pub(crate) fn further_names<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> Result<Vec<PathBuf>, CarveOutError> {
+pub(crate) fn further_names<'p>(
+    paths: impl Iterator<Item = &'p PathBuf>,
+) -> Result<Vec<PathBuf>, CarveOutError> {
     let table = table()?;
     Ok(paths.flat_map(|path| aliases(path, &table)).collect())
 }
 
 fn table() -> Result<Vec<TableEntry>, CarveOutError> {
-    let failed = |source| CarveOutError::Inspect(Restriction::ReadOnly, PathBuf::from("/proc/self/mountinfo"), source);
+    let failed = |source| {
+        CarveOutError::Inspect(
+            Restriction::ReadOnly,
+            PathBuf::from("/proc/self/mountinfo"),
+            source,
+        )
+    };
     mount_table("/proc/self/mountinfo").map_err(failed)
 }
 
@@ -257,7 +313,12 @@ struct Grants {
 impl Grants {
     fn of(granted: &[Resolved<'_>], private: &[PathBuf]) -> Self {
         let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
-            granted.iter().filter(|grant| wanted(grant)).filter_map(Resolved::target).map(Path::to_owned).collect()
+            granted
+                .iter()
+                .filter(|grant| wanted(grant))
+                .filter_map(Resolved::target)
+                .map(Path::to_owned)
+                .collect()
         };
         Self {
             writing: of(&|grant| grant.grants_writing()),
@@ -270,21 +331,32 @@ impl Grants {
         }
     }
 
-    /// Returns the places where `carve_out` is to be enforced, other names of its path (bind mounts) among them.
-    fn targets(&self, carve_out: &CarveOut, table: &[TableEntry]) -> Result<Vec<PathBuf>, CarveOutError> {
-        let CarveOut { path, restriction, .. } = carve_out;
+    /// Returns the places where `carve_out` is to be enforced, other names of its path (bind
+    /// mounts) among them.
+    fn targets(
+        &self,
+        carve_out: &CarveOut,
+        table: &[TableEntry],
+    ) -> Result<Vec<PathBuf>, CarveOutError> {
+        let CarveOut {
+            path, restriction, ..
+        } = carve_out;
         let is_granted = |path: &Path| path.ancestors().any(|above| self.reading.contains(above));
         let mut found = Vec::new();
-        for (place, is_alias) in
-            std::iter::once((path.clone(), false)).chain(aliases(path, table).into_iter().map(|alias| (alias, true)))
+        for (place, is_alias) in std::iter::once((path.clone(), false))
+            .chain(aliases(path, table).into_iter().map(|alias| (alias, true)))
         {
             if is_granted(&place) {
                 found.push((place, is_alias));
             } else if *restriction == Restriction::NoExec {
-                // What is written in the writable folders there, and what the policy lists there; at the root that would be all
-                // programs.
+                // What is written in the writable folders there, and what the policy lists there;
+                // at the root that would be all programs.
                 let listed = self.listed.iter().filter(|_| place.parent().is_some());
-                let within = self.writing.iter().chain(listed).filter(|grant| grant.starts_with(&place));
+                let within = self
+                    .writing
+                    .iter()
+                    .chain(listed)
+                    .filter(|grant| grant.starts_with(&place));
                 let within: BTreeSet<_> = within.cloned().collect();
                 found.extend(within.into_iter().map(|grant| (grant, is_alias)));
             }
@@ -298,9 +370,11 @@ impl Grants {
                 }
         });
         match clash {
-            Some((alias, _)) => {
-                Err(CarveOutError::Granted { restriction: *restriction, path: path.clone(), alias: alias.clone() })
-            }
+            Some((alias, _)) => Err(CarveOutError::Granted {
+                restriction: *restriction,
+                path: path.clone(),
+                alias: alias.clone(),
+            }),
             None => Ok(found.into_iter().map(|(place, _)| place).collect()),
         }
     }
@@ -315,7 +389,9 @@ impl Grants {
         let before = table()?;
         // Folders before those in them; what must hold for everything in a folder last.
         let mut ordered: Vec<_> = carve_outs.iter().enumerate().collect();
-        ordered.sort_by_key(|(_, carve_out)| (carve_out.restriction == Restriction::NoExec, *carve_out));
+        ordered.sort_by_key(|(_, carve_out)| {
+            (carve_out.restriction == Restriction::NoExec, *carve_out)
+        });
         let mut mounted = vec![Places::default(); carve_outs.len()];
         for path in further {
             self.carve_out(Restriction::Hidden, path, None, covers)?;
@@ -323,7 +399,11 @@ impl Grants {
         for (index, carve_out) in ordered {
             // The way to it, also if no grant reaches its end.
             let mut points = self.keep_links(carve_out)?;
-            let targets = if carve_out.is_way { Vec::new() } else { self.targets(carve_out, &before)? };
+            let targets = if carve_out.is_way {
+                Vec::new()
+            } else {
+                self.targets(carve_out, &before)?
+            };
             for target in targets {
                 let identity = carve_out.identity.filter(|_| target == carve_out.path);
                 points.extend(self.carve_out(carve_out.restriction, &target, identity, covers)?);
@@ -340,16 +420,26 @@ impl Grants {
         }
     }
 
-    /// Makes the symlinks that lead to a path, and the folders above them, mount points, and returns them.
+    /// Makes the symlinks that lead to a path, and the folders above them, mount points, and
+    /// returns them.
     fn keep_links(
         &mut self,
-        CarveOut { restriction, links, .. }: &CarveOut,
+        CarveOut {
+            restriction, links, ..
+        }: &CarveOut,
     ) -> Result<BTreeSet<MountPoint>, CarveOutError> {
         let mut points = BTreeSet::new();
-        for Link { path: link, identity } in links {
+        for Link {
+            path: link,
+            identity,
+        } in links
+        {
             let failed = |error| CarveOutError::of_mount(*restriction, link, error);
             let top = self.top(link);
-            let spot = self.pins.reach(top.as_deref(), link, &mut points).map_err(failed)?;
+            let spot = self
+                .pins
+                .reach(top.as_deref(), link, &mut points)
+                .map_err(failed)?;
             // What would be kept in its place is what the link led past.
             if identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity)) {
                 return Err(CarveOutError::Changing(*restriction, link.clone()));
@@ -361,10 +451,14 @@ impl Grants {
 
     /// Returns the writable folder that `path` lies in, the shortest one.
     fn top(&self, path: &Path) -> Option<PathBuf> {
-        self.writing.iter().find(|grant| path.starts_with(grant)).cloned()
+        self.writing
+            .iter()
+            .find(|grant| path.starts_with(grant))
+            .cloned()
     }
 
-    /// Takes one place out; returns the mounts that have to stay. `identity` is that of what was found there before.
+    /// Takes one place out; returns the mounts that have to stay. `identity` is that of what was
+    /// found there before.
     fn carve_out(
         &mut self,
         restriction: Restriction,
@@ -384,10 +478,14 @@ impl Grants {
         let failed = |error| CarveOutError::of_mount(restriction, path, error);
         let is_hosts = |grant: &PathBuf| path.starts_with(grant) && !self.private.contains(grant);
         // Nothing but what is granted by itself has another name in a folder of the sandbox's own.
-        let reached = if restriction == Restriction::ReadOnly { &self.writing } else { &self.reading };
+        let reached = if restriction == Restriction::ReadOnly {
+            &self.writing
+        } else {
+            &self.reading
+        };
         let has_other_names = reached.iter().any(is_hosts);
-        let is_private =
-            self.private.iter().any(|folder| path.starts_with(folder)) && !self.reading.iter().any(is_hosts);
+        let is_private = self.private.iter().any(|folder| path.starts_with(folder))
+            && !self.reading.iter().any(is_hosts);
         let spot = match self.pins.reach(top.as_deref(), path, &mut points) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && identity.is_none() => {
                 if restriction != Restriction::NoExec || !is_private {
@@ -395,12 +493,15 @@ impl Grants {
                 }
                 // The command could make it.
                 make_shared_folder(path).map_err(failed)?;
-                self.pins.reach(top.as_deref(), path, &mut points).map_err(failed)?
+                self.pins
+                    .reach(top.as_deref(), path, &mut points)
+                    .map_err(failed)?
             }
             spot => spot.map_err(failed)?,
         };
         let data = rustix::fs::fstat(&spot.file).map_err(|errno| failed(errno.into()))?;
-        let is_other = identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity));
+        let is_other =
+            identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity));
         // Under another restriction it may be covered already.
         if is_other && !self.hidden.contains(path) {
             return Err(CarveOutError::Changing(restriction, path.to_owned()));
@@ -411,19 +512,34 @@ impl Grants {
         }
         let (is_kept, mounted) = match restriction {
             Restriction::ReadOnly => {
-                let root = self.pin_read_only(path, &spot, &mut points).map_err(failed)?;
+                let root = self
+                    .pin_read_only(path, &spot, &mut points)
+                    .map_err(failed)?;
                 (is_read_only(&root), root)
             }
             // Mounting verifies that the cover is in its place.
             Restriction::Hidden => {
                 let cover = covers.of(kind).map_err(failed)?;
-                (true, self.pins.mount(cover, &spot, Shown::Cover, path, &mut points).map_err(failed)?)
+                (
+                    true,
+                    self.pins
+                        .mount(cover, &spot, Shown::Cover, path, &mut points)
+                        .map_err(failed)?,
+                )
             }
             Restriction::NoExec => {
                 let shown = Shown::NoExecWithin;
-                let root = self.pins.mount(&spot.file, &spot, shown, path, &mut points).map_err(failed)?;
-                let options = rustix::fs::fstatvfs(&root).map_err(|errno| failed(errno.into()))?.f_flag;
-                (options.contains(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)), root)
+                let root = self
+                    .pins
+                    .mount(&spot.file, &spot, shown, path, &mut points)
+                    .map_err(failed)?;
+                let options = rustix::fs::fstatvfs(&root)
+                    .map_err(|errno| failed(errno.into()))?
+                    .f_flag;
+                (
+                    options.contains(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)),
+                    root,
+                )
             }
         };
         drop(mounted);
@@ -436,9 +552,14 @@ impl Grants {
         Ok(points)
     }
 
-    /// Mounts what is at `spot`, at `path`, on itself, read-only with the mounts in it, apart from the writable folders that the policy
-    /// grants there; returns the root of the mount.
-    fn pin_read_only(&mut self, path: &Path, spot: &Spot, points: &mut BTreeSet<MountPoint>) -> io::Result<OwnedFd> {
+    /// Mounts what is at `spot`, at `path`, on itself, read-only with the mounts in it, apart from
+    /// the writable folders that the policy grants there; returns the root of the mount.
+    fn pin_read_only(
+        &mut self,
+        path: &Path,
+        spot: &Spot,
+        points: &mut BTreeSet<MountPoint>,
+    ) -> io::Result<OwnedFd> {
         let mut inner = Vec::new();
         for folder in self.inner(path) {
             match open(folder, OFlags::PATH) {
@@ -446,7 +567,9 @@ impl Grants {
                 opened => inner.push((folder.clone(), opened?)),
             }
         }
-        let root = self.pins.mount(&spot.file, spot, Shown::ReadOnlyWithin, path, points)?;
+        let root = self
+            .pins
+            .mount(&spot.file, spot, Shown::ReadOnlyWithin, path, points)?;
         for (folder, opened) in inner {
             let rest = folder.strip_prefix(path).map_err(io::Error::other)?;
             let place = find_in(&root, rest)?;
@@ -462,29 +585,35 @@ impl Grants {
     fn inner<'g>(&'g self, path: &'g Path) -> impl Iterator<Item = &'g PathBuf> {
         let is_beneath = move |folder: &PathBuf| folder != path && folder.starts_with(path);
         let of_another = move |folder: &PathBuf| {
-            folder
-                .ancestors()
-                .skip(1)
-                .any(|above| above != path && above.starts_with(path) && self.writing.contains(above))
+            folder.ancestors().skip(1).any(|above| {
+                above != path && above.starts_with(path) && self.writing.contains(above)
+            })
         };
-        self.writing.iter().filter(move |folder| is_beneath(folder) && !of_another(folder))
+        self.writing
+            .iter()
+            .filter(move |folder| is_beneath(folder) && !of_another(folder))
     }
 
     /// Verifies that all mounts in the paths that are kept by an option have it.
     fn prove_options(&self, table: &[TableEntry]) -> Result<(), CarveOutError> {
         // The last mount at a place covers those before.
-        let shown: BTreeMap<&Path, &TableEntry> = table.iter().map(|mount| (mount.place.as_path(), mount)).collect();
+        let shown: BTreeMap<&Path, &TableEntry> = table
+            .iter()
+            .map(|mount| (mount.place.as_path(), mount))
+            .collect();
         for (restriction, path) in &self.kept_by_option {
             let option: &[u8] = match restriction {
                 Restriction::NoExec => b"noexec",
                 Restriction::ReadOnly | Restriction::Hidden => b"ro",
             };
             let is_exempt = |place: &Path| {
-                *restriction == Restriction::ReadOnly && self.inner(path).any(|folder| place.starts_with(folder))
+                *restriction == Restriction::ReadOnly
+                    && self.inner(path).any(|folder| place.starts_with(folder))
             };
             let from = shown.range::<Path, _>((Bound::Included(path.as_path()), Bound::Unbounded));
-            let mut within =
-                from.take_while(|(place, _)| place.starts_with(path)).filter(|(place, _)| !is_exempt(place));
+            let mut within = from
+                .take_while(|(place, _)| place.starts_with(path))
+                .filter(|(place, _)| !is_exempt(place));
             if !within.all(|(_, mount)| mount.has_option(option)) {
                 return Err(CarveOutError::NotProved(*restriction, path.clone()));
             }
@@ -500,20 +629,29 @@ fn make_shared_folder(path: &Path) -> io::Result<()> {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o1777))
 }
 
-/// Returns the other places in the table of mounts where the file or folder at `path`, or a part of it, is shown.
+/// Returns the other places in the table of mounts where the file or folder at `path`, or a part of
+/// it, is shown.
 fn aliases(path: &Path, table: &[TableEntry]) -> Vec<PathBuf> {
     // The last mount at a place covers those before.
     let holds = |mount: &&TableEntry| path.starts_with(&mount.place);
     let depth = |mount: &&TableEntry| mount.place.components().count();
-    let Some(own) = table.iter().filter(holds).max_by_key(depth) else { return Vec::new() };
-    let whole = |mount: &TableEntry, rest: &Path| mount.root.join(rest).components().collect::<PathBuf>();
-    let Ok(rest) = path.strip_prefix(&own.place) else { return Vec::new() };
+    let Some(own) = table.iter().filter(holds).max_by_key(depth) else {
+        return Vec::new();
+    };
+    let whole =
+        |mount: &TableEntry, rest: &Path| mount.root.join(rest).components().collect::<PathBuf>();
+    let Ok(rest) = path.strip_prefix(&own.place) else {
+        return Vec::new();
+    };
     let origin = whole(own, rest);
     let alias = |mount: &TableEntry| {
         if mount.device != own.device {
             return None;
         }
-        match (origin.strip_prefix(&mount.root), mount.root.starts_with(&origin)) {
+        match (
+            origin.strip_prefix(&mount.root),
+            mount.root.starts_with(&origin),
+        ) {
             (Ok(rest), _) => Some(mount.place.join(rest).components().collect()),
             (Err(_), true) => Some(mount.place.clone()),
             (Err(_), false) => None,
@@ -521,7 +659,10 @@ fn aliases(path: &Path, table: &[TableEntry]) -> Vec<PathBuf> {
     };
     let places: BTreeSet<PathBuf> = table.iter().filter_map(alias).collect();
     // A part of it that is mounted in itself is in it anyway.
-    places.into_iter().filter(|place| !place.starts_with(path)).collect()
+    places
+        .into_iter()
+        .filter(|place| !place.starts_with(path))
+        .collect()
 }
 
 #[cfg(test)]
@@ -549,8 +690,18 @@ mod tests {
             mount("8:1", "/work/a/inner", "/work/a/inner"),
         ];
         let of = |path: &str| aliases(Path::new(path), &table);
-        assert_eq!(of("/work/a"), [PathBuf::from("/b"), PathBuf::from("/mnt/work/a")]);
-        assert_eq!(of("/mnt/work/a"), [PathBuf::from("/b"), PathBuf::from("/work/a"), PathBuf::from("/work/a/inner")]);
+        assert_eq!(
+            of("/work/a"),
+            [PathBuf::from("/b"), PathBuf::from("/mnt/work/a")]
+        );
+        assert_eq!(
+            of("/mnt/work/a"),
+            [
+                PathBuf::from("/b"),
+                PathBuf::from("/work/a"),
+                PathBuf::from("/work/a/inner")
+            ]
+        );
         assert_eq!(of("/mnt/other/a"), Vec::<PathBuf>::new());
         assert_eq!(of("/etc"), Vec::<PathBuf>::new());
     }

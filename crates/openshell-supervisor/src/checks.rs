@@ -1,4 +1,5 @@
-//! Checks of the host: what a start needs of kernel, container and caller, each by the act that a start makes.
+//! Checks of the host: what a start needs of kernel, container and caller, each by the act that a
+//! start makes.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -37,13 +38,29 @@ pub struct Missing {
 impl Check {
     /// A check of something that is there.
     pub fn ok(name: impl Into<String>, detail: impl ToString) -> Self {
-        Self { name: name.into(), detail: detail.to_string(), missing: None }
+        Self {
+            name: name.into(),
+            detail: detail.to_string(),
+            missing: None,
+        }
     }
 
     /// A check of something that is missing for the reason `detail`.
-    pub fn missing(name: impl Into<String>, detail: impl ToString, costs: &str, remedy: &str) -> Self {
-        let missing = Missing { costs: costs.to_owned(), remedy: remedy.to_owned() };
-        Self { name: name.into(), detail: detail.to_string(), missing: Some(missing) }
+    pub fn missing(
+        name: impl Into<String>,
+        detail: impl ToString,
+        costs: &str,
+        remedy: &str,
+    ) -> Self {
+        let missing = Missing {
+            costs: costs.to_owned(),
+            remedy: remedy.to_owned(),
+        };
+        Self {
+            name: name.into(),
+            detail: detail.to_string(),
+            missing: Some(missing),
+        }
     }
 }
 
@@ -62,10 +79,17 @@ pub fn of_caller(privilege: &Privilege) -> Vec<Check> {
 fn kernel() -> Check {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map_while(|number| number.parse().ok());
+    let mut numbers = release
+        .split(|byte: char| !byte.is_ascii_digit())
+        .map_while(|number| number.parse().ok());
     match (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) {
         version if version >= KERNEL => Check::ok("kernel", format!("Linux {release}")),
-        _ => Check::missing("kernel", format!("Linux {release}"), "nothing starts", "boot Linux 5.13 or newer"),
+        _ => Check::missing(
+            "kernel",
+            format!("Linux {release}"),
+            "nothing starts",
+            "boot Linux 5.13 or newer",
+        ),
     }
 }
 
@@ -74,8 +98,12 @@ fn capabilities(privilege: &Privilege) -> Check {
         let names: Vec<_> = NEEDED.iter().map(|needed| needed.name).collect();
         return Check::ok("capabilities", names.join(", "));
     };
-    let purposes = NEEDED.iter().filter(|needed| caller.missing.contains(&needed.name));
-    let purposes: Vec<_> = purposes.map(|needed| format!("{} for {}", needed.name, needed.purpose)).collect();
+    let purposes = NEEDED
+        .iter()
+        .filter(|needed| caller.missing.contains(&needed.name));
+    let purposes: Vec<_> = purposes
+        .map(|needed| format!("{} for {}", needed.name, needed.purpose))
+        .collect();
     Check::missing(
         "capabilities",
         format!("no {}", purposes.join(", no ")),
@@ -86,11 +114,17 @@ fn capabilities(privilege: &Privilege) -> Check {
 
 fn groups(privilege: &Privilege) -> Check {
     let name = "supplementary groups";
-    match privilege.caller().map(|caller| run_as::group_names(&caller.groups)) {
+    match privilege
+        .caller()
+        .map(|caller| run_as::group_names(&caller.groups))
+    {
         None => Check::ok(name, "none is kept"),
-        Some(Err(error)) => {
-            Check::missing(name, error.to_string(), "no start by this user", "make it readable for everybody")
-        }
+        Some(Err(error)) => Check::missing(
+            name,
+            error.to_string(),
+            "no start by this user",
+            "make it readable for everybody",
+        ),
         Some(Ok(groups)) if groups.is_empty() => Check::ok(name, "none"),
         Some(Ok(groups)) => Check::missing(
             name,
@@ -125,7 +159,10 @@ fn limits() -> Vec<Check> {
             "connections beyond half of that are refused",
             "ulimit -Hn 16384, or LimitNOFILE= of the service",
         ),
-        _ => Check::ok("open files", files.map_or("no limit".to_owned(), |files| format!("at most {files}"))),
+        _ => Check::ok(
+            "open files",
+            files.map_or("no limit".to_owned(), |files| format!("at most {files}")),
+        ),
     };
     let group = |file: &str| {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -133,12 +170,17 @@ fn limits() -> Vec<Check> {
         let value = fs::read_to_string(format!("/sys/fs/cgroup{path}/{file}")).ok()?;
         Some(value.trim().to_owned())
     };
-    let of_group =
-        |file: &str| Check::ok(file, group(file).unwrap_or_else(|| "no limit of a control group".to_owned()));
+    let of_group = |file: &str| {
+        Check::ok(
+            file,
+            group(file).unwrap_or_else(|| "no limit of a control group".to_owned()),
+        )
+    };
     vec![descriptors, of_group("pids.max"), of_group("memory.max")]
 }
 
-/// Checks the mechanisms of the kernel, once the process has its privilege. Installs a system-call filter on a thread that ends.
+/// Checks the mechanisms of the kernel, once the process has its privilege. Installs a system-call
+/// filter on a thread that ends.
 #[must_use]
 pub fn of_kernel() -> Vec<Check> {
     let mut checks = landlock();
@@ -157,16 +199,22 @@ fn landlock() -> Vec<Check> {
     };
     let lacking = lacking.into_iter().map(|right| {
         let costs =
-            "it is not restricted by Landlock; under hard_requirement nothing starts unless another mechanism does";
+            "it is not restricted by Landlock; under hard_requirement nothing starts unless \
+             another mechanism does";
         Check::missing(format!("Landlock: {right}"), format!("ABI {abi}"), costs, "boot a newer kernel")
     });
-    [Check::ok("Landlock", format!("ABI {abi}"))].into_iter().chain(lacking).collect()
+    [Check::ok("Landlock", format!("ABI {abi}"))]
+        .into_iter()
+        .chain(lacking)
+        .collect()
 }
 
 fn seccomp() -> Check {
     let install = || {
         rustix::thread::set_no_new_privs(true)?;
-        Filter::compile(rows(Sockets::Internet, &[])).map_err(std::io::Error::other)?.install()
+        Filter::compile(rows(Sockets::Internet, &[]))
+            .map_err(std::io::Error::other)?
+            .install()
     };
     let installed = std::thread::scope(|scope| scope.spawn(install).join());
     match installed.unwrap_or_else(|_| Err(std::io::Error::other("the thread failed"))) {
@@ -183,11 +231,17 @@ fn seccomp() -> Check {
 fn notifications() -> Check {
     let install = || {
         rustix::thread::set_no_new_privs(true)?;
-        notify::install(Notified { connects: true, files: FileCalls::None })
+        notify::install(Notified {
+            connects: true,
+            files: FileCalls::None,
+        })
     };
     let installed = std::thread::scope(|scope| scope.spawn(install).join());
     match installed.unwrap_or_else(|_| Err(std::io::Error::other("the thread failed"))) {
-        Ok(_) => Check::ok("seccomp notifications", "connects can be handed to the supervisor"),
+        Ok(_) => Check::ok(
+            "seccomp notifications",
+            "connects can be handed to the supervisor",
+        ),
         Err(error) => Check::missing(
             "seccomp notifications",
             error,
@@ -217,13 +271,19 @@ fn descriptors_of_others() -> Check {
 /// Checks the network of a sandbox, by making one and dropping it.
 #[must_use]
 pub fn of_network(port: u16) -> Vec<Check> {
-    let made = Linked::create(port)
-        .and_then(|pending| pending.finish().unwrap_or_else(|source| Err(NetnsError::Thread { source })));
+    let made = Linked::create(port).and_then(|pending| {
+        pending
+            .finish()
+            .unwrap_or_else(|source| Err(NetnsError::Thread { source }))
+    });
     let names = ["network namespace", "veth", "nf_tables", "NFLOG"];
     let costs = "nothing starts with --network proxy";
     match made {
         Ok(linked) => {
-            let mut checks: Vec<_> = names[..3].iter().map(|name| Check::ok(*name, "made as for a sandbox")).collect();
+            let mut checks: Vec<_> = names[..3]
+                .iter()
+                .map(|name| Check::ok(*name, "made as for a sandbox"))
+                .collect();
             checks.push(match linked.packet_log {
                 Ok(_) => Check::ok(names[3], "the group of refused packets can be opened"),
                 Err(error) => Check::missing(
@@ -245,10 +305,19 @@ pub fn of_network(port: u16) -> Vec<Check> {
                 | NetnsError::Probe { .. } => 1,
                 NetnsError::Firewall { .. } => 2,
             };
-            let mut checks: Vec<_> =
-                names[..index].iter().map(|name| Check::ok(*name, "made as for a sandbox")).collect();
-            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            checks.push(Check::missing(names[index], cause, costs, &error.to_string()));
+            let mut checks: Vec<_> = names[..index]
+                .iter()
+                .map(|name| Check::ok(*name, "made as for a sandbox"))
+                .collect();
+            let cause = std::error::Error::source(&error)
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            checks.push(Check::missing(
+                names[index],
+                cause,
+                costs,
+                &error.to_string(),
+            ));
             checks
         }
     }

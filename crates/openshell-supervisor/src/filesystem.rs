@@ -15,7 +15,10 @@ use crate::run_dir::created_dirs::CreatedDirs;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum PrepareError {
-    #[error("read_write path {path} goes through a symlink, which the supervisor refuses to follow; write {target}")]
+    #[error(
+        "read_write path {path} goes through a symlink, which the supervisor refuses to follow; \
+         write {target}"
+    )]
     Symlink { path: PathBuf, target: PathBuf },
     #[error("cannot look at read_write path {path}")]
     Inspect { path: PathBuf, source: io::Error },
@@ -25,8 +28,8 @@ pub enum PrepareError {
     Chown { path: PathBuf, source: io::Error },
 }
 
-/// Creates the missing directories of `read_write` with mode 0755 and owned by `owner`, and records them in `made`.
-/// Existing ones are left unchanged.
+/// Creates the missing directories of `read_write` with mode 0755 and owned by `owner`, and records
+/// them in `made`. Existing ones are left unchanged.
 ///
 /// # Errors
 /// The first path that goes through a symlink, cannot be inspected or cannot be created.
@@ -35,16 +38,29 @@ pub fn prepare<'p>(
     owner: &ProcessIdentity,
     made: &mut CreatedDirs,
 ) -> Result<(), PrepareError> {
-    read_write.into_iter().try_for_each(|path| prepare_one(path, owner, made))
+    read_write
+        .into_iter()
+        .try_for_each(|path| prepare_one(path, owner, made))
 }
 
-fn prepare_one(path: &Path, owner: &ProcessIdentity, made: &mut CreatedDirs) -> Result<(), PrepareError> {
-    let inspect = |source: io::Error| PrepareError::Inspect { path: path.to_owned(), source };
+fn prepare_one(
+    path: &Path,
+    owner: &ProcessIdentity,
+    made: &mut CreatedDirs,
+) -> Result<(), PrepareError> {
+    let inspect = |source: io::Error| PrepareError::Inspect {
+        path: path.to_owned(),
+        source,
+    };
     let (deepest, missing) = match existing_ancestor(path) {
         Ok(found) => found,
         Err(rustix::io::Errno::LOOP) => {
-            let target = std::fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from("the path that it points to"));
-            return Err(PrepareError::Symlink { path: path.to_owned(), target });
+            let target = std::fs::canonicalize(path)
+                .unwrap_or_else(|_| PathBuf::from("the path that it points to"));
+            return Err(PrepareError::Symlink {
+                path: path.to_owned(),
+                target,
+            });
         }
         Err(errno) => return Err(inspect(errno.into())),
     };
@@ -56,21 +72,27 @@ fn prepare_one(path: &Path, owner: &ProcessIdentity, made: &mut CreatedDirs) -> 
         directory = folder;
         reached.push(name);
         if is_new {
-            made.add(&reached).map_err(|source| PrepareError::Create { path: reached.clone(), source })?;
+            made.add(&reached).map_err(|source| PrepareError::Create {
+                path: reached.clone(),
+                source,
+            })?;
         }
     }
     Ok(())
 }
 
-/// Creates `name` in `parent`; returns false in the second place if it existed, as another sandbox may have created it
-/// meanwhile.
+/// Creates `name` in `parent`; returns false in the second place if it existed, as another sandbox
+/// may have created it meanwhile.
 fn create(
     parent: &OwnedFd,
     name: &OsStr,
     owner: &ProcessIdentity,
     path: &Path,
 ) -> Result<(OwnedFd, bool), PrepareError> {
-    let failed = |source| PrepareError::Create { path: path.to_owned(), source };
+    let failed = |source| PrepareError::Create {
+        path: path.to_owned(),
+        source,
+    };
     let (made, is_new) = match NewFolder::make(parent, name, FOLDER_MODE) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -83,8 +105,12 @@ fn create(
         return Ok((made, false));
     }
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-    rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
-        .map_err(|errno| PrepareError::Chown { path: path.to_owned(), source: errno.into() })?;
+    rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH).map_err(|errno| {
+        PrepareError::Chown {
+            path: path.to_owned(),
+            source: errno.into(),
+        }
+    })?;
     Ok((made, true))
 }
 
@@ -97,21 +123,35 @@ pub enum Placeholder<'t> {
     Folder,
 }
 
-/// Makes a placeholder at `path`, whose way must have no symlink, and the folders missing above it, for the owner of the folder that
-/// holds the first of them; records all in `made`. Everything is done on descriptors, as a workload of another sandbox may replace
-/// what is on the way meanwhile.
+/// Makes a placeholder at `path`, whose way must have no symlink, and the folders missing above it,
+/// for the owner of the folder that holds the first of them; records all in `made`. Everything is
+/// done on descriptors, as a workload of another sandbox may replace what is on the way meanwhile.
 ///
 /// # Errors
-/// A part of the way is a symlink or no folder, something is at `path` by now, or it cannot be made.
-pub fn make_placeholder(path: &Path, placeholder: Placeholder<'_>, made: &mut CreatedDirs) -> io::Result<()> {
+/// A part of the way is a symlink or no folder, something is at `path` by now, or it cannot be
+/// made.
+pub fn make_placeholder(
+    path: &Path,
+    placeholder: Placeholder<'_>,
+    made: &mut CreatedDirs,
+) -> io::Result<()> {
     let (deepest, missing) = existing_ancestor(path)?;
     let data = rustix::fs::fstat(&deepest)?;
-    let Some((name, folders)) = missing.split_last() else { return Err(io::ErrorKind::AlreadyExists.into()) };
+    let Some((name, folders)) = missing.split_last() else {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    };
     if FileType::from_raw_mode(data.st_mode) != FileType::Directory {
         return Err(io::ErrorKind::NotADirectory.into());
     }
-    let owner = Owner { uid: Uid::from_raw(data.st_uid), gid: Gid::from_raw(data.st_gid) };
-    let mut reached = path.ancestors().nth(missing.len()).unwrap_or(path).to_owned();
+    let owner = Owner {
+        uid: Uid::from_raw(data.st_uid),
+        gid: Gid::from_raw(data.st_gid),
+    };
+    let mut reached = path
+        .ancestors()
+        .nth(missing.len())
+        .unwrap_or(path)
+        .to_owned();
     let mut folder = deepest;
     for name in folders {
         folder = make_folder(&folder, name, owner)?;
@@ -124,8 +164,14 @@ pub fn make_placeholder(path: &Path, placeholder: Placeholder<'_>, made: &mut Cr
             made.add(path)
         }
         Placeholder::File(content) => {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mut file = std::fs::File::from(rustix::fs::openat(&folder, *name, flags, Mode::from_raw_mode(0o644))?);
+            let flags =
+                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mut file = std::fs::File::from(rustix::fs::openat(
+                &folder,
+                *name,
+                flags,
+                Mode::from_raw_mode(0o644),
+            )?);
             file.write_all(content.as_bytes())?;
             give(&file, owner)?;
             made.add_file(path, &file.metadata()?)
@@ -149,8 +195,8 @@ fn make_folder(parent: &OwnedFd, name: &OsStr, owner: Owner) -> io::Result<Owned
 /// Mode of new folders, from which the umask takes.
 const FOLDER_MODE: u32 = 0o755;
 
-/// Makes folders that are given away. Between making one and opening it somebody else may put another in its place, one of root's that
-/// must not be given away.
+/// Makes folders that are given away. Between making one and opening it somebody else may put
+/// another in its place, one of root's that must not be given away.
 #[derive(Debug)]
 pub struct NewFolder;
 
@@ -165,25 +211,32 @@ impl NewFolder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
         // Who is no root owns what it could give away.
-        if !rustix::process::geteuid().is_root() || Self::is_new(&folder, mode, (before.tv_sec, before.tv_nsec))? {
+        if !rustix::process::geteuid().is_root()
+            || Self::is_new(&folder, mode, (before.tv_sec, before.tv_nsec))?
+        {
             return Ok(folder);
         }
         Err(io::Error::other(
-            "another process put something else in its place, or this file system does not tell when a folder was made; make the folder \
-             yourself, and start again",
+            "another process put something else in its place, or this file system does not tell \
+             when a folder was made; make the folder yourself, and start again",
         ))
     }
 
-    /// Returns true if `folder` is empty, root's, of no wider mode than `mode`, and not older than `since`.
+    /// Returns true if `folder` is empty, root's, of no wider mode than `mode`, and not older than
+    /// `since`.
     fn is_new(folder: &OwnedFd, mode: u32, since: (i64, i64)) -> io::Result<bool> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let data = rustix::fs::statx(folder, "", AtFlags::EMPTY_PATH, wanted)?;
         let has_birth = data.stx_mask & StatxFlags::BTIME.bits() != 0;
         let birth = (data.stx_btime.tv_sec, i64::from(data.stx_btime.tv_nsec));
-        let is_empty =
-            Dir::read_from(folder)?.all(|entry| entry.is_ok_and(|entry| [c".", c".."].contains(&entry.file_name())));
+        let is_empty = Dir::read_from(folder)?
+            .all(|entry| entry.is_ok_and(|entry| [c".", c".."].contains(&entry.file_name())));
         let is_roots = data.stx_uid == rustix::process::geteuid().as_raw();
-        Ok(has_birth && birth >= since && is_empty && is_roots && u32::from(data.stx_mode) & 0o777 & !mode == 0)
+        Ok(has_birth
+            && birth >= since
+            && is_empty
+            && is_roots
+            && u32::from(data.stx_mode) & 0o777 & !mode == 0)
     }
 }
 
@@ -205,11 +258,19 @@ mod tests {
     use std::path::Path;
 
     fn nobody() -> ProcessIdentity {
-        ProcessIdentity { uid: 61184, gid: 61185, groups: vec![61185], is_callers: false }
+        ProcessIdentity {
+            uid: 61184,
+            gid: 61185,
+            groups: vec![61185],
+            is_callers: false,
+        }
     }
 
     fn prepare_one(path: &Path) -> Result<(), PrepareError> {
-        let place = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o700)).tempdir().unwrap();
+        let place = tempfile::Builder::new()
+            .permissions(PermissionsExt::from_mode(0o700))
+            .tempdir()
+            .unwrap();
         let run_dir = RunDir::create(Some(place.path()), None).unwrap();
         let mut made = CreatedDirs::new(&run_dir, std::iter::once(path)).unwrap();
         let result = prepare([path], &nobody(), &mut made);
@@ -225,7 +286,10 @@ mod tests {
         let path = folder.path().join("a/b/c");
         prepare_one(&path).unwrap();
         let made = path.metadata().unwrap();
-        assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (61184, 61185, 0o755));
+        assert_eq!(
+            (made.uid(), made.gid(), made.mode() & 0o7777),
+            (61184, 61185, 0o755)
+        );
     }
 
     // Conformance: FS-10.
@@ -253,7 +317,10 @@ mod tests {
         std::fs::create_dir(&target).unwrap();
         symlink(&target, folder.path().join("link")).unwrap();
         let result = prepare_one(&folder.path().join("link/new"));
-        assert!(matches!(result, Err(PrepareError::Symlink { .. })), "{result:?}");
+        assert!(
+            matches!(result, Err(PrepareError::Symlink { .. })),
+            "{result:?}"
+        );
         assert!(!target.join("new").exists());
     }
 
@@ -262,7 +329,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         symlink(folder.path().join("nowhere"), &link).unwrap();
-        assert!(matches!(prepare_one(&link), Err(PrepareError::Symlink { .. })));
+        assert!(matches!(
+            prepare_one(&link),
+            Err(PrepareError::Symlink { .. })
+        ));
         assert!(!folder.path().join("nowhere").exists());
     }
 }

@@ -1,6 +1,6 @@
-//! Hardening of the supervisor before it serves a workload: its memory, arguments and environment become unreadable,
-//! and a system-call filter of its own limits an attacker who takes it over. No process inherits the filter, as only
-//! init starts processes.
+//! Hardening of the supervisor before it serves a workload: its memory, arguments and environment
+//! become unreadable, and a system-call filter of its own limits an attacker who takes it over. No
+//! process inherits the filter, as only init starts processes.
 
 use std::fs::File;
 use std::io;
@@ -23,30 +23,45 @@ pub enum HardenError {
     Descriptors { source: io::Error },
     #[error(transparent)]
     Compile(CompileError),
-    #[error("cannot install the supervisor's own system-call filter; the kernel must have CONFIG_SECCOMP_FILTER")]
+    #[error(
+        "cannot install the supervisor's own system-call filter; the kernel must have \
+         CONFIG_SECCOMP_FILTER"
+    )]
     Filter { source: io::Error },
 }
 
-/// Makes the calling process unreadable, raises its limit of open files to the maximum, and installs the supervisor's
-/// filter for all of its threads, present and future. To be called after init has been cloned and the environment has
-/// been read, which is empty afterwards.
+/// Makes the calling process unreadable, raises its limit of open files to the maximum, and
+/// installs the supervisor's filter for all of its threads, present and future. To be called after
+/// init has been cloned and the environment has been read, which is empty afterwards.
 ///
 /// # Errors
 /// The step that failed; the steps before it stay in effect.
 pub fn supervisor() -> Result<(), HardenError> {
     make_unreadable().map_err(|source| HardenError::Unreadable { source })?;
-    let no_core = Rlimit { current: Some(0), maximum: Some(0) };
-    rustix::process::setrlimit(Resource::Core, no_core).map_err(|errno| HardenError::Core { source: errno.into() })?;
-    // Each connection takes two descriptors. The workload keeps the caller's limit, as init was cloned before.
+    let no_core = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    rustix::process::setrlimit(Resource::Core, no_core).map_err(|errno| HardenError::Core {
+        source: errno.into(),
+    })?;
+    // Each connection takes two descriptors. The workload keeps the caller's limit, as init was
+    // cloned before.
     let mut files = rustix::process::getrlimit(Resource::Nofile);
     files.current = files.maximum;
-    rustix::process::setrlimit(Resource::Nofile, files)
-        .map_err(|errno| HardenError::Descriptors { source: errno.into() })?;
+    rustix::process::setrlimit(Resource::Nofile, files).map_err(|errno| {
+        HardenError::Descriptors {
+            source: errno.into(),
+        }
+    })?;
     let filter = Filter::compile(supervisor_rows()).map_err(HardenError::Compile)?;
-    filter.install_for_process().map_err(|source| HardenError::Filter { source })
+    filter
+        .install_for_process()
+        .map_err(|source| HardenError::Filter { source })
 }
 
-/// Makes the process undumpable, so that only root can read its memory, and wipes its arguments and environment.
+/// Makes the process undumpable, so that only root can read its memory, and wipes its arguments and
+/// environment.
 pub(crate) fn make_unreadable() -> io::Result<()> {
     // Opened first: the files of an undumpable process in /proc are root's.
     let memory = File::options().write(true).open("/proc/self/mem")?;
@@ -54,19 +69,25 @@ pub(crate) fn make_unreadable() -> io::Result<()> {
     wipe_arguments_and_environment(&memory)
 }
 
-/// Overwrites the memory shown in /proc/PID/cmdline and environ, which may hold secrets; the arguments of any process
-/// are world-readable.
+/// Overwrites the memory shown in /proc/PID/cmdline and environ, which may hold secrets; the
+/// arguments of any process are world-readable.
 fn wipe_arguments_and_environment(memory: &File) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // Field 2 may hold blanks and parentheses, so the fields are counted from its last parenthesis: the first behind it
-    // is field 3; fields 48 to 51 bound the two blocks (proc_pid_stat(5)).
+    // Field 2 may hold blanks and parentheses, so the fields are counted from its last parenthesis:
+    // the first behind it is field 3; fields 48 to 51 bound the two blocks (proc_pid_stat(5)).
     let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let bounds: Vec<u64> = fields.split_ascii_whitespace().skip(45).take(4).filter_map(|f| f.parse().ok()).collect();
+    let bounds: Vec<u64> = fields
+        .split_ascii_whitespace()
+        .skip(45)
+        .take(4)
+        .filter_map(|f| f.parse().ok())
+        .collect();
     let &[arg_start, arg_end, env_start, env_end] = bounds.as_slice() else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     for (start, end) in [(arg_start, arg_end), (env_start, env_end)] {
-        let length = usize::try_from(end.saturating_sub(start)).map_err(|_| io::ErrorKind::InvalidData)?;
+        let length =
+            usize::try_from(end.saturating_sub(start)).map_err(|_| io::ErrorKind::InvalidData)?;
         memory.write_all_at(&vec![0; length], start)?;
     }
     Ok(())

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, RawPid};
 
-/// Job of a process, in the sense of a shell's job control. `None` stands for a group or session whose leader is
-/// outside this PID namespace, where it has no number (pid_namespaces(7)).
+/// Job of a process, in the sense of a shell's job control. `None` stands for a group or session
+/// whose leader is outside this PID namespace, where it has no number (pid_namespaces(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
     /// The process group.
@@ -34,15 +34,19 @@ impl Job {
     }
 
     fn of_number(pid: RawPid) -> io::Result<Self> {
-        let [group, session] = [crate::sys::process_group(pid)?, crate::sys::session(pid)?].map(Pid::from_raw);
+        let [group, session] =
+            [crate::sys::process_group(pid)?, crate::sys::session(pid)?].map(Pid::from_raw);
         Ok(Self { group, session })
     }
 }
 
-/// Returns true if `terminal` is the calling process's controlling one, and the process in its foreground.
+/// Returns true if `terminal` is the calling process's controlling one, and the process in its
+/// foreground.
 #[must_use]
 pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
-    let Ok(Job { group, .. }) = Job::own() else { return false };
+    let Ok(Job { group, .. }) = Job::own() else {
+        return false;
+    };
     match rustix::termios::tcgetpgrp(terminal) {
         Ok(foreground) => group == Some(foreground),
         // Both are groups from outside of this PID namespace.
@@ -54,5 +58,8 @@ pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
 /// Returns true if `terminal` is the calling process's controlling one.
 #[must_use]
 pub fn is_controlling(terminal: BorrowedFd<'_>) -> bool {
-    matches!(rustix::termios::tcgetpgrp(terminal), Ok(_) | Err(Errno::OPNOTSUPP))
+    matches!(
+        rustix::termios::tcgetpgrp(terminal),
+        Ok(_) | Err(Errno::OPNOTSUPP)
+    )
 }

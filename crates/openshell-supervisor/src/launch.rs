@@ -31,18 +31,25 @@ pub enum LaunchError {
     NotFound(String),
     #[error("command cannot be executed: {command}")]
     NotExecutable { command: String, source: io::Error },
-    #[error("command cannot be executed: {0} is there, but the interpreter or loader that it names is not")]
+    #[error(
+        "command cannot be executed: {0} is there, but the interpreter or loader that it names is \
+         not"
+    )]
     NoInterpreter(String),
     #[error("the command was not started: cannot enter the working directory")]
     Directory { source: io::Error },
     #[error("the command was not started: cannot {step}")]
-    Step { step: &'static str, source: io::Error },
+    Step {
+        step: &'static str,
+        source: io::Error,
+    },
     #[error("the sandbox's init could not start the command: {0}")]
     Init(String),
     #[error("cannot open a terminal (it needs a /dev/pts in the image)")]
     Terminal { source: io::Error },
     #[error(
-        "cannot start the thread that listens to the sandbox's init; raise the limit of processes (pids.max, ulimit -u)"
+        "cannot start the thread that listens to the sandbox's init; raise the limit of processes \
+         (pids.max, ulimit -u)"
     )]
     Thread { source: io::Error },
 }
@@ -62,14 +69,16 @@ pub enum Event {
     Ended(Status),
     /// Init ended the sandbox at the time set by [`Launcher::end_after`].
     OutOfTime,
-    /// Init is gone, and every process of the sandbox with it; the reason, if init could still report one.
+    /// Init is gone, and every process of the sandbox with it; the reason, if init could still
+    /// report one.
     SandboxGone(Option<String>),
-    /// Init ended the sandbox because a path is no longer kept from the workload; the message of the [`LossListener`].
+    /// Init ended the sandbox because a path is no longer kept from the workload; the message of
+    /// the [`LossListener`].
     Lost(String),
 }
 
-/// Callback for paths that are no longer kept from the workload; returns a message. It runs on the launcher's thread and must not
-/// block.
+/// Callback for paths that are no longer kept from the workload; returns a message. It runs on the
+/// launcher's thread and must not block.
 pub type LossListener = Box<dyn Fn(&Loss) -> String + Send>;
 
 /// Callback for a command's events. It runs on the launcher's thread and must not block.
@@ -140,12 +149,14 @@ impl Confining {
     /// Init is gone.
     pub fn start(init: Init, confinement: Confinement) -> Result<Self, LaunchError> {
         let request = Request::Confine(Box::new(confinement));
-        packets::send(init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })?;
+        packets::send(init.socket.as_fd(), &request, &[])
+            .map_err(|source| LaunchError::Ipc { source })?;
         Ok(Self { init })
     }
 
-    /// Makes init go on, in the network `namespace` if given; `firewall_probe` is a listener that the egress firewall must
-    /// refuse, and `outputs` are files that the command gets as its outputs.
+    /// Makes init go on, in the network `namespace` if given; `firewall_probe` is a listener that
+    /// the egress firewall must refuse, and `outputs` are files that the command gets as its
+    /// outputs.
     pub fn enter(
         &self,
         namespace: Option<BorrowedFd<'_>>,
@@ -153,7 +164,10 @@ impl Confining {
         outputs: &[BorrowedFd<'_>],
     ) {
         // If init is gone, its last reply tells why.
-        let request = Request::Enter { is_own: namespace.is_some(), firewall_probe };
+        let request = Request::Enter {
+            is_own: namespace.is_some(),
+            firewall_probe,
+        };
         let descriptors = [namespace.as_slice(), outputs].concat();
         let _ = packets::send(self.init.socket.as_fd(), &request, &descriptors);
     }
@@ -164,23 +178,30 @@ impl Confining {
         &self.init
     }
 
-    /// Waits until init is confined. From then on the returned calls of the sandbox wait to be answered: every connect if there is an
-    /// egress firewall, and those about files that the confinement asks for.
+    /// Waits until init is confined. From then on the returned calls of the sandbox wait to be
+    /// answered: every connect if there is an egress firewall, and those about files that the
+    /// confinement asks for.
     ///
     /// # Errors
     /// A mechanism is missing or could not be proved, named in the message; or init is gone.
     pub fn finish(self) -> Result<(Launcher, Enforced, Option<WaitingCalls>), LaunchError> {
-        let reply = packets::receive(self.init.socket.as_fd()).map_err(|source| LaunchError::Ipc { source })?;
+        let reply = packets::receive(self.init.socket.as_fd())
+            .map_err(|source| LaunchError::Ipc { source })?;
         let (enforced, descriptors) = match reply {
             Some((Reply::Confined(enforced), descriptors)) => (*enforced, descriptors),
             Some((Reply::Failed(why), _)) => return Err(LaunchError::Confinement(why)),
             Some(_) | None => return Err(LaunchError::Gone),
         };
         let calls = descriptors.into_iter().next().map(WaitingCalls::new);
-        let launcher = Launcher { init: Arc::new(self.init), registry: Arc::default() };
+        let launcher = Launcher {
+            init: Arc::new(self.init),
+            registry: Arc::default(),
+        };
         let (init, registry) = (Arc::clone(&launcher.init), Arc::clone(&launcher.registry));
         let listen = move || listen(&init, &registry);
-        let thread = std::thread::Builder::new().name("launcher".to_owned()).spawn(listen);
+        let thread = std::thread::Builder::new()
+            .name("launcher".to_owned())
+            .spawn(listen);
         thread.map_err(|source| LaunchError::Thread { source })?;
         Ok((launcher, enforced, calls))
     }
@@ -193,8 +214,8 @@ impl AsFd for Confining {
 }
 
 impl Launcher {
-    /// Starts `command` with `streams` as its standard input, output and error. The first event that `listener`
-    /// receives is [`Event::Started`] or [`Event::NotStarted`].
+    /// Starts `command` with `streams` as its standard input, output and error. The first event
+    /// that `listener` receives is [`Event::Started`] or [`Event::NotStarted`].
     ///
     /// # Errors
     /// Init cannot be asked.
@@ -207,7 +228,8 @@ impl Launcher {
         self.start_with(command, &streams, listener)
     }
 
-    /// Starts `command` as [`Self::start`] does; `terminal` is that of its [`crate::init::Session::Job`].
+    /// Starts `command` as [`Self::start`] does; `terminal` is that of its
+    /// [`crate::init::Session::Job`].
     ///
     /// # Errors
     /// Init cannot be asked.
@@ -227,14 +249,23 @@ impl Launcher {
         descriptors: &[BorrowedFd<'_>],
         listener: Listener,
     ) -> Result<(), LaunchError> {
-        let name = command.arguments.first().map(|name| name.display().to_string()).unwrap_or_default();
+        let name = command
+            .arguments
+            .first()
+            .map(|name| name.display().to_string())
+            .unwrap_or_default();
         let id = {
             let mut registry = lock(&self.registry);
             let id = registry.next_id()?;
-            registry.listeners.insert(id, (name, Arc::new(Mutex::new(listener))));
+            registry
+                .listeners
+                .insert(id, (name, Arc::new(Mutex::new(listener))));
             id
         };
-        let request = Request::Start { id, command: command.clone() };
+        let request = Request::Start {
+            id,
+            command: command.clone(),
+        };
         packets::send(self.init.socket.as_fd(), &request, descriptors).map_err(|source| {
             lock(&self.registry).listeners.remove(&id);
             LaunchError::Ipc { source }
@@ -248,7 +279,9 @@ impl Launcher {
     pub fn on_end(&self, listener: Listener) -> Result<(), LaunchError> {
         let mut registry = lock(&self.registry);
         let id = registry.next_id()?;
-        registry.listeners.insert(id, (String::new(), Arc::new(Mutex::new(listener))));
+        registry
+            .listeners
+            .insert(id, (String::new(), Arc::new(Mutex::new(listener))));
         Ok(())
     }
 
@@ -257,10 +290,14 @@ impl Launcher {
         lock(&self.registry).on_loss = Some(listener);
     }
 
-    /// Makes init stop every process of the sandbox. The listener of `running` hears [`Event::AllStopped`]. The end of init is an
-    /// event of its own.
+    /// Makes init stop every process of the sandbox. The listener of `running` hears
+    /// [`Event::AllStopped`]. The end of init is an event of its own.
     pub fn stop_all(&self, running: &Running) {
-        let _ = packets::send(self.init.socket.as_fd(), &Request::StopAll { id: running.id }, &[]);
+        let _ = packets::send(
+            self.init.socket.as_fd(),
+            &Request::StopAll { id: running.id },
+            &[],
+        );
     }
 
     /// Makes init continue what it stopped, if it still runs.
@@ -279,10 +316,12 @@ impl Launcher {
             registry.terminals.insert(id, (size, listener));
             id
         };
-        packets::send(self.init.socket.as_fd(), &Request::OpenTerminal { id }, &[]).map_err(|source| {
-            lock(&self.registry).terminals.remove(&id);
-            LaunchError::Ipc { source }
-        })
+        packets::send(self.init.socket.as_fd(), &Request::OpenTerminal { id }, &[]).map_err(
+            |source| {
+                lock(&self.registry).terminals.remove(&id);
+                LaunchError::Ipc { source }
+            },
+        )
     }
 
     /// Makes init end the sandbox after `time`, even if the supervisor is stopped by then.
@@ -291,18 +330,30 @@ impl Launcher {
     /// Init cannot be asked.
     pub fn end_after(&self, time: Duration) -> Result<(), LaunchError> {
         let request = Request::EndAfter(time);
-        packets::send(self.init.socket.as_fd(), &request, &[]).map_err(|source| LaunchError::Ipc { source })
+        packets::send(self.init.socket.as_fd(), &request, &[])
+            .map_err(|source| LaunchError::Ipc { source })
     }
 
-    /// Returns the protection of the files that the supervisor reads again, under the file rules `landlock`;
-    /// `secrets` are the protected files that hold secrets.
+    /// Returns the protection of the files that the supervisor reads again, under the file rules
+    /// `landlock`; `secrets` are the protected files that hold secrets.
     #[must_use]
-    pub fn protection(&self, enforced: &Enforced, secrets: &[PathBuf], landlock: landlock::Request) -> Protection {
+    pub fn protection(
+        &self,
+        enforced: &Enforced,
+        secrets: &[PathBuf],
+        landlock: landlock::Request,
+    ) -> Protection {
         let mounted = enforced.protected.0.clone();
         let is_covered = |path: &&PathBuf| mounted.iter().any(|point| point.path == **path);
         let secrets = secrets.iter().filter(is_covered).cloned().collect();
         let program = std::env::current_exe().ok();
-        Protection { init: self.init.pid(), mounted, secrets, program, landlock }
+        Protection {
+            init: self.init.pid(),
+            mounted,
+            secrets,
+            program,
+            landlock,
+        }
     }
 
     /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.
@@ -337,14 +388,25 @@ impl Running {
     pub fn outer_pid(&self) -> io::Result<i32> {
         let pidfd = self.pidfd.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
-        let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
-        pid.filter(|pid| *pid > 0).ok_or_else(|| io::ErrorKind::NotFound.into())
+        let pid = text
+            .lines()
+            .find_map(|line| line.strip_prefix("Pid:"))
+            .and_then(|pid| pid.trim().parse().ok());
+        pid.filter(|pid| *pid > 0)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Continues the command's process group; one with [`crate::init::Session::Job`] gets or loses its terminal's foreground before.
-    /// The end of init is an event of its own.
+    /// Continues the command's process group; one with [`crate::init::Session::Job`] gets or loses
+    /// its terminal's foreground before. The end of init is an event of its own.
     pub fn continue_in(&self, is_foreground: bool) {
-        let _ = packets::send(self.init.socket.as_fd(), &Request::Continue { id: self.id, is_foreground }, &[]);
+        let _ = packets::send(
+            self.init.socket.as_fd(),
+            &Request::Continue {
+                id: self.id,
+                is_foreground,
+            },
+            &[],
+        );
     }
 
     /// Sends `signal` to the command's process group.
@@ -352,11 +414,19 @@ impl Running {
     /// # Errors
     /// Init is gone.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        packets::send(self.init.socket.as_fd(), &Request::Signal { id: self.id, signal }, &[])
+        packets::send(
+            self.init.socket.as_fd(),
+            &Request::Signal {
+                id: self.id,
+                signal,
+            },
+            &[],
+        )
     }
 }
 
-/// Reports the end of the sandbox to all listeners on drop, in whichever way the listening thread ends.
+/// Reports the end of the sandbox to all listeners on drop, in whichever way the listening thread
+/// ends.
 struct EndNotice<'w> {
     init: &'w Init,
     registry: &'w Mutex<Registry>,
@@ -373,7 +443,10 @@ impl Drop for EndNotice<'_> {
         let (listeners, terminals) = {
             let mut registry = lock(self.registry);
             registry.is_gone = true;
-            (std::mem::take(&mut registry.listeners), std::mem::take(&mut registry.terminals))
+            (
+                std::mem::take(&mut registry.listeners),
+                std::mem::take(&mut registry.terminals),
+            )
         };
         for (_, listener) in terminals.into_values() {
             listener(Err(LaunchError::Gone));
@@ -390,23 +463,43 @@ impl Drop for EndNotice<'_> {
 
 /// Dispatches init's replies to the listeners until init ends.
 fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
-    let mut notice = EndNotice { init, registry, failure: None, loss: None, is_out_of_time: false };
+    let mut notice = EndNotice {
+        init,
+        registry,
+        failure: None,
+        loss: None,
+        is_out_of_time: false,
+    };
     while let Ok(Some((reply, descriptors))) = packets::receive(init.socket.as_fd()) {
         match reply {
             Reply::Started { id, pid } => {
                 let pidfd = descriptors.into_iter().next();
-                notify(registry, id, |_| Event::Started(Running { id, init: Arc::clone(init), pid, pidfd }));
+                notify(registry, id, |_| {
+                    Event::Started(Running {
+                        id,
+                        init: Arc::clone(init),
+                        pid,
+                        pidfd,
+                    })
+                });
             }
             Reply::NotStarted { id, why } => {
-                notify(registry, id, |name| Event::NotStarted(not_started(name, why)));
+                notify(registry, id, |name| {
+                    Event::NotStarted(not_started(name, why))
+                });
                 lock(registry).listeners.remove(&id);
             }
             Reply::Terminal { id } => {
                 // The descriptor is missing if the supervisor has no free one.
-                let master = descriptors.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE));
+                let master = descriptors
+                    .into_iter()
+                    .next()
+                    .ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE));
                 opened(registry, id, master);
             }
-            Reply::NoTerminal { id, errno } => opened(registry, id, Err(io::Error::from_raw_os_error(errno))),
+            Reply::NoTerminal { id, errno } => {
+                opened(registry, id, Err(io::Error::from_raw_os_error(errno)))
+            }
             Reply::Stopped { id, signal } => notify(registry, id, |_| Event::Stopped(signal)),
             Reply::Exited { id, status } => {
                 notify(registry, id, |_| Event::Ended(status));
@@ -414,9 +507,13 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
             }
             Reply::AllStopped { id } => notify(registry, id, |_| Event::AllStopped),
             Reply::Lost(loss) => {
-                let message = lock(registry).on_loss.as_ref().map(|on_loss| on_loss(&loss));
+                let message = lock(registry)
+                    .on_loss
+                    .as_ref()
+                    .map(|on_loss| on_loss(&loss));
                 if loss.is_end {
-                    notice.loss = Some(message.unwrap_or_else(|| "a path was replaced outside".to_owned()));
+                    notice.loss =
+                        Some(message.unwrap_or_else(|| "a path was replaced outside".to_owned()));
                 }
             }
             Reply::Failed(why) => notice.failure = Some(why),
@@ -428,7 +525,10 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
 
 /// Calls the listener of `id` with the event, after releasing the registry.
 fn notify(registry: &Mutex<Registry>, id: u32, event: impl FnOnce(&str) -> Event) {
-    let found = lock(registry).listeners.get(&id).map(|(name, listener)| (name.clone(), Arc::clone(listener)));
+    let found = lock(registry)
+        .listeners
+        .get(&id)
+        .map(|(name, listener)| (name.clone(), Arc::clone(listener)));
     if let Some((name, listener)) = found {
         lock(&listener)(event(&name));
     }
@@ -448,11 +548,19 @@ fn not_started(name: &str, why: NotStarted) -> LaunchError {
     match why {
         NotStarted::NotFound => LaunchError::NotFound(name),
         NotStarted::NoInterpreter => LaunchError::NoInterpreter(name),
-        NotStarted::NotExecutable { errno } => LaunchError::NotExecutable { command: name, source: source(errno) },
+        NotStarted::NotExecutable { errno } => LaunchError::NotExecutable {
+            command: name,
+            source: source(errno),
+        },
         NotStarted::Step(failed) if failed.step == Step::WorkingDirectory => {
-            LaunchError::Directory { source: source(failed.errno) }
+            LaunchError::Directory {
+                source: source(failed.errno),
+            }
         }
-        NotStarted::Step(failed) => LaunchError::Step { step: failed.step.as_str(), source: source(failed.errno) },
+        NotStarted::Step(failed) => LaunchError::Step {
+            step: failed.step.as_str(),
+            source: source(failed.errno),
+        },
         NotStarted::Init { what } => LaunchError::Init(what),
     }
 }

@@ -1,12 +1,13 @@
 //! Turns a policy into kernel state and runs commands inside it.
 //!
-//! Everything that confines a workload is here: namespaces, the egress firewall, Landlock, seccomp, identity, and the
-//! init process that starts commands under all of them. Decisions about connections are made elsewhere.
+//! Everything that confines a workload is here: namespaces, the egress firewall, Landlock, seccomp,
+//! identity, and the init process that starts commands under all of them. Decisions about
+//! connections are made elsewhere.
 //!
 //! # What a workload may exchange meanwhile
 //!
-//! Folders that are granted may be changed by other sandboxes and programs while this one starts, runs and ends. Supervisor and init act there
-//! on descriptors, and look no name up twice:
+//! Folders that are granted may be changed by other sandboxes and programs while this one starts,
+//! runs and ends. Supervisor and init act there on descriptors, and look no name up twice:
 //!
 //! | act | module |
 //! |---|---|

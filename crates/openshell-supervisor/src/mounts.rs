@@ -24,9 +24,11 @@ pub(crate) enum Shown {
     Cover,
     /// The file or folder, read-only, with the mounts in it as they are.
     ReadOnly,
-    /// The same with the mounts in it, where the kernel has mount_setattr(2); else those as they are.
+    /// The same with the mounts in it, where the kernel has mount_setattr(2); else those as they
+    /// are.
     ReadOnlyWithin,
-    /// The file or folder, with nothing to be executed in it; the mounts in it as for [`Self::ReadOnlyWithin`].
+    /// The file or folder, with nothing to be executed in it; the mounts in it as for
+    /// [`Self::ReadOnlyWithin`].
     NoExecWithin,
 }
 
@@ -35,7 +37,9 @@ impl Shown {
     fn flags(self) -> Option<(u64, MountFlags)> {
         match self {
             Self::AsItIs => None,
-            Self::Cover | Self::ReadOnly | Self::ReadOnlyWithin => Some((libc::MOUNT_ATTR_RDONLY, MountFlags::RDONLY)),
+            Self::Cover | Self::ReadOnly | Self::ReadOnlyWithin => {
+                Some((libc::MOUNT_ATTR_RDONLY, MountFlags::RDONLY))
+            }
             Self::NoExecWithin => Some((libc::MOUNT_ATTR_NOEXEC, MountFlags::NOEXEC)),
         }
     }
@@ -56,13 +60,18 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// Finds `name` in `folder`; a symlink is found itself. A file on which something is mounted is the mounted one.
+    /// Finds `name` in `folder`; a symlink is found itself. A file on which something is mounted is
+    /// the mounted one.
     ///
     /// # Errors
     /// There is none, or the folder cannot be searched.
     pub(crate) fn find(folder: OwnedFd, name: &OsStr) -> rustix::io::Result<Self> {
         let file = open_in(&folder, name)?;
-        Ok(Self { folder, name: name.to_owned(), file })
+        Ok(Self {
+            folder,
+            name: name.to_owned(),
+            file,
+        })
     }
 
     /// Finds `path`, on whose way no symlink may be.
@@ -71,8 +80,13 @@ impl Spot {
     /// There is none, or a folder on its way cannot be searched or is a symlink.
     pub(crate) fn at(path: &Path) -> rustix::io::Result<Self> {
         match (path.parent(), path.file_name()) {
-            (Some(folder), Some(name)) => Self::find(open(folder, OFlags::PATH | OFlags::DIRECTORY)?, name),
-            _ => Self::find(open(path, OFlags::PATH | OFlags::DIRECTORY)?, OsStr::new(".")),
+            (Some(folder), Some(name)) => {
+                Self::find(open(folder, OFlags::PATH | OFlags::DIRECTORY)?, name)
+            }
+            _ => Self::find(
+                open(path, OFlags::PATH | OFlags::DIRECTORY)?,
+                OsStr::new("."),
+            ),
         }
     }
 
@@ -85,14 +99,16 @@ impl Spot {
     }
 }
 
-/// Opens `name`, or the path without symlinks, in `folder`; a symlink as its last part is opened itself.
+/// Opens `name`, or the path without symlinks, in `folder`; a symlink as its last part is opened
+/// itself.
 pub(crate) fn open_in(folder: impl AsFd, name: impl AsRef<Path>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     rustix::fs::openat2(folder, name.as_ref(), flags, Mode::empty(), resolve)
 }
 
-/// Number of the mount in which `file` was opened, as the table of mounts shows it (statx(2), Linux 5.8).
+/// Number of the mount in which `file` was opened, as the table of mounts shows it (statx(2), Linux
+/// 5.8).
 ///
 /// # Errors
 /// The kernel does not tell.
@@ -112,7 +128,8 @@ pub(crate) fn bind_at(source: &OwnedFd, place: &Path, shown: Shown) -> io::Resul
     bind(source, &Spot::at(place)?, shown).map(drop)
 }
 
-/// Mounts `source`, with the mounts in it, on what was found at `spot`; returns the root of the new mount.
+/// Mounts `source`, with the mounts in it, on what was found at `spot`; returns the root of the new
+/// mount.
 ///
 /// # Errors
 /// The kernel refuses the mount.
@@ -120,15 +137,20 @@ pub(crate) fn bind(source: &OwnedFd, spot: &Spot, shown: Shown) -> io::Result<Ow
     bind_to(source, &spot.file, Some((spot, shown)))?.map_or_else(|| Ok(spot.reopen()?), Ok)
 }
 
-/// Mounts the file `source` read-only over the file `place`, over a symlink itself, wherever it leads. A file that is missing is made,
-/// empty, and stays: another sandbox may have it covered too.
+/// Mounts the file `source` read-only over the file `place`, over a symlink itself, wherever it
+/// leads. A file that is missing is made, empty, and stays: another sandbox may have it covered
+/// too.
 ///
 /// # Errors
 /// The file cannot be made, or the kernel refuses the mount.
 pub(crate) fn cover(source: &OwnedFd, place: &Path) -> io::Result<()> {
     let spot = match Spot::at(place) {
         Err(Errno::NOENT) => {
-            OpenOptions::new().write(true).create_new(true).mode(0o644).open(place)?;
+            OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o644)
+                .open(place)?;
             Spot::at(place)?
         }
         spot => spot?,
@@ -136,21 +158,38 @@ pub(crate) fn cover(source: &OwnedFd, place: &Path) -> io::Result<()> {
     bind(source, &spot, Shown::ReadOnly).map(drop)
 }
 
-/// Shows the files of the folder `top` among those of the folder `place`, read-only; of two with one name, that of `top`.
+/// Shows the files of the folder `top` among those of the folder `place`, read-only; of two with
+/// one name, that of `top`.
 ///
 /// # Errors
-/// There is no such folder, something is mounted in it, which would not be shown, or the kernel refuses the mount, as older ones do in
-/// user namespaces (Linux 5.11).
+/// There is no such folder, something is mounted in it, which would not be shown, or the kernel
+/// refuses the mount, as older ones do in user namespaces (Linux 5.11).
 pub(crate) fn merge(top: &OwnedFd, place: &Path) -> io::Result<()> {
     let spot = Spot::at(place)?;
     let is_within = |entry: &TableEntry| entry.place.starts_with(place) && entry.place != place;
-    if let Some(within) = mount_table("/proc/self/mountinfo")?.iter().find(|entry| is_within(entry)) {
-        return Err(io::Error::other(format!("{} is mounted in it", within.place.display())));
+    if let Some(within) = mount_table("/proc/self/mountinfo")?
+        .iter()
+        .find(|entry| is_within(entry))
+    {
+        return Err(io::Error::other(format!(
+            "{} is mounted in it",
+            within.place.display()
+        )));
     }
-    let options = format!("lowerdir={}:{}", by_descriptor(top), by_descriptor(&spot.file));
+    let options = format!(
+        "lowerdir={}:{}",
+        by_descriptor(top),
+        by_descriptor(&spot.file)
+    );
     let options = CString::new(options)?;
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-    Ok(rustix::mount::mount("overlay", by_descriptor(&spot.file), "overlay", flags, Some(options.as_c_str()))?)
+    Ok(rustix::mount::mount(
+        "overlay",
+        by_descriptor(&spot.file),
+        "overlay",
+        flags,
+        Some(options.as_c_str()),
+    )?)
 }
 
 /// Mounts `source`, with the mounts in it and their options, on `target`.
@@ -159,21 +198,31 @@ pub(crate) fn bind_as_it_is(source: &OwnedFd, target: &OwnedFd) -> io::Result<()
 }
 
 /// Mounts `source` on `target`; returns the root of the new mount, unless the kernel gives none.
-fn bind_to(source: &OwnedFd, target: &OwnedFd, spot: Option<(&Spot, Shown)>) -> io::Result<Option<OwnedFd>> {
+fn bind_to(
+    source: &OwnedFd,
+    target: &OwnedFd,
+    spot: Option<(&Spot, Shown)>,
+) -> io::Result<Option<OwnedFd>> {
     let changed = spot.and_then(|(spot, shown)| Some((spot, shown, shown.flags()?)));
-    // Paths in /proc, which mount(2) needs, take several times as long to look up. In a user namespace mounts of the outer one
-    // can be cloned only together with those in them (mount_namespaces(7)).
+    // Paths in /proc, which mount(2) needs, take several times as long to look up. In a user
+    // namespace mounts of the outer one can be cloned only together with those in them
+    // (mount_namespaces(7)).
     let is_cover = spot.is_some_and(|(_, shown)| shown == Shown::Cover);
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
     flags.set(OpenTreeFlags::AT_RECURSIVE, !is_cover);
-    let moved = rustix::mount::open_tree(source, "", flags).map_err(io::Error::from).and_then(|tree| {
-        if let Some((_, shown, (attribute, _))) = changed {
-            sys::add_mount_attributes(&tree, attribute, shown.is_recursive())?;
-        }
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        rustix::mount::move_mount(&tree, "", target, "", flags)?;
-        Ok(tree)
-    });
+    let moved = rustix::mount::open_tree(source, "", flags)
+        .map_err(io::Error::from)
+        .and_then(|tree| {
+            if let Some((_, shown, (attribute, _))) = changed {
+                sys::add_mount_attributes(&tree, attribute, shown.is_recursive())?;
+            }
+            let flags =
+                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            rustix::mount::move_mount(&tree, "", target, "", flags)?;
+            Ok(tree)
+        });
     match moved {
         // A container's filter may know the older call alone.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
@@ -183,7 +232,9 @@ fn bind_to(source: &OwnedFd, target: &OwnedFd, spot: Option<(&Spot, Shown)>) -> 
             } else {
                 rustix::mount::mount_bind_recursive(by_descriptor(source), by_descriptor(target))?;
             }
-            let Some((spot, _)) = spot else { return Ok(None) };
+            let Some((spot, _)) = spot else {
+                return Ok(None);
+            };
             let root = spot.reopen()?;
             // It is the new mount, unless something else was put in its place.
             if mount_id(&root)? == before {
@@ -204,12 +255,28 @@ fn remount(mount: &OwnedFd, flag: MountFlags) -> io::Result<()> {
     let kept = [
         (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
-        (StatVfsMountFlags::from_bits_retain(libc::ST_NODEV), MountFlags::NODEV),
-        (StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC), MountFlags::NOEXEC),
-        (StatVfsMountFlags::from_bits_retain(libc::ST_NOATIME), MountFlags::NOATIME),
+        (
+            StatVfsMountFlags::from_bits_retain(libc::ST_NODEV),
+            MountFlags::NODEV,
+        ),
+        (
+            StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC),
+            MountFlags::NOEXEC,
+        ),
+        (
+            StatVfsMountFlags::from_bits_retain(libc::ST_NOATIME),
+            MountFlags::NOATIME,
+        ),
     ];
-    let flags = kept.into_iter().filter(|(known, _)| set.contains(*known)).fold(flag, |all, (_, flag)| all | flag);
-    Ok(rustix::mount::mount_remount(by_descriptor(mount), MountFlags::BIND | flags, c"")?)
+    let flags = kept
+        .into_iter()
+        .filter(|(known, _)| set.contains(*known))
+        .fold(flag, |all, (_, flag)| all | flag);
+    Ok(rustix::mount::mount_remount(
+        by_descriptor(mount),
+        MountFlags::BIND | flags,
+        c"",
+    )?)
 }
 
 /// Path of `fd` in /proc, which names the open file, even if its path leads elsewhere by now.
@@ -235,7 +302,9 @@ pub(crate) struct TableEntry {
 impl TableEntry {
     /// Returns true if the mount has the option `name`.
     pub(crate) fn has_option(&self, name: &[u8]) -> bool {
-        self.options.split(|byte| *byte == b',').any(|option| option == name)
+        self.options
+            .split(|byte| *byte == b',')
+            .any(|option| option == name)
     }
 }
 
@@ -265,10 +334,20 @@ pub(crate) fn read_mount_table(file: &mut File) -> io::Result<Vec<TableEntry>> {
         let mut fields = fields.skip(1);
         let (device, root, place) = (fields.next()?.to_owned(), fields.next()?, fields.next()?);
         let options = fields.next()?.to_owned();
-        let [root, place] = [root, place].map(|field| PathBuf::from(OsString::from_vec(unescaped(field))));
-        Some(TableEntry { id, device, root, place, options })
+        let [root, place] =
+            [root, place].map(|field| PathBuf::from(OsString::from_vec(unescaped(field))));
+        Some(TableEntry {
+            id,
+            device,
+            root,
+            place,
+            options,
+        })
     };
-    Ok(table.split(|byte| *byte == b'\n').filter_map(entry).collect())
+    Ok(table
+        .split(|byte| *byte == b'\n')
+        .filter_map(entry)
+        .collect())
 }
 
 /// Replaces each backslash with three octal digits by the byte that they stand for.
@@ -276,7 +355,10 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let digits = after
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok());
         match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 bytes.push(byte);

@@ -1,7 +1,7 @@
 //! Netlink requests and the socket that carries them (netlink(7)).
 //!
-//! Synchronous: every request asks for an acknowledgement, which is read at once. A socket belongs to the network
-//! namespace in which it was opened.
+//! Synchronous: every request asks for an acknowledgement, which is read at once. A socket belongs
+//! to the network namespace in which it was opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -122,7 +122,12 @@ impl Socket {
             Protocol::Route => None,
             Protocol::Netfilter => Some(rustix::net::netlink::NETFILTER),
         };
-        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, number)?;
+        let fd = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            number,
+        )?;
         Ok(Self { fd })
     }
 
@@ -134,18 +139,30 @@ impl Socket {
         self.transact(messages, |_| true)
     }
 
-    /// Sends an nfnetlink batch: `messages` between a begin and an end message, which are not acknowledged. The kernel
-    /// applies all of it or nothing.
+    /// Sends an nfnetlink batch: `messages` between a begin and an end message, which are not
+    /// acknowledged. The kernel applies all of it or nothing.
     ///
     /// # Errors
     /// The first refusal.
-    pub fn execute_batch(&self, begin: Message, messages: Vec<Message>, end: Message) -> io::Result<()> {
+    pub fn execute_batch(
+        &self,
+        begin: Message,
+        messages: Vec<Message>,
+        end: Message,
+    ) -> io::Result<()> {
         let last = messages.len() + 1;
-        let all = std::iter::once(begin).chain(messages).chain([end]).collect();
+        let all = std::iter::once(begin)
+            .chain(messages)
+            .chain([end])
+            .collect();
         self.transact(all, |index| index != 0 && index != last)
     }
 
-    fn transact(&self, messages: Vec<Message>, wants_ack: impl Fn(usize) -> bool) -> io::Result<()> {
+    fn transact(
+        &self,
+        messages: Vec<Message>,
+        wants_ack: impl Fn(usize) -> bool,
+    ) -> io::Result<()> {
         let mut bytes = Vec::new();
         let mut pending = 0;
         for (index, message) in messages.into_iter().enumerate() {
@@ -168,7 +185,11 @@ impl Socket {
 
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
         let sent = rustix::net::send(&self.fd, bytes, SendFlags::empty())?;
-        if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+        if sent == bytes.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::WriteZero.into())
+        }
     }
 
     fn receive(&self) -> io::Result<Vec<Response>> {
@@ -201,8 +222,13 @@ fn responses(mut bytes: &[u8]) -> io::Result<Vec<Response>> {
     while let Some((header, _)) = bytes.split_first_chunk::<HEADER>() {
         let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let kind = u16::from_ne_bytes([header[4], header[5]]);
-        let payload = bytes.get(HEADER..length).ok_or(io::ErrorKind::InvalidData)?;
-        responses.push(Response { kind, payload: payload.to_vec() });
+        let payload = bytes
+            .get(HEADER..length)
+            .ok_or(io::ErrorKind::InvalidData)?;
+        responses.push(Response {
+            kind,
+            payload: payload.to_vec(),
+        });
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(responses)
@@ -210,10 +236,14 @@ fn responses(mut bytes: &[u8]) -> io::Result<Vec<Response>> {
 
 /// An error message with code 0 is an acknowledgement.
 fn acknowledged(payload: &[u8]) -> io::Result<()> {
-    let code = payload.first_chunk::<4>().ok_or(io::ErrorKind::InvalidData)?;
+    let code = payload
+        .first_chunk::<4>()
+        .ok_or(io::ErrorKind::InvalidData)?;
     match i32::from_ne_bytes(*code) {
         0 => Ok(()),
-        code => Err(io::Error::from_raw_os_error(code.checked_neg().unwrap_or(i32::MAX))),
+        code => Err(io::Error::from_raw_os_error(
+            code.checked_neg().unwrap_or(i32::MAX),
+        )),
     }
 }
 
@@ -223,12 +253,19 @@ mod tests {
 
     #[test]
     fn fuzzed_answers_of_the_kernel_are_read_or_refused() {
-        let message =
-            [&24_u32.to_ne_bytes()[..], &2_u16.to_ne_bytes(), &[0; 10], &8_u16.to_ne_bytes(), &[1, 0, 9, 9, 9, 9]]
-                .concat();
+        let message = [
+            &24_u32.to_ne_bytes()[..],
+            &2_u16.to_ne_bytes(),
+            &[0; 10],
+            &8_u16.to_ne_bytes(),
+            &[1, 0, 9, 9, 9, 9],
+        ]
+        .concat();
         let words: [&[u8]; 4] = [&[0xff; 4], &[0; 4], &[8, 0, 1, 0], &i32::MIN.to_ne_bytes()];
         fuzz::fuzz("answers of the kernel", &[&message], &words, |input| {
-            let Ok(responses) = responses(input) else { return };
+            let Ok(responses) = responses(input) else {
+                return;
+            };
             for response in responses {
                 let _ = acknowledged(&response.payload);
             }

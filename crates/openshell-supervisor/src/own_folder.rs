@@ -1,4 +1,5 @@
-//! Folders of the supervisor's own. Each is reached by a descriptor, as the folders above may lie where a workload can rename them.
+//! Folders of the supervisor's own. Each is reached by a descriptor, as the folders above may lie
+//! where a workload can rename them.
 
 use std::ffi::OsStr;
 use std::io;
@@ -29,8 +30,8 @@ impl OwnFolder {
         Ok(Self { path, folder })
     }
 
-    /// As [`Self::open`]; makes the folder and those above it with `mode` where they are missing. Whose it is then, and who may change
-    /// it, is left to be looked at.
+    /// As [`Self::open`]; makes the folder and those above it with `mode` where they are missing.
+    /// Whose it is then, and who may change it, is left to be looked at.
     ///
     /// # Errors
     /// As [`Self::open`]; or a folder cannot be made.
@@ -41,7 +42,8 @@ impl OwnFolder {
             (folder, _) = make_or_open(&folder, name, mode)?;
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat2(&folder, ".", flags, Mode::empty(), ResolveFlags::BENEATH)?;
+        let folder =
+            rustix::fs::openat2(&folder, ".", flags, Mode::empty(), ResolveFlags::BENEATH)?;
         Ok(Self { path, folder })
     }
 
@@ -51,7 +53,8 @@ impl OwnFolder {
         &self.path
     }
 
-    /// Returns the path by which this process reaches it as long as this value lives, whatever becomes of its own.
+    /// Returns the path by which this process reaches it as long as this value lives, whatever
+    /// becomes of its own.
     #[must_use]
     pub fn reached(&self) -> PathBuf {
         by_descriptor(&self.folder).into()
@@ -62,16 +65,22 @@ impl OwnFolder {
     /// # Errors
     /// There are no more descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { path: self.path.clone(), folder: self.folder.try_clone()? })
+        Ok(Self {
+            path: self.path.clone(),
+            folder: self.folder.try_clone()?,
+        })
     }
 }
 
-/// Makes the folder `path` with `mode`, in a folder on whose way no symlink may be. Returns false if it is there already.
+/// Makes the folder `path` with `mode`, in a folder on whose way no symlink may be. Returns false
+/// if it is there already.
 ///
 /// # Errors
 /// Something else is there, or it cannot be made.
 pub fn make_if_missing(path: &Path, mode: u32) -> io::Result<bool> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(false) };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(false);
+    };
     let parent = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
     Ok(make_or_open(&parent, name, mode)?.1)
 }
@@ -83,16 +92,26 @@ fn make_or_open(parent: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<(OwnedF
         made => made.map(|()| true)?,
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok((rustix::fs::openat(parent, name, flags, Mode::empty())?, is_made))
+    Ok((
+        rustix::fs::openat(parent, name, flags, Mode::empty())?,
+        is_made,
+    ))
 }
 
-/// Returns the deepest existing ancestor of `path`, opened without following symlinks, and the names missing below it.
+/// Returns the deepest existing ancestor of `path`, opened without following symlinks, and the
+/// names missing below it.
 pub(crate) fn existing_ancestor(path: &Path) -> rustix::io::Result<(OwnedFd, Vec<&OsStr>)> {
     let mut missing = Vec::new();
     for ancestor in path.ancestors() {
-        match (trusted_symlinks::open(ancestor, OFlags::PATH), ancestor.file_name()) {
+        match (
+            trusted_symlinks::open(ancestor, OFlags::PATH),
+            ancestor.file_name(),
+        ) {
             // O_PATH with O_NOFOLLOW opens a final symlink itself.
-            (Ok(fd), _) if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) == FileType::Symlink => {
+            (Ok(fd), _)
+                if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode)
+                    == FileType::Symlink =>
+            {
                 return Err(Errno::LOOP);
             }
             (Ok(fd), _) => {

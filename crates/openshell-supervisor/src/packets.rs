@@ -1,7 +1,7 @@
 //! Messages with descriptors over SOCK_SEQPACKET sockets (unix(7)).
 //!
-//! A message is one packet of JSON. Larger ones, with a big environment for example, are passed in a memory file.
-//! Descriptors follow.
+//! A message is one packet of JSON. Larger ones, with a big environment for example, are passed in
+//! a memory file. Descriptors follow.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
@@ -11,14 +11,15 @@ use std::path::Path;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Largest message in a packet, in bytes; larger ones are passed in a memory file. Replies about commands are always
-/// smaller: a workload can use up the supervisor's descriptors, and receiving them takes none.
+/// Largest message in a packet, in bytes; larger ones are passed in a memory file. Replies about
+/// commands are always smaller: a workload can use up the supervisor's descriptors, and receiving
+/// them takes none.
 const PACKET_BYTES: usize = 32 * 1024;
 
 /// Descriptors per message, including a memory file.
@@ -31,7 +32,11 @@ const FILE_BYTES: u64 = 16 * 1024 * 1024;
 ///
 /// # Errors
 /// The other end is gone, or, on a socket that does not block, its queue is full (`WouldBlock`).
-pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    message: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     if text.len() <= PACKET_BYTES {
         return send_packet(socket, &text, descriptors);
@@ -41,7 +46,9 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, descriptors: &[Bo
     }
     let mut file = File::from(rustix::fs::memfd_create("message", MemfdFlags::CLOEXEC)?);
     file.write_all(&text)?;
-    let all: Vec<_> = std::iter::once(file.as_fd()).chain(descriptors.iter().copied()).collect();
+    let all: Vec<_> = std::iter::once(file.as_fd())
+        .chain(descriptors.iter().copied())
+        .collect();
     send_packet(socket, IN_FILE, &all)
 }
 
@@ -76,14 +83,18 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// None waits (`WouldBlock`), or descriptors are exhausted.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
+    Ok(rustix::net::accept_with(
+        listener,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+    )?)
 }
 
 fn open(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Calls `act` with the address of `path`; a path that is too long for one is reached through its folder.
+/// Calls `act` with the address of `path`; a path that is too long for one is reached through its
+/// folder.
 fn at(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
     if let Ok(address) = SocketAddrUnix::new(path) {
         return Ok(act(&address)?);
@@ -91,37 +102,56 @@ fn at(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) 
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let folder = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+    let folder = rustix::fs::open(
+        folder,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let path = Path::new("/proc/self/fd")
+        .join(folder.as_raw_fd().to_string())
+        .join(name);
     Ok(act(&SocketAddrUnix::new(&path)?)?)
 }
 
 /// Packet that stands for a message in a memory file; no JSON message is a single blank.
 const IN_FILE: &[u8] = b" ";
 
-fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn send_packet(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 
-/// Receives a message and its descriptors; `None` at the end of the socket. Descriptors are missing if the receiver has
-/// no free ones.
+/// Receives a message and its descriptors; `None` at the end of the socket. Descriptors are missing
+/// if the receiver has no free ones.
 ///
 /// # Errors
-/// The message is none, or too large; on a socket that does not block, there is none yet (`WouldBlock`).
-pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+/// The message is none, or too large; on a socket that does not block, there is none yet
+/// (`WouldBlock`).
+pub fn receive<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; PACKET_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let mut text = [IoSliceMut::new(&mut bytes)];
         match rustix::net::recvmsg(socket, &mut text, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            // A reset tells once that the other end died with a packet unread; its own last packets follow, then the end.
+            // A reset tells once that the other end died with a packet unread; its own last packets
+            // follow, then the end.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             result => break result?,
         }
@@ -149,5 +179,8 @@ pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option
         return Err(io::ErrorKind::InvalidData.into());
     }
     file.rewind()?;
-    Ok(Some((serde_json::from_reader(io::BufReader::new(file.take(FILE_BYTES)))?, descriptors)))
+    Ok(Some((
+        serde_json::from_reader(io::BufReader::new(file.take(FILE_BYTES)))?,
+        descriptors,
+    )))
 }

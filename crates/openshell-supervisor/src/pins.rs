@@ -1,7 +1,9 @@
-//! Mounts over parts of folders that another sandbox, or any program of the user, may change while they are made.
+//! Mounts over parts of folders that another sandbox, or any program of the user, may change while
+//! they are made.
 //!
-//! Each is made on the descriptor of what it covers, and found again below the descriptor of the folder above, so that a name is
-//! never looked up twice. What the supervisor has found is known by its device and inode; a mount by its number and place.
+//! Each is made on the descriptor of what it covers, and found again below the descriptor of the
+//! folder above, so that a name is never looked up twice. What the supervisor has found is known by
+//! its device and inode; a mount by its number and place.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -37,7 +39,10 @@ impl Identity {
     /// It cannot be looked at.
     pub(crate) fn of(file: impl AsFd) -> io::Result<Self> {
         let data = rustix::fs::fstat(file)?;
-        Ok(Self { device: data.st_dev, inode: data.st_ino })
+        Ok(Self {
+            device: data.st_dev,
+            inode: data.st_ino,
+        })
     }
 
     /// Returns that of the file at `path`, on whose way no symlink may be.
@@ -92,7 +97,9 @@ pub(crate) mod byte_path {
         path.as_os_str().serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<PathBuf, D::Error> {
         OsString::deserialize(deserializer).map(PathBuf::from)
     }
 }
@@ -104,7 +111,12 @@ pub(crate) struct Mounted<'t>(HashMap<u64, &'t Path>);
 impl<'t> Mounted<'t> {
     /// Those of a `table`.
     pub(crate) fn of(table: &'t [TableEntry]) -> Self {
-        Self(table.iter().map(|entry| (entry.id, entry.place.as_path())).collect())
+        Self(
+            table
+                .iter()
+                .map(|entry| (entry.id, entry.place.as_path()))
+                .collect(),
+        )
     }
 
     /// Returns true if a mount is in its place.
@@ -121,8 +133,8 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Finds `path`. Every folder on its way below `top` becomes a mount point, which nobody inside can rename or remove; all are added
-    /// to `points`. Without `top` the way is taken as it is.
+    /// Finds `path`. Every folder on its way below `top` becomes a mount point, which nobody inside
+    /// can rename or remove; all are added to `points`. Without `top` the way is taken as it is.
     ///
     /// # Errors
     /// A part of the way does not exist, is a symlink, or cannot be mounted.
@@ -132,10 +144,13 @@ impl Pins {
         path: &Path,
         points: &mut BTreeSet<MountPoint>,
     ) -> io::Result<Spot> {
-        let Some((top, rest)) = top.and_then(|top| Some((top, path.strip_prefix(top).ok()?))) else {
+        let Some((top, rest)) = top.and_then(|top| Some((top, path.strip_prefix(top).ok()?)))
+        else {
             return Ok(Spot::at(path)?);
         };
-        let Some(name) = rest.file_name() else { return Ok(Spot::at(path)?) };
+        let Some(name) = rest.file_name() else {
+            return Ok(Spot::at(path)?);
+        };
         let mut reached = top.to_owned();
         let mut folder = open(top, OFlags::PATH | OFlags::DIRECTORY)?;
         for part in rest.parent().into_iter().flat_map(Path::components) {
@@ -146,13 +161,22 @@ impl Pins {
         Ok(Spot::find(folder, name)?)
     }
 
-    /// Makes what is at `spot` a mount point at `path`, unless it is one of these already; returns the root of its mount.
+    /// Makes what is at `spot` a mount point at `path`, unless it is one of these already; returns
+    /// the root of its mount.
     ///
     /// # Errors
     /// The kernel refuses the mount.
-    pub(crate) fn keep(&mut self, spot: Spot, path: &Path, points: &mut BTreeSet<MountPoint>) -> io::Result<OwnedFd> {
+    pub(crate) fn keep(
+        &mut self,
+        spot: Spot,
+        path: &Path,
+        points: &mut BTreeSet<MountPoint>,
+    ) -> io::Result<OwnedFd> {
         let id = mount_id(&spot.file)?;
-        let point = MountPoint { id, path: path.to_owned() };
+        let point = MountPoint {
+            id,
+            path: path.to_owned(),
+        };
         if self.known.contains(&point) {
             points.insert(point);
             return Ok(spot.file);
@@ -160,7 +184,8 @@ impl Pins {
         self.mount(&spot.file, &spot, Shown::AsItIs, path, points)
     }
 
-    /// Mounts `source` on what is at `spot`, at `path`, and verifies that it is seen there; returns the root of the mount.
+    /// Mounts `source` on what is at `spot`, at `path`, and verifies that it is seen there; returns
+    /// the root of the mount.
     ///
     /// # Errors
     /// The kernel refuses the mount, or something else is in the place by now (`ESTALE`).
@@ -173,8 +198,17 @@ impl Pins {
         points: &mut BTreeSet<MountPoint>,
     ) -> io::Result<OwnedFd> {
         let root = bind(source, spot, shown)?;
-        let point = MountPoint { id: mount_id(&root)?, path: path.to_owned() };
-        if spot.reopen().map_err(io::Error::from).and_then(mount_id).ok() != Some(point.id) {
+        let point = MountPoint {
+            id: mount_id(&root)?,
+            path: path.to_owned(),
+        };
+        if spot
+            .reopen()
+            .map_err(io::Error::from)
+            .and_then(mount_id)
+            .ok()
+            != Some(point.id)
+        {
             let _ = unmount(&root);
             return Err(Errno::STALE.into());
         }
@@ -188,7 +222,13 @@ impl Pins {
     pub(crate) fn undo(&self, table: &[TableEntry]) {
         let mounted = Mounted::of(table);
         for point in self.made.iter().rev() {
-            let Some(root) = mounted.0.get(&point.id).and_then(|place| Spot::at(place).ok()) else { continue };
+            let Some(root) = mounted
+                .0
+                .get(&point.id)
+                .and_then(|place| Spot::at(place).ok())
+            else {
+                continue;
+            };
             if mount_id(&root.file).ok() == Some(point.id) {
                 let _ = unmount(&root.file);
             }
@@ -219,31 +259,50 @@ pub(crate) fn unmount(root: &OwnedFd) -> rustix::io::Result<()> {
 /// It does not exist, or a part of it is a symlink.
 pub(crate) fn find_in(root: &OwnedFd, rest: &Path) -> io::Result<Spot> {
     let name = rest.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let folder = match rest.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+    let folder = match rest
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
         Some(parent) => open_in(root, parent)?,
         None => root.try_clone()?,
     };
     Ok(Spot::find(folder, name)?)
 }
 
-/// Returns true if nothing can be changed by way of the mount with this root: the kernel asks the mount first, whatever kind of file it
-/// is and whoever owns it. If it is not read-only, an attribute is removed that no file has, which changes nothing.
+/// Returns true if nothing can be changed by way of the mount with this root: the kernel asks the
+/// mount first, whatever kind of file it is and whoever owns it. If it is not read-only, an
+/// attribute is removed that no file has, which changes nothing.
 pub(crate) fn is_read_only(root: &OwnedFd) -> bool {
     rustix::fs::removexattr(by_descriptor(root), c"user.openshell-sandbox.none") == Err(Errno::ROFS)
 }
 
 /// Returns true if an error tells that something was renamed or replaced meanwhile.
 pub(crate) fn is_of_change(error: &io::Error) -> bool {
-    let of_change = [Errno::NOENT, Errno::STALE, Errno::LOOP, Errno::NOTDIR, Errno::AGAIN, Errno::INVAL];
-    of_change.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    let of_change = [
+        Errno::NOENT,
+        Errno::STALE,
+        Errno::LOOP,
+        Errno::NOTDIR,
+        Errno::AGAIN,
+        Errno::INVAL,
+    ];
+    of_change
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Tries `act` again, for [`PATIENCE`], while `is_of_change` says that something was renamed or replaced meanwhile.
-pub(crate) fn settled<T, E>(mut act: impl FnMut() -> Result<T, E>, is_of_change: impl Fn(&E) -> bool) -> Result<T, E> {
+/// Tries `act` again, for [`PATIENCE`], while `is_of_change` says that something was renamed or
+/// replaced meanwhile.
+pub(crate) fn settled<T, E>(
+    mut act: impl FnMut() -> Result<T, E>,
+    is_of_change: impl Fn(&E) -> bool,
+) -> Result<T, E> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match act() {
-            Err(error) if is_of_change(&error) && Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(error) if is_of_change(&error) && Instant::now() < deadline => {
+                std::thread::sleep(PAUSE)
+            }
             result => return result,
         }
     }

@@ -1,7 +1,7 @@
 //! Pseudo-terminals of commands (pty(7)).
 //!
-//! Init opens the master in the sandbox's own devpts instance and sends it to the supervisor, so that a command finds its
-//! terminal by name in /dev/pts, and the host has none of them.
+//! Init opens the master in the sandbox's own devpts instance and sends it to the supervisor, so
+//! that a command finds its terminal by name in /dev/pts, and the host has none of them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,8 @@ use rustix::process::Uid;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
-/// Path of the multiplexer in the sandbox's instance; a /dev/ptmx beside it may be missing or another instance's.
+/// Path of the multiplexer in the sandbox's instance; a /dev/ptmx beside it may be missing or
+/// another instance's.
 const MULTIPLEXER: &str = "/dev/pts/ptmx";
 
 /// A pseudo-terminal: the master for the supervisor, the slave for the command.
@@ -32,7 +33,10 @@ pub struct Size {
 
 impl Size {
     /// Size of a terminal before anyone looks at it.
-    pub const DEFAULT: Self = Self { columns: 80, rows: 24 };
+    pub const DEFAULT: Self = Self {
+        columns: 80,
+        rows: 24,
+    };
 }
 
 /// Opens a master whose slave is `owner`'s. To be called by init.
@@ -46,9 +50,13 @@ pub(crate) fn open_master(owner: Option<Uid>) -> io::Result<OwnedFd> {
     Ok(master)
 }
 
-/// Opens the slave of `master`, which needs no path and so no part of the sandbox's file system (ioctl_tty(2), TIOCGPTPEER).
+/// Opens the slave of `master`, which needs no path and so no part of the sandbox's file system
+/// (ioctl_tty(2), TIOCGPTPEER).
 fn slave(master: &OwnedFd, access: OpenptFlags) -> io::Result<OwnedFd> {
-    Ok(rustix::pty::ioctl_tiocgptpeer(master, access | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?)
+    Ok(rustix::pty::ioctl_tiocgptpeer(
+        master,
+        access | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC,
+    )?)
 }
 
 impl Terminal {
@@ -68,7 +76,10 @@ impl Terminal {
     /// Descriptors are exhausted.
     pub(crate) fn output(&self) -> io::Result<OwnedFd> {
         // The kernel takes the access mode as open(2) does.
-        slave(&self.master, OpenptFlags::from_bits_retain(libc::O_WRONLY.cast_unsigned()))
+        slave(
+            &self.master,
+            OpenptFlags::from_bits_retain(libc::O_WRONLY.cast_unsigned()),
+        )
     }
 
     /// The slave, as the command's three standard streams.
@@ -97,6 +108,11 @@ impl Terminal {
 /// # Errors
 /// `master` is no master.
 pub fn resize(master: BorrowedFd<'_>, size: Size) -> io::Result<()> {
-    let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let size = Winsize {
+        ws_row: size.rows,
+        ws_col: size.columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
     Ok(rustix::termios::tcsetwinsize(master, size)?)
 }

@@ -2,7 +2,11 @@
 
 use rustix::process::WaitOptions;
 
-/// Reaps every child that has ended, without blocking. That may include init, whose end is awaited through its pidfd.
+/// Reaps every child that has ended, without blocking. That may include init, whose end is awaited
+/// through its pidfd.
 pub fn collect_orphans() {
-    while matches!(rustix::process::wait(WaitOptions::NOHANG), Ok(Some(_)) | Err(rustix::io::Errno::INTR)) {}
+    while matches!(
+        rustix::process::wait(WaitOptions::NOHANG),
+        Ok(Some(_)) | Err(rustix::io::Errno::INTR)
+    ) {}
 }

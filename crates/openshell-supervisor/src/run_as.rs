@@ -1,4 +1,5 @@
-//! Resolves the policy's user and group to numbers through `/etc/passwd` and `/etc/group`, before anything is forked.
+//! Resolves the policy's user and group to numbers through `/etc/passwd` and `/etc/group`, before
+//! anything is forked.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,9 +37,9 @@ impl ProcessIdentity {
         self.uid == rustix::process::geteuid().as_raw()
     }
 
-    /// Runs `act` with this user's rights on files and without capabilities, on the calling thread and those that `act` starts: it sees
-    /// of files what the workload would, whatever file system they are in. To [`rustix::fs::access`] the thread stays who it was; that
-    /// takes `EACCESS`.
+    /// Runs `act` with this user's rights on files and without capabilities, on the calling thread
+    /// and those that `act` starts: it sees of files what the workload would, whatever file system
+    /// they are in. To [`rustix::fs::access`] the thread stays who it was; that takes `EACCESS`.
     ///
     /// # Errors
     /// The thread cannot take the identity.
@@ -47,7 +48,8 @@ impl ProcessIdentity {
         Ok(act())
     }
 
-    /// Returns true if owner, group and mode let the user enter the folder `path` and all of its ancestors.
+    /// Returns true if owner, group and mode let the user enter the folder `path` and all of its
+    /// ancestors.
     fn may_enter(&self, path: &Path) -> bool {
         path.ancestors().all(|folder| self.has_mode(folder, 0o1))
     }
@@ -56,23 +58,29 @@ impl ProcessIdentity {
     #[must_use]
     pub fn may_write(&self, path: &Path) -> bool {
         if self.is_callers {
-            // Owners and groups without a mapping are all alike; access(2) takes no account of capabilities.
+            // Owners and groups without a mapping are all alike; access(2) takes no account of
+            // capabilities.
             let rights = Access::WRITE_OK | Access::EXEC_OK;
             return path.is_dir() && rustix::fs::access(path, rights).is_ok();
         }
         self.may_enter(path) && self.has_mode(path, 0o2)
     }
 
-    /// Returns true if owner, group and mode give the user `access` to `path`, which has no symlinks, and let it be reached.
+    /// Returns true if owner, group and mode give the user `access` to `path`, which has no
+    /// symlinks, and let it be reached.
     #[must_use]
     pub fn may_reach(&self, path: &Path, access: FileAccess) -> bool {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return false };
-        let is_reached = self.is_callers || path.parent().is_none_or(|folder| self.may_enter(folder));
+        let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else {
+            return false;
+        };
+        let is_reached =
+            self.is_callers || path.parent().is_none_or(|folder| self.may_enter(folder));
         is_reached && self.may_use(&file, access)
     }
 
-    /// Returns true if owner, group and mode give the user `access` to an open file or folder. ACLs of others are not looked at.
+    /// Returns true if owner, group and mode give the user `access` to an open file or folder. ACLs
+    /// of others are not looked at.
     pub(crate) fn may_use(&self, file: &OwnedFd, access: FileAccess) -> bool {
         let (bits, right) = match access {
             FileAccess::Read | FileAccess::List => (0o4, Access::READ_OK),
@@ -83,13 +91,15 @@ impl ProcessIdentity {
             // By its name in /proc, which takes no search. Other errors are not the mode's.
             return rustix::fs::access(by_descriptor(file), right) != Err(Errno::ACCESS);
         }
-        rustix::fs::fstat(file).is_ok_and(|data| self.permits([data.st_uid, data.st_gid, data.st_mode], bits))
+        rustix::fs::fstat(file)
+            .is_ok_and(|data| self.permits([data.st_uid, data.st_gid, data.st_mode], bits))
     }
 
     /// Returns true if `path` is a folder whose mode grants `bits` to the user.
     fn has_mode(&self, path: &Path, bits: u32) -> bool {
-        std::fs::metadata(path)
-            .is_ok_and(|data| data.is_dir() && self.permits([data.uid(), data.gid(), data.mode()], bits))
+        std::fs::metadata(path).is_ok_and(|data| {
+            data.is_dir() && self.permits([data.uid(), data.gid(), data.mode()], bits)
+        })
     }
 
     /// Returns true if the mode of a file or folder grants `bits` to the user.
@@ -103,8 +113,9 @@ impl ProcessIdentity {
     }
 }
 
-/// The identity of another user on the calling thread alone (credentials(7)), until this is dropped. The real and the saved user stay: the
-/// other one can neither signal nor trace this process.
+/// The identity of another user on the calling thread alone (credentials(7)), until this is
+/// dropped. The real and the saved user stay: the other one can neither signal nor trace this
+/// process.
 struct TakenIdentity {
     /// The user, group and groups that the thread had, if it has others.
     own: Option<(Uid, Gid, Vec<Gid>)>,
@@ -113,10 +124,21 @@ struct TakenIdentity {
 
 impl TakenIdentity {
     fn take(identity: &ProcessIdentity) -> io::Result<Self> {
-        let mut taken = Self { own: None, capabilities: rustix::thread::capabilities(None)? };
+        let mut taken = Self {
+            own: None,
+            capabilities: rustix::thread::capabilities(None)?,
+        };
         if !identity.is_callers {
-            let own = (rustix::process::geteuid(), rustix::process::getegid(), rustix::process::getgroups()?);
-            let groups: Vec<_> = identity.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+            let own = (
+                rustix::process::geteuid(),
+                rustix::process::getegid(),
+                rustix::process::getgroups()?,
+            );
+            let groups: Vec<_> = identity
+                .groups
+                .iter()
+                .map(|gid| Gid::from_raw(*gid))
+                .collect();
             rustix::thread::set_thread_groups(&groups)?;
             taken.own = Some(own);
             rustix::thread::set_thread_res_gid(None, Gid::from_raw(identity.gid), None)?;
@@ -124,14 +146,19 @@ impl TakenIdentity {
         }
         rustix::thread::set_capabilities(
             None,
-            CapabilitySets { effective: CapabilitySet::empty(), ..taken.capabilities },
+            CapabilitySets {
+                effective: CapabilitySet::empty(),
+                ..taken.capabilities
+            },
         )?;
         Ok(taken)
     }
 
     fn give_back(&self) -> rustix::io::Result<()> {
         rustix::thread::set_capabilities(None, self.capabilities)?;
-        let Some((uid, gid, groups)) = &self.own else { return Ok(()) };
+        let Some((uid, gid, groups)) = &self.own else {
+            return Ok(());
+        };
         rustix::thread::set_thread_res_uid(None, *uid, None)?;
         rustix::thread::set_thread_res_gid(None, *gid, None)?;
         rustix::thread::set_thread_groups(groups)?;
@@ -167,24 +194,33 @@ pub struct User {
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum RunAsError {
     #[error("cannot read {path}, which names users and groups")]
-    Read { path: &'static str, source: io::Error },
+    Read {
+        path: &'static str,
+        source: io::Error,
+    },
     #[error(
-        "Sandbox user not found: `{0}` has no entry in /etc/passwd; the image must include it. Create it \
-         (`useradd --system --home-dir /sandbox {0}`) or set `process.run_as_user` and `run_as_group` in the policy"
+        "Sandbox user not found: `{0}` has no entry in /etc/passwd; the image must include it. \
+         Create it (`useradd --system --home-dir /sandbox {0}`) or set `process.run_as_user` and \
+         `run_as_group` in the policy"
     )]
     NoUser(String),
     #[error(
-        "Sandbox group not found: `{0}` has no entry in /etc/group; the image must include it. Create it \
-         (`groupadd --system {0}`) or set `process.run_as_group` in the policy"
+        "Sandbox group not found: `{0}` has no entry in /etc/group; the image must include it. \
+         Create it (`groupadd --system {0}`) or set `process.run_as_group` in the policy"
     )]
     NoGroup(String),
     #[error("`{0}` is root under another name (number 0); name an unprivileged user and group")]
     Root(String),
     #[error(
-        "process: commands cannot become {wanted}, as this run is user {uid} in group {gid} and lacks {missing}; leave `process` \
-         out, so that they stay that user, or run as root"
+        "process: commands cannot become {wanted}, as this run is user {uid} in group {gid} and \
+         lacks {missing}; leave `process` out, so that they stay that user, or run as root"
     )]
-    Other { wanted: String, uid: u32, gid: u32, missing: String },
+    Other {
+        wanted: String,
+        uid: u32,
+        gid: u32,
+        missing: String,
+    },
     #[error("cannot read the caller's groups")]
     Groups { source: io::Error },
 }
@@ -202,17 +238,26 @@ impl Database {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
             Err(source) => Err(RunAsError::Read { path, source }),
         };
-        Ok(Self { passwd: read("/etc/passwd")?, group: read("/etc/group")? })
+        Ok(Self {
+            passwd: read("/etc/passwd")?,
+            group: read("/etc/group")?,
+        })
     }
 }
 
-/// Resolves `run_as` for a start with this `privilege`. A numeric user needs no entry and then has no further groups; without
-/// a group it gets the primary group of the entry. Without a user it is the caller; for root that is `sandbox`, else the user
-/// and group who called `sudo`, without further groups, else `nobody`.
+/// Resolves `run_as` for a start with this `privilege`. A numeric user needs no entry and then has
+/// no further groups; without a group it gets the primary group of the entry. Without a user it is
+/// the caller; for root that is `sandbox`, else the user and group who called `sudo`, without
+/// further groups, else `nobody`.
 ///
 /// # Errors
-/// A name without an entry, a user or group that resolves to 0, one that commands cannot become, or an unreadable database.
-pub fn resolve(run_as: &RunAs, privilege: &Privilege, sudo: Option<(u32, u32)>) -> Result<User, RunAsError> {
+/// A name without an entry, a user or group that resolves to 0, one that commands cannot become, or
+/// an unreadable database.
+pub fn resolve(
+    run_as: &RunAs,
+    privilege: &Privilege,
+    sudo: Option<(u32, u32)>,
+) -> Result<User, RunAsError> {
     let database = Database::read()?;
     match privilege {
         Privilege::Capabilities => {
@@ -225,15 +270,23 @@ pub fn resolve(run_as: &RunAs, privilege: &Privilege, sudo: Option<(u32, u32)>) 
 
 impl Database {
     /// Resolves `run_as` for a `caller` with the capability to become any user.
-    fn resolve(&self, run_as: &RunAs, caller: u32, sudo: Option<(u32, u32)>) -> Result<User, RunAsError> {
+    fn resolve(
+        &self,
+        run_as: &RunAs,
+        caller: u32,
+        sudo: Option<(u32, u32)>,
+    ) -> Result<User, RunAsError> {
         let group = run_as.group.as_ref();
         let has_sandbox = || passwd_entries(&self.passwd).any(|entry| entry.name == "sandbox");
         match (&run_as.user, caller, sudo) {
             (Some(user), _, _) => self.named(user, group),
             (None, 1.., _) => self.named(&Identity::Id(caller), group),
-            (None, 0, _) if has_sandbox() => self.named(&Identity::Name("sandbox".to_owned()), group),
+            (None, 0, _) if has_sandbox() => {
+                self.named(&Identity::Name("sandbox".to_owned()), group)
+            }
             (None, 0, Some((uid, gid))) => {
-                let mut user = self.named(&Identity::Id(uid), group.or(Some(&Identity::Id(gid))))?;
+                let mut user =
+                    self.named(&Identity::Id(uid), group.or(Some(&Identity::Id(gid))))?;
                 user.identity.groups = vec![user.identity.gid];
                 Ok(user)
             }
@@ -244,22 +297,48 @@ impl Database {
     /// Resolves `run_as` for a start whose commands stay the caller.
     fn caller(&self, run_as: &RunAs, caller: &Caller) -> Result<User, RunAsError> {
         let Caller { uid, gid, .. } = *caller;
-        let users = |name: &str| Some(passwd_entries(&self.passwd).find(|entry| entry.name == name)?.uid);
-        let groups = |name: &str| Some(group_entries(&self.group).find(|entry| entry.name == name)?.gid);
-        let is = |named: &Option<Identity>, own: u32, number: &dyn Fn(&str) -> Option<u32>| match named {
-            None => true,
-            Some(Identity::Id(id)) => *id == own,
-            Some(Identity::Name(name)) => own != 0 && number(name) == Some(own),
+        let users = |name: &str| {
+            Some(
+                passwd_entries(&self.passwd)
+                    .find(|entry| entry.name == name)?
+                    .uid,
+            )
+        };
+        let groups = |name: &str| {
+            Some(
+                group_entries(&self.group)
+                    .find(|entry| entry.name == name)?
+                    .gid,
+            )
+        };
+        let is = |named: &Option<Identity>, own: u32, number: &dyn Fn(&str) -> Option<u32>| {
+            match named {
+                None => true,
+                Some(Identity::Id(id)) => *id == own,
+                Some(Identity::Name(name)) => own != 0 && number(name) == Some(own),
+            }
         };
         if !is(&run_as.user, uid, &users) || !is(&run_as.group, gid, &groups) {
             let missing = caller.missing.join(", ");
-            return Err(RunAsError::Other { wanted: run_as.to_string(), uid, gid, missing });
+            return Err(RunAsError::Other {
+                wanted: run_as.to_string(),
+                uid,
+                gid,
+                missing,
+            });
         }
         let (uid, gid) = (inside(uid), inside(gid));
         // Groups without a mapping have the number of nobody's.
-        let groups = rustix::process::getgroups().map_err(|errno| RunAsError::Groups { source: errno.into() })?;
+        let groups = rustix::process::getgroups().map_err(|errno| RunAsError::Groups {
+            source: errno.into(),
+        })?;
         let groups = groups.into_iter().map(Gid::as_raw).collect();
-        let identity = ProcessIdentity { uid, gid, groups, is_callers: true };
+        let identity = ProcessIdentity {
+            uid,
+            gid,
+            groups,
+            is_callers: true,
+        };
         // The entry of root without capabilities is nobody's, as which it appears inside.
         let entry = passwd_entries(&self.passwd).find(|entry| entry.uid == identity.uid);
         Ok(User::new(identity, entry.as_ref()))
@@ -287,13 +366,28 @@ impl Database {
         };
         let mut groups: Vec<u32> = vec![gid];
         if let Some(entry) = &entry {
-            let is_member = |group: &GroupEntry<'_>| group.members.split(',').any(|member| member == entry.name);
-            let others = group_entries(&self.group).filter(|group| group.gid != gid && is_member(group));
+            let is_member = |group: &GroupEntry<'_>| {
+                group.members.split(',').any(|member| member == entry.name)
+            };
+            let others =
+                group_entries(&self.group).filter(|group| group.gid != gid && is_member(group));
             groups.extend(others.map(|group| group.gid));
         }
         let has_root = uid == 0 || groups.contains(&0);
-        let user = User::new(ProcessIdentity { uid, gid, groups, is_callers: false }, entry.as_ref());
-        if has_root { Err(RunAsError::Root(user.name)) } else { Ok(user) }
+        let user = User::new(
+            ProcessIdentity {
+                uid,
+                gid,
+                groups,
+                is_callers: false,
+            },
+            entry.as_ref(),
+        );
+        if has_root {
+            Err(RunAsError::Root(user.name))
+        } else {
+            Ok(user)
+        }
     }
 }
 
@@ -308,10 +402,14 @@ pub fn homes(further: &[u32]) -> Result<Vec<PathBuf>, RunAsError> {
     let database = Database::read()?;
     let is_meant = |uid: u32| uid == 0 || PEOPLE.contains(&uid) || further.contains(&uid);
     let entries = passwd_entries(&database.passwd).filter(|entry| is_meant(entry.uid));
-    Ok(entries.map(|entry| PathBuf::from(entry.home)).filter(|home| home.parent().is_some()).collect())
+    Ok(entries
+        .map(|entry| PathBuf::from(entry.home))
+        .filter(|home| home.parent().is_some())
+        .collect())
 }
 
-/// Returns the home of the calling process's user, by the user database; none if that has none, or cannot be read.
+/// Returns the home of the calling process's user, by the user database; none if that has none, or
+/// cannot be read.
 #[must_use]
 pub fn home_of_caller() -> Option<PathBuf> {
     if is_caller_root() {
@@ -341,8 +439,15 @@ impl User {
 /// The user database cannot be read.
 pub fn group_names(groups: &[u32]) -> Result<Vec<String>, RunAsError> {
     let database = Database::read()?.group;
-    let name = |gid: &u32| group_entries(&database).find(|entry| entry.gid == *gid).map(|entry| entry.name.to_owned());
-    Ok(groups.iter().map(|gid| name(gid).unwrap_or_else(|| gid.to_string())).collect())
+    let name = |gid: &u32| {
+        group_entries(&database)
+            .find(|entry| entry.gid == *gid)
+            .map(|entry| entry.name.to_owned())
+    };
+    Ok(groups
+        .iter()
+        .map(|gid| name(gid).unwrap_or_else(|| gid.to_string()))
+        .collect())
 }
 
 struct PasswdEntry<'t> {
@@ -360,7 +465,13 @@ fn passwd_entries(text: &str) -> impl Iterator<Item = PasswdEntry<'_>> {
         let (name, _password) = (fields.next()?, fields.next()?);
         let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let _comment = fields.next()?;
-        Some(PasswdEntry { name, uid, gid, home: fields.next()?, shell: fields.next()? })
+        Some(PasswdEntry {
+            name,
+            uid,
+            gid,
+            home: fields.next()?,
+            shell: fields.next()?,
+        })
     })
 }
 
@@ -375,7 +486,11 @@ fn group_entries(text: &str) -> impl Iterator<Item = GroupEntry<'_>> {
     text.lines().filter_map(|line| {
         let mut fields = line.split(':');
         let (name, _password) = (fields.next()?, fields.next()?);
-        Some(GroupEntry { name, gid: fields.next()?.parse().ok()?, members: fields.next()? })
+        Some(GroupEntry {
+            name,
+            gid: fields.next()?.parse().ok()?,
+            members: fields.next()?,
+        })
     })
 }
 
@@ -387,15 +502,22 @@ mod tests {
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\ntoor:x:0:0::/:/bin/sh\nbroken line\n\
                           sandbox:x:900:901::/sandbox:/usr/sbin/nologin\n";
-    const GROUP: &str = "root:x:0:\nsandbox:x:901:\naudio:x:29:sandbox,other\nvideo:x:44:other\nwheel:x:0:evil\n";
+    const GROUP: &str =
+        "root:x:0:\nsandbox:x:901:\naudio:x:29:sandbox,other\nvideo:x:44:other\nwheel:x:0:evil\n";
 
     fn database() -> Database {
-        Database { passwd: PASSWD.to_owned(), group: GROUP.to_owned() }
+        Database {
+            passwd: PASSWD.to_owned(),
+            group: GROUP.to_owned(),
+        }
     }
 
     fn run_as(user: Option<&str>, group: Option<&str>) -> RunAs {
         let identity = |text| Identity::parse(text).unwrap();
-        RunAs { user: user.map(identity), group: group.map(identity) }
+        RunAs {
+            user: user.map(identity),
+            group: group.map(identity),
+        }
     }
 
     fn resolved(user: &str, group: Option<&str>) -> Result<User, RunAsError> {
@@ -408,18 +530,34 @@ mod tests {
             return;
         }
         let own = || {
-            let ids = (rustix::process::getuid(), rustix::process::geteuid(), rustix::process::getegid());
-            (ids, rustix::process::getgroups().unwrap(), rustix::thread::capabilities(None).unwrap())
+            let ids = (
+                rustix::process::getuid(),
+                rustix::process::geteuid(),
+                rustix::process::getegid(),
+            );
+            (
+                ids,
+                rustix::process::getgroups().unwrap(),
+                rustix::thread::capabilities(None).unwrap(),
+            )
         };
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("roots");
         std::fs::write(&file, "").unwrap();
-        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
         let identity = &resolved("61184", None).unwrap().identity;
         let before = own();
         let error = identity.look(|| std::fs::read(&file).unwrap_err()).unwrap();
         assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
-        let in_a_thread = || std::thread::scope(|scope| scope.spawn(|| std::fs::read(&file).is_err()).join().unwrap());
+        let in_a_thread = || {
+            std::thread::scope(|scope| {
+                scope
+                    .spawn(|| std::fs::read(&file).is_err())
+                    .join()
+                    .unwrap()
+            })
+        };
         assert!(identity.look(in_a_thread).unwrap());
         assert_eq!(own(), before);
         let look = std::panic::AssertUnwindSafe(|| identity.look(|| panic!("within")));
@@ -454,45 +592,85 @@ mod tests {
     #[test]
     fn a_missing_user_or_group_says_how_to_create_it() {
         let message = resolved("nobody-here", None).unwrap_err().to_string();
-        assert!(message.contains("Sandbox user not found") && message.contains("useradd"), "{message}");
-        assert!(resolved("sandbox", Some("none")).unwrap_err().to_string().contains("groupadd"));
+        assert!(
+            message.contains("Sandbox user not found") && message.contains("useradd"),
+            "{message}"
+        );
+        assert!(
+            resolved("sandbox", Some("none"))
+                .unwrap_err()
+                .to_string()
+                .contains("groupadd")
+        );
     }
 
     #[test]
     fn root_under_another_name_is_refused() {
         assert!(matches!(resolved("toor", None), Err(RunAsError::Root(_))));
-        assert!(matches!(resolved("sandbox", Some("wheel")), Err(RunAsError::Root(_))));
+        assert!(matches!(
+            resolved("sandbox", Some("wheel")),
+            Err(RunAsError::Root(_))
+        ));
     }
 
     #[test]
     fn without_a_user_it_is_the_caller_and_for_root_sandbox_or_who_called_sudo_or_nobody() {
-        let other =
-            Database { passwd: "dev:x:1000:100::/home/dev:\n".to_owned(), group: "docker:x:5:dev\n".to_owned() };
+        let other = Database {
+            passwd: "dev:x:1000:100::/home/dev:\n".to_owned(),
+            group: "docker:x:5:dev\n".to_owned(),
+        };
         let ids = |database: &Database, caller, sudo| {
             let user = database.resolve(&RunAs::default(), caller, sudo).unwrap();
             (user.identity.uid, user.identity.gid, user.identity.groups)
         };
-        assert_eq!(ids(&database(), 0, Some((1000, 100))), (900, 901, vec![901, 29]));
-        assert_eq!(ids(&other, 0, Some((1000, 7))), (1000, 7, vec![7]), "without the groups of its entry");
+        assert_eq!(
+            ids(&database(), 0, Some((1000, 100))),
+            (900, 901, vec![901, 29])
+        );
+        assert_eq!(
+            ids(&other, 0, Some((1000, 7))),
+            (1000, 7, vec![7]),
+            "without the groups of its entry"
+        );
         assert_eq!(ids(&other, 0, None), (65534, 65534, vec![65534]));
         assert_eq!(ids(&other, 1000, None), (1000, 100, vec![100, 5]));
     }
 
     #[test]
     fn without_capabilities_only_the_caller_may_be_named() {
-        let caller = |uid, gid| Caller { uid, gid, groups: vec![29], missing: vec!["CAP_SETUID"] };
-        let resolved = |user, group, caller: Caller| database().caller(&run_as(user, group), &caller);
-        for (user, group) in
-            [(None, None), (Some("sandbox"), None), (Some("900"), Some("901")), (None, Some("sandbox"))]
-        {
+        let caller = |uid, gid| Caller {
+            uid,
+            gid,
+            groups: vec![29],
+            missing: vec!["CAP_SETUID"],
+        };
+        let resolved =
+            |user, group, caller: Caller| database().caller(&run_as(user, group), &caller);
+        for (user, group) in [
+            (None, None),
+            (Some("sandbox"), None),
+            (Some("900"), Some("901")),
+            (None, Some("sandbox")),
+        ] {
             let user = resolved(user, group, caller(900, 901)).unwrap();
-            assert_eq!((user.identity.uid, user.identity.gid, user.name.as_str()), (900, 901, "sandbox"));
+            assert_eq!(
+                (user.identity.uid, user.identity.gid, user.name.as_str()),
+                (900, 901, "sandbox")
+            );
         }
-        for (user, group) in
-            [(Some("7"), None), (Some("nobody-here"), None), (None, Some("audio")), (Some("900"), Some("7"))]
-        {
-            let message = resolved(user, group, caller(900, 901)).unwrap_err().to_string();
-            assert!(message.contains("leave `process` out") && message.contains("run as root"), "{message}");
+        for (user, group) in [
+            (Some("7"), None),
+            (Some("nobody-here"), None),
+            (None, Some("audio")),
+            (Some("900"), Some("7")),
+        ] {
+            let message = resolved(user, group, caller(900, 901))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                message.contains("leave `process` out") && message.contains("run as root"),
+                "{message}"
+            );
         }
         let root = resolved(None, None, caller(0, 0)).unwrap();
         assert_eq!((root.identity.uid, root.identity.gid), (65534, 65534));
@@ -502,14 +680,29 @@ mod tests {
     #[test]
     fn fuzzed_users_are_found_with_the_groups_that_they_have_or_not() {
         let words: [&[u8]; 6] = [b":", b"\n", b"sandbox", b"0", b",", b"4294967296"];
-        fuzz::fuzz("users and groups", &[PASSWD.as_bytes(), GROUP.as_bytes()], &words, |input| {
-            let Ok(text) = std::str::from_utf8(input) else { return };
-            for (passwd, group) in [(text, GROUP), (PASSWD, text)] {
-                let database = Database { passwd: passwd.to_owned(), group: group.to_owned() };
-                let Ok(user) = database.resolve(&run_as(Some("sandbox"), None), 0, None) else { continue };
-                assert!(user.identity.groups.contains(&user.identity.gid));
-                assert!(user.identity.uid != 0, "root is refused, whatever the files say: {text}");
-            }
-        });
+        fuzz::fuzz(
+            "users and groups",
+            &[PASSWD.as_bytes(), GROUP.as_bytes()],
+            &words,
+            |input| {
+                let Ok(text) = std::str::from_utf8(input) else {
+                    return;
+                };
+                for (passwd, group) in [(text, GROUP), (PASSWD, text)] {
+                    let database = Database {
+                        passwd: passwd.to_owned(),
+                        group: group.to_owned(),
+                    };
+                    let Ok(user) = database.resolve(&run_as(Some("sandbox"), None), 0, None) else {
+                        continue;
+                    };
+                    assert!(user.identity.groups.contains(&user.identity.gid));
+                    assert!(
+                        user.identity.uid != 0,
+                        "root is refused, whatever the files say: {text}"
+                    );
+                }
+            },
+        );
     }
 }

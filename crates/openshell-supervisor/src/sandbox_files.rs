@@ -1,7 +1,9 @@
-//! The files that the supervisor makes for a sandbox (certificates, resolver files, covers), on a file system of its own.
+//! The files that the supervisor makes for a sandbox (certificates, resolver files, covers), on a
+//! file system of its own.
 //!
-//! Init makes a tmpfs that is mounted nowhere, and the supervisor writes into it by a descriptor, while init sees it in place
-//! of the run directory. So the files are on no disk, and end with the sandbox.
+//! Init makes a tmpfs that is mounted nowhere, and the supervisor writes into it by a descriptor,
+//! while init sees it in place of the run directory. So the files are on no disk, and end with the
+//! sandbox.
 
 use std::fmt;
 use std::io;
@@ -16,8 +18,14 @@ use crate::mounts::by_descriptor;
 use crate::run_dir::RunDir;
 use crate::trusted_symlinks::open;
 
-/// Options of the file system: room for the largest bundles of certificates that are read, several times.
-const OPTIONS: [(&str, &str); 4] = [("source", "openshell"), ("mode", "711"), ("size", "128m"), ("nr_inodes", "64")];
+/// Options of the file system: room for the largest bundles of certificates that are read, several
+/// times.
+const OPTIONS: [(&str, &str); 4] = [
+    ("source", "openshell"),
+    ("mode", "711"),
+    ("size", "128m"),
+    ("nr_inodes", "64"),
+];
 
 /// A file or folder among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,18 +36,30 @@ pub struct SandboxFile {
 }
 
 impl SandboxFile {
-    /// Returns the folder of all, which init sees at the path of `run_dir`; `file_system` is the one that it made. Without one they are in
-    /// the run directory itself, which this process reaches by a descriptor.
+    /// Returns the folder of all, which init sees at the path of `run_dir`; `file_system` is the
+    /// one that it made. Without one they are in the run directory itself, which this process
+    /// reaches by a descriptor.
     #[must_use]
     pub fn root(file_system: Option<&OwnedFd>, run_dir: &RunDir) -> Self {
-        let outside = file_system.map_or_else(|| run_dir.reached().to_owned(), |root| by_descriptor(root).into());
-        Self { outside, inside: run_dir.path().to_owned(), is_in_memory: file_system.is_some() }
+        let outside = file_system.map_or_else(
+            || run_dir.reached().to_owned(),
+            |root| by_descriptor(root).into(),
+        );
+        Self {
+            outside,
+            inside: run_dir.path().to_owned(),
+            is_in_memory: file_system.is_some(),
+        }
     }
 
     /// Returns the file or folder `name` in this folder.
     #[must_use]
     pub fn join(&self, name: &str) -> Self {
-        Self { outside: self.outside.join(name), inside: self.inside.join(name), is_in_memory: self.is_in_memory }
+        Self {
+            outside: self.outside.join(name),
+            inside: self.inside.join(name),
+            is_in_memory: self.is_in_memory,
+        }
     }
 
     /// Path for the supervisor, as long as it has the file system open.
@@ -58,7 +78,11 @@ impl SandboxFile {
 /// The path, for messages.
 impl fmt::Display for SandboxFile {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.is_in_memory { " (in memory)" } else { "" };
+        let place = if self.is_in_memory {
+            " (in memory)"
+        } else {
+            ""
+        };
         write!(formatter, "{}{place}", self.inside.display())
     }
 }
@@ -77,8 +101,9 @@ pub(crate) fn create() -> io::Result<OwnedFd> {
         rustix::mount::fsconfig_set_string(context.as_fd(), key, value)?;
     }
     rustix::mount::fsconfig_create(context.as_fd())?;
-    let attributes =
-        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let root = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
     // This is no mount, which is the error where a filter permits the call.
     match rustix::mount::move_mount(&context, "", &root, "", BY_DESCRIPTORS) {
@@ -93,5 +118,11 @@ pub(crate) fn create() -> io::Result<OwnedFd> {
 /// There is no such folder, or the kernel refuses the mount.
 pub(crate) fn attach(root: &OwnedFd, folder: &Path) -> io::Result<()> {
     let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY)?;
-    Ok(rustix::mount::move_mount(root, "", &folder, "", BY_DESCRIPTORS)?)
+    Ok(rustix::mount::move_mount(
+        root,
+        "",
+        &folder,
+        "",
+        BY_DESCRIPTORS,
+    )?)
 }

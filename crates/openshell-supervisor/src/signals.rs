@@ -23,7 +23,8 @@ pub struct Received {
     pub is_hang_up: bool,
 }
 
-/// Signals that the supervisor handles, besides SIGCHLD and SIGHUP. All others keep their default action.
+/// Signals that the supervisor handles, besides SIGCHLD and SIGHUP. All others keep their default
+/// action.
 pub const HANDLED: &[i32] = &[
     libc::SIGTERM,
     libc::SIGINT,
@@ -35,8 +36,8 @@ pub const HANDLED: &[i32] = &[
     libc::SIGTSTP,
 ];
 
-/// Installs a handler for SIGHUP and returns a non-blocking pipe that receives one byte per signal: 1 for a terminal's
-/// hang-up, 0 if a process sent it.
+/// Installs a handler for SIGHUP and returns a non-blocking pipe that receives one byte per signal:
+/// 1 for a terminal's hang-up, 0 if a process sent it.
 ///
 /// # Errors
 /// No descriptor is left, or the handler cannot be installed.
@@ -44,7 +45,8 @@ pub fn hang_ups() -> io::Result<OwnedFd> {
     crate::sys::hang_ups()
 }
 
-/// Has the calling process's writes beyond the limit of file sizes fail, in place of ending it (setrlimit(2), RLIMIT_FSIZE).
+/// Has the calling process's writes beyond the limit of file sizes fail, in place of ending it
+/// (setrlimit(2), RLIMIT_FSIZE).
 ///
 /// # Errors
 /// The kernel refuses.
@@ -56,12 +58,15 @@ impl Received {
     /// A SIGHUP as read from the pipe of [`hang_ups`].
     #[must_use]
     pub fn hang_up(byte: u8) -> Self {
-        Self { number: libc::SIGHUP, is_hang_up: byte != 0 }
+        Self {
+            number: libc::SIGHUP,
+            is_hang_up: byte != 0,
+        }
     }
 }
 
-/// Returns the action for `signal`. A terminal's hang-up is forwarded to an `interactive` command, which has the
-/// terminal; any other SIGHUP reloads the policy.
+/// Returns the action for `signal`. A terminal's hang-up is forwarded to an `interactive` command,
+/// which has the terminal; any other SIGHUP reloads the policy.
 #[must_use]
 pub fn action(signal: Received, interactive: bool) -> SignalAction {
     match signal.number {
@@ -71,8 +76,8 @@ pub fn action(signal: Received, interactive: bool) -> SignalAction {
     }
 }
 
-/// Ignores SIGTTIN and SIGTTOU, which would stop this process where it uses its terminal from the background. A read fails there
-/// instead (EIO).
+/// Ignores SIGTTIN and SIGTTOU, which would stop this process where it uses its terminal from the
+/// background. A read fails there instead (EIO).
 ///
 /// # Errors
 /// None is known.

@@ -55,7 +55,8 @@ impl Switch {
     /// Reads the value; `None` if this kernel has no such setting.
     #[must_use]
     pub fn value(&self) -> Option<String> {
-        let text = std::fs::read_to_string(format!("/proc/sys/{}", self.name.replace('.', "/"))).ok()?;
+        let text =
+            std::fs::read_to_string(format!("/proc/sys/{}", self.name.replace('.', "/"))).ok()?;
         Some(text.trim().to_owned())
     }
 
@@ -69,27 +70,41 @@ impl Switch {
 /// Returns the setting that forbids user namespaces and its remedy, or else the meaning of `error`.
 pub(crate) fn why_no_user_namespace(error: &io::Error) -> String {
     if let Some(switch) = of_user_namespaces().find(Switch::is_forbidding) {
-        return format!("{} is {}: {}; {}", switch.name, switch.forbids, switch.costs, switch.remedy);
+        return format!(
+            "{} is {}: {}; {}",
+            switch.name, switch.forbids, switch.costs, switch.remedy
+        );
     }
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EUSERS) => {
-            "there are too many user namespaces, or they are nested too deep; raise user.max_user_namespaces".to_owned()
+            "there are too many user namespaces, or they are nested too deep; raise \
+             user.max_user_namespaces"
+                .to_owned()
         }
         // Some engines answer ENOSYS to what their profile forbids.
-        Some(libc::EINVAL | libc::ENOSYS) if !Path::new("/proc/self/ns/user").exists() => "this kernel has none; boot one with CONFIG_USER_NS".to_owned(),
-        _ => "a container's seccomp or AppArmor profile, or a chroot, forbids it; with Docker or Podman, `--security-opt \
-              seccomp=unconfined --security-opt apparmor=unconfined`, or a profile that permits unshare and mount, such as \
-              data/seccomp.json"
+        Some(libc::EINVAL | libc::ENOSYS) if !Path::new("/proc/self/ns/user").exists() => {
+            "this kernel has none; boot one with CONFIG_USER_NS".to_owned()
+        }
+        _ => "a container's seccomp or AppArmor profile, or a chroot, forbids it; with Docker or \
+              Podman, `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`, or a \
+              profile that permits unshare and mount, such as data/seccomp.json"
             .to_owned(),
     }
 }
 
-/// Returns the setting that takes the capabilities of user namespaces away, to be appended to an error.
+/// Returns the setting that takes the capabilities of user namespaces away, to be appended to an
+/// error.
 pub(crate) fn powerless_user_namespace() -> Option<String> {
     let switch = of_user_namespaces().find(Switch::is_forbidding)?;
-    Some(format!("{} is {}: {}; {}", switch.name, switch.forbids, switch.costs, switch.remedy))
+    Some(format!(
+        "{} is {}: {}; {}",
+        switch.name, switch.forbids, switch.costs, switch.remedy
+    ))
 }
 
 fn of_user_namespaces() -> impl Iterator<Item = Switch> {
-    SWITCHES.iter().filter(|switch| switch.of_user_namespaces).copied()
+    SWITCHES
+        .iter()
+        .filter(|switch| switch.of_user_namespaces)
+        .copied()
 }

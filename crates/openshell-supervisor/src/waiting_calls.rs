@@ -1,4 +1,5 @@
-//! System calls of the sandbox that wait for the supervisor (seccomp_unotify(2)), and the threads that answer them.
+//! System calls of the sandbox that wait for the supervisor (seccomp_unotify(2)), and the threads
+//! that answer them.
 
 use std::fmt;
 use std::io;
@@ -10,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::sys::notify::{self, Answer, Notification};
 
-/// Threads at most. None of them waits for a connection, but one may wait for memory of its caller, a lock of a socket, or a slow file
-/// system.
+/// Threads at most. None of them waits for a connection, but one may wait for memory of its caller,
+/// a lock of a socket, or a slow file system.
 pub(crate) const THREADS: usize = 8;
 
 /// The listener of all commands, whose calls wait until they are answered.
@@ -54,7 +55,10 @@ pub struct Handlers {
 
 /// No thread can be started.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot start the thread that tells who is calling; raise the limit of processes (pids.max, ulimit -u)")]
+#[error(
+    "cannot start the thread that tells who is calling; raise the limit of processes (pids.max, \
+     ulimit -u)"
+)]
 pub struct ThreadError(#[source] io::Error);
 
 impl WaitingCalls {
@@ -67,14 +71,22 @@ impl WaitingCalls {
         Arc::clone(&self.0)
     }
 
-    /// Starts to answer the calls. The threads end with the last process of the sandbox, or with the supervisor.
+    /// Starts to answer the calls. The threads end with the last process of the sandbox, or with
+    /// the supervisor.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn serve(self, handlers: Handlers) -> Result<(), ThreadError> {
         notify::wake_on_one_processor(self.0.as_fd());
         let (threads, receiving) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Server { listener: self.0, handlers, threads, receiving }).start_thread().map_err(ThreadError)
+        Arc::new(Server {
+            listener: self.0,
+            handlers,
+            threads,
+            receiving,
+        })
+        .start_thread()
+        .map_err(ThreadError)
     }
 }
 
@@ -90,11 +102,15 @@ impl Server {
     /// Starts a thread that receives, unless there are [`THREADS`].
     fn start_thread(self: &Arc<Self>) -> io::Result<()> {
         let free = |count: usize| (count < THREADS).then_some(count + 1);
-        let taken = self.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
+        let taken = self
+            .threads
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
         taken.map_err(|_| io::ErrorKind::QuotaExceeded)?;
         self.receiving.fetch_add(1, Ordering::Relaxed);
         let server = Arc::clone(self);
-        let started = std::thread::Builder::new().name("witness".to_owned()).spawn(move || server.serve());
+        let started = std::thread::Builder::new()
+            .name("witness".to_owned())
+            .spawn(move || server.serve());
         started.map(drop).inspect_err(|_| {
             self.receiving.fetch_sub(1, Ordering::Relaxed);
             self.threads.fetch_sub(1, Ordering::Relaxed);
@@ -108,7 +124,8 @@ impl Server {
             let received = notify::receive(self.listener.as_fd());
             match received {
                 Ok(call) => {
-                    // One more thread receives, so that calls do not wait for each other; without one they do.
+                    // One more thread receives, so that calls do not wait for each other; without
+                    // one they do.
                     if self.receiving.fetch_sub(1, Ordering::Relaxed) == 1 {
                         let _ = self.start_thread();
                     }
@@ -137,19 +154,27 @@ impl Server {
             libc::SYS_connect | libc::SYS_listen => &self.handlers.connects,
             _ => &self.handlers.files,
         };
-        handler.as_ref().map_or(Answer::Continue, |Handler(handle)| handle.answer(call))
+        handler
+            .as_ref()
+            .map_or(Answer::Continue, |Handler(handle)| handle.answer(call))
     }
 
     /// Returns true if no process of the sandbox is left.
     fn is_deserted(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         let mut listener = [PollFd::new(&*self.listener, PollFlags::empty())];
         let polled = rustix::event::poll(&mut listener, Some(&now));
         polled.is_ok() && listener[0].revents().contains(PollFlags::HUP)
     }
 
     fn report_failure(&self, error: &io::Error) {
-        for Handler(handle) in [&self.handlers.connects, &self.handlers.files].into_iter().flatten() {
+        for Handler(handle) in [&self.handlers.connects, &self.handlers.files]
+            .into_iter()
+            .flatten()
+        {
             handle.failed(io::Error::new(error.kind(), error.to_string()));
         }
     }
@@ -160,6 +185,7 @@ struct FailureNotice<'s>(&'s Server);
 
 impl Drop for FailureNotice<'_> {
     fn drop(&mut self) {
-        self.0.report_failure(&io::Error::other("its thread panicked"));
+        self.0
+            .report_failure(&io::Error::other("its thread panicked"));
     }
 }

@@ -20,7 +20,12 @@ pub(crate) const TLS_TARGET: &str = "10.99.0.1:8443";
 
 /// Runs one task inside or outside a sandbox and prints its result, a number.
 pub(crate) fn run(words: &[String]) {
-    let number = |index: usize| words.get(index).and_then(|word| word.parse::<usize>().ok()).unwrap_or(0);
+    let number = |index: usize| {
+        words
+            .get(index)
+            .and_then(|word| word.parse::<usize>().ok())
+            .unwrap_or(0)
+    };
     let result = match words.first().map(String::as_str) {
         Some("requests") => {
             let _idle = Idle::new(number(2));
@@ -35,7 +40,13 @@ pub(crate) fn run(words: &[String]) {
             let mut connection = open_as(words.get(1).map(String::as_str));
             connection.header = words.get(4).cloned().unwrap_or_default();
             let paths = number(3).max(1);
-            let path = |n: usize| if paths == 1 { "/".to_owned() } else { format!("/p{}", n % paths) };
+            let path = |n: usize| {
+                if paths == 1 {
+                    "/".to_owned()
+                } else {
+                    format!("/p{}", n % paths)
+                }
+            };
             // Another path, so that its cached decision does not affect the figure.
             connection.fetch("/warm");
             let times = (0..number(2)).map(|n| timed(|| connection.fetch(&path(n))).as_secs_f64());
@@ -73,7 +84,11 @@ pub(crate) fn run(words: &[String]) {
                     f64::from(count) / start.elapsed().as_secs_f64()
                 })
             });
-            threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).sum()
+            threads
+                .collect::<Vec<_>>()
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
         }
         Some("tls-bytes") => {
             let mut connection = open_as(Some("tls"));
@@ -100,7 +115,11 @@ pub(crate) fn run(words: &[String]) {
                     f64::from(count) / start.elapsed().as_secs_f64()
                 })
             });
-            threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).sum()
+            threads
+                .collect::<Vec<_>>()
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
         }
         // Several streams of a model at once: time to the first byte, or delay of their events.
         Some("streams") => {
@@ -120,9 +139,16 @@ pub(crate) fn run(words: &[String]) {
                     (first.as_secs_f64(), connection.delays(count))
                 })
             });
-            let streams = threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap());
+            let streams = threads
+                .collect::<Vec<_>>()
+                .into_iter()
+                .map(|thread| thread.join().unwrap());
             let (first, delays): (Vec<_>, Vec<_>) = streams.unzip();
-            let mut times = if words[4] == "first" { first } else { delays.concat() };
+            let mut times = if words[4] == "first" {
+                first
+            } else {
+                delays.concat()
+            };
             times.sort_by(f64::total_cmp);
             times[times.len() * number(5) / 100]
         }
@@ -139,7 +165,8 @@ pub(crate) fn run(words: &[String]) {
             delays.sort_by(f64::total_cmp);
             delays[delays.len() * number(3) / 100]
         }
-        // HTTP/2: responses a second; time of calls; 99th percentile of requests beside a slow stream, or alone.
+        // HTTP/2: responses a second; time of calls; 99th percentile of requests beside a slow
+        // stream, or alone.
         Some("http2") => http2::rate(number(1)),
         Some("calls") => median_of(http2::calls(number(1))),
         Some("beside") => {
@@ -167,14 +194,22 @@ pub(crate) fn run(words: &[String]) {
             "unix" => {
                 let name = std::env::temp_dir().join(format!("bench-{}", std::process::id()));
                 let server = UnixListener::bind(&name).unwrap();
-                let result = connects(number(2), || UnixStream::connect(&name).unwrap(), || server.accept().unwrap());
+                let result = connects(
+                    number(2),
+                    || UnixStream::connect(&name).unwrap(),
+                    || server.accept().unwrap(),
+                );
                 std::fs::remove_file(name).unwrap();
                 result
             }
             _ => {
                 let server = TcpListener::bind("127.0.0.1:0").unwrap();
                 let to = server.local_addr().unwrap();
-                connects(number(2), || TcpStream::connect(to).unwrap(), || server.accept().unwrap())
+                connects(
+                    number(2),
+                    || TcpStream::connect(to).unwrap(),
+                    || server.accept().unwrap(),
+                )
             }
         },
         Some("tunnel") => {
@@ -201,11 +236,14 @@ pub(crate) fn run(words: &[String]) {
             let (count, rate) = (number(1), words[2].parse().unwrap());
             std::thread::spawn(move || names::flood(rate));
             let mut stream = open(TARGET);
-            let mut times: Vec<_> = (0..count).map(|_| timed(|| stream.fetch("/")).as_secs_f64()).collect();
+            let mut times: Vec<_> = (0..count)
+                .map(|_| timed(|| stream.fetch("/")).as_secs_f64())
+                .collect();
             times.sort_by(f64::total_cmp);
             times[count * 99 / 100]
         }
-        // The slowest of each hundred requests until the end of the input; the first line reports the start.
+        // The slowest of each hundred requests until the end of the input; the first line reports
+        // the start.
         Some("steady") => {
             let mut stream = open(TARGET);
             let input = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
@@ -217,11 +255,14 @@ pub(crate) fn run(words: &[String]) {
             times.sort_by(f64::total_cmp);
             times[times.len() * 99 / 100]
         }
-        // Requests at a given rate over two connections; a line before them and one after, then waits for the end of the input.
+        // Requests at a given rate over two connections; a line before them and one after, then
+        // waits for the end of the input.
         Some("paced") => {
             let (rate, seconds) = (number(1), number(2));
             let mut connections = [open(TARGET), open(TARGET)];
-            connections.iter_mut().for_each(|connection| connection.fetch("/"));
+            connections
+                .iter_mut()
+                .for_each(|connection| connection.fetch("/"));
             println!("ready");
             let (start, each) = (Instant::now(), rate * seconds / 2);
             let threads = connections.map(|mut connection| {
@@ -233,7 +274,9 @@ pub(crate) fn run(words: &[String]) {
                     }
                 })
             });
-            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
             wait();
             start.elapsed().as_secs_f64()
         }
@@ -241,7 +284,9 @@ pub(crate) fn run(words: &[String]) {
         Some("connect") => return ssh::connect(&words[1]),
         Some("sink") => return gateway::sink(),
         Some("session") => return gateway::session(&words[1]),
-        Some("named" | "named-relay" | "named-bytes" | "questions" | "swapped") => names::run(words),
+        Some("named" | "named-relay" | "named-bytes" | "questions" | "swapped") => {
+            names::run(words)
+        }
         _ => panic!("no such task: {words:?}"),
     };
     println!("{result:.9}");
@@ -286,21 +331,34 @@ pub(crate) fn timed(act: impl FnOnce()) -> Duration {
 }
 
 fn by_new_process() -> f64 {
-    let output = Command::new(std::env::current_exe().unwrap()).args(["client", "requests", "1"]).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap()
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["client", "requests", "1"])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 pub(crate) fn dial(to: &str) -> TcpStream {
-    let proxy = std::env::var("HTTPS_PROXY").ok().and_then(|url| url.strip_prefix("http://").map(str::to_owned));
+    let proxy = std::env::var("HTTPS_PROXY")
+        .ok()
+        .and_then(|url| url.strip_prefix("http://").map(str::to_owned));
     let mut stream = TcpStream::connect(proxy.as_deref().unwrap_or(to)).unwrap();
     stream.set_nodelay(true).unwrap();
     if proxy.is_some() {
-        stream.write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes()).unwrap();
+        stream
+            .write_all(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n").as_bytes())
+            .unwrap();
         // No byte follows before the first request.
         let mut head = [0; 4096];
         let filled = stream.read(&mut head).unwrap();
         let head = String::from_utf8_lossy(&head[..filled]);
-        assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+        assert!(
+            head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"),
+            "{head}"
+        );
     }
     stream
 }
@@ -339,9 +397,15 @@ impl Tls {
     pub(crate) fn new() -> Self {
         let mut roots = RootCertStore::empty();
         let bundle = std::env::var("SSL_CERT_FILE").unwrap();
-        roots.add_parsable_certificates(CertificateDer::pem_file_iter(bundle).unwrap().map(Result::unwrap));
+        roots.add_parsable_certificates(
+            CertificateDer::pem_file_iter(bundle)
+                .unwrap()
+                .map(Result::unwrap),
+        );
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
         let mut config = config.with_root_certificates(roots).with_no_client_auth();
         config.resumption = Resumption::disabled();
         Self(Arc::new(config))
@@ -366,12 +430,21 @@ struct Connection<S> {
 
 impl<S: Read + Write> Connection<S> {
     fn new(stream: S) -> Self {
-        Self { stream, buffer: vec![0; 256 * 1024], read: 0, filled: 0, header: String::new() }
+        Self {
+            stream,
+            buffer: vec![0; 256 * 1024],
+            read: 0,
+            filled: 0,
+            header: String::new(),
+        }
     }
 
     fn ask(&mut self, path: &str) {
         let end = if self.header.is_empty() { "" } else { "\r\n" };
-        let head = format!("GET {path} HTTP/1.1\r\nHost: 10.99.0.1\r\n{}{end}\r\n", self.header);
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nHost: 10.99.0.1\r\n{}{end}\r\n",
+            self.header
+        );
         self.stream.write_all(head.as_bytes()).unwrap();
     }
 
@@ -386,8 +459,10 @@ impl<S: Read + Write> Connection<S> {
                 state.to_le_bytes()[3]
             })
             .collect();
-        let head =
-            format!("POST /upload HTTP/1.1\r\nHost: 10.99.0.1\r\nContent-Length: {bytes}\r\n{}\r\n\r\n", self.header);
+        let head = format!(
+            "POST /upload HTTP/1.1\r\nHost: 10.99.0.1\r\nContent-Length: {bytes}\r\n{}\r\n\r\n",
+            self.header
+        );
         self.stream.write_all(head.as_bytes()).unwrap();
         let mut left = bytes;
         while left > 0 {
@@ -407,7 +482,8 @@ impl<S: Read + Write> Connection<S> {
         let body = r#"{"model":"any","messages":[{"role":"user","content":"How are you today?"}]}"#;
         let (path, length) = (format!("{base}/v1/chat/completions"), body.len());
         let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: \
+             application/json\r\nContent-Length: {length}\r\n\r\n"
         );
         self.stream.write_all((head + body).as_bytes()).unwrap();
     }
@@ -499,7 +575,10 @@ impl<S: Read + Write> Connection<S> {
 
 /// Seconds of the clock that all processes share.
 pub(crate) fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64()
 }
 
 /// Idle processes. Dropping this ends them.
@@ -507,7 +586,13 @@ struct Idle(Vec<Child>);
 
 impl Idle {
     fn new(count: usize) -> Self {
-        let idle = || Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        let idle = || {
+            Command::new("sleep")
+                .arg("1000")
+                .stdin(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
         Self((0..count).map(|_| idle()).collect())
     }
 }

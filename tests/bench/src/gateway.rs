@@ -28,16 +28,28 @@ struct Host {
 impl Host {
     fn start(lab: &Lab, document: &str) -> Self {
         let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
-        let (gateway, address) = (Gateway::new(Answers::default()), listener.local_addr().unwrap());
+        let (gateway, address) = (
+            Gateway::new(Answers::default()),
+            listener.local_addr().unwrap(),
+        );
         gateway.answer(|answers| answers.config.workspace = "bench".to_owned());
         gateway.set_policy(policy(document));
         let serving = gateway.serve(listener);
-        Self { gateway, serving, address }
+        Self {
+            gateway,
+            serving,
+            address,
+        }
     }
 
     fn words(&self) -> [String; 4] {
         let endpoint = format!("http://{}", self.address);
-        ["--sandbox-id".to_owned(), "bench".to_owned(), "--openshell-endpoint".to_owned(), endpoint]
+        [
+            "--sandbox-id".to_owned(),
+            "bench".to_owned(),
+            "--openshell-endpoint".to_owned(),
+            endpoint,
+        ]
     }
 }
 
@@ -52,7 +64,11 @@ pub(crate) fn start(name: &str) {
     let document = super::policy(0);
     let host = Host::start(&lab, &document);
     let files = sandboxed(&lab, &lab.file("policy.yaml", document), "/bin/true");
-    let ours = format!("{} {} -- /bin/true", installed(&lab).display(), host.words().join(" "));
+    let ours = format!(
+        "{} {} -- /bin/true",
+        installed(&lab).display(),
+        host.words().join(" ")
+    );
     pairs(name, MILLI, || run(&lab, &files), || run(&lab, &ours));
 }
 
@@ -61,7 +77,11 @@ pub(crate) fn reload(name: &str) {
     let (lab, _server) = host();
     let host = Host::start(&lab, &document(1000));
     let mut command = lab.command();
-    command.args(host.words()).args(["--", "/bin/sleep", "600"]).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .args(host.words())
+        .args(["--", "/bin/sleep", "600"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     let mut child = lab.inside(move || command.stderr(Stdio::null()).spawn().unwrap());
     host.gateway.wait(|heard| !heard.hellos.is_empty());
     let times = (0..9).map(|n| {
@@ -71,11 +91,18 @@ pub(crate) fn reload(name: &str) {
         host.gateway.wait(|heard| heard.statuses.len() > before);
         begin.elapsed().as_secs_f64()
     });
-    println!("{name:<44} {:>9.1} ms", super::client::median_of(times.collect()) * 1e3);
+    println!(
+        "{name:<44} {:>9.1} ms",
+        super::client::median_of(times.collect()) * 1e3
+    );
     let before = ticks(child.id());
     std::thread::sleep(Duration::from_secs(20));
     // A hundred ticks a second.
-    println!("{:<44} {:>9.2} % of a core", "gateway: idle with a session", (ticks(child.id()) - before) / 20.0);
+    println!(
+        "{:<44} {:>9.2} % of a core",
+        "gateway: idle with a session",
+        (ticks(child.id()) - before) / 20.0
+    );
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -83,7 +110,12 @@ pub(crate) fn reload(name: &str) {
 /// Processor time of a process in ticks, a hundredth of a second each.
 fn ticks(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let fields: Vec<_> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
     fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()
 }
 
@@ -96,8 +128,15 @@ struct Client {
 impl Client {
     fn start(lab: &Lab, words: &[String], level: &str, task: &[&str]) -> Self {
         let mut command = lab.command();
-        command.args(words).args(["--", &this(), "client"]).args(task).env("OPENSHELL_LOG_PUSH_LEVEL", level);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .args(words)
+            .args(["--", &this(), "client"])
+            .args(task)
+            .env("OPENSHELL_LOG_PUSH_LEVEL", level);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut child = lab.inside(move || command.spawn().unwrap());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut client = Self { child, lines };
@@ -115,14 +154,19 @@ impl Client {
     }
 }
 
-/// Processor time of the supervisor a request at 5,000 a second whose log lines a gateway gets, to one whose lines it does not; then
-/// its memory, to that of one with files.
+/// Processor time of the supervisor a request at 5,000 a second whose log lines a gateway gets, to
+/// one whose lines it does not; then its memory, to that of one with files.
 pub(crate) fn cost(name: &str) {
     const SECONDS: usize = 6;
     let (lab, _server) = host();
     let host = Host::start(&lab, &document(0));
     let per_request = |level| {
-        let mut client = Client::start(&lab, &host.words(), level, &["paced", "5000", &SECONDS.to_string()]);
+        let mut client = Client::start(
+            &lab,
+            &host.words(),
+            level,
+            &["paced", "5000", &SECONDS.to_string()],
+        );
         let before = ticks(client.child.id());
         client.ready();
         let spent = ticks(client.child.id()) - before;
@@ -135,24 +179,40 @@ pub(crate) fn cost(name: &str) {
     let memory = |words: &[String]| {
         let mut client = Client::start(&lab, words, "info", &["paced", "1000", "1"]);
         client.ready();
-        let status = std::fs::read_to_string(format!("/proc/{}/status", client.child.id())).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", client.child.id())).unwrap();
+        let resident = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .unwrap();
         let resident: f64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
         client.end();
         resident / 1024.0
     };
-    pairs("gateway: memory after 1,000 requests, MiB / files", 1.0, || memory(&files), || memory(&host.words()));
+    pairs(
+        "gateway: memory after 1,000 requests, MiB / files",
+        1.0,
+        || memory(&files),
+        || memory(&host.words()),
+    );
 }
 
-/// The slowest of each hundred small messages there and back by a hundred relays at once, 10 ms between two of a relay, in
-/// milliseconds.
+/// The slowest of each hundred small messages there and back by a hundred relays at once, 10 ms
+/// between two of a relay, in milliseconds.
 pub(crate) fn small(name: &str) {
     let lab = Lab::with_web();
     let host = Host::start(&lab, &document(0));
     let client = Client::start(&lab, &host.words(), "error", &["echo"]);
     host.gateway.wait(|heard| !heard.hellos.is_empty());
-    let target = || Some(Target::Tcp(TcpRelayTarget { host: "127.0.0.1".to_owned(), port: SINK.into() }));
-    let relays: Vec<_> = (0..100).map(|_| host.gateway.relay(&host.serving, target()).unwrap()).collect();
+    let target = || {
+        Some(Target::Tcp(TcpRelayTarget {
+            host: "127.0.0.1".to_owned(),
+            port: SINK.into(),
+        }))
+    };
+    let relays: Vec<_> = (0..100)
+        .map(|_| host.gateway.relay(&host.serving, target()).unwrap())
+        .collect();
     let tasks = relays.into_iter().map(|mut relay| async move {
         let mut times = Vec::new();
         let mut due = tokio::time::interval(Duration::from_millis(10));
@@ -173,7 +233,10 @@ pub(crate) fn small(name: &str) {
         times
     });
     let running: Vec<_> = tasks.map(|task| host.serving.handle.spawn(task)).collect();
-    let mut times: Vec<_> = running.into_iter().flat_map(|task| host.serving.handle.block_on(task).unwrap()).collect();
+    let mut times: Vec<_> = running
+        .into_iter()
+        .flat_map(|task| host.serving.handle.block_on(task).unwrap())
+        .collect();
     times.sort_by(f64::total_cmp);
     println!("{name:<44} {:>9.2} ms", times[times.len() * 99 / 100] * 1e3);
     client.end();
@@ -187,14 +250,21 @@ pub(crate) fn logs(name: &str) {
     let rate = |level: &str| {
         let words = host.words();
         let sandbox = Sandbox::bare(&lab).args(&words.each_ref().map(String::as_str));
-        let finished =
-            sandbox.env("OPENSHELL_LOG_PUSH_LEVEL", level).run(&[&this, "client", "throughput", "plain", "4", "2"]);
+        let finished = sandbox.env("OPENSHELL_LOG_PUSH_LEVEL", level).run(&[
+            &this,
+            "client",
+            "throughput",
+            "plain",
+            "4",
+            "2",
+        ]);
         finished.ok().lines().last().unwrap().parse().unwrap()
     };
     pairs(name, 1.0, || rate("error"), || rate("info"));
 }
 
-/// A gibibyte to a server inside by a relay, to a copy over loopback; then the same by a session without logic.
+/// A gibibyte to a server inside by a relay, to a copy over loopback; then the same by a session
+/// without logic.
 pub(crate) fn relay(name: &str) {
     let lab = Lab::with_web();
     let direct = || {
@@ -208,13 +278,22 @@ pub(crate) fn relay(name: &str) {
         begin.elapsed().as_secs_f64().recip()
     };
     let by_relay = |host: &Host| {
-        let target = Target::Tcp(TcpRelayTarget { host: "127.0.0.1".to_owned(), port: SINK.into() });
+        let target = Target::Tcp(TcpRelayTarget {
+            host: "127.0.0.1".to_owned(),
+            port: SINK.into(),
+        });
         let mut relay = host.gateway.relay(&host.serving, Some(target)).unwrap();
         let begin = Instant::now();
         host.serving.handle.block_on(async {
             let frame = bytes::Bytes::from(vec![7; FRAME]);
             for _ in 0..BYTES / FRAME {
-                relay.to.send(Ok(RelayFrame { payload: Some(Payload::Data(frame.clone())) })).await.unwrap();
+                relay
+                    .to
+                    .send(Ok(RelayFrame {
+                        payload: Some(Payload::Data(frame.clone())),
+                    }))
+                    .await
+                    .unwrap();
             }
             drop(relay.to);
             while relay.from.message().await.unwrap().is_some() {}
@@ -222,9 +301,17 @@ pub(crate) fn relay(name: &str) {
         begin.elapsed().as_secs_f64().recip()
     };
     let start = |mut command: std::process::Command| {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut child = lab.inside(move || command.spawn().unwrap());
-        child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut [0; 6])
+            .unwrap();
         child
     };
     let end = |mut child: Child| {
@@ -233,7 +320,9 @@ pub(crate) fn relay(name: &str) {
     };
     let host = Host::start(&lab, &document(0));
     let mut command = lab.command();
-    command.args(host.words()).args(["--", &this(), "client", "sink"]);
+    command
+        .args(host.words())
+        .args(["--", &this(), "client", "sink"]);
     let supervisor = start(command);
     host.gateway.wait(|heard| !heard.hellos.is_empty());
     pairs(name, 1.0, direct, || by_relay(&host));
@@ -242,17 +331,30 @@ pub(crate) fn relay(name: &str) {
     command.args(["client", "session", &without_logic.address.to_string()]);
     let plain = start(command);
     without_logic.gateway.wait(|heard| !heard.hellos.is_empty());
-    pairs("gateway: the same / a session without logic", 1.0, || by_relay(&without_logic), || by_relay(&host));
+    pairs(
+        "gateway: the same / a session without logic",
+        1.0,
+        || by_relay(&without_logic),
+        || by_relay(&host),
+    );
     [supervisor, plain].into_iter().for_each(end);
 }
 
-/// A session with the gateway at `address` without a sandbox, and a server to which its relays lead.
+/// A session with the gateway at `address` without a sandbox, and a server to which its relays
+/// lead.
 pub(crate) fn session(address: &str) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, target) = (address.parse().unwrap(), listener.local_addr().unwrap());
-    std::thread::spawn(move || listener.incoming().for_each(|client| swallow(client.unwrap())));
+    std::thread::spawn(move || {
+        listener
+            .incoming()
+            .for_each(|client| swallow(client.unwrap()))
+    });
     println!("ready");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(gateway::plain::serve(address, target));
 }
 
@@ -274,7 +376,9 @@ pub(crate) fn echo() {
     println!("ready");
     std::thread::spawn(move || {
         for client in listener.incoming() {
-            let (mut from, mut to) = client.and_then(|client| Ok((client.try_clone()?, client))).unwrap();
+            let (mut from, mut to) = client
+                .and_then(|client| Ok((client.try_clone()?, client)))
+                .unwrap();
             to.set_nodelay(true).unwrap();
             std::thread::spawn(move || std::io::copy(&mut from, &mut to));
         }

@@ -25,7 +25,8 @@ pub(crate) const TARGET: &str = "10.99.0.1:8444";
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// Serves until it is killed: two bytes for a GET, an endless stream for `GET /slow`, a gRPC message for a POST.
+/// Serves until it is killed: two bytes for a GET, an endless stream for `GET /slow`, a gRPC
+/// message for a POST.
 pub(crate) fn serve(config: &ServerConfig) {
     let mut config = config.clone();
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -43,7 +44,9 @@ pub(crate) fn serve(config: &ServerConfig) {
                     let client = acceptor.accept(client).await.unwrap();
                     let protocol = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
                     // A client may break off.
-                    let _ = protocol.serve_connection(TokioIo::new(client), service_fn(answer)).await;
+                    let _ = protocol
+                        .serve_connection(TokioIo::new(client), service_fn(answer))
+                        .await;
                 });
             }
         });
@@ -51,17 +54,27 @@ pub(crate) fn serve(config: &ServerConfig) {
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     if request.method() == Method::POST {
-        let message = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let message = request
+            .into_body()
+            .collect()
+            .await
+            .map(|body| body.to_bytes())
+            .unwrap_or_default();
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
         let body = Full::from(message).with_trailers(std::future::ready(Some(Ok(trailers))));
         let mut response = Response::new(body.boxed());
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         return Ok(response);
     }
     Ok(Response::new(match request.uri().path() {
@@ -84,9 +97,13 @@ async fn open() -> SendRequest<Full<Bytes>> {
     let mut config = (*Tls::new().0).clone();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let name = ServerName::try_from("10.99.0.1").unwrap();
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, TcpStream::from_std(stream).unwrap());
+    let stream =
+        TlsConnector::from(Arc::new(config)).connect(name, TcpStream::from_std(stream).unwrap());
     let protocol = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-    let (sender, connection) = protocol.handshake(TokioIo::new(stream.await.unwrap())).await.unwrap();
+    let (sender, connection) = protocol
+        .handshake(TokioIo::new(stream.await.unwrap()))
+        .await
+        .unwrap();
     tokio::spawn(connection);
     sender
 }
@@ -138,7 +155,10 @@ pub(crate) fn calls(count: usize) -> Vec<f64> {
             let start = Instant::now();
             let message = Full::from(&b"\0\0\0\0\x05hello"[..]);
             let request = Request::post(format!("https://{TARGET}/api/Call?v=1"));
-            let request = request.header(CONTENT_TYPE, "application/grpc").header("te", "trailers").body(message);
+            let request = request
+                .header(CONTENT_TYPE, "application/grpc")
+                .header("te", "trailers")
+                .body(message);
             sender.ready().await.unwrap();
             let response = sender.send_request(request.unwrap()).await.unwrap();
             let answer = response.into_body().collect().await.unwrap();

@@ -1,6 +1,10 @@
-//! Costs of the sandbox, as ratios to the direct path in the same run: `cargo run --release --package bench [ROW…]`.
+//! Costs of the sandbox, as ratios to the direct path in the same run: `cargo run --release
+//! --package bench [ROW…]`.
 
-#![expect(clippy::unwrap_used, reason = "in a benchmark a failed step is a failed run")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a benchmark a failed step is a failed run"
+)]
 #![expect(clippy::disallowed_methods, reason = "it starts programs, and prints")]
 
 mod client;
@@ -36,8 +40,14 @@ pub(crate) fn main() {
 
 /// Runs the rows named as arguments, all by default.
 fn report(asked: &[String]) {
-    println!("load before: {}", std::fs::read_to_string("/proc/loadavg").unwrap().trim());
-    println!("{:<44} {:>9} {:>9} {:>9}   absolute, medians", "row", "median", "min", "max");
+    println!(
+        "load before: {}",
+        std::fs::read_to_string("/proc/loadavg").unwrap().trim()
+    );
+    println!(
+        "{:<44} {:>9} {:>9} {:>9}   absolute, medians",
+        "row", "median", "min", "max"
+    );
     for (name, measure) in ROWS {
         if asked.is_empty() || asked.iter().any(|word| name.contains(word.as_str())) {
             measure(name);
@@ -49,23 +59,43 @@ type Row = (&'static str, fn(&str));
 
 const ROWS: &[Row] = &[
     ("start: /bin/true / bwrap", |name| start(name, &policy(0))),
-    ("start: /bin/true, 1,000 endpoints / bwrap", |name| start(name, &endpoints())),
+    ("start: /bin/true, 1,000 endpoints / bwrap", |name| {
+        start(name, &endpoints())
+    }),
     ("start: a tool call, carve-outs / bwrap", tool_call),
     ("crowd: start beside 299 / beside none", crowd),
     ("crowd: PSS of supervisor and init, of 100", idle_memory),
     ("connect: new CONNECT + request / direct", connect),
     ("connect: new CONNECT + request / relay", connect_relay),
-    ("inside: connect of loopback / outside, us", |name| connects(name, "loopback")),
-    ("inside: connect of a Unix socket / outside, us", |name| connects(name, "unix")),
+    ("inside: connect of loopback / outside, us", |name| {
+        connects(name, "loopback")
+    }),
+    ("inside: connect of a Unix socket / outside, us", |name| {
+        connects(name, "unix")
+    }),
     ("names: answer,", names::answers),
-    ("names: connection + request / relay", |name| names::connections(name, "known")),
-    ("names: the same with its look-up / relay", |name| names::connections(name, "unknown")),
-    ("names: p99 of requests beside 10,000 questions", names::beside_questions),
+    ("names: connection + request / relay", |name| {
+        names::connections(name, "known")
+    }),
+    ("names: the same with its look-up / relay", |name| {
+        names::connections(name, "unknown")
+    }),
+    (
+        "names: p99 of requests beside 10,000 questions",
+        names::beside_questions,
+    ),
     ("names: a policy with 1,000 others in use", names::swapped),
     ("names: 1 GiB by name, speed / CONNECT", names::bytes),
-    ("names: pgbench -S, 8 clients, speed / direct", names::postgresql),
-    ("names: redis, 50 clients, speed / direct", |name| names::redis(name, 1)),
-    ("names: redis, the same in pipelines of 16", |name| names::redis(name, 16)),
+    (
+        "names: pgbench -S, 8 clients, speed / direct",
+        names::postgresql,
+    ),
+    ("names: redis, 50 clients, speed / direct", |name| {
+        names::redis(name, 1)
+    }),
+    ("names: redis, the same in pipelines of 16", |name| {
+        names::redis(name, 16)
+    }),
     ("policies: 1,000 / few", policies),
     ("idle: 1,000 idle processes / none", idle),
     ("process: new process a connection, 1,000 idle", process),
@@ -73,54 +103,113 @@ const ROWS: &[Row] = &[
     ("tunnel: small requests / plain relay", tunnel),
     ("bytes: 1 GiB through a tunnel, speed / direct", bytes),
     ("tls: new TLS tunnel + request / direct", tls),
-    ("inspected: request, plain, one path / direct", |name| inspected(name, "plain", 1)),
-    ("inspected: request, plain, 10,000 paths / direct", |name| inspected(name, "plain", 10_000)),
-    ("inspected: request, TLS, one path / direct", |name| inspected(name, "tls", 1)),
-    ("inspected: request, TLS, 10,000 paths / direct", |name| inspected(name, "tls", 10_000)),
-    ("inspected: 10,000 paths, 1,000 policies / few", inspected_policies),
-    ("rate: 16 connections, plain, a second / direct", |name| rate(name, "plain", "16", "2")),
-    ("rate: 16 connections, TLS, a second / direct", |name| rate(name, "tls", "16", "2")),
-    ("rate: 64 KiB, 4 connections, TLS / direct", |name| rate(name, "tls", "4", "65536")),
+    ("inspected: request, plain, one path / direct", |name| {
+        inspected(name, "plain", 1)
+    }),
+    ("inspected: request, plain, 10,000 paths / direct", |name| {
+        inspected(name, "plain", 10_000)
+    }),
+    ("inspected: request, TLS, one path / direct", |name| {
+        inspected(name, "tls", 1)
+    }),
+    ("inspected: request, TLS, 10,000 paths / direct", |name| {
+        inspected(name, "tls", 10_000)
+    }),
+    (
+        "inspected: 10,000 paths, 1,000 policies / few",
+        inspected_policies,
+    ),
+    ("rate: 16 connections, plain, a second / direct", |name| {
+        rate(name, "plain", "16", "2")
+    }),
+    ("rate: 16 connections, TLS, a second / direct", |name| {
+        rate(name, "tls", "16", "2")
+    }),
+    ("rate: 64 KiB, 4 connections, TLS / direct", |name| {
+        rate(name, "tls", "4", "65536")
+    }),
     ("tls-bytes: 1 GiB, speed / direct", tls_bytes),
     ("events: delay, p50 and p99", events),
     ("http2: 100 streams, TLS, a second / direct", http2_rate),
     ("http2: call of gRPC's, p50 / direct", calls),
     ("http2: p99 beside a slow stream / without", beside),
-    ("credential: request with one / without, plain", |name| credential(name, "plain")),
-    ("credential: request with one / without, TLS", |name| credential(name, "tls")),
-    ("searched: 1 GiB down for a secret, TLS / not", searched),
-    ("leaks: 1 GiB up, speed / off, plain", |name| leaks_up(name, "plain", "report")),
-    ("leaks: 1 GiB up, speed / off, TLS", |name| leaks_up(name, "tls", "report")),
-    ("leaks: 1 GiB up, block, speed / off, TLS", |name| leaks_up(name, "tls", "block")),
-    ("observe: requests / enforced, plain", |name| observe(name, "plain")),
-    ("observe: requests / enforced, TLS", |name| observe(name, "tls")),
-    ("files: open and close, --log-files / without", opens),
-    ("files: 2,000 files read, --log-files / without", |name| tree(name, &["--log-files"])),
-    ("files: 2,000 files read, --observe-files / without", |name| {
-        tree(name, &["--observe-files", "--observe", OBSERVED])
+    ("credential: request with one / without, plain", |name| {
+        credential(name, "plain")
     }),
-    ("leaks: small requests / off, plain", |name| leaks_small(name, "plain")),
-    ("leaks: small requests / off, TLS", |name| leaks_small(name, "tls")),
-    ("models: 50 streams, first byte / backend, p50", |name| streams(name, "first", "50")),
-    ("models: 50 streams, first byte / backend, p99", |name| streams(name, "first", "99")),
-    ("models: 50 streams, event delay / backend, p99", |name| streams(name, "delay", "99")),
+    ("credential: request with one / without, TLS", |name| {
+        credential(name, "tls")
+    }),
+    ("searched: 1 GiB down for a secret, TLS / not", searched),
+    ("leaks: 1 GiB up, speed / off, plain", |name| {
+        leaks_up(name, "plain", "report")
+    }),
+    ("leaks: 1 GiB up, speed / off, TLS", |name| {
+        leaks_up(name, "tls", "report")
+    }),
+    ("leaks: 1 GiB up, block, speed / off, TLS", |name| {
+        leaks_up(name, "tls", "block")
+    }),
+    ("observe: requests / enforced, plain", |name| {
+        observe(name, "plain")
+    }),
+    ("observe: requests / enforced, TLS", |name| {
+        observe(name, "tls")
+    }),
+    ("files: open and close, --log-files / without", opens),
+    ("files: 2,000 files read, --log-files / without", |name| {
+        tree(name, &["--log-files"])
+    }),
+    (
+        "files: 2,000 files read, --observe-files / without",
+        |name| tree(name, &["--observe-files", "--observe", OBSERVED]),
+    ),
+    ("leaks: small requests / off, plain", |name| {
+        leaks_small(name, "plain")
+    }),
+    ("leaks: small requests / off, TLS", |name| {
+        leaks_small(name, "tls")
+    }),
+    ("models: 50 streams, first byte / backend, p50", |name| {
+        streams(name, "first", "50")
+    }),
+    ("models: 50 streams, first byte / backend, p99", |name| {
+        streams(name, "first", "99")
+    }),
+    ("models: 50 streams, event delay / backend, p99", |name| {
+        streams(name, "delay", "99")
+    }),
     ("models: short answers a second / backend", completions),
     ("models: memory", model_memory),
     ("memory", memory),
     ("reload: 1,000 policies", reload),
     ("gateway: start / files", gateway::start),
-    ("gateway: SIGHUP, 1,000 policies, acknowledged", gateway::reload),
+    (
+        "gateway: SIGHUP, 1,000 policies, acknowledged",
+        gateway::reload,
+    ),
     ("gateway: requests with lines pushed / not", gateway::logs),
-    ("gateway: CPU us a request, 5,000/s, pushed / not", gateway::cost),
+    (
+        "gateway: CPU us a request, 5,000/s, pushed / not",
+        gateway::cost,
+    ),
     ("gateway: 100 relays of small messages, p99", gateway::small),
-    ("gateway: 1 GiB by a relay, speed / loopback", gateway::relay),
+    (
+        "gateway: 1 GiB by a relay, speed / loopback",
+        gateway::relay,
+    ),
     ("ssh: host true / sshd", ssh::command),
     ("ssh: 1 GiB of output, speed / sshd", ssh::bytes),
     ("ssh: rsync of 20,000 files / sshd", ssh::files),
     ("ssh: memory of an idle session, of 200", ssh::sessions),
     ("exec: /bin/true / bwrap", ssh::exec),
-    ("container: /bin/true in a sandbox / alone", containers::start),
-    ("container: PSS of supervisor and init, of 200", containers::memory),
+    (
+        "container: /bin/true in a sandbox / alone",
+        containers::start,
+    ),
+    (
+        "container: PSS of supervisor and init, of 200",
+        containers::memory,
+    ),
 ];
 
 /// Measures both of a pair in turn, and prints the ratios of the second to the first.
@@ -153,7 +242,10 @@ fn host() -> (Lab, Program) {
 
 /// Path of the server's certificate.
 fn certificate(lab: &Lab) -> String {
-    lab.folder("server").join("certificate.pem").display().to_string()
+    lab.folder("server")
+        .join("certificate.pem")
+        .display()
+        .to_string()
 }
 
 /// A policy that permits the client its servers as passthrough, among `count` others.
@@ -163,8 +255,12 @@ fn policy(count: usize) -> String {
 
 /// The same with rules for requests.
 fn judged(count: usize) -> String {
-    let rules = "{allow: {method: GET, path: \"/**\"}}, {allow: {method: POST, path: \"/api/**\", query: {v: \"1*\"}}}";
-    policy_with(count, &format!("protocol: rest, enforcement: enforce, rules: [{rules}]"))
+    let rules = "{allow: {method: GET, path: \"/**\"}}, {allow: {method: POST, path: \"/api/**\", \
+                 query: {v: \"1*\"}}}";
+    policy_with(
+        count,
+        &format!("protocol: rest, enforcement: enforce, rules: [{rules}]"),
+    )
 }
 
 fn policy_with(count: usize, words: &str) -> String {
@@ -172,11 +268,16 @@ fn policy_with(count: usize, words: &str) -> String {
     let endpoints = format!("[{{host: 10.99.0.1, ports: [8080, 8081, 8443, 8444], {words}}}]");
     let others: String = (0..count)
         .map(|n| {
-            format!("  p{n}: {{endpoints: [{{host: h{n}.test, port: 443}}, {{host: \"*.h{n}.test\", port: 443}}], binaries: [{{path: /usr/bin/b{n}}}]}}\n")
+            format!(
+                "  p{n}: {{endpoints: [{{host: h{n}.test, port: 443}}, {{host: \
+                     \"*.h{n}.test\", port: 443}}], binaries: [{{path: /usr/bin/b{n}}}]}}\n"
+            )
         })
         .collect();
     format!(
-        "process: {{run_as_user: \"{UID}\"}}\nfilesystem_policy: {{read_only: [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: {endpoints}, binaries: [{{path: {this}}}]}}\n{others}"
+        "process: {{run_as_user: \"{UID}\"}}\nfilesystem_policy: {{read_only: \
+         [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: {endpoints}, binaries: [{{path: \
+         {this}}}]}}\n{others}"
     )
 }
 
@@ -187,7 +288,10 @@ fn inside(lab: &Lab, policy: &str, task: &[&str]) -> f64 {
 fn inside_with(lab: &Lab, policy: &str, flags: &[&str], task: &[&str]) -> f64 {
     let this = this();
     let certificate = certificate(lab);
-    let sandbox = lab.sandbox(policy).args(&["--upstream-ca-file", &certificate]).args(flags);
+    let sandbox = lab
+        .sandbox(policy)
+        .args(&["--upstream-ca-file", &certificate])
+        .args(flags);
     let finished = sandbox.run(&[&[&this, "client"], task].concat());
     finished.ok().lines().last().unwrap().parse().unwrap()
 }
@@ -199,8 +303,15 @@ fn outside(lab: &Lab, task: &[&str]) -> f64 {
 /// The same with variables, or a command that runs it.
 fn outside_with(lab: &Lab, words: &str, task: &[&str]) -> f64 {
     let certificate = certificate(lab);
-    let printed = lab.shell(&format!("SSL_CERT_FILE={certificate} {words} {} client {}", this(), task.join(" ")));
-    printed.trim().parse().unwrap_or_else(|_| panic!("{printed}"))
+    let printed = lab.shell(&format!(
+        "SSL_CERT_FILE={certificate} {words} {} client {}",
+        this(),
+        task.join(" ")
+    ));
+    printed
+        .trim()
+        .parse()
+        .unwrap_or_else(|_| panic!("{printed}"))
 }
 
 /// Seconds of one run of `command`, the mean of twenty, as the noise of one is too large.
@@ -212,28 +323,63 @@ fn run(lab: &Lab, command: &str) -> f64 {
         for _ in 0..20 {
             let mut command = Command::new(words[0]);
             lab::sandbox::as_caller(&mut command);
-            assert!(command.args(&words[1..]).stderr(Stdio::null()).status().unwrap().success());
+            assert!(
+                command
+                    .args(&words[1..])
+                    .stderr(Stdio::null())
+                    .status()
+                    .unwrap()
+                    .success()
+            );
         }
         start.elapsed().as_secs_f64() / 20.0
     })
 }
 
-/// Returns the program as it is delivered: linked statically, and copied, as an installation does, for the kernel maps the pages of a file
-/// that the linker has just written one by one.
+/// Returns the program as it is delivered: linked statically, and copied, as an installation does,
+/// for the kernel maps the pages of a file that the linker has just written one by one.
 pub(crate) fn installed(lab: &Lab) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let version = Command::new("rustc").arg("-vV").output().unwrap();
         let version = String::from_utf8(version.stdout).unwrap();
-        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap().to_owned();
-        let folder = std::env::current_exe().unwrap().parent().unwrap().with_file_name("static");
+        let host = version
+            .lines()
+            .find_map(|line| line.strip_prefix("host: "))
+            .unwrap()
+            .to_owned();
+        let folder = std::env::current_exe()
+            .unwrap()
+            .parent()
+            .unwrap()
+            .with_file_name("static");
         let mut build = Command::new("cargo");
-        build.args(["build", "--quiet", "--release", "--locked", "--package", "openshell-sandbox"]);
-        build.args(["--config", ".cargo/static.toml", "--target", &host, "--target-dir"]).arg(&folder);
+        build.args([
+            "build",
+            "--quiet",
+            "--release",
+            "--locked",
+            "--package",
+            "openshell-sandbox",
+        ]);
+        build
+            .args([
+                "--config",
+                ".cargo/static.toml",
+                "--target",
+                &host,
+                "--target-dir",
+            ])
+            .arg(&folder);
         // They would replace those of the file.
-        build.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+        build
+            .env_remove("RUSTFLAGS")
+            .env_remove("CARGO_ENCODED_RUSTFLAGS");
         build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-        assert!(build.status().unwrap().success(), "the static program does not build");
+        assert!(
+            build.status().unwrap().success(),
+            "the static program does not build"
+        );
         folder.join(host).join("release/openshell-sandbox")
     });
     let place = lab.folder("installed").join("openshell-sandbox");
@@ -244,7 +390,11 @@ pub(crate) fn installed(lab: &Lab) -> PathBuf {
 }
 
 fn sandboxed(lab: &Lab, policy: &Path, command: &str) -> String {
-    format!("{} --policy-data {} -- {command}", installed(lab).display(), policy.display())
+    format!(
+        "{} --policy-data {} -- {command}",
+        installed(lab).display(),
+        policy.display()
+    )
 }
 
 fn start(name: &str, policy: &str) {
@@ -254,31 +404,44 @@ fn start(name: &str, policy: &str) {
     pairs(name, MILLI, || run(&lab, bwrap), || run(&lab, &ours));
 }
 
-/// A shell in a project with a repository, a hidden file and a read-only folder, against bubblewrap with as many mounts.
+/// A shell in a project with a repository, a hidden file and a read-only folder, against bubblewrap
+/// with as many mounts.
 fn tool_call(name: &str) {
     let lab = Lab::with_web();
     let work = lab.folder("work").display().to_string();
-    let made = lab.shell(&format!("cd {work}; git init -q; mkdir keep; echo s3cret > .env; chown -R {UID}:{UID} ."));
+    let made = lab.shell(&format!(
+        "cd {work}; git init -q; mkdir keep; echo s3cret > .env; chown -R {UID}:{UID} ."
+    ));
     assert_eq!(made, "");
-    let rest =
-        format!("filesystem_policy: {{read_write: [{work}], read_only: [{work}/keep], hidden: [{work}/.env]}}\n");
-    let policy =
-        lab.file("policy.yaml", format!("process: {{run_as_user: \"{UID}\"}}\nnetwork_policies: {{}}\n{rest}"));
-    let ours =
-        format!("{} --policy-data {} --workdir {work} -- sh -c true", installed(&lab).display(), policy.display());
+    let rest = format!(
+        "filesystem_policy: {{read_write: [{work}], read_only: [{work}/keep], hidden: \
+         [{work}/.env]}}\n"
+    );
+    let policy = lab.file(
+        "policy.yaml",
+        format!("process: {{run_as_user: \"{UID}\"}}\nnetwork_policies: {{}}\n{rest}"),
+    );
+    let ours = format!(
+        "{} --policy-data {} --workdir {work} -- sh -c true",
+        installed(&lab).display(),
+        policy.display()
+    );
     let bwrap = format!(
-        "bwrap --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp --bind {work} {work} --ro-bind {work}/keep {work}/keep \
-         --ro-bind {work}/.git/hooks {work}/.git/hooks --ro-bind /dev/null {work}/.env --unshare-pid --new-session --die-with-parent \
-         --chdir {work} -- sh -c true"
+        "bwrap --ro-bind / / --dev /dev --proc /proc --tmpfs /tmp --bind {work} {work} --ro-bind \
+         {work}/keep {work}/keep --ro-bind {work}/.git/hooks {work}/.git/hooks --ro-bind /dev/null \
+         {work}/.env --unshare-pid --new-session --die-with-parent --chdir {work} -- sh -c true"
     );
     pairs(name, MILLI, || run(&lab, &bwrap), || run(&lab, &ours));
 }
 
 /// A policy of a thousand endpoints.
 fn endpoints() -> String {
-    let endpoints: Vec<_> = (0..1000).map(|n| format!("{{host: h{n}.test, port: 443}}")).collect();
+    let endpoints: Vec<_> = (0..1000)
+        .map(|n| format!("{{host: h{n}.test, port: 443}}"))
+        .collect();
     format!(
-        "process: {{run_as_user: \"{UID}\"}}\nnetwork_policies: {{bench: {{endpoints: [{}], binaries: [{{path: /usr/bin/curl}}]}}}}\n",
+        "process: {{run_as_user: \"{UID}\"}}\nnetwork_policies: {{bench: {{endpoints: [{}], \
+         binaries: [{{path: /usr/bin/curl}}]}}}}\n",
         endpoints.join(", ")
     )
 }
@@ -290,14 +453,26 @@ impl Crowd {
     fn start(lab: &Lab, policy: &Path, count: usize) -> Self {
         let start = |_| {
             let mut command = lab.command();
-            command.arg("--policy-data").arg(policy).args(["--", &this(), "client", "waiting", "1"]);
-            command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.arg("--policy-data").arg(policy).args([
+                "--",
+                &this(),
+                "client",
+                "waiting",
+                "1",
+            ]);
+            command
+                .env_clear()
+                .env("PATH", "/usr/bin:/bin")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped());
             lab.inside(move || command.spawn().unwrap())
         };
         let mut crowd = Self((0..count).map(start).collect());
         for child in &mut crowd.0 {
             let mut line = String::new();
-            BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            BufReader::new(child.stdout.as_mut().unwrap())
+                .read_line(&mut line)
+                .unwrap();
             assert_eq!(line, "ready\n", "its request was answered");
         }
         crowd
@@ -327,48 +502,74 @@ fn crowd(name: &str) {
 fn idle_memory(name: &str) {
     let (lab, _server) = host();
     let crowd = Crowd::start(&lab, &lab.file("policy.yaml", policy(10)), 100);
-    let mut sizes: Vec<f64> = crowd.0.iter().map(|child| pss(child.id()) + pss(init_of(child.id()))).collect();
+    let mut sizes: Vec<f64> = crowd
+        .0
+        .iter()
+        .map(|child| pss(child.id()) + pss(init_of(child.id())))
+        .collect();
     sizes.sort_by(f64::total_cmp);
-    println!("{name:<44} {:>6.1} MB, {:.1} to {:.1}", sizes[50], sizes[0], sizes[99]);
+    println!(
+        "{name:<44} {:>6.1} MB, {:.1} to {:.1}",
+        sizes[50], sizes[0], sizes[99]
+    );
 }
 
 /// The oldest child of a supervisor.
 fn init_of(supervisor: u32) -> u32 {
-    let children = std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
+    let children =
+        std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap();
     children.split(' ').next().unwrap().parse().unwrap()
 }
 
 /// Proportional set size in megabytes.
 fn pss(process: u32) -> f64 {
     let sizes = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap();
-    let size =
-        sizes.lines().find_map(|line| line.strip_prefix("Pss:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    let size = sizes.lines().find_map(|line| {
+        line.strip_prefix("Pss:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .parse::<f64>()
+            .ok()
+    });
     size.unwrap() * 1024.0 / 1e6
 }
 
 fn connect(name: &str) {
     let (lab, _server) = host();
     let policy = policy(10);
-    pairs(name, MILLI, || outside(&lab, &["requests", "500"]), || inside(&lab, &policy, &["requests", "500"]));
+    pairs(
+        name,
+        MILLI,
+        || outside(&lab, &["requests", "500"]),
+        || inside(&lab, &policy, &["requests", "500"]),
+    );
 }
 
-/// Makes a network `client` on the lab, behind a link of the same kind as a sandbox's: the lab is 10.98.0.1 there.
+/// Makes a network `client` on the lab, behind a link of the same kind as a sandbox's: the lab is
+/// 10.98.0.1 there.
 fn link_client(lab: &Lab) {
     let made = lab.shell(
-        "ip netns add client && ip link add link0 mtu 65535 type veth peer name link1 mtu 65535 netns client && \
-         ip addr add 10.98.0.1/24 dev link0 && ip link set link0 up && ip -n client addr add 10.98.0.2/24 dev link1 && \
-         ip -n client link set link1 up",
+        "ip netns add client && ip link add link0 mtu 65535 type veth peer name link1 mtu 65535 \
+         netns client && ip addr add 10.98.0.1/24 dev link0 && ip link set link0 up && ip -n \
+         client addr add 10.98.0.2/24 dev link1 && ip -n client link set link1 up",
     );
     assert_eq!(made, "");
 }
 
-/// The same to a relay without logic, which answers each CONNECT, and copies; its client is behind a link, as in a sandbox.
+/// The same to a relay without logic, which answers each CONNECT, and copies; its client is behind
+/// a link, as in a sandbox.
 fn connect_relay(name: &str) {
     let (lab, _server) = host();
     link_client(&lab);
     let policy = policy(10);
     let task = ["requests", "500"];
-    let by_relay = || outside_with(&lab, "HTTPS_PROXY=http://10.98.0.1:8082 ip netns exec client", &task);
+    let by_relay = || {
+        outside_with(
+            &lab,
+            "HTTPS_PROXY=http://10.98.0.1:8082 ip netns exec client",
+            &task,
+        )
+    };
     pairs(name, MILLI, by_relay, || inside(&lab, &policy, &task));
 }
 
@@ -377,16 +578,27 @@ fn connects(name: &str, kind: &str) {
     let (lab, _server) = host();
     let policy = policy(10);
     let task = ["connects", kind, "5000"];
-    pairs(name, 1e6, || outside(&lab, &task), || inside(&lab, &policy, &task));
+    pairs(
+        name,
+        1e6,
+        || outside(&lab, &task),
+        || inside(&lab, &policy, &task),
+    );
 }
 
-/// Connections of new processes beside 10,000 idle ones with 100 descriptors each, to those beside none.
+/// Connections of new processes beside 10,000 idle ones with 100 descriptors each, to those beside
+/// none.
 fn crowded(name: &str) {
     let (lab, _server) = host();
     let policy = policy(10);
-    let mut ratios: Vec<f64> = (0..3).map(|_| inside(&lab, &policy, &["crowded", "200", "10000"])).collect();
+    let mut ratios: Vec<f64> = (0..3)
+        .map(|_| inside(&lab, &policy, &["crowded", "200", "10000"]))
+        .collect();
     ratios.sort_by(f64::total_cmp);
-    println!("{name:<44} {:>9.2} {:>9.2} {:>9.2}", ratios[1], ratios[0], ratios[2]);
+    println!(
+        "{name:<44} {:>9.2} {:>9.2} {:>9.2}",
+        ratios[1], ratios[0], ratios[2]
+    );
 }
 
 fn policies(name: &str) {
@@ -407,7 +619,12 @@ fn process(name: &str) {
     let (lab, _server) = host();
     let policy = policy(10);
     let task = ["processes", "100", "1000"];
-    pairs(name, MILLI, || outside(&lab, &task), || inside(&lab, &policy, &task));
+    pairs(
+        name,
+        MILLI,
+        || outside(&lab, &task),
+        || inside(&lab, &policy, &task),
+    );
 }
 
 fn tunnel(name: &str) {
@@ -426,20 +643,35 @@ fn bytes(name: &str) {
     let policy = policy(10);
     let task = ["bytes", "1073741824"];
     // Speeds: larger is better.
-    pairs(name, 1.0, || outside(&lab, &task).recip(), || inside(&lab, &policy, &task).recip());
+    pairs(
+        name,
+        1.0,
+        || outside(&lab, &task).recip(),
+        || inside(&lab, &policy, &task).recip(),
+    );
 }
 
 fn tls(name: &str) {
     let (lab, _server) = host();
     let (policy, task) = (judged(10), ["tls-requests", "300"]);
-    pairs(name, MILLI, || outside(&lab, &task), || inside(&lab, &policy, &task));
+    pairs(
+        name,
+        MILLI,
+        || outside(&lab, &task),
+        || inside(&lab, &policy, &task),
+    );
 }
 
 fn inspected(name: &str, how: &str, paths: usize) {
     let (lab, _server) = host();
     let (policy, paths) = (judged(10), paths.to_string());
     let task = ["paths", how, "10000", &paths];
-    pairs(name, MILLI, || outside(&lab, &task), || inside(&lab, &policy, &task));
+    pairs(
+        name,
+        MILLI,
+        || outside(&lab, &task),
+        || inside(&lab, &policy, &task),
+    );
 }
 
 fn inspected_policies(name: &str) {
@@ -452,19 +684,34 @@ fn inspected_policies(name: &str) {
 fn rate(name: &str, how: &str, connections: &str, bytes: &str) {
     let (lab, _server) = host();
     let (policy, task) = (judged(10), ["throughput", how, connections, bytes]);
-    pairs(name, 1.0, || outside(&lab, &task), || inside(&lab, &policy, &task));
+    pairs(
+        name,
+        1.0,
+        || outside(&lab, &task),
+        || inside(&lab, &policy, &task),
+    );
 }
 
 fn http2_rate(name: &str) {
     let (lab, _server) = host();
     let (policy, task) = (judged(10), ["http2", "100"]);
-    pairs(name, 1.0, || outside(&lab, &task), || inside(&lab, &policy, &task));
+    pairs(
+        name,
+        1.0,
+        || outside(&lab, &task),
+        || inside(&lab, &policy, &task),
+    );
 }
 
 fn calls(name: &str) {
     let (lab, _server) = host();
     let (policy, task) = (judged(10), ["calls", "5000"]);
-    pairs(name, MILLI, || outside(&lab, &task), || inside(&lab, &policy, &task));
+    pairs(
+        name,
+        MILLI,
+        || outside(&lab, &task),
+        || inside(&lab, &policy, &task),
+    );
 }
 
 fn beside(name: &str) {
@@ -477,19 +724,35 @@ fn beside(name: &str) {
 fn tls_bytes(name: &str) {
     let (lab, _server) = host();
     let (policy, task) = (judged(10), ["tls-bytes", "1073741824"]);
-    pairs(name, 1.0, || outside(&lab, &task).recip(), || inside(&lab, &policy, &task).recip());
+    pairs(
+        name,
+        1.0,
+        || outside(&lab, &task).recip(),
+        || inside(&lab, &policy, &task).recip(),
+    );
 }
 
 /// Runs a task inside, with a credential that is bound to `hosts`.
 fn with_credential(lab: &Lab, hosts: &str, task: &[&str]) -> f64 {
     let secret = lab.file("secret", "a-secret-that-is-as-long-as-keys-are-in-our-days");
-    let text = format!("credentials: {{KEY: {{file: {}, hosts: [{hosts}]}}}}", secret.display());
+    let text = format!(
+        "credentials: {{KEY: {{file: {}, hosts: [{hosts}]}}}}",
+        secret.display()
+    );
     let file = lab.file("credentials.yaml", text);
     for file in [&secret, &file] {
         std::fs::set_permissions(file, PermissionsExt::from_mode(0o600)).unwrap();
     }
-    let words = ["--upstream-ca-file", &certificate(lab), "--credentials", file.to_str().unwrap()];
-    let finished = lab.sandbox(&judged(10)).args(&words).run(&[&[&this(), "client"], task].concat());
+    let words = [
+        "--upstream-ca-file",
+        &certificate(lab),
+        "--credentials",
+        file.to_str().unwrap(),
+    ];
+    let finished = lab
+        .sandbox(&judged(10))
+        .args(&words)
+        .run(&[&[&this(), "client"], task].concat());
     finished.ok().lines().last().unwrap().parse().unwrap()
 }
 
@@ -499,10 +762,19 @@ const BOUND_ELSEWHERE: &str = "other.test";
 fn credential(name: &str, how: &str) {
     let (lab, _server) = host();
     let ask = |hosts: &str, value: &str| {
-        with_credential(&lab, hosts, &["paths", how, "10000", "1", &format!("X-Key: {value}")])
+        with_credential(
+            &lab,
+            hosts,
+            &["paths", how, "10000", "1", &format!("X-Key: {value}")],
+        )
     };
     let placeholder = "openshell:resolve:env:KEY";
-    pairs(name, MILLI, || ask(BOUND_ELSEWHERE, "a-value-that-is-no-placeholder"), || ask(BOUND, placeholder));
+    pairs(
+        name,
+        MILLI,
+        || ask(BOUND_ELSEWHERE, "a-value-that-is-no-placeholder"),
+        || ask(BOUND, placeholder),
+    );
 }
 
 fn searched(name: &str) {
@@ -511,16 +783,20 @@ fn searched(name: &str) {
     pairs(name, 1.0, || down(BOUND_ELSEWHERE), || down(BOUND));
 }
 
-/// Runs a task inside, with the benchmark's server as backend of the models; `base` selects its behaviour.
+/// Runs a task inside, with the benchmark's server as backend of the models; `base` selects its
+/// behaviour.
 fn with_models(lab: &Lab, base: &str, task: &[&str]) -> f64 {
-    let sandbox = lab.sandbox(&policy(10)).args(&["--inference-routes", &routes(lab, base)]);
+    let sandbox = lab
+        .sandbox(&policy(10))
+        .args(&["--inference-routes", &routes(lab, base)]);
     let finished = sandbox.run(&[&[&this(), "client"], task].concat());
     finished.ok().lines().last().unwrap().parse().unwrap()
 }
 
 fn routes(lab: &Lab, base: &str) -> String {
     let route = format!(
-        "routes: [{{name: a, endpoint: \"http://10.99.0.1:8080/{base}/v1\", model: m, api_key: k, protocols: [openai_chat_completions]}}]"
+        "routes: [{{name: a, endpoint: \"http://10.99.0.1:8080/{base}/v1\", model: m, api_key: k, \
+         protocols: [openai_chat_completions]}}]"
     );
     let file = lab.file("routes.yaml", route);
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
@@ -530,30 +806,63 @@ fn routes(lab: &Lab, base: &str) -> String {
 fn streams(name: &str, what: &str, part: &str) {
     let (lab, _server) = host();
     let task = ["streams", "paced50", "50", "50", what, part];
-    pairs(name, MILLI, || outside(&lab, &task), || with_models(&lab, "paced50", &task));
+    pairs(
+        name,
+        MILLI,
+        || outside(&lab, &task),
+        || with_models(&lab, "paced50", &task),
+    );
 }
 
 fn completions(name: &str) {
     let (lab, _server) = host();
     let task = ["completions", "16"];
-    pairs(name, 1.0, || outside(&lab, &task), || with_models(&lab, "ok", &task));
+    pairs(
+        name,
+        1.0,
+        || outside(&lab, &task),
+        || with_models(&lab, "ok", &task),
+    );
 }
 
-/// Peak resident memory of the supervisor, in KiB: with a short response of a model, and with one of 1 GiB.
+/// Peak resident memory of the supervisor, in KiB: with a short response of a model, and with one
+/// of 1 GiB.
 fn model_memory(_: &str) {
     let (lab, _server) = host();
-    for (name, base) in [("a short answer", "2"), ("an answer of 1 GiB", "1073741824")] {
+    for (name, base) in [
+        ("a short answer", "2"),
+        ("an answer of 1 GiB", "1073741824"),
+    ] {
         let file = lab.file("policy.yaml", policy(10));
         let mut command = lab.command();
-        command.arg("--policy-data").arg(file).arg("--inference-routes").arg(routes(&lab, base)).arg("--").arg(this());
-        command.args(["client", "model-bytes", base]).env_clear().env("PATH", "/usr/bin:/bin");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .arg("--policy-data")
+            .arg(file)
+            .arg("--inference-routes")
+            .arg(routes(&lab, base))
+            .arg("--")
+            .arg(this());
+        command
+            .args(["client", "model-bytes", base])
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin");
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut child = lab.inside(move || command.spawn().unwrap());
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "ready\n");
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim().to_owned();
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap()
+            .trim()
+            .to_owned();
         println!("models: memory at most, with {name:<24} {peak}");
         drop(child.stdin.take());
         child.wait().unwrap();
@@ -570,7 +879,13 @@ fn leaks_up(name: &str, how: &str, mode: &str) {
 
 fn observe(name: &str, how: &str) {
     let (lab, _server) = host();
-    let (policy, observed) = (judged(10), lab.folder("observed").join("policy.yaml").display().to_string());
+    let (policy, observed) = (
+        judged(10),
+        lab.folder("observed")
+            .join("policy.yaml")
+            .display()
+            .to_string(),
+    );
     let ask = |flags: &[&str]| inside_with(&lab, &policy, flags, &["paths", how, "20000", "1"]);
     pairs(name, MILLI, || ask(&[]), || ask(&["--observe", &observed]));
 }
@@ -593,7 +908,13 @@ fn tree(name: &str, flags: &[&str]) {
     }
     let path = folder.display().to_string();
     let observed = lab.folder("observed").join(OBSERVED).display().to_string();
-    let flags = flags.iter().map(|flag| if *flag == OBSERVED { observed.as_str() } else { flag });
+    let flags = flags.iter().map(|flag| {
+        if *flag == OBSERVED {
+            observed.as_str()
+        } else {
+            flag
+        }
+    });
     let (plain, policy) = (["--read", path.as_str()], policy(0));
     let flags: Vec<_> = plain.into_iter().chain(flags).collect();
     let read = |flags: &[&str]| inside_with(&lab, &policy, flags, &["tree", &path]);
@@ -603,7 +924,14 @@ fn tree(name: &str, flags: &[&str]) {
 fn leaks_small(name: &str, how: &str) {
     let (lab, _server) = host();
     let policy = judged(10);
-    let ask = |mode: &str| inside_with(&lab, &policy, &["--leaks", mode], &["paths", how, "20000", "1"]);
+    let ask = |mode: &str| {
+        inside_with(
+            &lab,
+            &policy,
+            &["--leaks", mode],
+            &["paths", how, "20000", "1"],
+        )
+    };
     pairs(name, MILLI, || ask("off"), || ask("report"));
 }
 
@@ -626,41 +954,78 @@ fn events(_: &str) {
     }
 }
 
-/// Resident memory of the supervisor, in KiB: after a hundred requests, and with a thousand idle tunnels.
+/// Resident memory of the supervisor, in KiB: after a hundred requests, and with a thousand idle
+/// tunnels.
 fn memory(_: &str) {
     let (lab, _server) = host();
     let resident = |task: &[&str]| {
         let policy = lab.file("policy.yaml", policy(10));
         let mut command = lab.command();
-        command.arg("--policy-data").arg(policy).arg("--").arg(this()).arg("client").args(task);
-        command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg("--policy-data")
+            .arg(policy)
+            .arg("--")
+            .arg(this())
+            .arg("client")
+            .args(task);
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         command.stderr(Stdio::null());
         let mut child = lab.inside(move || command.spawn().unwrap());
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "ready\n");
         let status = BufReader::new(File::open(format!("/proc/{}/status", child.id())).unwrap());
-        let resident = status
-            .lines()
-            .map_while(Result::ok)
-            .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+        let resident = status.lines().map_while(Result::ok).find_map(|line| {
+            line.strip_prefix("VmRSS:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .parse::<f64>()
+                .ok()
+        });
         drop(child.stdin.take());
         child.wait().unwrap();
         resident.unwrap()
     };
-    let (few, many) = (resident(&["waiting", "100"]), resident(&["tunnels", "1000"]));
-    println!("{:<44} {:>6.1} MiB", "memory: after 100 requests", few / 1024.0);
-    println!("{:<44} {:>6.1} KiB", "memory: an idle tunnel, of 1,000", (many - few) / 1000.0);
+    let (few, many) = (
+        resident(&["waiting", "100"]),
+        resident(&["tunnels", "1000"]),
+    );
+    println!(
+        "{:<44} {:>6.1} MiB",
+        "memory: after 100 requests",
+        few / 1024.0
+    );
+    println!(
+        "{:<44} {:>6.1} KiB",
+        "memory: an idle tunnel, of 1,000",
+        (many - few) / 1000.0
+    );
 }
 
-/// The slowest of a hundred requests in an open tunnel during repeated reloads of the policy, to the same without.
+/// The slowest of a hundred requests in an open tunnel during repeated reloads of the policy, to
+/// the same without.
 fn reload(name: &str) {
     let (lab, _server) = host();
     let policy = lab.file("policy.yaml", policy(1000));
     let steady = |reloads: usize| {
         let mut command = lab.command();
-        command.arg("--policy-data").arg(&policy).arg("--").arg(this()).args(["client", "steady"]);
-        command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg("--policy-data")
+            .arg(&policy)
+            .arg("--")
+            .arg(this())
+            .args(["client", "steady"]);
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         command.stderr(Stdio::null());
         let mut child = lab.inside(move || command.spawn().unwrap());
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -677,6 +1042,15 @@ fn reload(name: &str) {
         child.wait().unwrap();
         result
     };
-    pairs(&format!("{name}, p99 of requests"), MILLI, || steady(0), || steady(4));
-    println!("{}", lab.shell("grep -h 'reloaded' /var/log/openshell.*.log | tail -1").trim());
+    pairs(
+        &format!("{name}, p99 of requests"),
+        MILLI,
+        || steady(0),
+        || steady(4),
+    );
+    println!(
+        "{}",
+        lab.shell("grep -h 'reloaded' /var/log/openshell.*.log | tail -1")
+            .trim()
+    );
 }

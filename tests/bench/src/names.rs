@@ -16,12 +16,16 @@ const NAME: &str = "web.test:8080";
 
 /// A policy that permits the client the upstream by its name, and `programs` of databases theirs.
 fn policy(programs: &[&str]) -> String {
-    let binaries: String = programs.iter().map(|path| format!("{{path: {path}}}, ")).collect();
+    let binaries: String = programs
+        .iter()
+        .map(|path| format!("{{path: {path}}}, "))
+        .collect();
     let this = this();
     format!(
-        "process: {{run_as_user: \"{UID}\"}}\nfilesystem_policy: {{read_only: [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: \
-         [{{host: web.test, ports: [8080, 5432, 6379], protocol: tcp, allowed_ips: [10.99.0.1]}}, \
-         {{host: 10.99.0.1, port: 8080, protocol: tcp}}], binaries: [{binaries}{{path: {this}}}]}}\n"
+        "process: {{run_as_user: \"{UID}\"}}\nfilesystem_policy: {{read_only: \
+         [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: [{{host: web.test, ports: [8080, \
+         5432, 6379], protocol: tcp, allowed_ips: [10.99.0.1]}}, {{host: 10.99.0.1, port: 8080, \
+         protocol: tcp}}], binaries: [{binaries}{{path: {this}}}]}}\n"
     )
 }
 
@@ -33,14 +37,21 @@ pub(crate) fn run(words: &[String]) -> f64 {
         "named" => {
             let known = resolve();
             let is_known = words[2] == "known";
-            median(count, || timed(|| request(if is_known { known } else { resolve() }, "/")))
+            median(count, || {
+                timed(|| request(if is_known { known } else { resolve() }, "/"))
+            })
         }
-        "named-relay" => median(count, || timed(|| request("10.98.0.1:8083".parse().unwrap(), "/"))),
+        "named-relay" => median(count, || {
+            timed(|| request("10.98.0.1:8083".parse().unwrap(), "/"))
+        }),
         "named-bytes" => timed(|| request(resolve(), &format!("/{count}"))).as_secs_f64(),
         // The moment at which a new name is answered, after this many others were in use.
         "swapped" => {
             for n in 0..count {
-                assert!(format!("h{n}.test:8080").to_socket_addrs().is_ok(), "h{n}.test");
+                assert!(
+                    format!("h{n}.test:8080").to_socket_addrs().is_ok(),
+                    "h{n}.test"
+                );
             }
             println!("ready");
             while "g0.test:8080".to_socket_addrs().is_err() {}
@@ -50,11 +61,15 @@ pub(crate) fn run(words: &[String]) -> f64 {
         _ => {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect("10.200.0.1:53").unwrap();
-            let pause = Duration::from_secs(1).checked_div(words[2].parse().unwrap()).unwrap_or_default();
+            let pause = Duration::from_secs(1)
+                .checked_div(words[2].parse().unwrap())
+                .unwrap_or_default();
             let begin = Instant::now();
             let mut times: Vec<_> = (0..u32::try_from(count).unwrap())
                 .map(|n| {
-                    std::thread::sleep((begin + pause * n).saturating_duration_since(Instant::now()));
+                    std::thread::sleep(
+                        (begin + pause * n).saturating_duration_since(Instant::now()),
+                    );
                     timed(|| ask(&socket)).as_secs_f64()
                 })
                 .collect();
@@ -72,12 +87,20 @@ fn resolve() -> SocketAddr {
 fn request(to: SocketAddr, path: &str) {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_nodelay(true).unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: web.test\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(
+            format!("GET {path} HTTP/1.1\r\nHost: web.test\r\nConnection: close\r\n\r\n")
+                .as_bytes(),
+        )
+        .unwrap();
     let wanted: usize = path[1..].parse().unwrap_or(2);
     let (mut buffer, mut filled) = (vec![0; 256 * 1024], 0);
     let head = loop {
         filled += stream.read(&mut buffer[filled..]).unwrap();
-        if let Some(head) = buffer[..filled].windows(4).position(|end| end == b"\r\n\r\n") {
+        if let Some(head) = buffer[..filled]
+            .windows(4)
+            .position(|end| end == b"\r\n\r\n")
+        {
             break head + 4;
         }
     };
@@ -94,7 +117,9 @@ pub(crate) fn flood(rate: u32) {
     const AT_ONCE: u32 = 10;
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect("10.200.0.1:53").unwrap();
-    let Some(pause) = Duration::from_secs(1).checked_div(rate / AT_ONCE) else { return };
+    let Some(pause) = Duration::from_secs(1).checked_div(rate / AT_ONCE) else {
+        return;
+    };
     let begin = Instant::now();
     for n in 1.. {
         let mut answer = [0; 512];
@@ -106,11 +131,15 @@ pub(crate) fn flood(rate: u32) {
 
 /// Seconds since 1970.
 fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs_f64()
 }
 
 /// A question for the address of the name.
-const QUESTION: &[u8] = b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03web\x04test\x00\x00\x01\x00\x01";
+const QUESTION: &[u8] =
+    b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x03web\x04test\x00\x00\x01\x00\x01";
 
 /// Asks it, and reads the answer.
 fn ask(socket: &UdpSocket) {
@@ -122,10 +151,24 @@ fn ask(socket: &UdpSocket) {
 
 pub(crate) fn answers(name: &str) {
     let (lab, _server) = host();
-    for (row, words) in [("p50", ["1000000", "50"]), ("p99, 1,000 a second", ["1000", "99"])] {
-        let times: Vec<_> =
-            (0..5).map(|_| inside(&lab, &policy(&[]), &["questions", "2000", words[0], words[1]])).collect();
-        println!("{:<44} {:>9.1} us", format!("{name} {row}"), median_of(times) * 1e6);
+    for (row, words) in [
+        ("p50", ["1000000", "50"]),
+        ("p99, 1,000 a second", ["1000", "99"]),
+    ] {
+        let times: Vec<_> = (0..5)
+            .map(|_| {
+                inside(
+                    &lab,
+                    &policy(&[]),
+                    &["questions", "2000", words[0], words[1]],
+                )
+            })
+            .collect();
+        println!(
+            "{:<44} {:>9.1} us",
+            format!("{name} {row}"),
+            median_of(times) * 1e6
+        );
     }
 }
 
@@ -136,16 +179,20 @@ pub(crate) fn beside_questions(name: &str) {
     pairs(name, 1e3, || asked("0"), || asked("10000"));
 }
 
-/// From a changed policy to the answer for a name of it: with 1,000 names in use that it replaces, to the same with one.
+/// From a changed policy to the answer for a name of it: with 1,000 names in use that it replaces,
+/// to the same with one.
 pub(crate) fn swapped(name: &str) {
     let (lab, _server) = host();
-    let endpoints =
-        |of: &str| -> String { (0..1000).map(|n| format!("{{host: {of}{n}.test, port: 8080}}, ")).collect() };
+    let endpoints = |of: &str| -> String {
+        (0..1000)
+            .map(|n| format!("{{host: {of}{n}.test, port: 8080}}, "))
+            .collect()
+    };
     let this = this();
     let policy = |of| {
         format!(
-            "filesystem_policy: {{read_only: [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: [{}], binaries: \
-             [{{path: {this}}}]}}\n",
+            "filesystem_policy: {{read_only: [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: \
+             [{}], binaries: [{{path: {this}}}]}}\n",
             endpoints(of)
         )
     };
@@ -153,8 +200,14 @@ pub(crate) fn swapped(name: &str) {
         let mut command = lab.command();
         let file = lab.file("names.yaml", policy("h"));
         command.arg("--policy-data").arg(&file).arg("--").arg(&this);
-        command.args(["client", "swapped", count]).env_clear().env("PATH", "/usr/bin:/bin");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .args(["client", "swapped", count])
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut child = lab.inside(move || command.spawn().unwrap());
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
@@ -173,21 +226,35 @@ pub(crate) fn connections(name: &str, how: &str) {
     let (lab, _server) = host();
     link_client(&lab);
     let by_relay = || outside_with(&lab, "ip netns exec client", &["named-relay", "500"]);
-    pairs(name, 1e3, by_relay, || inside(&lab, &policy(&[]), &["named", "500", how]));
+    pairs(name, 1e3, by_relay, || {
+        inside(&lab, &policy(&[]), &["named", "500", how])
+    });
 }
 
 pub(crate) fn bytes(name: &str) {
     let (lab, _server) = host();
     let policy = policy(&[]);
     let by_name = || inside(&lab, &policy, &["named-bytes", "1073741824"]).recip();
-    pairs(name, 1.0, || inside(&lab, &policy, &["bytes", "1073741824"]).recip(), by_name);
+    pairs(
+        name,
+        1.0,
+        || inside(&lab, &policy, &["bytes", "1073741824"]).recip(),
+        by_name,
+    );
 }
 
-/// Runs `command` with the host of a database as its last word, outside and inside; the first number behind `word` is its result.
+/// Runs `command` with the host of a database as its last word, outside and inside; the first
+/// number behind `word` is its result.
 fn database(name: &str, lab: &Lab, program: &str, command: &str, number: impl Fn(&str) -> f64) {
     let policy = policy(&[program]);
     let outside = || number(&lab.shell(&format!("{command} web.test")));
-    let inside = || number(lab.sandbox(&policy).sh(&format!("{command} web.test 2>&1")).ok());
+    let inside = || {
+        number(
+            lab.sandbox(&policy)
+                .sh(&format!("{command} web.test 2>&1"))
+                .ok(),
+        )
+    };
     pairs(name, 1.0, outside, inside);
 }
 
@@ -199,11 +266,22 @@ fn server(lab: &Lab, script: &str) -> Program {
 
 pub(crate) fn postgresql(name: &str) {
     let lab = Lab::with_web();
-    let users = std::fs::read_to_string("/etc/passwd").unwrap() + &format!("agent:x:{UID}:{UID}::/tmp:/bin/sh\n");
+    let users = std::fs::read_to_string("/etc/passwd").unwrap()
+        + &format!("agent:x:{UID}:{UID}::/tmp:/bin/sh\n");
     let users = lab.file("passwd", users);
-    assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", users.display())), "");
-    let bin = std::fs::read_dir("/usr/lib/postgresql").unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
-    let (bin, folder) = (bin.join("bin").display().to_string(), lab.folder("postgresql").display().to_string());
+    assert_eq!(
+        lab.shell(&format!("mount --bind {} /etc/passwd", users.display())),
+        ""
+    );
+    let bin = std::fs::read_dir("/usr/lib/postgresql")
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .max()
+        .unwrap();
+    let (bin, folder) = (
+        bin.join("bin").display().to_string(),
+        lab.folder("postgresql").display().to_string(),
+    );
     let run = format!("setpriv --reuid {UID} --regid {UID} --clear-groups");
     let _server = server(
         &lab,
@@ -216,11 +294,20 @@ pub(crate) fn postgresql(name: &str) {
         ),
     );
     let tps = |text: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix("tps = ")).unwrap_or_else(|| panic!("{text}"));
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("tps = "))
+            .unwrap_or_else(|| panic!("{text}"));
         line.split(' ').next().unwrap().parse().unwrap()
     };
     let program = format!("{bin}/pgbench");
-    database(name, &lab, &program, &format!("{program} -S -n -c 8 -T 2 -U agent -d postgres -h"), tps);
+    database(
+        name,
+        &lab,
+        &program,
+        &format!("{program} -S -n -c 8 -T 2 -U agent -d postgres -h"),
+        tps,
+    );
 }
 
 pub(crate) fn redis(name: &str, pipeline: u32) {
@@ -232,9 +319,17 @@ pub(crate) fn redis(name: &str, pipeline: u32) {
     );
     let rate = |text: &str| {
         let line = text.lines().rfind(|line| line.starts_with("\"GET\""));
-        line.unwrap_or_else(|| panic!("{text}")).split('"').nth(3).unwrap().parse().unwrap()
+        line.unwrap_or_else(|| panic!("{text}"))
+            .split('"')
+            .nth(3)
+            .unwrap()
+            .parse()
+            .unwrap()
     };
-    let program = std::fs::canonicalize("/usr/bin/redis-benchmark").unwrap().display().to_string();
+    let program = std::fs::canonicalize("/usr/bin/redis-benchmark")
+        .unwrap()
+        .display()
+        .to_string();
     let count = 50_000 * pipeline;
     let command = format!("{program} --csv -t get -n {count} -c 50 -P {pipeline} -h");
     database(name, &lab, &program, &command, rate);

@@ -24,24 +24,42 @@ pub(crate) const CONNECT_RELAY: &str = "0.0.0.0:8082";
 /// Address of the relay that copies whatever comes, one connection at a time.
 const PLAIN_RELAY: &str = "0.0.0.0:8083";
 
-/// Serves until it is killed: N bytes for `GET /N`, N events for `GET /eventsN`, slower ones for `/pacedN`, else two bytes. The
-/// certificate is written to `certificate`.
+/// Serves until it is killed: N bytes for `GET /N`, N events for `GET /eventsN`, slower ones for
+/// `/pacedN`, else two bytes. The certificate is written to `certificate`.
 pub(crate) fn run(certificate: &Path) {
-    let (upstream, relay) = (TcpListener::bind(TARGET).unwrap(), TcpListener::bind(RELAY).unwrap());
+    let (upstream, relay) = (
+        TcpListener::bind(TARGET).unwrap(),
+        TcpListener::bind(RELAY).unwrap(),
+    );
     let (tls, config) = (TcpListener::bind(TLS_TARGET).unwrap(), config(certificate));
     http2::serve(&config);
-    thread::spawn(move || relay.incoming().for_each(|client| drop(thread::spawn(move || pass_on(client.unwrap())))));
+    thread::spawn(move || {
+        relay
+            .incoming()
+            .for_each(|client| drop(thread::spawn(move || pass_on(client.unwrap()))))
+    });
     let connect_relay = TcpListener::bind(CONNECT_RELAY).unwrap();
-    thread::spawn(move || connect_relay.incoming().for_each(|client| answer_connect(client.unwrap())));
+    thread::spawn(move || {
+        connect_relay
+            .incoming()
+            .for_each(|client| answer_connect(client.unwrap()))
+    });
     let plain_relay = TcpListener::bind(PLAIN_RELAY).unwrap();
     thread::spawn(move || {
-        plain_relay.incoming().for_each(|client| copy_both(client.unwrap(), TcpStream::connect(TARGET).unwrap()));
+        plain_relay
+            .incoming()
+            .for_each(|client| copy_both(client.unwrap(), TcpStream::connect(TARGET).unwrap()));
     });
     thread::spawn(move || {
         for client in tls.incoming().map(Result::unwrap) {
             client.set_nodelay(true).unwrap();
             let config = Arc::clone(&config);
-            thread::spawn(move || serve(StreamOwned::new(ServerConnection::new(config).unwrap(), client)));
+            thread::spawn(move || {
+                serve(StreamOwned::new(
+                    ServerConnection::new(config).unwrap(),
+                    client,
+                ))
+            });
         }
     });
     println!("ready");
@@ -53,12 +71,22 @@ pub(crate) fn run(certificate: &Path) {
 
 fn config(certificate: &Path) -> Arc<ServerConfig> {
     let key = KeyPair::generate().unwrap();
-    let issued = CertificateParams::new(["10.99.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
+    let issued = CertificateParams::new(["10.99.0.1".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
     std::fs::write(certificate, issued.pem()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
-    Arc::new(config.with_no_client_auth().with_single_cert(vec![issued.der().clone()], key).unwrap())
+    Arc::new(
+        config
+            .with_no_client_auth()
+            .with_single_cert(vec![issued.der().clone()], key)
+            .unwrap(),
+    )
 }
 
 /// Ends with its client, which may break off.
@@ -78,20 +106,36 @@ fn serve(mut client: impl Read + Write) {
         let head: Vec<u8> = pending.drain(..end).collect();
         let head = String::from_utf8_lossy(&head).into_owned();
         // The first segment selects the response; further ones are the path of a model's interface.
-        let path =
-            head.split(' ').nth(1).unwrap_or("/").get(1..).unwrap_or("").split('/').next().unwrap_or("").to_owned();
+        let path = head
+            .split(' ')
+            .nth(1)
+            .unwrap_or("/")
+            .get(1..)
+            .unwrap_or("")
+            .split('/')
+            .next()
+            .unwrap_or("")
+            .to_owned();
         let lower = head.to_ascii_lowercase();
-        let length = lower.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        let length = lower
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
         if !discard(&mut client, &mut pending, length.unwrap_or(0)) {
             return;
         }
-        if let Some(count) = path.strip_prefix("events").and_then(|count| count.parse::<usize>().ok()) {
+        if let Some(count) = path
+            .strip_prefix("events")
+            .and_then(|count| count.parse::<usize>().ok())
+        {
             if events(&mut client, count, Duration::from_millis(2)).is_err() {
                 return;
             }
             continue;
         }
-        if let Some(count) = path.strip_prefix("paced").and_then(|count| count.parse::<usize>().ok()) {
+        if let Some(count) = path
+            .strip_prefix("paced")
+            .and_then(|count| count.parse::<usize>().ok())
+        {
             if events(&mut client, count, Duration::from_millis(20)).is_err() {
                 return;
             }
@@ -117,7 +161,8 @@ fn serve(mut client: impl Read + Write) {
     }
 }
 
-/// Reads a body of `left` bytes, of which `pending` was read before. Returns true if it was complete.
+/// Reads a body of `left` bytes, of which `pending` was read before. Returns true if it was
+/// complete.
 fn discard(client: &mut impl Read, pending: &mut Vec<u8>, mut left: usize) -> bool {
     let read = left.min(pending.len());
     pending.drain(..read);
@@ -134,7 +179,9 @@ fn discard(client: &mut impl Read, pending: &mut Vec<u8>, mut left: usize) -> bo
 }
 
 fn events(client: &mut impl Write, count: usize, pause: Duration) -> std::io::Result<()> {
-    client.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+    client.write_all(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
+    )?;
     for _ in 0..count {
         thread::sleep(pause);
         let event = format!("data: {:.9}\n\n", now());
@@ -144,7 +191,8 @@ fn events(client: &mut impl Write, count: usize, pause: Duration) -> std::io::Re
     client.write_all(b"0\r\n\r\n")
 }
 
-/// Answers a CONNECT with 200 whatever it asks for, and copies until either side ends: one connection at a time, on one thread.
+/// Answers a CONNECT with 200 whatever it asks for, and copies until either side ends: one
+/// connection at a time, on one thread.
 fn answer_connect(client: TcpStream) {
     let (mut client, mut head) = (client, [0; 4096]);
     client.set_nodelay(true).unwrap();
@@ -163,7 +211,10 @@ fn copy_both(mut client: TcpStream, mut upstream: TcpStream) {
     upstream.set_nodelay(true).unwrap();
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        let mut ready = [PollFd::new(&client, PollFlags::IN), PollFd::new(&upstream, PollFlags::IN)];
+        let mut ready = [
+            PollFd::new(&client, PollFlags::IN),
+            PollFd::new(&upstream, PollFlags::IN),
+        ];
         rustix::event::poll(&mut ready, None).unwrap();
         let [from_client, from_upstream] = ready.map(|end| !end.revents().is_empty());
         if from_client && !copied(&mut client, &mut upstream, &mut buffer) {

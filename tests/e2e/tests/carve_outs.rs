@@ -1,4 +1,5 @@
-//! Parts of granted folders that the policy takes out: read-only, hidden, or where nothing may be executed.
+//! Parts of granted folders that the policy takes out: read-only, hidden, or where nothing may be
+//! executed.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,10 @@ pub(super) struct Project<'l> {
 impl<'l> Project<'l> {
     /// Makes the project by `script`, which runs in its folder.
     pub(super) fn new(lab: &'l Lab, script: &str) -> Self {
-        let project = Self { lab, folder: lab.folder("project") };
+        let project = Self {
+            lab,
+            folder: lab.folder("project"),
+        };
         project.run(script);
         project
     }
@@ -25,19 +29,27 @@ impl<'l> Project<'l> {
     /// Runs `script` outside, and gives what it makes to the user.
     pub(super) fn run(&self, script: &str) -> String {
         let folder = self.folder.display();
-        self.lab.shell(&format!("cd {folder}; export HOME={folder}; {script}\nchown -hR {UID}:{UID} {folder}"))
+        self.lab.shell(&format!(
+            "cd {folder}; export HOME={folder}; {script}\nchown -hR {UID}:{UID} {folder}"
+        ))
     }
 
     pub(super) fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
 
-    /// Returns a sandbox that may write to the project, with `rest` as further lists of paths, `@` for the project.
+    /// Returns a sandbox that may write to the project, with `rest` as further lists of paths, `@`
+    /// for the project.
     pub(super) fn sandbox(&self, rest: &str) -> lab::Sandbox<'l> {
-        let (folder, rest) = (self.folder.display().to_string(), rest.replace('@', &self.folder.display().to_string()));
+        let (folder, rest) = (
+            self.folder.display().to_string(),
+            rest.replace('@', &self.folder.display().to_string()),
+        );
         let policy = super::policy("{}");
         self.lab
-            .sandbox(&format!("{policy}filesystem_policy: {{read_write: [{folder}], {rest}}}\n"))
+            .sandbox(&format!(
+                "{policy}filesystem_policy: {{read_write: [{folder}], {rest}}}\n"
+            ))
             .current_dir(&folder)
     }
 }
@@ -56,11 +68,18 @@ done
 
 /// Asserts the ends of `attempts`, each with its line.
 pub(super) fn assert_attempts(sandbox: lab::Sandbox<'_>, attempts: &[(&str, &str)]) {
-    let lines: String = attempts.iter().map(|(line, _)| format!("{line}\n")).collect();
+    let lines: String = attempts
+        .iter()
+        .map(|(line, _)| format!("{line}\n"))
+        .collect();
     let finished = sandbox.input(lines.as_bytes()).sh(ATTEMPTS);
     let ends: Vec<_> = finished.ok().lines().collect();
     assert_eq!(ends.len(), attempts.len(), "{finished:?}");
-    let wrong: Vec<_> = attempts.iter().zip(&ends).filter(|((_, expected), end)| expected != *end).collect();
+    let wrong: Vec<_> = attempts
+        .iter()
+        .zip(&ends)
+        .filter(|((_, expected), end)| expected != *end)
+        .collect();
     assert!(wrong.is_empty(), "{wrong:#?}\n{}", finished.stderr);
 }
 
@@ -69,7 +88,8 @@ fn a_read_only_part_of_a_writable_folder_is_neither_changed_nor_renamed_away_at_
     let lab = Lab::with_web();
     let project = Project::new(
         &lab,
-        "mkdir -p a/b/keep/in a/b/keep/free; echo 1 > a/b/keep/f; echo 1 > a/single; ln -s a/b/keep link; ln -s b a/up",
+        "mkdir -p a/b/keep/in a/b/keep/free; echo 1 > a/b/keep/f; echo 1 > a/single; ln -s \
+         a/b/keep link; ln -s b a/up",
     );
     let sandbox = |rest| project.sandbox(rest).args(&["--no-placeholders"]);
     assert_attempts(
@@ -97,20 +117,36 @@ fn a_read_only_part_of_a_writable_folder_is_neither_changed_nor_renamed_away_at_
             ("echo 2 > y && mv y a/single", "EBUSY"),
             ("truncate -s 0 a/single", "EROFS"),
             ("cp -r a copy && echo 2 > copy/b/keep/f", "ok"),
-            ("touch a/b/other && mv a/b/other a/other && rm a/other", "ok"),
+            (
+                "touch a/b/other && mv a/b/other a/other && rm a/other",
+                "ok",
+            ),
         ],
     );
     // Without the carve-out.
-    assert_attempts(sandbox(""), &[("touch a/b/keep/new", "ok"), ("mv a/b/keep a/b/kept", "ok"), ("mv a c", "ok")]);
+    assert_attempts(
+        sandbox(""),
+        &[
+            ("touch a/b/keep/new", "ok"),
+            ("mv a/b/keep a/b/kept", "ok"),
+            ("mv a c", "ok"),
+        ],
+    );
 }
 
 #[test]
 fn grants_and_carve_outs_nest_and_the_deepest_counts() {
     let lab = Lab::with_web();
-    let project = Project::new(&lab, "mkdir -p ro/rw/ro/rw; echo 1 > ro/rw/ro/f; echo s > ro/rw/secret");
+    let project = Project::new(
+        &lab,
+        "mkdir -p ro/rw/ro/rw; echo 1 > ro/rw/ro/f; echo s > ro/rw/secret",
+    );
     let write = project.path("ro/rw");
     let inner = project.path("ro/rw/ro/rw");
-    let rest = format!("read_only: [@/ro, @/ro/rw/ro], hidden: [@/ro/rw/secret], include_workdir: {}", true);
+    let rest = format!(
+        "read_only: [@/ro, @/ro/rw/ro], hidden: [@/ro/rw/secret], include_workdir: {}",
+        true
+    );
     let policy = super::policy("{}");
     let folder = project.folder.display().to_string();
     let sandbox = lab
@@ -139,11 +175,19 @@ fn a_hidden_path_is_neither_read_nor_listed_wherever_it_lies() {
     let lab = Lab::with_web();
     let project = Project::new(
         &lab,
-        "mkdir -p keys/deep 'sub/a b' other; echo s3cret | tee keys/deep/key .env 'sub/a b/.env' other/public > /dev/null; ln -s keys/deep door",
+        "mkdir -p keys/deep 'sub/a b' other; echo s3cret | tee keys/deep/key .env 'sub/a b/.env' \
+         other/public > /dev/null; ln -s keys/deep door",
     );
     let library = lab.folder("library");
-    lab.shell(&format!("mkdir {0}/private; echo s3cret > {0}/private/f; chmod -R a+rX {0}", library.display())).clear();
-    let rest = format!("hidden: [@/keys, \"**/.env\", {0}/private, ~/.nothing], read_only: [{0}]", library.display());
+    lab.shell(&format!(
+        "mkdir {0}/private; echo s3cret > {0}/private/f; chmod -R a+rX {0}",
+        library.display()
+    ))
+    .clear();
+    let rest = format!(
+        "hidden: [@/keys, \"**/.env\", {0}/private, ~/.nothing], read_only: [{0}]",
+        library.display()
+    );
     let library = library.display();
     assert_attempts(
         project.sandbox(&rest.replace("~", "/var")),
@@ -165,7 +209,10 @@ fn a_hidden_path_is_neither_read_nor_listed_wherever_it_lies() {
             ("tar -cf t.tar keys", "EACCES"),
         ],
     );
-    assert_attempts(project.sandbox(""), &[("cat keys/deep/key", "ok"), ("mv .env env", "ok")]);
+    assert_attempts(
+        project.sandbox(""),
+        &[("cat keys/deep/key", "ok"), ("mv .env env", "ok")],
+    );
 }
 
 #[test]
@@ -187,11 +234,13 @@ fn nothing_is_executed_nor_mapped_as_code_where_that_is_taken_out() {
     let lab = Lab::with_web();
     let project = Project::new(
         &lab,
-        "mkdir -p build/deep; printf '#!/bin/sh\\necho ran\\n' > build/script; chmod 755 build/script",
+        "mkdir -p build/deep; printf '#!/bin/sh\\necho ran\\n' > build/script; chmod 755 \
+         build/script",
     );
     let map = "import mmap, os, sys; f = os.open(sys.argv[1], os.O_RDONLY); \
                mmap.mmap(f, 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)";
-    let map = |file: &str| format!("python3 -c '{map}' {file} 2>&1 | grep -o 'Operation not permitted'");
+    let map =
+        |file: &str| format!("python3 -c '{map}' {file} 2>&1 | grep -o 'Operation not permitted'");
     let attempts = |folder: &str, is_kept: bool| {
         let end = |denied: &'static str| if is_kept { denied } else { "ok" };
         let file = format!("{folder}/true");
@@ -203,14 +252,28 @@ fn nothing_is_executed_nor_mapped_as_code_where_that_is_taken_out() {
         ]
     };
     let run = |rest: &str, attempts: &[(String, &'static str)]| {
-        let attempts: Vec<_> = attempts.iter().map(|(line, end)| (line.as_str(), *end)).collect();
+        let attempts: Vec<_> = attempts
+            .iter()
+            .map(|(line, end)| (line.as_str(), *end))
+            .collect();
         assert_attempts(project.sandbox(rest), &attempts);
     };
     run("noexec: [@/build, @/later]", &attempts("build/deep", true));
     run("noexec: [@/build, @/later]", &attempts("later", true));
-    run("noexec: [@/build]", &[("build/script".to_owned(), "EACCES"), ("sh build/script".to_owned(), "ok")]);
-    run("noexec: [/]", &[("cp /bin/true t && ./t".to_owned(), "EACCES")]);
-    let mapped = project.sandbox("noexec: [@/build]").sh(&format!("{}; true", map("build/deep/true")));
+    run(
+        "noexec: [@/build]",
+        &[
+            ("build/script".to_owned(), "EACCES"),
+            ("sh build/script".to_owned(), "ok"),
+        ],
+    );
+    run(
+        "noexec: [/]",
+        &[("cp /bin/true t && ./t".to_owned(), "EACCES")],
+    );
+    let mapped = project
+        .sandbox("noexec: [@/build]")
+        .sh(&format!("{}; true", map("build/deep/true")));
     assert_eq!(mapped.ok(), "Operation not permitted", "{mapped:?}");
     run("", &attempts("build/deep", false));
 }
@@ -218,16 +281,28 @@ fn nothing_is_executed_nor_mapped_as_code_where_that_is_taken_out() {
 #[test]
 fn nothing_is_executed_in_folders_of_the_sandboxs_own_nor_in_what_is_granted_within_the_part() {
     let lab = Lab::with_web();
-    let place = tempfile::Builder::new().prefix("lab-noexec-").tempdir_in("/tmp").unwrap();
+    let place = tempfile::Builder::new()
+        .prefix("lab-noexec-")
+        .tempdir_in("/tmp")
+        .unwrap();
     let below_tmp = place.path().display().to_string();
     let project = Project::new(&lab, "mkdir -p tools/bin; cp /bin/true tools/bin/program");
-    assert_eq!(lab.shell(&format!("mkdir {below_tmp}/write; chown -R {UID}:{UID} {below_tmp}")), "");
+    assert_eq!(
+        lab.shell(&format!(
+            "mkdir {below_tmp}/write; chown -R {UID}:{UID} {below_tmp}"
+        )),
+        ""
+    );
     let tools = project.path("tools");
     let run = |grants: &str, noexec: &str, attempts: &[(&str, &str)]| {
         let rest = format!("filesystem_policy: {{{grants} noexec: [{noexec}]}}\n");
-        assert_attempts(lab.sandbox(&format!("{}{rest}", super::policy("{}"))), attempts);
+        assert_attempts(
+            lab.sandbox(&format!("{}{rest}", super::policy("{}"))),
+            attempts,
+        );
     };
-    let copied = |folder: &str, end: &'static str| (format!("cp /bin/true {folder}/t && {folder}/t"), end);
+    let copied =
+        |folder: &str, end: &'static str| (format!("cp /bin/true {folder}/t && {folder}/t"), end);
     for folder in ["/tmp", "/dev/shm", "/tmp/later"] {
         let (line, end) = copied(folder, "EACCES");
         run("", folder, &[(&line, end)]);
@@ -240,14 +315,25 @@ fn nothing_is_executed_in_folders_of_the_sandboxs_own_nor_in_what_is_granted_wit
         run(&format!("read_write: [{write}],"), part, &[(&line, end)]);
     }
     let program = format!("{tools}/bin/program");
-    run(&format!("read_only: [{tools}/bin],"), &tools, &[(&program, "EACCES")]);
-    run(&format!("read_only: [{tools}/bin],"), "/", &[(&program, "ok")]);
+    run(
+        &format!("read_only: [{tools}/bin],"),
+        &tools,
+        &[(&program, "EACCES")],
+    );
+    run(
+        &format!("read_only: [{tools}/bin],"),
+        "/",
+        &[(&program, "ok")],
+    );
 }
 
 #[test]
 fn a_symlink_in_a_read_only_part_leads_to_a_part_without_executables() {
     let lab = Lab::with_web();
-    let project = Project::new(&lab, "mkdir read code; ln -s ../code read/tools; cp /bin/true code/program");
+    let project = Project::new(
+        &lab,
+        "mkdir read code; ln -s ../code read/tools; cp /bin/true code/program",
+    );
     assert_attempts(
         project.sandbox("read_only: [@/read], noexec: [@/read/tools]"),
         &[
@@ -273,8 +359,15 @@ fn hooks_and_attributes_of_a_writable_work_tree_are_read_only_and_git_works() {
     let tree = |name: &str| {
         let policy = super::policy("{}");
         let (folder, all) = (project.path(name), project.folder.display());
-        let written = if name == "linked" { format!("{folder}, {all}/main/.git") } else { folder.clone() };
-        lab.sandbox(&format!("{policy}filesystem_policy: {{read_write: [{written}]}}\n")).current_dir(&folder)
+        let written = if name == "linked" {
+            format!("{folder}, {all}/main/.git")
+        } else {
+            folder.clone()
+        };
+        lab.sandbox(&format!(
+            "{policy}filesystem_policy: {{read_write: [{written}]}}\n"
+        ))
+        .current_dir(&folder)
     };
     let git = "git -c user.name=a -c user.email=a@b";
     let commit = format!("echo 1 > f && {git} add f && {git} commit -qm third");
@@ -286,8 +379,14 @@ fn hooks_and_attributes_of_a_writable_work_tree_are_read_only_and_git_works() {
             ("mv .git/hooks .git/h", "EBUSY"),
             ("mv .git/info .git/i", "EBUSY"),
             ("mv .git .git.bak", "EBUSY"),
-            ("mv .git .git.bak; cp -a .git.bak .git; echo x > .git/hooks/pre-commit", "EROFS"),
-            ("echo x > .git/modules/deep/sub/hooks/post-checkout", "EROFS"),
+            (
+                "mv .git .git.bak; cp -a .git.bak .git; echo x > .git/hooks/pre-commit",
+                "EROFS",
+            ),
+            (
+                "echo x > .git/modules/deep/sub/hooks/post-checkout",
+                "EROFS",
+            ),
             ("mv .git/modules/deep .git/modules/d", "EBUSY"),
             ("echo gitdir: /tmp > deep/sub/.git", "EROFS"),
             ("mv deep/sub/.git x", "EBUSY"),
@@ -298,15 +397,27 @@ fn hooks_and_attributes_of_a_writable_work_tree_are_read_only_and_git_works() {
             ("git branch b && git status", "ok"),
         ],
     );
-    assert_attempts(tree("linked"), &[("echo x > .git", "EROFS"), ("echo x > ../main/.git/hooks/pre-commit", "EROFS")]);
+    assert_attempts(
+        tree("linked"),
+        &[
+            ("echo x > .git", "EROFS"),
+            ("echo x > ../main/.git/hooks/pre-commit", "EROFS"),
+        ],
+    );
     assert_attempts(
         tree("main").args(&["--git-config", "rw"]),
-        &[("git config user.name x && git remote add o /x", "ok"), ("echo x > .git/hooks/pre-commit", "EROFS")],
+        &[
+            ("git config user.name x && git remote add o /x", "ok"),
+            ("echo x > .git/hooks/pre-commit", "EROFS"),
+        ],
     );
     assert_attempts(
         tree("main"),
         &[
-            ("git config core.hooksPath evil 2>/dev/null; grep -c evil .git/config; test $? = 1", "ok"),
+            (
+                "git config core.hooksPath evil 2>/dev/null; grep -c evil .git/config; test $? = 1",
+                "ok",
+            ),
             ("echo x > .git/config", "EROFS"),
             ("echo ../evil > .git/commondir", "EROFS"),
             (&commit.replace("echo 1", "echo 2"), "ok"),
@@ -314,10 +425,16 @@ fn hooks_and_attributes_of_a_writable_work_tree_are_read_only_and_git_works() {
     );
     // By name.
     let policy = super::policy("{}");
-    let named = format!("{policy}filesystem_policy: {{read_write: [{0}, {0}/.git/hooks]}}\n", project.path("main"));
+    let named = format!(
+        "{policy}filesystem_policy: {{read_write: [{0}, {0}/.git/hooks]}}\n",
+        project.path("main")
+    );
     assert_attempts(
         lab.sandbox(&named).current_dir(&project.path("main")),
-        &[("echo x > .git/hooks/pre-commit", "ok"), ("echo x > .git/info/attributes", "EROFS")],
+        &[
+            ("echo x > .git/hooks/pre-commit", "ok"),
+            ("echo x > .git/info/attributes", "EROFS"),
+        ],
     );
     // Nothing stays behind.
     let left = project.run("find . -name attributes -o -name commondir | grep -v worktrees");
@@ -339,11 +456,19 @@ fn a_missing_path_is_kept_by_a_placeholder_that_goes_with_the_last_sandbox_unles
     assert_attempts(project.sandbox(rest), &attempts);
     assert_eq!(project.run("find ."), ".\n./sub\n");
     // Two at once: the second keeps what the first has made.
-    let first = project.sandbox(rest).start(&["sh", "-c", "until test -e end; do sleep 0.01; done; exit 1"]);
+    let first = project.sandbox(rest).start(&[
+        "sh",
+        "-c",
+        "until test -e end; do sleep 0.01; done; exit 1",
+    ]);
     let wait = "until test -e .env; do sleep 0.01; done; stat -c '%u %s %F' .env";
     assert_eq!(project.run(wait), format!("{UID} 0 regular empty file\n"));
     wait_for_lines(&lab, "PROC:LAUNCH", 2);
-    let second = project.sandbox(rest).start(&["sh", "-c", "until test -e go; do sleep 0.01; done; cat .env"]);
+    let second = project.sandbox(rest).start(&[
+        "sh",
+        "-c",
+        "until test -e go; do sleep 0.01; done; cat .env",
+    ]);
     wait_for_lines(&lab, "PROC:LAUNCH", 3);
     assert_eq!(project.run("touch end"), "");
     assert_eq!(first.wait().code(), 1);
@@ -352,11 +477,10 @@ fn a_missing_path_is_kept_by_a_placeholder_that_goes_with_the_last_sandbox_unles
     assert!(second.stderr.contains("Permission denied"), "{second:?}");
     assert_eq!(project.run("rm go; find ."), ".\n./sub\n");
     // What somebody has written into it is theirs.
-    let third = project.sandbox(rest).args(&["--carve-out-lost", "warn"]).start(&[
-        "sh",
-        "-c",
-        "until test -e go; do sleep 0.01; done",
-    ]);
+    let third = project
+        .sandbox(rest)
+        .args(&["--carve-out-lost", "warn"])
+        .start(&["sh", "-c", "until test -e go; do sleep 0.01; done"]);
     wait_for_lines(&lab, "PROC:LAUNCH", 4);
     assert_eq!(project.run("echo KEY=1 > .env; touch go"), "");
     assert_eq!(third.wait().ok(), "");
@@ -367,23 +491,47 @@ fn a_missing_path_is_kept_by_a_placeholder_that_goes_with_the_last_sandbox_unles
 fn without_placeholders_a_missing_path_is_named_and_an_error_under_hard_requirement() {
     let lab = Lab::with_web();
     let project = Project::new(&lab, "ln -s nowhere dangling");
-    for (rest, name) in [("hidden: [@/.env]", ".env"), ("read_only: [@/dangling]", "dangling")] {
-        let expected = format!("{} is not there, and the command may make it: ", project.path(name));
-        let said = project.sandbox(rest).args(&["--no-placeholders"]).sh("echo ran");
-        assert!(said.ok() == "ran" && said.stderr.contains(&expected), "{said:?}");
+    for (rest, name) in [
+        ("hidden: [@/.env]", ".env"),
+        ("read_only: [@/dangling]", "dangling"),
+    ] {
+        let expected = format!(
+            "{} is not there, and the command may make it: ",
+            project.path(name)
+        );
+        let said = project
+            .sandbox(rest)
+            .args(&["--no-placeholders"])
+            .sh("echo ran");
+        assert!(
+            said.ok() == "ran" && said.stderr.contains(&expected),
+            "{said:?}"
+        );
         let hard = format!(
-            "{}landlock: {{compatibility: hard_requirement}}\nfilesystem_policy: {{read_write: [{}], {}}}\n",
+            "{}landlock: {{compatibility: hard_requirement}}\nfilesystem_policy: {{read_write: \
+             [{}], {}}}\n",
             super::policy("{}"),
             project.folder.display(),
             rest.replace('@', &project.folder.display().to_string())
         );
-        let refused = lab.sandbox(&hard).args(&["--no-placeholders"]).sh("echo ran");
-        assert!(refused.code() == 1 && refused.stderr.contains(&expected), "{refused:?}");
+        let refused = lab
+            .sandbox(&hard)
+            .args(&["--no-placeholders"])
+            .sh("echo ran");
+        assert!(
+            refused.code() == 1 && refused.stderr.contains(&expected),
+            "{refused:?}"
+        );
     }
     // An earlier command may have made it, to have what is listed elsewhere.
-    let planted = project.sandbox("read_only: [@/dangling]").sh("echo ran > nowhere");
+    let planted = project
+        .sandbox("read_only: [@/dangling]")
+        .sh("echo ran > nowhere");
     assert!(
-        planted.code() == 1 && planted.stderr.contains("dangling is a symlink to nothing; remove it"),
+        planted.code() == 1
+            && planted
+                .stderr
+                .contains("dangling is a symlink to nothing; remove it"),
         "{planted:?}"
     );
     assert_eq!(project.run("ls -A"), "dangling\n");
@@ -394,18 +542,25 @@ fn placeholders_are_folders_where_a_slash_says_so_and_json_where_the_name_does()
     let lab = Lab::with_web();
     let project = Project::new(&lab, "true");
     let rest = "read_only: [@/rules/, @/deep/er/, @/hooks.json, @/text]";
-    let seen = project
-        .sandbox(rest)
-        .sh("ls -A rules deep/er; cat hooks.json text; echo x > rules/x; echo x > hooks.json; mkdir deep/er/x; ls");
-    assert_eq!(seen.stdout, "deep/er:\n\nrules:\n{}\ndeep\nhooks.json\nrules\ntext\n", "{seen:?}");
-    assert_eq!(seen.stderr.matches("Read-only file system").count(), 3, "{seen:?}");
+    let seen = project.sandbox(rest).sh(
+        "ls -A rules deep/er; cat hooks.json text; echo x > rules/x; echo x > hooks.json; \
+             mkdir deep/er/x; ls",
+    );
+    assert_eq!(
+        seen.stdout, "deep/er:\n\nrules:\n{}\ndeep\nhooks.json\nrules\ntext\n",
+        "{seen:?}"
+    );
+    assert_eq!(
+        seen.stderr.matches("Read-only file system").count(),
+        3,
+        "{seen:?}"
+    );
     assert_eq!(project.run("ls -A"), "");
     // What somebody has written into one meanwhile is theirs, also if it is as long as before.
-    let started = project.sandbox(rest).args(&["--carve-out-lost", "warn"]).start(&[
-        "sh",
-        "-c",
-        "until test -e go; do sleep 0.01; done",
-    ]);
+    let started = project
+        .sandbox(rest)
+        .args(&["--carve-out-lost", "warn"])
+        .start(&["sh", "-c", "until test -e go; do sleep 0.01; done"]);
     wait_for_lines(&lab, "PROC:LAUNCH", 2);
     assert_eq!(project.run("echo '[]' > hooks.json; touch go"), "");
     assert_eq!(started.wait().ok(), "");
@@ -416,21 +571,31 @@ fn placeholders_are_folders_where_a_slash_says_so_and_json_where_the_name_does()
 fn a_carve_out_that_is_replaced_or_renamed_outside_is_said_and_a_hidden_one_ends_the_sandbox() {
     for (rest, act, change, is_end) in [
         ("hidden: [@/key]", None, "echo other > x; mv x key", true),
-        ("hidden: [@/sub/key]", None, "mv sub sub2; mkdir sub; echo other > sub/key", true),
+        (
+            "hidden: [@/sub/key]",
+            None,
+            "mv sub sub2; mkdir sub; echo other > sub/key",
+            true,
+        ),
         ("hidden: [@/key]", Some("warn"), "rm key", false),
         ("read_only: [@/sub]", None, "mv sub sub2", false),
         ("read_only: [@/sub]", Some("end"), "mv sub sub2", true),
     ] {
         let lab = Lab::with_web();
         let project = Project::new(&lab, "mkdir sub; echo s3cret | tee key > sub/key");
-        let flags: Vec<_> = act.iter().flat_map(|act| ["--carve-out-lost", act]).collect();
+        let flags: Vec<_> = act
+            .iter()
+            .flat_map(|act| ["--carve-out-lost", act])
+            .collect();
         let run = project.sandbox(rest).args(&flags).start(&[
             "sh",
             "-c",
             "touch ready; until test -e go; do sleep 0.01; done; echo ran",
         ]);
         let lines = "what is there now (--carve-out-lost) sandbox=";
-        project.run(&format!("until test -e ready; do sleep 0.01; done; {change}"));
+        project.run(&format!(
+            "until test -e ready; do sleep 0.01; done; {change}"
+        ));
         wait_for_lines(&lab, lines, 1);
         if !is_end {
             project.run("touch go");
@@ -445,33 +610,53 @@ fn a_carve_out_that_is_replaced_or_renamed_outside_is_said_and_a_hidden_one_ends
 #[test]
 fn what_a_mount_cannot_keep_is_an_error_before_the_command_starts() {
     let lab = Lab::with_web();
-    let project =
-        Project::new(&lab, "echo 1 > f; ln f hard; mkdir many; for n in $(seq 1001); do : > many/$n.env; done");
+    let project = Project::new(
+        &lab,
+        "echo 1 > f; ln f hard; mkdir many; for n in $(seq 1001); do : > many/$n.env; done",
+    );
     for (rest, expected) in [
         ("hidden: [@/f]", "has further names (hard links)"),
         ("read_only: [@/f]", "has further names (hard links)"),
         ("hidden: [@]", "is hidden, and"),
         (
             "hidden: [\"**/*.env\"]",
-            "more than 1000 paths match, or in more than 4000 folders; name the folder that holds them, as /",
+            "more than 1000 paths match, or in more than 4000 folders; name the folder that holds \
+             them, as /",
         ),
         ("hidden: [/proc/self]", "cannot be hidden"),
         ("hidden: [.env]", "`.env` is not an absolute path"),
     ] {
         let refused = project.sandbox(rest).sh("echo ran");
-        assert!(refused.code() == 1 && refused.stderr.contains(expected), "{rest}: {refused:?}");
+        assert!(
+            refused.code() == 1 && refused.stderr.contains(expected),
+            "{rest}: {refused:?}"
+        );
         assert_eq!(refused.stdout, "", "{rest}");
     }
-    let policy = format!("{}filesystem_policy: {{hidden: [{}]}}\n", super::policy("{}"), project.path("many"));
-    let refused = lab.sandbox(&policy).args(&["--workdir", &project.path("many")]).sh("echo ran");
-    assert!(refused.code() == 1 && refused.stderr.contains("holds the working directory"), "{refused:?}");
+    let policy = format!(
+        "{}filesystem_policy: {{hidden: [{}]}}\n",
+        super::policy("{}"),
+        project.path("many")
+    );
+    let refused = lab
+        .sandbox(&policy)
+        .args(&["--workdir", &project.path("many")])
+        .sh("echo ran");
+    assert!(
+        refused.code() == 1 && refused.stderr.contains("holds the working directory"),
+        "{refused:?}"
+    );
 }
 
 #[test]
 fn other_names_of_a_carve_out_by_bind_mounts_are_kept_too() {
     let lab = Lab::with_web();
-    let project = Project::new(&lab, "mkdir -p keys/in keep/in alias whole; echo s3cret > keys/in/key");
-    let bound = [("keys/in", "alias"), (".", "whole")].map(|(from, to)| (project.path(from), project.path(to)));
+    let project = Project::new(
+        &lab,
+        "mkdir -p keys/in keep/in alias whole; echo s3cret > keys/in/key",
+    );
+    let bound = [("keys/in", "alias"), (".", "whole")]
+        .map(|(from, to)| (project.path(from), project.path(to)));
     lab.inside(move || {
         for (from, to) in bound {
             rustix::mount::mount_bind(Path::new(&from), Path::new(&to)).unwrap();
@@ -494,7 +679,10 @@ fn other_names_of_a_carve_out_by_bind_mounts_are_kept_too() {
 fn what_an_earlier_command_has_planted_has_the_supervisor_make_nothing_outside() {
     let lab = Lab::with_web();
     let victim = lab.folder("victim").display().to_string();
-    lab.shell(&format!("cd {victim}; mkdir repository; touch repository/HEAD; chmod -R a+rX .")).clear();
+    lab.shell(&format!(
+        "cd {victim}; mkdir repository; touch repository/HEAD; chmod -R a+rX ."
+    ))
+    .clear();
     let before = lab.shell(&format!("cd {victim}; find . -printf '%p %u %m\n' | sort"));
     let plants = [
         "ln -s VICTIM .git",
@@ -509,25 +697,46 @@ fn what_an_earlier_command_has_planted_has_the_supervisor_make_nothing_outside()
         "mkfifo .git",
     ];
     for plant in plants {
-        let project = Project::new(&lab, &format!("rm -rf .git deep; {}", plant.replace("VICTIM", &victim)));
+        let project = Project::new(
+            &lab,
+            &format!("rm -rf .git deep; {}", plant.replace("VICTIM", &victim)),
+        );
         let rest = "read_only: [@/deep/a/settings], hidden: [\"**/.env\"]";
         let finished = project.sandbox(rest).sh("echo ran; touch deep/a/settings");
         // What git would read, and is no file or has other names, cannot be kept.
         let is_refused = plant.contains("mkfifo .git/") || plant.contains("ln hooks");
-        assert_eq!(finished.stdout, if is_refused { "" } else { "ran\n" }, "{plant}: {finished:?}");
-        let says_what_to_do = ["remove it", "make a copy"].iter().any(|remedy| finished.stderr.contains(remedy));
-        assert!(!is_refused || says_what_to_do && finished.stderr.contains("/.git/"), "{plant}: {finished:?}");
+        assert_eq!(
+            finished.stdout,
+            if is_refused { "" } else { "ran\n" },
+            "{plant}: {finished:?}"
+        );
+        let says_what_to_do = ["remove it", "make a copy"]
+            .iter()
+            .any(|remedy| finished.stderr.contains(remedy));
+        assert!(
+            !is_refused || says_what_to_do && finished.stderr.contains("/.git/"),
+            "{plant}: {finished:?}"
+        );
         assert!(finished.code() != 0, "{plant}: {finished:?}");
-        assert_eq!(lab.shell(&format!("cd {victim}; find . -printf '%p %u %m\n' | sort")), before, "{plant}");
+        assert_eq!(
+            lab.shell(&format!("cd {victim}; find . -printf '%p %u %m\n' | sort")),
+            before,
+            "{plant}"
+        );
     }
 }
 
 #[test]
 fn a_symlink_or_a_file_above_a_carve_out_takes_nothing_of_it_away() {
     let lab = Lab::with_web();
-    let project = Project::new(&lab, "mkdir -p real/keep; ln -s real way; touch file; echo s3cret > real/.env");
+    let project = Project::new(
+        &lab,
+        "mkdir -p real/keep; ln -s real way; touch file; echo s3cret > real/.env",
+    );
     assert_attempts(
-        project.sandbox("read_only: [@/way/keep, @/file/settings], hidden: [@/way/.env, @/way/missing]"),
+        project.sandbox(
+            "read_only: [@/way/keep, @/file/settings], hidden: [@/way/.env, @/way/missing]",
+        ),
         &[
             ("touch real/keep/x", "EROFS"),
             ("cat real/.env", "EACCES"),
@@ -543,11 +752,18 @@ fn a_symlink_or_a_file_above_a_carve_out_takes_nothing_of_it_away() {
 #[test]
 fn a_hidden_path_below_what_is_no_folder_stops_the_start_and_is_named() {
     let lab = Lab::with_web();
-    for make in ["ln -s nothing sub", "ln -s nothing sub; mkdir other; ln -s ../sub/x other/y", "mkfifo sub"] {
+    for make in [
+        "ln -s nothing sub",
+        "ln -s nothing sub; mkdir other; ln -s ../sub/x other/y",
+        "mkfifo sub",
+    ] {
         let project = Project::new(&lab, &format!("rm -rf sub other; {make}"));
         let finished = project.sandbox("hidden: [@/sub/.env]").sh("echo ran");
         assert!(finished.stdout.is_empty(), "{make}: {finished:?}");
-        assert!(finished.stderr.contains("/sub ") && finished.stderr.contains("remove it"), "{make}: {finished:?}");
+        assert!(
+            finished.stderr.contains("/sub ") && finished.stderr.contains("remove it"),
+            "{make}: {finished:?}"
+        );
     }
 }
 
@@ -555,15 +771,19 @@ fn a_hidden_path_below_what_is_no_folder_stops_the_start_and_is_named() {
 fn what_a_pattern_finds_is_no_reason_to_hide_what_every_program_needs() {
     let lab = Lab::with_web();
     for target in ["/usr", "/proc", "/tmp", "."] {
-        let project =
-            Project::new(&lab, &format!("rm -f sub/.env; mkdir -p sub; ln -s {target} sub/.env; echo s > .env"));
-        let finished = project.sandbox("hidden: [\"**/.env\"]").sh("cat .env 2>&1 | grep -c 'Permission denied'");
+        let project = Project::new(
+            &lab,
+            &format!("rm -f sub/.env; mkdir -p sub; ln -s {target} sub/.env; echo s > .env"),
+        );
+        let finished = project
+            .sandbox("hidden: [\"**/.env\"]")
+            .sh("cat .env 2>&1 | grep -c 'Permission denied'");
         assert_eq!(finished.ok(), "1", "{target}: {finished:?}");
     }
 }
 
-/// A neighbour: as fast as it can, it renames what is in its folder away and back, and with `all` exchanges it with symlinks, FIFOs, files
-/// and folders, until the file `stop` is there.
+/// A neighbour: as fast as it can, it renames what is in its folder away and back, and with `all`
+/// exchanges it with symlinks, FIFOs, files and folders, until the file `stop` is there.
 const NEIGHBOUR: &str = r#"
 import ctypes, os, sys
 work, victim, act = sys.argv[1:4]
@@ -588,14 +808,15 @@ while not os.path.exists('stop'):
             if name != '.env': away(place + name)
 "#;
 
-/// Starts sandboxes with `flags`, `count` in all, beside a neighbour that does `act`; returns what went wrong, and `done`. One at least
-/// starts, the last one when the neighbour is gone.
+/// Starts sandboxes with `flags`, `count` in all, beside a neighbour that does `act`; returns what
+/// went wrong, and `done`. One at least starts, the last one when the neighbour is gone.
 fn beside_a_neighbour(act: &str, count: u32, flags: &str) -> String {
     let lab = Lab::with_web();
     let (work, victim) = (lab.folder("work"), lab.folder("victim"));
     let neighbour = lab.file("neighbour.py", NEIGHBOUR);
     let policy = format!(
-        "{}filesystem_policy: {{read_write: [{work}], read_only: [{work}/list], hidden: [{work}/sub/.env, {work}/made/, {work}/made.json]}}\n",
+        "{}filesystem_policy: {{read_write: [{work}], read_only: [{work}/list], hidden: \
+         [{work}/sub/.env, {work}/made/, {work}/made.json]}}\n",
         super::policy("{}"),
         work = match act {
             "own" => lab.folder("elsewhere"),
@@ -607,20 +828,20 @@ fn beside_a_neighbour(act: &str, count: u32, flags: &str) -> String {
     let (work, victim) = (work.display(), victim.display());
     let as_user = format!("setpriv --reuid {UID} --regid {UID} --clear-groups");
     lab.shell(&format!(
-        "cd {work}; mkdir -p own sub .git/hooks .git/info list {victim}/closed; git init -q . 2> no; printf hush > sub/.env; touch {victim}/file; \
-         chown -R {UID}:{UID} {work}; chown -R 0:0 {victim}; chmod 600 {victim}/file; chmod 700 {victim}/closed; \
-         {caller} mkdir -m 700 own/run own/log own/ca own/tls own/health; before=$(stat -c '%a %u %g %Z' {victim}/file {victim}/closed); \
-         {as_user} timeout --kill-after=1 300 /usr/bin/python3 {neighbour} {work} {victim} {act} & until [ -e up ]; do :; done; \
-         started=0; for n in $(seq {count}); do \
-           timeout 15 {caller} {program} --policy-data {policy} --carve-out-lost warn {flags} -- \
-             sh -c 'dd if=sub/.env iflag=nonblock 2> /dev/null; echo ran' > {victim}/out 2> {victim}/err; rc=$?; \
-           [ {act} = away ] && grep -q hush {victim}/out && echo LEAKED; \
-           if grep -q ran {victim}/out; then started=$((started+1)); \
-           elif [ $rc = 124 ]; then echo HUNG; \
-           else grep -q '{work}\\|git' {victim}/err || cat {victim}/err; fi; \
-         done; touch stop; wait; \
-         [ \"$before\" = \"$(stat -c '%a %u %g %Z' {victim}/file {victim}/closed)\" ] || echo CHANGED; \
-         [ $started -gt 0 ] || {caller} {program} --policy-data {policy} {flags} -- true 2> {victim}/err || cat {victim}/err; echo done",
+        "cd {work}; mkdir -p own sub .git/hooks .git/info list {victim}/closed; git init -q . 2> \
+         no; printf hush > sub/.env; touch {victim}/file; chown -R {UID}:{UID} {work}; chown -R \
+         0:0 {victim}; chmod 600 {victim}/file; chmod 700 {victim}/closed; {caller} mkdir -m 700 \
+         own/run own/log own/ca own/tls own/health; before=$(stat -c '%a %u %g %Z' {victim}/file \
+         {victim}/closed); {as_user} timeout --kill-after=1 300 /usr/bin/python3 {neighbour} \
+         {work} {victim} {act} & until [ -e up ]; do :; done; started=0; for n in $(seq {count}); \
+         do timeout 15 {caller} {program} --policy-data {policy} --carve-out-lost warn {flags} -- \
+         sh -c 'dd if=sub/.env iflag=nonblock 2> /dev/null; echo ran' > {victim}/out 2> \
+         {victim}/err; rc=$?; [ {act} = away ] && grep -q hush {victim}/out && echo LEAKED; if \
+         grep -q ran {victim}/out; then started=$((started+1)); elif [ $rc = 124 ]; then echo \
+         HUNG; else grep -q '{work}\\|git' {victim}/err || cat {victim}/err; fi; done; touch stop; \
+         wait; [ \"$before\" = \"$(stat -c '%a %u %g %Z' {victim}/file {victim}/closed)\" ] || \
+         echo CHANGED; [ $started -gt 0 ] || {caller} {program} --policy-data {policy} {flags} -- \
+         true 2> {victim}/err || cat {victim}/err; echo done",
         caller = lab.as_caller(),
         program = lab.program_path().display(),
         policy = policy.display(),
@@ -640,7 +861,7 @@ fn a_neighbour_that_renames_folders_away_and_back_gets_past_no_carve_out() {
 
 #[test]
 fn a_neighbour_that_exchanges_the_folders_of_the_supervisor_leads_none_of_its_files_elsewhere() {
-    let flags =
-        "--run-dir own/run --log-dir own/log --ca-dir own/ca --tls-dir $PWD/own/tls --health-socket own/health/socket";
+    let flags = "--run-dir own/run --log-dir own/log --ca-dir own/ca --tls-dir $PWD/own/tls \
+                 --health-socket own/health/socket";
     assert_eq!(beside_a_neighbour("own", 30, flags), "done\n");
 }

@@ -6,14 +6,20 @@ use lab::{Finished, Lab};
 use super::origin::{Origin, policy};
 
 /// Rules that permit reads and uploads only.
-const RULES: &str = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \"**\"}}, \
-                     {allow: {method: POST, path: /upload}}, {allow: {method: PUT, path: /upload}}]";
+const RULES: &str = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \
+                     \"**\"}}, {allow: {method: POST, path: /upload}}, {allow: {method: PUT, path: \
+                     /upload}}]";
 
 /// Runs `script` under a policy that permits `binaries` the origin.
 fn run(lab: &Lab, origin: &Origin, binaries: &[&str], script: &str) -> Finished {
-    let real: Vec<_> = binaries.iter().map(|path| std::fs::canonicalize(path).unwrap().display().to_string()).collect();
+    let real: Vec<_> = binaries
+        .iter()
+        .map(|path| std::fs::canonicalize(path).unwrap().display().to_string())
+        .collect();
     let real: Vec<_> = real.iter().map(String::as_str).collect();
-    lab.sandbox(&policy(&real, RULES)).args(&["--upstream-ca-file", &origin.authority()]).sh(script)
+    lab.sandbox(&policy(&real, RULES))
+        .args(&["--upstream-ca-file", &origin.authority()])
+        .sh(script)
 }
 
 #[track_caller]
@@ -21,8 +27,16 @@ fn check(binaries: &[&str], script: &str, expected: &[&str]) {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let finished = run(&lab, &origin, binaries, script);
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
-    assert!(!finished.log.contains("client_tls_failed"), "{}", finished.log);
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        expected,
+        "{finished:?}"
+    );
+    assert!(
+        !finished.log.contains("client_tls_failed"),
+        "{}",
+        finished.log
+    );
 }
 
 #[test]
@@ -37,8 +51,15 @@ fn curl_and_wget_read_upload_and_are_refused() {
     let origin = Origin::start(&lab);
     let finished = run(&lab, &origin, &["/usr/bin/curl", "/usr/bin/wget"], script);
     let lines: Vec<_> = finished.ok().lines().collect();
-    assert_eq!([lines[0], lines[2], lines[3], lines[4]], ["hellohello", "403", "hello", "wget 8"], "{finished:?}");
-    assert_eq!(origin.seen().iter().find(|seen| seen[0] == "PUT").unwrap()[3], 3_000_000);
+    assert_eq!(
+        [lines[0], lines[2], lines[3], lines[4]],
+        ["hellohello", "403", "hello", "wget 8"],
+        "{finished:?}"
+    );
+    assert_eq!(
+        origin.seen().iter().find(|seen| seen[0] == "PUT").unwrap()[3],
+        3_000_000
+    );
 }
 
 #[test]
@@ -81,7 +102,15 @@ const https = require('https'), axios = require('axios'), { HttpsProxyAgent } = 
   const a = await axios.get('https://web.test/hello'); console.log('axios', a.status, a.data);
   const d = await axios.delete('https://web.test/x', { validateStatus: null }); console.log('axios', d.status, d.data.reason_code);
 })().catch(e => console.log(String(e), e.cause));""#;
-    check(&["/usr/bin/node"], script, &["https 200 hello 403", "axios 200 hello", "axios 403 request_not_in_rules"]);
+    check(
+        &["/usr/bin/node"],
+        script,
+        &[
+            "https 200 hello 403",
+            "axios 200 hello",
+            "axios 403 request_not_in_rules",
+        ],
+    );
 }
 
 #[test]
@@ -159,7 +188,12 @@ h2load -n 2000 -c 1 -m 100 --connect-to=127.0.0.1:$(cat ready) https://web.test/
 kill $door; cd /; rm -r $d"#;
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
-    let finished = run(&lab, &origin, &["/usr/bin/python3", "/usr/bin/java"], script);
+    let finished = run(
+        &lab,
+        &origin,
+        &["/usr/bin/python3", "/usr/bin/java"],
+        script,
+    );
     let expected = [
         "httpx HTTP/2 hello 200 403",
         "java HTTP_2 200",
@@ -169,8 +203,16 @@ kill $door; cd /; rm -r $d"#;
         "Application protocol: h2",
         "status codes: 2000 2xx, 0 3xx, 0 4xx, 0 5xx",
     ];
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
-    let uploaded = origin.seen().into_iter().find(|seen| seen[0] == "PUT").unwrap();
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        expected,
+        "{finished:?}"
+    );
+    let uploaded = origin
+        .seen()
+        .into_iter()
+        .find(|seen| seen[0] == "PUT")
+        .unwrap();
     assert_eq!(uploaded[3], 99_000);
 }
 
@@ -185,7 +227,11 @@ fn websockets_are_opened_and_echoed() {
          w.on('connection', c => c.on('message', (m, binary) => c.send(m, { binary })));
          s.listen(8447, '10.99.0.1', () => console.log('ready'));",
     );
-    let folder = std::path::Path::new(&origin.authority()).parent().unwrap().display().to_string();
+    let folder = std::path::Path::new(&origin.authority())
+        .parent()
+        .unwrap()
+        .display()
+        .to_string();
     let _server = lab.program(&[
         "/usr/bin/env",
         "NODE_PATH=/usr/share/nodejs",
@@ -202,11 +248,17 @@ const open = (path) => { const w = new (require('ws'))('wss://web.test:8447' + p
   w.on('unexpected-response', (q, r) => console.log(r.statusCode));
   w.on('error', e => console.log(e.message)); };
 open(process.argv[1]);" "#;
-    let node = std::fs::canonicalize("/usr/bin/node").unwrap().display().to_string();
-    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /chat}}]";
+    let node = std::fs::canonicalize("/usr/bin/node")
+        .unwrap()
+        .display()
+        .to_string();
+    let rules =
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /chat}}]";
     let policy = policy(&[&node], rules).replace("8446]", "8446, 8447]");
     let ask = |path: &str| {
-        let sandbox = lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]);
+        let sandbox = lab
+            .sandbox(&policy)
+            .args(&["--upstream-ca-file", &origin.authority()]);
         sandbox.sh(&format!("{client}{path}"))
     };
     let opened = ask("/chat");
@@ -214,7 +266,8 @@ open(process.argv[1]);" "#;
     assert_eq!(
         opened
             .logged(
-                "HTTP:GET [INFO] OTHER GET https://web.test:8447/chat [policy:web engine:l7] [decision:allow_upgrade]"
+                "HTTP:GET [INFO] OTHER GET https://web.test:8447/chat [policy:web engine:l7] \
+                 [decision:allow_upgrade]"
             )
             .len(),
         1
@@ -229,7 +282,10 @@ fn git_pushes_fifty_megabytes_and_clones_them() {
     let origin = Origin::start(&lab);
     let folder = lab.folder("repositories");
     let path = folder.display();
-    let made = lab.shell(&format!("git init -q --bare {path}/repo.git && git -C {path}/repo.git config http.receivepack true && chmod -R a+rwX {path}"));
+    let made = lab.shell(&format!(
+        "git init -q --bare {path}/repo.git && git -C {path}/repo.git \
+                                   config http.receivepack true && chmod -R a+rwX {path}"
+    ));
     assert_eq!(made, "");
     // Git's server, a CGI program behind Python's HTTP server.
     let server = lab.file(
@@ -268,9 +324,21 @@ print('ready', flush=True)
 server.serve_forever()
 ",
     );
-    let certificates = std::path::Path::new(&origin.authority()).parent().unwrap().display().to_string();
-    let _server = lab.program(&["/usr/bin/python3", server.to_str().unwrap(), &path.to_string(), &certificates]);
-    let remote = lab.shell("readlink -f $(git --exec-path)/git-remote-https").trim().to_owned();
+    let certificates = std::path::Path::new(&origin.authority())
+        .parent()
+        .unwrap()
+        .display()
+        .to_string();
+    let _server = lab.program(&[
+        "/usr/bin/python3",
+        server.to_str().unwrap(),
+        &path.to_string(),
+        &certificates,
+    ]);
+    let remote = lab
+        .shell("readlink -f $(git --exec-path)/git-remote-https")
+        .trim()
+        .to_owned();
     let script = "
         d=$(mktemp -d); trap \"rm -rf $d\" EXIT; set -e; cd $d; export HOME=$d
         git init -q one; cd one; git config user.name t; git config user.email t@lab.test
@@ -278,15 +346,32 @@ server.serve_forever()
         git push -q https://web.test:8447/repo.git HEAD:refs/heads/main; cd ..
         git clone -q -b main https://web.test:8447/repo.git two; cmp one/large two/large && echo same";
     let rules = |push: bool| {
-        let read = "{allow: {method: GET, path: \"/repo.git/**\"}}, {allow: {method: POST, path: \"/repo.git/git-upload-pack\"}}";
-        let write = if push { ", {allow: {method: POST, path: \"/repo.git/git-receive-pack\"}}" } else { "" };
+        let read = "{allow: {method: GET, path: \"/repo.git/**\"}}, {allow: {method: POST, path: \
+                    \"/repo.git/git-upload-pack\"}}";
+        let write = if push {
+            ", {allow: {method: POST, path: \"/repo.git/git-receive-pack\"}}"
+        } else {
+            ""
+        };
         let rules = format!("protocol: rest, enforcement: enforce, rules: [{read}{write}]");
         policy(&[&remote], &rules).replace("8446]", "8446, 8447]")
     };
-    let run = |policy: &str| lab.sandbox(policy).args(&["--upstream-ca-file", &origin.authority()]).sh(script);
+    let run = |policy: &str| {
+        lab.sandbox(policy)
+            .args(&["--upstream-ca-file", &origin.authority()])
+            .sh(script)
+    };
     let refused = run(&rules(false));
-    assert!(refused.stderr.contains("403") && refused.code() != 0, "{refused:?}");
-    assert_eq!(refused.logged("[code:request_not_in_rules]").len(), 1, "{}", refused.log);
+    assert!(
+        refused.stderr.contains("403") && refused.code() != 0,
+        "{refused:?}"
+    );
+    assert_eq!(
+        refused.logged("[code:request_not_in_rules]").len(),
+        1,
+        "{}",
+        refused.log
+    );
     assert_eq!(run(&rules(true)).ok(), "same");
 }
 
@@ -300,11 +385,16 @@ fn a_gigabyte_goes_up_and_down_unchanged() {
          head -c {size} /dev/zero | curl -sS -T - https://web.test/upload; echo; head -c {size} /dev/zero | sha256sum"
     );
     let finished = run(&lab, &origin, &["/usr/bin/curl"], &script);
-    let digests: Vec<_> = finished.ok().lines().map(|line| line.split(' ').next().unwrap()).collect();
+    let digests: Vec<_> = finished
+        .ok()
+        .lines()
+        .map(|line| line.split(' ').next().unwrap())
+        .collect();
     let block: Vec<u8> = (0..=255).collect::<Vec<u8>>().repeat(256);
     assert_eq!(size % block.len() as u64, 0);
     let expected = lab.shell(&format!(
-        "/usr/bin/python3 -c 'import hashlib; d = hashlib.sha256(); b = bytes(range(256)) * 4096\nfor _ in range({}): d.update(b)\nprint(d.hexdigest())'",
+        "/usr/bin/python3 -c 'import hashlib; d = hashlib.sha256(); b = bytes(range(256)) * \
+         4096\nfor _ in range({}): d.update(b)\nprint(d.hexdigest())'",
         size >> 20
     ));
     assert_eq!(digests[0], expected.trim(), "{finished:?}");
@@ -335,6 +425,12 @@ print(subprocess.run(['curl', '-s', '--noproxy', '', 'http://0.0.0.0:1/'], captu
     let finished = lab.sandbox(&super::policy("{}")).python(script, &[]);
     let lines: Vec<_> = finished.ok().lines().collect();
     let (refusal, reached) = lines.split_last().unwrap();
-    assert!(reached.len() == 8 && reached.iter().all(|line| line.ends_with(" ok ok ok")), "{finished:?}");
-    assert!(refusal.contains("a server inside the sandbox needs neither a proxy nor a policy"), "{refusal}");
+    assert!(
+        reached.len() == 8 && reached.iter().all(|line| line.ends_with(" ok ok ok")),
+        "{finished:?}"
+    );
+    assert!(
+        refusal.contains("a server inside the sandbox needs neither a proxy nor a policy"),
+        "{refusal}"
+    );
 }

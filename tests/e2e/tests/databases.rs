@@ -1,4 +1,5 @@
-//! Real clients that know no proxy: databases, ssh, and web clients without a variable, each only where the policy says.
+//! Real clients that know no proxy: databases, ssh, and web clients without a variable, each only
+//! where the policy says.
 
 use std::fmt::Write;
 
@@ -20,8 +21,8 @@ fn database(port: u16, programs: &[&str]) -> String {
         write!(binaries, "{{path: {}}}, ", path.display()).unwrap();
     }
     policy(&format!(
-        "{{database: {{endpoints: [{{host: db.test, port: {port}, protocol: tcp, enforcement: enforce, access: full, \
-         allowed_ips: [10.99.0.1]}}], binaries: [{binaries}]}}}}"
+        "{{database: {{endpoints: [{{host: db.test, port: {port}, protocol: tcp, enforcement: \
+         enforce, access: full, allowed_ips: [10.99.0.1]}}], binaries: [{binaries}]}}}}"
     ))
 }
 
@@ -31,9 +32,12 @@ fn server(lab: &Lab, name: &str, script: &str) -> Program {
     lab.program(&[file.to_str().unwrap()])
 }
 
-/// Becomes `server`, which ends with the shell's process, and prints a line once a connection to `port` is possible.
+/// Becomes `server`, which ends with the shell's process, and prints a line once a connection to
+/// `port` is possible.
 fn becomes(server: &str, port: u16) -> String {
-    format!("(until nc -z 10.99.0.1 {port}; do :; done; echo ready) &\nexec {server} >/dev/null 2>&1")
+    format!(
+        "(until nc -z 10.99.0.1 {port}; do :; done; echo ready) &\nexec {server} >/dev/null 2>&1"
+    )
 }
 
 /// The folder of PostgreSQL's programs.
@@ -45,9 +49,13 @@ fn postgresql() -> String {
 
 fn start_postgresql(lab: &Lab) -> Program {
     let (folder, bin) = (lab.folder("postgresql"), postgresql());
-    let run = format!("setpriv --reuid {0} --regid {0} --clear-groups", lab::host::UID);
+    let run = format!(
+        "setpriv --reuid {0} --regid {0} --clear-groups",
+        lab::host::UID
+    );
     let postgres = format!(
-        "{run} {bin}/postgres -D data -h 10.99.0.1 -k {0} -c ssl=on -c ssl_key_file={0}/key -c ssl_cert_file={0}/cert -c fsync=off",
+        "{run} {bin}/postgres -D data -h 10.99.0.1 -k {0} -c ssl=on -c ssl_key_file={0}/key -c \
+         ssl_cert_file={0}/cert -c fsync=off",
         folder.display()
     );
     let script = format!(
@@ -63,10 +71,13 @@ fn start_postgresql(lab: &Lab) -> Program {
         becomes(&postgres, 5432)
     );
     // The user has no name, which initdb asks for.
-    let users =
-        std::fs::read_to_string("/etc/passwd").unwrap() + &format!("agent:x:{0}:{0}::/tmp:/bin/sh\n", lab::host::UID);
+    let users = std::fs::read_to_string("/etc/passwd").unwrap()
+        + &format!("agent:x:{0}:{0}::/tmp:/bin/sh\n", lab::host::UID);
     let users = lab.file("passwd", users);
-    assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", users.display())), "");
+    assert_eq!(
+        lab.shell(&format!("mount --bind {} /etc/passwd", users.display())),
+        ""
+    );
     server(lab, "postgresql.sh", &script)
 }
 
@@ -97,10 +108,33 @@ END
     let finished = lab
         .sandbox(&data)
         .args(&["--log-level", "info"])
-        .sh(&format!("export TMPDIR=$(mktemp -d); {script}; rm -r $TMPDIR"));
-    let lines: Vec<_> = finished.ok().lines().filter(|line| !line.contains("no response")).collect();
-    assert_eq!(lines, ["42", "t", "psycopg 42", "psycopg 42", "asyncpg 42", "isready 2"], "{finished:?}");
-    assert!(!finished.logged(&format!("NET:OPEN [INFO] ALLOWED {psql}(")).is_empty(), "{}", finished.log);
+        .sh(&format!(
+            "export TMPDIR=$(mktemp -d); {script}; rm -r $TMPDIR"
+        ));
+    let lines: Vec<_> = finished
+        .ok()
+        .lines()
+        .filter(|line| !line.contains("no response"))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "42",
+            "t",
+            "psycopg 42",
+            "psycopg 42",
+            "asyncpg 42",
+            "isready 2"
+        ],
+        "{finished:?}"
+    );
+    assert!(
+        !finished
+            .logged(&format!("NET:OPEN [INFO] ALLOWED {psql}("))
+            .is_empty(),
+        "{}",
+        finished.log
+    );
     let denied = "/pg_isready -> db.test:5432: binary_not_in_policy";
     assert!(finished.stderr.contains(denied), "{}", finished.stderr);
 }
@@ -108,12 +142,18 @@ END
 #[test]
 fn node_postgres_needs_no_variable() {
     let lab = lab();
-    let packages =
-        super::sdks::installed("node-postgres", "cd \"$FOLDER\" && npm install --silent --no-audit --no-fund pg");
+    let packages = super::sdks::installed(
+        "node-postgres",
+        "cd \"$FOLDER\" && npm install --silent --no-audit --no-fund pg",
+    );
     let _server = start_postgresql(&lab);
-    let node = std::fs::canonicalize("/usr/bin/node").unwrap().display().to_string();
+    let node = std::fs::canonicalize("/usr/bin/node")
+        .unwrap()
+        .display()
+        .to_string();
     let folder = packages.0.display().to_string();
-    let data = database(5432, &[&node]) + &format!("filesystem_policy: {{read_only: [{folder}]}}\n");
+    let data =
+        database(5432, &[&node]) + &format!("filesystem_policy: {{read_only: [{folder}]}}\n");
     let program = format!(
         "const {{ Client }} = require('{folder}/node_modules/pg');
         (async () => {{
@@ -121,35 +161,56 @@ fn node_postgres_needs_no_variable() {
           await c.connect(); console.log((await c.query('select 6 * 7 as n')).rows[0].n); await c.end();
         }})()"
     );
-    assert_eq!(lab.sandbox(&data).run(&["/usr/bin/node", "-e", &program]).ok(), "42");
+    assert_eq!(
+        lab.sandbox(&data)
+            .run(&["/usr/bin/node", "-e", &program])
+            .ok(),
+        "42"
+    );
 }
 
 #[test]
 fn redis_is_reached_by_its_clients_and_by_no_other_program() {
     let lab = lab();
-    let script = becomes("redis-server --bind 10.99.0.1 --protected-mode no --save '' --dir /tmp", 6379);
+    let script = becomes(
+        "redis-server --bind 10.99.0.1 --protected-mode no --save '' --dir /tmp",
+        6379,
+    );
     let _server = server(&lab, "redis.sh", &script);
     let data = database(6379, &["/usr/bin/redis-cli", &python()]);
-    let script = "redis-cli -h db.test set a 1; redis-cli -h db.test incr a; redis-cli -h web.test ping 2>&1
+    let script =
+        "redis-cli -h db.test set a 1; redis-cli -h db.test incr a; redis-cli -h web.test ping 2>&1
         /usr/bin/python3 -c \"import redis; print(redis.Redis('db.test').incr('a'))\"
         echo PING | nc -w 5 db.test 6379; echo nc $?";
     let finished = lab.sandbox(&data).sh(script);
     let lines: Vec<_> = finished.ok().lines().collect();
     assert_eq!(lines[..2], ["OK", "2"], "{finished:?}");
-    assert!(lines[2].contains("Name or service not known"), "{finished:?}");
+    assert!(
+        lines[2].contains("Name or service not known"),
+        "{finished:?}"
+    );
     assert_eq!(lines[3], "3", "{finished:?}");
     assert!(!finished.stdout.contains("PONG"), "{finished:?}");
-    assert!(finished.stderr.contains("-> db.test:6379: binary_not_in_policy"), "{}", finished.stderr);
+    assert!(
+        finished
+            .stderr
+            .contains("-> db.test:6379: binary_not_in_policy"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
 fn mariadb_which_speaks_first_is_reached_at_once() {
     let lab = lab();
     let folder = lab.folder("mariadb");
-    let run = format!("setpriv --reuid {0} --regid {0} --clear-groups", lab::host::UID);
+    let run = format!(
+        "setpriv --reuid {0} --regid {0} --clear-groups",
+        lab::host::UID
+    );
     let mariadb = format!(
-        "{run} mariadbd --no-defaults --datadir={0}/data --socket={0}/socket --bind-address=10.99.0.1 --skip-name-resolve \
-         --skip-grant-tables --skip-networking=0",
+        "{run} mariadbd --no-defaults --datadir={0}/data --socket={0}/socket \
+         --bind-address=10.99.0.1 --skip-name-resolve --skip-grant-tables --skip-networking=0",
         folder.display()
     );
     let script = format!(
@@ -175,12 +236,19 @@ fn ssh_and_git_over_it_work_by_name_and_are_refused_elsewhere() {
     let lab = lab();
     let (folder, home) = (lab.folder("ssh"), lab.folder("home"));
     let users = std::fs::read_to_string("/etc/passwd").unwrap()
-        + &format!("agent:x:{0}:{0}::{1}:/bin/sh\n", lab::host::UID, home.display());
+        + &format!(
+            "agent:x:{0}:{0}::{1}:/bin/sh\n",
+            lab::host::UID,
+            home.display()
+        );
     let users = lab.file("passwd", users);
-    assert_eq!(lab.shell(&format!("mount --bind {} /etc/passwd", users.display())), "");
+    assert_eq!(
+        lab.shell(&format!("mount --bind {} /etc/passwd", users.display())),
+        ""
+    );
     let sshd = format!(
-        "/usr/sbin/sshd -D -e -f /dev/null -h {0}/host -o ListenAddress=10.99.0.1:22 -o AuthorizedKeysFile={0}/authorized \
-         -o StrictModes=no -o UsePAM=no -o PidFile=none",
+        "/usr/sbin/sshd -D -e -f /dev/null -h {0}/host -o ListenAddress=10.99.0.1:22 -o \
+         AuthorizedKeysFile={0}/authorized -o StrictModes=no -o UsePAM=no -o PidFile=none",
         folder.display()
     );
     let script = format!(
@@ -193,7 +261,8 @@ fn ssh_and_git_over_it_work_by_name_and_are_refused_elsewhere() {
         becomes(&sshd, 22)
     );
     let _server = server(&lab, "sshd.sh", &script);
-    let data = database(22, &["/usr/bin/ssh"]) + &format!("filesystem_policy: {{read_write: [{}]}}\n", home.display());
+    let data = database(22, &["/usr/bin/ssh"])
+        + &format!("filesystem_policy: {{read_write: [{}]}}\n", home.display());
     let script = format!(
         "cd {0}; export HOME={0} GIT_SSH_COMMAND='ssh -i key -o StrictHostKeyChecking=no -o UserKnownHostsFile=known -o LogLevel=ERROR'
         $GIT_SSH_COMMAND agent@db.test 'echo over ssh'
@@ -204,20 +273,45 @@ fn ssh_and_git_over_it_work_by_name_and_are_refused_elsewhere() {
         home.display(),
         folder.display()
     );
-    let finished = lab.sandbox(&data).args(&["--log-level", "info"]).sh(&script);
-    assert_eq!(finished.ok(), "over ssh\nrefs/heads/main\n1", "{finished:?}");
-    assert!(finished.logged("ALLOWED /usr/bin/ssh(").len() >= 3, "{}", finished.log);
+    let finished = lab
+        .sandbox(&data)
+        .args(&["--log-level", "info"])
+        .sh(&script);
+    assert_eq!(
+        finished.ok(),
+        "over ssh\nrefs/heads/main\n1",
+        "{finished:?}"
+    );
+    assert!(
+        finished.logged("ALLOWED /usr/bin/ssh(").len() >= 3,
+        "{}",
+        finished.log
+    );
 }
 
 /// Runs `script` without the variables of a proxy, under `rules` for the origin.
-fn without_variables(lab: &Lab, origin: &Origin, binaries: &[&str], rules: &str, script: &str) -> Finished {
-    let real: Vec<_> = binaries.iter().map(|path| std::fs::canonicalize(path).unwrap().display().to_string()).collect();
+fn without_variables(
+    lab: &Lab,
+    origin: &Origin,
+    binaries: &[&str],
+    rules: &str,
+    script: &str,
+) -> Finished {
+    let real: Vec<_> = binaries
+        .iter()
+        .map(|path| std::fs::canonicalize(path).unwrap().display().to_string())
+        .collect();
     let real: Vec<_> = real.iter().map(String::as_str).collect();
-    let unset =
-        "unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy grpc_proxy NODE_USE_ENV_PROXY JAVA_TOOL_OPTIONS";
+    let unset = "unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy grpc_proxy \
+                 NODE_USE_ENV_PROXY JAVA_TOOL_OPTIONS";
     let data = origin::policy(&real, rules);
     lab.sandbox(&data)
-        .args(&["--upstream-ca-file", &origin.authority(), "--log-level", "info"])
+        .args(&[
+            "--upstream-ca-file",
+            &origin.authority(),
+            "--log-level",
+            "info",
+        ])
         .sh(&format!("{unset}; {script}"))
 }
 
@@ -225,7 +319,8 @@ fn without_variables(lab: &Lab, origin: &Origin, binaries: &[&str], rules: &str,
 fn web_clients_without_a_variable_are_judged_inside_tls() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
-    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /hello}}]";
+    let rules =
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /hello}}]";
     let script = "curl -sS --noproxy '*' https://web.test/hello; echo
         curl -sS --noproxy '*' -o /dev/null -w '%{http_code}\\n' https://web.test/other
         node -e \"const f = p => fetch('https://web.test' + p); f('/hello').then(r => r.text()).then(async t => console.log('fetch', t, (await f('/other')).status))\"
@@ -238,10 +333,23 @@ async def main():
 asyncio.run(main())
 END
         /usr/bin/python3 /tmp/aio$$.py; rm /tmp/aio$$.py";
-    let finished =
-        without_variables(&lab, &origin, &["/usr/bin/curl", "/usr/bin/node", "/usr/bin/python3"], rules, script);
-    assert_eq!(finished.ok(), "hello\n403\nfetch hello 403\naiohttp hello 403", "{finished:?}");
-    assert!(finished.logged("-> web.test:443 [policy:").len() >= 3, "{}", finished.log);
+    let finished = without_variables(
+        &lab,
+        &origin,
+        &["/usr/bin/curl", "/usr/bin/node", "/usr/bin/python3"],
+        rules,
+        script,
+    );
+    assert_eq!(
+        finished.ok(),
+        "hello\n403\nfetch hello 403\naiohttp hello 403",
+        "{finished:?}"
+    );
+    assert!(
+        finished.logged("-> web.test:443 [policy:").len() >= 3,
+        "{}",
+        finished.log
+    );
 }
 
 #[test]
@@ -255,13 +363,20 @@ public class Client { public static void main(String[] a) throws Exception {
     var request = HttpRequest.newBuilder(URI.create(\"http://web.test:8080/\" + path)).version(HttpClient.Version.HTTP_1_1).build();
     System.out.println(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.discarding()).statusCode());
   } } }";
-    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /hello}}]";
+    let rules =
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /hello}}]";
     let script = format!(
         "d=$(mktemp -d); cat > $d/Client.java <<'END'\n{program}\nEND\njava $d/Client.java; rm -r $d
         for how in socks5 socks5-hostname; do curl -sS --$how 10.200.0.1:3128 https://web.test/hello; echo; done
         curl -sS --socks5-hostname 10.200.0.1:3128 -o /dev/null -w '%{{http_code}}\\n' https://web.test/other"
     );
-    let finished = without_variables(&lab, &origin, &["/usr/bin/java", "/usr/bin/curl"], rules, &script);
+    let finished = without_variables(
+        &lab,
+        &origin,
+        &["/usr/bin/java", "/usr/bin/curl"],
+        rules,
+        &script,
+    );
     assert_eq!(finished.ok(), "200\n403\nhello\nhello\n403", "{finished:?}");
     assert_eq!(finished.logged("[door:socks]").len(), 3, "{}", finished.log);
 }
@@ -272,8 +387,9 @@ fn the_interpreter_of_a_virtual_environment_reaches_its_database() {
     let _server = start_postgresql(&lab);
     let work = lab.folder("work");
     let made = lab.shell(&format!(
-        "mkdir -p {0}/venv/bin && ln -s /usr/bin/python3 {0}/venv/bin/python && chown -Rh {1} {0} && \
-         printf 'home = /usr/bin\\ninclude-system-site-packages = true\\n' > {0}/venv/pyvenv.cfg",
+        "mkdir -p {0}/venv/bin && ln -s /usr/bin/python3 {0}/venv/bin/python && chown -Rh {1} {0} \
+         && printf 'home = /usr/bin\\ninclude-system-site-packages = true\\n' > \
+         {0}/venv/pyvenv.cfg",
         work.display(),
         lab::host::UID
     ));
@@ -286,13 +402,24 @@ print(c.execute('select 6 * 7').fetchone()[0])";
     let data = database(5432, &["/usr/bin/python3"]).replace(&python(), &link);
     let run = |grant: &str| {
         let grants = format!("filesystem_policy: {{{grant}: [{}]}}\n", work.display());
-        let sandbox = lab.sandbox(&(data.clone() + &grants)).args(&["--log-level", "info"]);
+        let sandbox = lab
+            .sandbox(&(data.clone() + &grants))
+            .args(&["--log-level", "info"]);
         sandbox.run(&[&link, "-c", program])
     };
     assert_eq!(run("read_only").ok(), "42");
     let refused = run("read_write");
     assert_ne!(refused.code(), 0);
-    let line = format!("{link} is a symlink that is not root's alone; list {} instead", python());
+    let line = format!(
+        "{link} is a symlink that is not root's alone; list {} instead",
+        python()
+    );
     assert!(refused.log.contains(&line), "{}", refused.log);
-    assert!(refused.stderr.contains("-> db.test:5432: binary_not_in_policy"), "{}", refused.stderr);
+    assert!(
+        refused
+            .stderr
+            .contains("-> db.test:5432: binary_not_in_policy"),
+        "{}",
+        refused.stderr
+    );
 }

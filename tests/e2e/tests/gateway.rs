@@ -30,7 +30,11 @@ impl Host {
         let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
         let (gateway, address) = (Gateway::new(answers), listener.local_addr().unwrap());
         let serving = Some(gateway.serve(listener));
-        Self { gateway, serving, address }
+        Self {
+            gateway,
+            serving,
+            address,
+        }
     }
 
     /// Ends the gateway's process, and starts it again at the same address.
@@ -58,7 +62,14 @@ impl Host {
 /// A sandbox that a gateway at `endpoint` launched.
 fn sandbox<'l>(lab: &'l Lab, endpoint: &str) -> Sandbox<'l> {
     Sandbox::bare(lab)
-        .args(&["--sandbox-id", "box-1", "--openshell-endpoint", endpoint, "--sandbox", "dev"])
+        .args(&[
+            "--sandbox-id",
+            "box-1",
+            "--openshell-endpoint",
+            endpoint,
+            "--sandbox",
+            "dev",
+        ])
         .env("OPENSHELL_SANDBOX_UID", &UID.to_string())
         .env("OPENSHELL_SANDBOX_GID", &UID.to_string())
         .env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "1")
@@ -68,8 +79,9 @@ fn sandbox<'l>(lab: &'l Lab, endpoint: &str) -> Sandbox<'l> {
 /// curl may go to `path` of web.test:8080.
 fn web(path: &str) -> SandboxPolicy {
     gateway::policy(&format!(
-        "network_policies: {{web: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: [10.99.0.1], protocol: rest, \
-         enforcement: enforce, rules: [{{allow: {{method: GET, path: {path}}}}}]}}], binaries: [{{path: /usr/bin/curl}}]}}}}"
+        "network_policies: {{web: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: \
+         [10.99.0.1], protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: \
+         {path}}}}}]}}], binaries: [{{path: /usr/bin/curl}}]}}}}"
     ))
 }
 
@@ -85,12 +97,20 @@ fn answers(generation: Generation, policy: Option<SandboxPolicy>) -> Answers {
     if generation == Generation::Today {
         (config.provider_env_revision, config.workspace) = (1, "team".to_owned());
     }
-    Answers { generation, config, ..Answers::default() }
+    Answers {
+        generation,
+        config,
+        ..Answers::default()
+    }
 }
 
 fn environment(revision: u64, secret: &str) -> GetSandboxProviderEnvironmentResponse {
     GetSandboxProviderEnvironmentResponse {
-        environment: [("API_KEY".to_owned(), secret.to_owned()), ("REGION".to_owned(), "north".to_owned())].into(),
+        environment: [
+            ("API_KEY".to_owned(), secret.to_owned()),
+            ("REGION".to_owned(), "north".to_owned()),
+        ]
+        .into(),
         non_secret_environment_keys: vec!["REGION".to_owned()],
         provider_env_revision: revision,
         ..Default::default()
@@ -105,7 +125,11 @@ fn bundle(revision: &str) -> GetInferenceBundleResponse {
         model_id: revision.to_owned(),
         ..ResolvedRoute::default()
     };
-    GetInferenceBundleResponse { routes: vec![route], revision: revision.to_owned(), generated_at_ms: 0 }
+    GetInferenceBundleResponse {
+        routes: vec![route],
+        revision: revision.to_owned(),
+        generated_at_ms: 0,
+    }
 }
 
 const FETCH: &str = "curl -s -o /dev/null -w '%{http_code}\\n' http://web.test:8080";
@@ -113,9 +137,10 @@ const FETCH: &str = "curl -s -o /dev/null -w '%{http_code}\\n' http://web.test:8
 // Conformance: SEC-01, SEC-02, SEC-03.
 #[test]
 fn a_sandbox_gets_policy_credentials_and_models_from_gateways_of_both_generations() {
-    for (generation, placeholder) in
-        [(Generation::April, "openshell:resolve:env:API_KEY"), (Generation::Today, "openshell:resolve:env:v1_API_KEY")]
-    {
+    for (generation, placeholder) in [
+        (Generation::April, "openshell:resolve:env:API_KEY"),
+        (Generation::Today, "openshell:resolve:env:v1_API_KEY"),
+    ] {
         let lab = Lab::with_web();
         let upstream = lab.http("10.99.0.1:8080");
         let mut given = answers(generation, Some(web("/a")));
@@ -133,11 +158,26 @@ fn a_sandbox_gets_policy_credentials_and_models_from_gateways_of_both_generation
         let seen = String::from_utf8(upstream.seen().concat()).unwrap();
         assert!(seen.contains("X-Key: s3cret-Value"), "{seen}");
         let heard = host.gateway.wait(|heard| !heard.statuses.is_empty());
-        assert_eq!((heard.statuses[0].version, heard.statuses[0].status), (1, LOADED), "{heard:?}");
-        assert!(heard.updates.is_empty(), "a policy is the gateway's to change");
+        assert_eq!(
+            (heard.statuses[0].version, heard.statuses[0].status),
+            (1, LOADED),
+            "{heard:?}"
+        );
+        assert!(
+            heard.updates.is_empty(),
+            "a policy is the gateway's to change"
+        );
         assert!(!finished.log.contains("s3cret-Value"));
-        assert_eq!(finished.logged("policy loaded from the gateway").len(), 1, "{}", finished.log);
-        assert!(finished.logged("[version:1 hash:hash1]").len() == 1 && finished.logged("sandbox=box-1").len() > 5);
+        assert_eq!(
+            finished.logged("policy loaded from the gateway").len(),
+            1,
+            "{}",
+            finished.log
+        );
+        assert!(
+            finished.logged("[version:1 hash:hash1]").len() == 1
+                && finished.logged("sandbox=box-1").len() > 5
+        );
     }
 }
 
@@ -149,21 +189,37 @@ fn recoded<T: Message + Default>(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn gateways_of_another_implementation_understand_and_are_understood_byte_for_byte() {
     use gateway::proto::v1::{GatewayMessage, GetSandboxProviderEnvironmentResponse};
-    let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/openshell-gateway/proto");
-    let descriptors = protox::compile(["sandbox.proto", "openshell.proto", "inference.proto"], [proto]).unwrap();
+    let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../crates/openshell-gateway/proto");
+    let descriptors = protox::compile(
+        ["sandbox.proto", "openshell.proto", "inference.proto"],
+        [proto],
+    )
+    .unwrap();
     for generation in ["april", "today"] {
         let lab = Lab::with_web();
         let upstream = lab.http("10.99.0.1:8080");
         let folder = lab.folder("gateway");
         std::fs::write(folder.join("descriptors"), descriptors.encode_to_vec()).unwrap();
         let program = lab.file("gateway.py", include_str!("data/gateway.py"));
-        let words = [program.to_str().unwrap(), folder.to_str().unwrap(), "127.0.0.1:7000", generation];
+        let words = [
+            program.to_str().unwrap(),
+            folder.to_str().unwrap(),
+            "127.0.0.1:7000",
+            generation,
+        ];
         let _gateway = lab.program(&[&["/usr/bin/python3"], &words[..]].concat());
         let finished = sandbox(&lab, "http://127.0.0.1:7000").sh(&format!(
-            "echo $REGION; {FETCH}/a -H \"X-Key: $API_KEY\"; {FETCH}/b; curl -s https://inference.local/v1/chat/completions -d '{{\"messages\":[]}}' -H content-type:application/json | grep -o m1"
+            "echo $REGION; {FETCH}/a -H \"X-Key: $API_KEY\"; {FETCH}/b; curl -s \
+             https://inference.local/v1/chat/completions -d '{{\"messages\":[]}}' -H \
+             content-type:application/json | grep -o m1"
         ));
         assert!(finished.ok().starts_with("north\n200\n403"), "{finished:?}");
-        assert!(String::from_utf8(upstream.seen().concat()).unwrap().contains("X-Key: s3cret-Value"));
+        assert!(
+            String::from_utf8(upstream.seen().concat())
+                .unwrap()
+                .contains("X-Key: s3cret-Value")
+        );
         let seen = std::fs::read_to_string(folder.join("seen")).unwrap();
         let mut types = std::collections::BTreeSet::new();
         for line in seen.lines() {
@@ -183,12 +239,20 @@ fn gateways_of_another_implementation_understand_and_are_understood_byte_for_byt
             expected.extend(["ReportMainProcessExitRequest", "SupervisorMessage"]);
             expected.sort_unstable();
         }
-        assert_eq!(types.into_iter().collect::<Vec<_>>(), expected, "{generation}");
-        let sent = |name: &str| std::fs::read(folder.join(format!("openshell.{name}.sent"))).unwrap();
+        assert_eq!(
+            types.into_iter().collect::<Vec<_>>(),
+            expected,
+            "{generation}"
+        );
+        let sent =
+            |name: &str| std::fs::read(folder.join(format!("openshell.{name}.sent"))).unwrap();
         let config = sent("sandbox.v1.GetSandboxConfigResponse");
         assert_eq!(recoded::<GetSandboxConfigResponse>(&config), config);
         let credentials = sent("v1.GetSandboxProviderEnvironmentResponse");
-        assert_eq!(recoded::<GetSandboxProviderEnvironmentResponse>(&credentials), credentials);
+        assert_eq!(
+            recoded::<GetSandboxProviderEnvironmentResponse>(&credentials),
+            credentials
+        );
         let routes = sent("inference.v1.GetInferenceBundleResponse");
         assert_eq!(recoded::<GetInferenceBundleResponse>(&routes), routes);
         if generation == "today" {
@@ -198,7 +262,8 @@ fn gateways_of_another_implementation_understand_and_are_understood_byte_for_byt
     }
 }
 
-/// A script inside that does each step that the test asks for by a file in its work folder, and prints what came of it.
+/// A script inside that does each step that the test asks for by a file in its work folder, and
+/// prints what came of it.
 const STEPS: &str = r#"n=1; while :; do
   until [ -e step$n ]; do sleep 0.02; done
   [ -s step$n ] || exit 0
@@ -218,24 +283,41 @@ impl<'l> Steps<'l> {
         static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = lab.folder(&format!("work-{number}"));
-        let started = sandbox.args(&["--workdir", folder.to_str().unwrap()]).start(&["sh", "-c", STEPS]);
-        Self { lab, folder, started, count: 0.into() }
+        let started = sandbox
+            .args(&["--workdir", folder.to_str().unwrap()])
+            .start(&["sh", "-c", STEPS]);
+        Self {
+            lab,
+            folder,
+            started,
+            count: 0.into(),
+        }
     }
 
     /// What `script` prints inside.
     fn step(&self, script: &str) -> String {
         let number = self.count.get() + 1;
         self.count.set(number);
-        let (new, step) = (self.folder.join("new"), self.folder.join(format!("step{number}")));
+        let (new, step) = (
+            self.folder.join("new"),
+            self.folder.join(format!("step{number}")),
+        );
         std::fs::write(&new, script).unwrap();
         std::fs::rename(&new, &step).unwrap();
         let out = self.folder.join(format!("out{number}"));
         let begin = Instant::now();
         while !script.is_empty() && !out.exists() {
-            assert!(begin.elapsed().as_secs() < 60, "step {number} was not done: {}", self.lab.log());
+            assert!(
+                begin.elapsed().as_secs() < 60,
+                "step {number} was not done: {}",
+                self.lab.log()
+            );
             std::thread::yield_now();
         }
-        std::fs::read_to_string(&out).unwrap_or_default().trim_end().to_owned()
+        std::fs::read_to_string(&out)
+            .unwrap_or_default()
+            .trim_end()
+            .to_owned()
     }
 
     /// Does `script` until it prints `expected`.
@@ -246,7 +328,11 @@ impl<'l> Steps<'l> {
             if printed == expected {
                 return;
             }
-            assert!(begin.elapsed().as_secs() < 60, "{script}: {printed}, and not {expected}: {}", self.lab.log());
+            assert!(
+                begin.elapsed().as_secs() < 60,
+                "{script}: {printed}, and not {expected}: {}",
+                self.lab.log()
+            );
         }
     }
 
@@ -276,26 +362,50 @@ fn a_changed_policy_is_in_force_after_a_poll_and_an_invalid_one_leaves_what_was(
         gateway.wait(|heard| heard.statuses.len() == 2);
         assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
         let mut invalid = web("/c");
-        invalid.network_policies.values_mut().for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
+        invalid
+            .network_policies
+            .values_mut()
+            .for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
         gateway.set_policy(invalid);
         let heard = gateway.wait(|heard| heard.statuses.len() == 3);
-        assert_eq!((heard.statuses[2].version, heard.statuses[2].status), (3, FAILED));
-        assert!(heard.statuses[2].load_error.contains("`loudly`"), "{heard:?}");
+        assert_eq!(
+            (heard.statuses[2].version, heard.statuses[2].status),
+            (3, FAILED)
+        );
+        assert!(
+            heard.statuses[2].load_error.contains("`loudly`"),
+            "{heard:?}"
+        );
         assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
         // The same under another number is no better.
         let same = gateway.answer(|answers| answers.config.policy.clone().unwrap());
         gateway.set_policy(same);
         let heard = gateway.wait(|heard| heard.statuses.len() == 4);
-        assert_eq!((heard.statuses[3].version, heard.statuses[3].status), (4, FAILED));
+        assert_eq!(
+            (heard.statuses[3].version, heard.statuses[3].status),
+            (4, FAILED)
+        );
         // The same valid policy under another number is acknowledged.
         gateway.set_policy(web("/b"));
         gateway.wait(|heard| heard.statuses.len() == 5);
         gateway.set_policy(web("/b"));
         let heard = gateway.wait(|heard| heard.statuses.len() == 6);
-        assert!(heard.statuses[4..].iter().all(|status| status.status == LOADED), "{heard:?}");
+        assert!(
+            heard.statuses[4..]
+                .iter()
+                .all(|status| status.status == LOADED),
+            "{heard:?}"
+        );
         let finished = steps.end();
         let line = "CONFIG:FAILED [MED] Policy reload failed";
-        assert!(finished.logged(line).iter().any(|line| line.contains("[version:3 hash:hash3")), "{}", finished.log);
+        assert!(
+            finished
+                .logged(line)
+                .iter()
+                .any(|line| line.contains("[version:3 hash:hash3")),
+            "{}",
+            finished.log
+        );
     }
 }
 
@@ -307,7 +417,10 @@ fn a_gateway_of_today_fails_closed_until_a_valid_policy_comes() {
     let steps = Steps::start(&lab, host.sandbox(&lab));
     assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
     let mut invalid = web("/a");
-    invalid.network_policies.values_mut().for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
+    invalid
+        .network_policies
+        .values_mut()
+        .for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
     host.gateway.set_policy(invalid);
     host.gateway.wait(|heard| heard.statuses.len() == 2);
     let asked = "curl -s http://web.test:8080/a | grep -o policy_invalid | head -1";
@@ -323,17 +436,41 @@ fn a_gateway_of_today_fails_closed_until_a_valid_policy_comes() {
 fn without_a_policy_the_gateway_is_sent_the_images_and_without_credentials_the_sandbox_starts() {
     let lab = Lab::with_web();
     let mut given = answers(Generation::Today, None);
-    given.faults.insert("GetSandboxProviderEnvironment", (14, usize::MAX));
+    given
+        .faults
+        .insert("GetSandboxProviderEnvironment", (14, usize::MAX));
     let host = Host::start(&lab, given);
-    let written = "network_policies: {of_image: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /bin/a}]}}";
-    image(&lab, &format!("mkdir -p /run/image/openshell; echo '{written}' > /run/image/openshell/policy.yaml"));
+    let written = "network_policies: {of_image: {endpoints: [{host: a.test, port: 1}], binaries: \
+                   [{path: /bin/a}]}}";
+    image(
+        &lab,
+        &format!(
+            "mkdir -p /run/image/openshell; echo '{written}' > /run/image/openshell/policy.yaml"
+        ),
+    );
     let finished = host.sandbox(&lab).sh("echo started");
     assert_eq!(finished.ok(), "started", "{finished:?}");
     let heard = host.gateway.heard();
     let update = &heard.updates[0];
-    assert_eq!((update.name.as_str(), update.workspace.as_str()), ("dev", "team"));
-    assert!(update.policy.as_ref().unwrap().network_policies.contains_key("of_image"), "{heard:?}");
-    assert_eq!(finished.logged("CONFIG:FAILED [HIGH] no credentials").len(), 1, "{}", finished.log);
+    assert_eq!(
+        (update.name.as_str(), update.workspace.as_str()),
+        ("dev", "team")
+    );
+    assert!(
+        update
+            .policy
+            .as_ref()
+            .unwrap()
+            .network_policies
+            .contains_key("of_image"),
+        "{heard:?}"
+    );
+    assert_eq!(
+        finished.logged("CONFIG:FAILED [HIGH] no credentials").len(),
+        1,
+        "{}",
+        finished.log
+    );
 }
 
 // Conformance: INF-20.
@@ -349,12 +486,20 @@ fn credentials_and_models_follow_the_gateway_and_old_placeholders_mean_new_value
     let send = format!("{FETCH}/a -H \"X-Key: $(printf %s openshell:resolve:env:v1_API_KEY)\"");
     assert_eq!(steps.step(&send), "200");
     assert!(seen().contains("X-Key: first-Value"));
-    let chat = "curl -s https://inference.local/v1/chat/completions -d '{\"messages\":[]}' -H 'content-type: application/json' \
-                | grep -oE 'inference_[a-z_]+|\"model\":\"[a-z0-9]*\"' | head -1";
-    assert!(steps.step(chat).starts_with("inference_no"), "{}", steps.step(chat));
+    let chat = "curl -s https://inference.local/v1/chat/completions -d '{\"messages\":[]}' -H \
+                'content-type: application/json' | grep -oE \
+                'inference_[a-z_]+|\"model\":\"[a-z0-9]*\"' | head -1";
+    assert!(
+        steps.step(chat).starts_with("inference_no"),
+        "{}",
+        steps.step(chat)
+    );
     host.gateway.answer(|answers| {
         answers.environment = environment(2, "second-Value");
-        (answers.config.provider_env_revision, answers.config.config_revision) = (2, 2);
+        (
+            answers.config.provider_env_revision,
+            answers.config.config_revision,
+        ) = (2, 2);
         answers.bundle = bundle("m2");
     });
     steps.until(chat, "\"model\":\"m2\"");
@@ -366,16 +511,22 @@ fn credentials_and_models_follow_the_gateway_and_old_placeholders_mean_new_value
     // A gateway that withdraws them by its silence.
     host.gateway.answer(|answers| {
         answers.config.provider_env_revision = 3;
-        answers.faults.insert("GetSandboxProviderEnvironment", (14, usize::MAX));
+        answers
+            .faults
+            .insert("GetSandboxProviderEnvironment", (14, usize::MAX));
     });
     steps.until(&send, "500");
     host.gateway.answer(|answers| {
         answers.environment = environment(3, "third-Value");
-        answers.environment.credential_expires_at_ms.insert("API_KEY".to_owned(), 1);
+        answers
+            .environment
+            .credential_expires_at_ms
+            .insert("API_KEY".to_owned(), 1);
         answers.faults.clear();
     });
     steps.until(
-        "curl -s http://web.test:8080/a -H 'X-Key: openshell:resolve:env:API_KEY' | grep -o 'has expired' | head -1",
+        "curl -s http://web.test:8080/a -H 'X-Key: openshell:resolve:env:API_KEY' | grep -o 'has \
+         expired' | head -1",
         "has expired",
     );
     let binding = StaticCredentialBinding {
@@ -388,12 +539,22 @@ fn credentials_and_models_follow_the_gateway_and_old_placeholders_mean_new_value
     };
     host.gateway.answer(|answers| {
         answers.environment = environment(4, "fourth-Value");
-        answers.environment.static_credential_bindings.insert("API_KEY".to_owned(), binding);
+        answers
+            .environment
+            .static_credential_bindings
+            .insert("API_KEY".to_owned(), binding);
         answers.config.provider_env_revision = 4;
     });
     steps.until(&send, "403");
     let finished = steps.end();
-    assert_eq!(finished.logged("CONFIG:FAILED [HIGH] credentials withdrawn").len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished
+            .logged("CONFIG:FAILED [HIGH] credentials withdrawn")
+            .len(),
+        1,
+        "{}",
+        finished.log
+    );
     for secret in ["first-Value", "second-Value", "third-Value", "fourth-Value"] {
         assert!(!finished.log.contains(secret));
     }
@@ -405,7 +566,11 @@ fn a_gateway_that_is_gone_changes_nothing_and_is_asked_again() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let mut host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
-    let steps = Steps::start(&lab, host.sandbox(&lab).env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "3600"));
+    let steps = Steps::start(
+        &lab,
+        host.sandbox(&lab)
+            .env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "3600"),
+    );
     assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
     drop(host.serving.take());
     steps.started.signal(Signal::HUP);
@@ -434,26 +599,47 @@ fn tokens_of_the_gateway_and_keys_of_routes_leave_in_no_request() {
     let file = lab.file("token", "token-One-of-1-and-more\n");
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let sandbox = host.sandbox(&lab).args(&["--leaks", "block"]);
-    let steps = Steps::start(&lab, sandbox.env("OPENSHELL_SANDBOX_TOKEN_FILE", file.to_str().unwrap()));
+    let steps = Steps::start(
+        &lab,
+        sandbox.env("OPENSHELL_SANDBOX_TOKEN_FILE", file.to_str().unwrap()),
+    );
     let sent = |path: &str, key: &str| steps.step(&format!("{FETCH}{path} -H 'X-Key: {key}'"));
     assert_eq!(sent("/a", "token-Two-of-2-and-more"), "200");
-    for key in ["token-One-of-1-and-more", "dG9rZW4tT25lLW9mLTEtYW5kLW1vcmU=", "route-key-One-0123456789"] {
+    for key in [
+        "token-One-of-1-and-more",
+        "dG9rZW4tT25lLW9mLTEtYW5kLW1vcmU=",
+        "route-key-One-0123456789",
+    ] {
         assert_eq!(sent("/a", key), "403", "{key}");
     }
     // The file rotates, and the gateway forgets the old token.
     std::fs::write(&file, "token-Two-of-2-and-more").unwrap();
-    host.gateway.answer(|answers| answers.tokens = vec!["token-Two-of-2-and-more".to_owned()]);
+    host.gateway
+        .answer(|answers| answers.tokens = vec!["token-Two-of-2-and-more".to_owned()]);
     host.gateway.set_policy(web("/b"));
     host.gateway.wait(|heard| heard.statuses.len() == 2);
-    for key in ["token-One-of-1-and-more", "token-Two-of-2-and-more", "route-key-One-0123456789"] {
+    for key in [
+        "token-One-of-1-and-more",
+        "token-Two-of-2-and-more",
+        "route-key-One-0123456789",
+    ] {
         assert_eq!(sent("/b", key), "403", "{key}");
     }
     assert_eq!(sent("/b", "of-another"), "200");
     let finished = steps.end();
     let refused = finished.logged("[code:secret_in_request]");
-    assert!(refused.len() >= 6 && !finished.log.contains("token-") && !finished.log.contains("key-One"), "{refused:?}");
-    for of in ["a secret of the gateway, which", "a secret of route r, which"] {
-        assert!(refused.iter().any(|line| line.contains(of)), "{of}: {refused:?}");
+    assert!(
+        refused.len() >= 6 && !finished.log.contains("token-") && !finished.log.contains("key-One"),
+        "{refused:?}"
+    );
+    for of in [
+        "a secret of the gateway, which",
+        "a secret of route r, which",
+    ] {
+        assert!(
+            refused.iter().any(|line| line.contains(of)),
+            "{of}: {refused:?}"
+        );
     }
 }
 
@@ -465,24 +651,39 @@ fn a_token_is_carried_renewed_and_read_again_and_shown_nowhere() {
     let host = Host::start(&lab, given);
     let file = lab.file("token", "token-One\n");
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    let sandbox = host.sandbox(&lab).env("OPENSHELL_SANDBOX_TOKEN_FILE", file.to_str().unwrap());
+    let sandbox = host
+        .sandbox(&lab)
+        .env("OPENSHELL_SANDBOX_TOKEN_FILE", file.to_str().unwrap());
     let steps = Steps::start(&lab, sandbox);
     assert_eq!(steps.step("echo up"), "up");
     // The file rotates, and the gateway forgets the old token.
     std::fs::write(&file, "token-Two").unwrap();
-    host.gateway.answer(|answers| answers.tokens = vec!["token-Two".to_owned()]);
+    host.gateway
+        .answer(|answers| answers.tokens = vec!["token-Two".to_owned()]);
     host.gateway.set_policy(web("/b"));
     let heard = host.gateway.wait(|heard| heard.statuses.len() == 2);
     assert!(heard.tokens.contains(&"token-Two".to_owned()), "{heard:?}");
-    let hunt = format!("env; cat {} /proc/*/environ /proc/*/cmdline 2>/dev/null", file.display());
+    let hunt = format!(
+        "env; cat {} /proc/*/environ /proc/*/cmdline 2>/dev/null",
+        file.display()
+    );
     assert!(!steps.step(&hunt).contains("token-"));
     let finished = steps.end();
     assert!(!finished.log.contains("token-One") && !finished.log.contains("token-Two"));
-    let hunted = host.sandbox(&lab).env("OPENSHELL_SANDBOX_TOKEN", "token-Two").sh("cat /proc/*/environ; env; echo");
-    assert!(hunted.code() == 0 && !hunted.stdout.contains("token-"), "{hunted:?}");
+    let hunted = host
+        .sandbox(&lab)
+        .env("OPENSHELL_SANDBOX_TOKEN", "token-Two")
+        .sh("cat /proc/*/environ; env; echo");
+    assert!(
+        hunted.code() == 0 && !hunted.stdout.contains("token-"),
+        "{hunted:?}"
+    );
     let refused = host.sandbox(&lab).sh("true");
     assert_eq!(refused.code(), 1);
-    assert!(refused.stderr.contains("OPENSHELL_SANDBOX_TOKEN_FILE"), "{refused:?}");
+    assert!(
+        refused.stderr.contains("OPENSHELL_SANDBOX_TOKEN_FILE"),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -491,33 +692,81 @@ fn what_a_launcher_says_wrong_is_one_line_and_nothing_starts() {
     let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
     assert_eq!(lab.shell("mount -t tmpfs none /sys/fs/cgroup"), "");
     for (name, value, line) in [
-        ("OPENSHELL_MAIN_PROCESS_SPEC", "{\"version\":2,\"command\":[\"a\"]}", "has version 2"),
-        ("OPENSHELL_MAIN_PROCESS_SPEC", "{\"version\":1,\"command\":[]}", "names no command"),
+        (
+            "OPENSHELL_MAIN_PROCESS_SPEC",
+            "{\"version\":2,\"command\":[\"a\"]}",
+            "has version 2",
+        ),
+        (
+            "OPENSHELL_MAIN_PROCESS_SPEC",
+            "{\"version\":1,\"command\":[]}",
+            "names no command",
+        ),
         ("OPENSHELL_MAIN_PROCESS_SPEC", "base64url:!", "is no Base64"),
         ("OPENSHELL_USER_ENVIRONMENT", "[1]", "is no JSON object"),
         ("OPENSHELL_OCI_IMAGE_USER", "app", "both name a user"),
-        ("OPENSHELL_SANDBOX_GID", "0", "no number of a user or group other than root"),
+        (
+            "OPENSHELL_SANDBOX_GID",
+            "0",
+            "no number of a user or group other than root",
+        ),
         ("OPENSHELL_TLS_CA", "/nowhere", "are set together"),
         ("OPENSHELL_SANDBOX_TOKEN_FILE", "/nowhere", "/nowhere"),
-        ("OPENSHELL_SANDBOX_TOKEN", "", "OPENSHELL_SANDBOX_TOKEN is empty"),
+        (
+            "OPENSHELL_SANDBOX_TOKEN",
+            "",
+            "OPENSHELL_SANDBOX_TOKEN is empty",
+        ),
         ("OPENSHELL_REQUIRE_RUNTIME_PID_LIMIT", "true", "pids.max"),
     ] {
         let refused = host.sandbox(&lab).env(name, value).sh("echo ran");
-        assert!(refused.code() == 1 && refused.stdout.is_empty(), "{name}: {refused:?}");
-        assert!(refused.stderr.contains(line) && refused.stderr.lines().count() == 1, "{name}: {}", refused.stderr);
+        assert!(
+            refused.code() == 1 && refused.stdout.is_empty(),
+            "{name}: {refused:?}"
+        );
+        assert!(
+            refused.stderr.contains(line) && refused.stderr.lines().count() == 1,
+            "{name}: {}",
+            refused.stderr
+        );
     }
     assert_eq!(lab.shell("echo 100 > /sys/fs/cgroup/pids.max"), "");
-    assert_eq!(host.sandbox(&lab).env("OPENSHELL_REQUIRE_RUNTIME_PID_LIMIT", "true").sh("echo ran").ok(), "ran");
+    assert_eq!(
+        host.sandbox(&lab)
+            .env("OPENSHELL_REQUIRE_RUNTIME_PID_LIMIT", "true")
+            .sh("echo ran")
+            .ok(),
+        "ran"
+    );
     let none = Sandbox::bare(&lab).args(&["--sandbox-id", "x"]).sh("true");
-    assert!(none.code() == 1 && none.stderr.contains("needs --openshell-endpoint"), "{none:?}");
+    assert!(
+        none.code() == 1 && none.stderr.contains("needs --openshell-endpoint"),
+        "{none:?}"
+    );
     let spec = "base64url:eyJ2ZXJzaW9uIjoxLCJjb21tYW5kIjpbImVudiJdLCJ0dHkiOmZhbHNlfQ";
     let mut words = host.sandbox(&lab).env("OPENSHELL_MAIN_PROCESS_SPEC", spec);
-    words = words.env("OPENSHELL_USER_ENVIRONMENT", "{\"MINE\":\"1\",\"LD_PRELOAD\":\"x\",\"OPENSHELL_X\":\"y\"}");
+    words = words.env(
+        "OPENSHELL_USER_ENVIRONMENT",
+        "{\"MINE\":\"1\",\"LD_PRELOAD\":\"x\",\"OPENSHELL_X\":\"y\"}",
+    );
     let none: [&str; 0] = [];
     let finished = words.start(&none).wait();
-    assert!(finished.ok().lines().any(|line| line == "MINE=1"), "{finished:?}");
-    assert!(!finished.stdout.contains("LD_PRELOAD") && !finished.stdout.contains("OPENSHELL_X"), "{finished:?}");
-    assert_eq!(finished.logged("nobody outside may set LD_PRELOAD, OPENSHELL_X").len(), 1, "{}", finished.log);
+    assert!(
+        finished.ok().lines().any(|line| line == "MINE=1"),
+        "{finished:?}"
+    );
+    assert!(
+        !finished.stdout.contains("LD_PRELOAD") && !finished.stdout.contains("OPENSHELL_X"),
+        "{finished:?}"
+    );
+    assert_eq!(
+        finished
+            .logged("nobody outside may set LD_PRELOAD, OPENSHELL_X")
+            .len(),
+        1,
+        "{}",
+        finished.log
+    );
 }
 
 /// What a launcher says of a main process that runs `script`.
@@ -532,18 +781,34 @@ fn a_main_process_has_a_terminal_of_its_own_where_its_launcher_asks_for_one() {
     let run = |script: &str, tty| {
         let none: [&str; 0] = [];
         let sandbox = host.sandbox(&lab).input(b"of the caller\n");
-        sandbox.env("OPENSHELL_MAIN_PROCESS_SPEC", &main_process(script, tty)).start(&none).wait()
+        sandbox
+            .env("OPENSHELL_MAIN_PROCESS_SPEC", &main_process(script, tty))
+            .start(&none)
+            .wait()
     };
-    let script = "tty; stty size; echo $TERM; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all; ps -o tpgid= -o pgid= -p $$ | tr -s ' '; \
-        echo again > $(tty); echo errors >&2; python3 -c 'import os; print(os.stat(os.ttyname(0)).st_uid == os.getuid())'; \
-        ls -1 /dev/pts; seq 100000 | tail -1; exit 3";
+    let script = "tty; stty size; echo $TERM; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all; ps -o \
+                  tpgid= -o pgid= -p $$ | tr -s ' '; echo again > $(tty); echo errors >&2; python3 \
+                  -c 'import os; print(os.stat(os.ttyname(0)).st_uid == os.getuid())'; ls -1 \
+                  /dev/pts; seq 100000 | tail -1; exit 3";
     let finished = run(script, true);
     assert_eq!(finished.code(), 3, "{finished:?}");
     let lines: Vec<_> = finished.stdout.split_terminator("\r\n").collect();
-    let [group, foreground] = <[&str; 2]>::try_from(lines[4].split_whitespace().collect::<Vec<_>>()).unwrap();
+    let [group, foreground] =
+        <[&str; 2]>::try_from(lines[4].split_whitespace().collect::<Vec<_>>()).unwrap();
     assert_eq!(group, foreground, "in the foreground");
-    let expected =
-        ["/dev/pts/0", "24 80", "xterm-256color", "all", lines[4], "again", "errors", "True", "0", "ptmx", "100000"];
+    let expected = [
+        "/dev/pts/0",
+        "24 80",
+        "xterm-256color",
+        "all",
+        lines[4],
+        "again",
+        "errors",
+        "True",
+        "0",
+        "ptmx",
+        "100000",
+    ];
     assert_eq!(lines, expected, "{finished:?}");
     // All of it, and nothing after the end.
     let much = run("stty -opost; seq 200000", true);
@@ -569,7 +834,11 @@ fn a_launchers_shell_waits_for_clients_and_ends_when_asked() {
     // Once it is up the shell ignores SIGTERM; the grace of 10 s is not what ends it.
     let ends = [Signal::HUP, Signal::TERM].map(|signal| 128 + signal.as_raw());
     assert!(ends.contains(&finished.code()), "{finished:?}");
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        asked.elapsed()
+    );
 }
 
 /// Replaces the lab's /etc by one in which `script` can write below /run/image.
@@ -582,24 +851,55 @@ fn image(lab: &Lab, script: &str) {
 // Conformance: POL-28, POL-29.
 #[test]
 fn an_unsafe_policy_of_the_image_is_a_finding_and_the_old_place_is_known() {
-    for policy in ["process: {run_as_user: root}", "filesystem_policy: {read_only: [/a/../b]}", "network_policies: 7"] {
+    for policy in [
+        "process: {run_as_user: root}",
+        "filesystem_policy: {read_only: [/a/../b]}",
+        "network_policies: 7",
+    ] {
         let lab = Lab::with_web();
         let host = Host::start(&lab, answers(Generation::Today, None));
-        image(&lab, &format!("mkdir -p /run/image/openshell; echo '{policy}' > /run/image/openshell/policy.yaml"));
+        image(
+            &lab,
+            &format!(
+                "mkdir -p /run/image/openshell; echo '{policy}' > /run/image/openshell/policy.yaml"
+            ),
+        );
         let finished = host.sandbox(&lab).sh("echo started");
         assert_eq!(finished.ok(), "started", "{finished:?}");
-        assert!(finished.log.contains("Unsafe Disk Policy Content"), "{}", finished.log);
+        assert!(
+            finished.log.contains("Unsafe Disk Policy Content"),
+            "{}",
+            finished.log
+        );
         let sent = &host.gateway.heard().updates[0];
         assert!(sent.policy.as_ref().unwrap().network_policies.is_empty());
     }
     let lab = Lab::with_web();
     let host = Host::start(&lab, answers(Generation::April, None));
-    let old = "network_policies: {old: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /bin/a}]}}";
-    image(&lab, &format!("mkdir -p /run/image/navigator; echo '{old}' > /run/image/navigator/policy.yaml"));
+    let old = "network_policies: {old: {endpoints: [{host: a.test, port: 1}], binaries: [{path: \
+               /bin/a}]}}";
+    image(
+        &lab,
+        &format!("mkdir -p /run/image/navigator; echo '{old}' > /run/image/navigator/policy.yaml"),
+    );
     let finished = host.sandbox(&lab).sh("echo started");
     assert_eq!(finished.ok(), "started", "{finished:?}");
-    assert_eq!(finished.logged("move it to /etc/openshell/policy.yaml").len(), 1, "{}", finished.log);
-    assert!(host.gateway.heard().updates[0].policy.as_ref().unwrap().network_policies.contains_key("old"));
+    assert_eq!(
+        finished
+            .logged("move it to /etc/openshell/policy.yaml")
+            .len(),
+        1,
+        "{}",
+        finished.log
+    );
+    assert!(
+        host.gateway.heard().updates[0]
+            .policy
+            .as_ref()
+            .unwrap()
+            .network_policies
+            .contains_key("old")
+    );
 }
 
 // Conformance: POL-30.
@@ -608,7 +908,10 @@ fn files_win_over_a_gateway() {
     let lab = Lab::with_web();
     let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
     let policy = lab.file("policy.yaml", super::policy("{}"));
-    let finished = host.sandbox(&lab).args(&["--policy-data", policy.to_str().unwrap()]).sh("echo started");
+    let finished = host
+        .sandbox(&lab)
+        .args(&["--policy-data", policy.to_str().unwrap()])
+        .sh("echo started");
     assert_eq!(finished.ok(), "started", "{finished:?}");
     assert!(host.gateway.heard().calls.is_empty());
 }
@@ -630,8 +933,20 @@ fn an_endpoint_of_the_future_refuses_and_the_rest_of_the_policy_holds() {
     let refused = "curl -s -o /dev/null -w '%{http_connect}\\n' https://public.lab.test/; true";
     let finished = host.sandbox(&lab).sh(&format!("{FETCH}/a; {refused}"));
     assert_eq!(finished.ok(), "200\n403", "{finished:?}");
-    assert_eq!(finished.logged("[code:not_in_this_build]").len(), 1, "{}", finished.log);
-    assert_eq!(finished.logged("`protocol: graphql` is not in this build").len(), 2, "{}", finished.log);
+    assert_eq!(
+        finished.logged("[code:not_in_this_build]").len(),
+        1,
+        "{}",
+        finished.log
+    );
+    assert_eq!(
+        finished
+            .logged("`protocol: graphql` is not in this build")
+            .len(),
+        2,
+        "{}",
+        finished.log
+    );
 }
 
 // Conformance: AGG-01, AGG-02, AGG-03, AGG-04, AGG-05.
@@ -640,16 +955,32 @@ fn refusals_are_summed_up_proposed_and_sent_and_nothing_is_without_one() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
-    let sandbox = host.sandbox(&lab).env("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", "1");
-    let steps = Steps::start(&lab, sandbox.env("OPENSHELL_ACTIVITY_FLUSH_INTERVAL_SECS", "1"));
+    let sandbox = host
+        .sandbox(&lab)
+        .env("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", "1");
+    let steps = Steps::start(
+        &lab,
+        sandbox.env("OPENSHELL_ACTIVITY_FLUSH_INTERVAL_SECS", "1"),
+    );
     assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
-    let is_denials =
-        |analysis: &&gateway::proto::v1::SubmitPolicyAnalysisRequest| analysis.analysis_mode == "mechanistic";
-    let heard = host.gateway.wait(|heard| heard.analyses.iter().any(|analysis| analysis.analysis_mode == "activity"));
-    assert_eq!(heard.analyses.iter().filter(is_denials).count(), 0, "{heard:?}");
+    let is_denials = |analysis: &&gateway::proto::v1::SubmitPolicyAnalysisRequest| {
+        analysis.analysis_mode == "mechanistic"
+    };
+    let heard = host.gateway.wait(|heard| {
+        heard
+            .analyses
+            .iter()
+            .any(|analysis| analysis.analysis_mode == "activity")
+    });
+    assert_eq!(
+        heard.analyses.iter().filter(is_denials).count(),
+        0,
+        "{heard:?}"
+    );
     let connect = "curl -s -p -x $HTTPS_PROXY http://other.test:443 -o /dev/null";
     let refused = format!(
-        "for n in 1 2 3; do {connect}; done; cp /usr/bin/wget w; ./w -q -T 5 -t 1 -O - http://other.test:443; {FETCH}/b"
+        "for n in 1 2 3; do {connect}; done; cp /usr/bin/wget w; ./w -q -T 5 -t 1 -O - \
+         http://other.test:443; {FETCH}/b"
     );
     let _ = steps.step(&refused);
     let heard = host.gateway.wait(|heard| {
@@ -663,29 +994,69 @@ fn refusals_are_summed_up_proposed_and_sent_and_nothing_is_without_one() {
             >= 5
     });
     let all: Vec<_> = heard.analyses.iter().filter(is_denials).collect();
-    assert!(all.iter().all(|analysis| analysis.name == "dev" && analysis.workspace == "team"), "{all:?}");
-    let summaries: Vec<_> = all.iter().flat_map(|analysis| &analysis.summaries).collect();
+    assert!(
+        all.iter()
+            .all(|analysis| analysis.name == "dev" && analysis.workspace == "team"),
+        "{all:?}"
+    );
+    let summaries: Vec<_> = all
+        .iter()
+        .flat_map(|analysis| &analysis.summaries)
+        .collect();
     let of = |binary: &str, host: &str| -> u32 {
-        let of = summaries.iter().filter(|one| one.binary.ends_with(binary) && one.host == host);
+        let of = summaries
+            .iter()
+            .filter(|one| one.binary.ends_with(binary) && one.host == host);
         of.map(|one| one.count).sum()
     };
     assert_eq!(
-        (of("/curl", "other.test"), of("/w", "other.test"), of("/curl", "web.test")),
+        (
+            of("/curl", "other.test"),
+            of("/w", "other.test"),
+            of("/curl", "web.test")
+        ),
         (3, 1, 1),
         "{summaries:?}"
     );
-    assert!(summaries.iter().all(|one| one.first_seen_ms > 0 && one.first_seen_ms <= one.last_seen_ms));
-    let chunks: Vec<_> = all.iter().flat_map(|analysis| &analysis.proposed_chunks).collect();
-    let chunk = chunks.iter().find(|chunk| chunk.rule_name == "allow_other_test_443").unwrap();
+    assert!(
+        summaries
+            .iter()
+            .all(|one| one.first_seen_ms > 0 && one.first_seen_ms <= one.last_seen_ms)
+    );
+    let chunks: Vec<_> = all
+        .iter()
+        .flat_map(|analysis| &analysis.proposed_chunks)
+        .collect();
+    let chunk = chunks
+        .iter()
+        .find(|chunk| chunk.rule_name == "allow_other_test_443")
+        .unwrap();
     let rule = chunk.proposed_rule.as_ref().unwrap();
     assert_eq!(
-        (rule.endpoints[0].host.as_str(), rule.endpoints[0].port, chunk.status.as_str()),
+        (
+            rule.endpoints[0].host.as_str(),
+            rule.endpoints[0].port,
+            chunk.status.as_str()
+        ),
         ("other.test", 443, "pending")
     );
-    let sample = chunks.iter().find(|chunk| chunk.rule_name == "allow_web_test_8080").unwrap();
-    assert_eq!(sample.proposed_rule.as_ref().unwrap().endpoints[0].rules.len(), 1, "{sample:?}");
-    let denied: u32 =
-        heard.analyses.iter().flat_map(|one| &one.network_activity_summaries).map(|one| one.denied_action_count).sum();
+    let sample = chunks
+        .iter()
+        .find(|chunk| chunk.rule_name == "allow_web_test_8080")
+        .unwrap();
+    assert_eq!(
+        sample.proposed_rule.as_ref().unwrap().endpoints[0]
+            .rules
+            .len(),
+        1,
+        "{sample:?}"
+    );
+    let denied: u32 = heard
+        .analyses
+        .iter()
+        .flat_map(|one| &one.network_activity_summaries)
+        .map(|one| one.denied_action_count)
+        .sum();
     assert!(denied <= 5, "{heard:?}");
     let _ = steps.end();
 }
@@ -697,7 +1068,11 @@ fn denials_that_a_gateway_does_not_take_are_sent_later_and_the_last_ones_at_the_
     let mut given = answers(Generation::April, Some(web("/a")));
     given.faults.insert("SubmitPolicyAnalysis", (14, 2));
     let host = Host::start(&lab, given);
-    let steps = Steps::start(&lab, host.sandbox(&lab).env("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", "1"));
+    let steps = Steps::start(
+        &lab,
+        host.sandbox(&lab)
+            .env("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", "1"),
+    );
     let connect = "curl -s -p -x $HTTPS_PROXY http://other.test:443 -o /dev/null";
     let _ = steps.step(connect);
     let heard = host.gateway.wait(|heard| heard.analyses.len() == 1);
@@ -706,9 +1081,17 @@ fn denials_that_a_gateway_does_not_take_are_sent_later_and_the_last_ones_at_the_
     let finished = steps.end();
     assert_eq!(finished.ok(), "");
     let heard = host.gateway.heard();
-    let sum: u32 = heard.analyses.iter().flat_map(|analysis| &analysis.summaries).map(|one| one.count).sum();
+    let sum: u32 = heard
+        .analyses
+        .iter()
+        .flat_map(|analysis| &analysis.summaries)
+        .map(|one| one.count)
+        .sum();
     assert_eq!(sum, 3, "{heard:?}");
-    assert!(heard.exits.is_empty() && heard.hellos.is_empty(), "a gateway of the first generation has neither");
+    assert!(
+        heard.exits.is_empty() && heard.hellos.is_empty(),
+        "a gateway of the first generation has neither"
+    );
 }
 
 #[test]
@@ -719,12 +1102,19 @@ fn log_lines_arrive_with_their_facts_and_without_secrets() {
     given.environment = environment(1, "s3cret-Value");
     given.faults.insert("PushSandboxLogs", (14, 1));
     let host = Host::start(&lab, given);
-    let connect = "curl -s -p -x $HTTPS_PROXY http://web.test:8080/a -H \"X-Key: $API_KEY\" -o /dev/null";
-    let finished = host.sandbox(&lab).sh(&format!("{connect}; {FETCH}/b; sleep 2"));
+    let connect =
+        "curl -s -p -x $HTTPS_PROXY http://web.test:8080/a -H \"X-Key: $API_KEY\" -o /dev/null";
+    let finished = host
+        .sandbox(&lab)
+        .sh(&format!("{connect}; {FETCH}/b; sleep 2"));
     assert_eq!(finished.ok(), "403");
     let heard = host.gateway.heard();
     let line = |text: &str| {
-        heard.logs.iter().find(|line| line.message.contains(text)).unwrap_or_else(|| panic!("{text}: {heard:#?}"))
+        heard
+            .logs
+            .iter()
+            .find(|line| line.message.contains(text))
+            .unwrap_or_else(|| panic!("{text}: {heard:#?}"))
     };
     let opened = line("NET:OPEN [INFO] ALLOWED /usr/bin/curl");
     let field = |name: &str| opened.fields.get(name).map_or("-", String::as_str);
@@ -734,23 +1124,50 @@ fn log_lines_arrive_with_their_facts_and_without_secrets() {
         "{opened:?}"
     );
     assert_eq!(
-        (field("src_addr"), field("action"), field("policy"), field("door")),
+        (
+            field("src_addr"),
+            field("action"),
+            field("policy"),
+            field("door")
+        ),
         ("10.200.0.2", "allow", "web", "connect")
     );
-    assert!(field("binary") == "/usr/bin/curl" && field("ancestors").contains("/dash"), "{opened:?}");
+    assert!(
+        field("binary") == "/usr/bin/curl" && field("ancestors").contains("/dash"),
+        "{opened:?}"
+    );
     assert_eq!(
-        (opened.source.as_str(), opened.sandbox_id.as_str(), opened.level.as_str()),
+        (
+            opened.source.as_str(),
+            opened.sandbox_id.as_str(),
+            opened.level.as_str()
+        ),
         ("sandbox", "box-1", "INFO")
     );
     let refused = line("HTTP:GET [MED] DENIED");
     assert_eq!(refused.fields["l7_target"], "/b");
     assert_eq!(refused.fields["reason_code"], "request_not_in_rules");
     let loaded = line("CONFIG:LOADED [INFO] policy loaded");
-    assert_eq!((loaded.fields["version"].as_str(), loaded.fields["policy_hash"].as_str()), ("1", "hash1"));
+    assert_eq!(
+        (
+            loaded.fields["version"].as_str(),
+            loaded.fields["policy_hash"].as_str()
+        ),
+        ("1", "hash1")
+    );
     assert!(!format!("{:?}", heard.logs).contains("s3cret-Value"));
-    assert!(heard.logs.iter().all(|line| !line.message.contains(" openshell_")), "the target is a field: {heard:#?}");
     assert!(
-        heard.logs.iter().any(|line| line.message.contains("PROC:TERMINATE")),
+        heard
+            .logs
+            .iter()
+            .all(|line| !line.message.contains(" openshell_")),
+        "the target is a field: {heard:#?}"
+    );
+    assert!(
+        heard
+            .logs
+            .iter()
+            .any(|line| line.message.contains("PROC:TERMINATE")),
         "the last lines are sent at the end"
     );
 }
@@ -771,17 +1188,27 @@ fn a_session_is_kept_and_the_exit_of_the_main_process_reported() {
     let finished = steps.end();
     assert_eq!(finished.ok(), "");
     let exits = host.gateway.heard().exits;
-    assert_eq!((exits.len(), exits[0].exit_code, &exits[0].instance_id), (1, 0, &heard.hellos[0].instance_id));
+    assert_eq!(
+        (exits.len(), exits[0].exit_code, &exits[0].instance_id),
+        (1, 0, &heard.hellos[0].instance_id)
+    );
     let failed = host.sandbox(&lab).sh("exit 7");
     assert_eq!(failed.code(), 7);
     assert_eq!(host.gateway.heard().exits[1].exit_code, 7);
-    assert!(failed.logged("session with the gateway accepted").len() >= 2, "{}", failed.log);
+    assert!(
+        failed.logged("session with the gateway accepted").len() >= 2,
+        "{}",
+        failed.log
+    );
 }
 
 #[test]
 fn a_check_says_what_a_gateway_has_and_changes_nothing() {
     let lab = Lab::with_web();
-    for (generation, session) in [(Generation::April, "not offered"), (Generation::Today, "offered")] {
+    for (generation, session) in [
+        (Generation::April, "not offered"),
+        (Generation::Today, "offered"),
+    ] {
         let mut given = answers(generation, Some(web("/a")));
         (given.environment, given.bundle) = (environment(1, "s3cret-Value"), bundle("m1"));
         let host = Host::start(&lab, given);
@@ -791,15 +1218,26 @@ fn a_check_says_what_a_gateway_has_and_changes_nothing() {
             host.address
         );
         let said = lab.shell(&check);
-        for line in
-            ["version 1, hash hash1: 1 network policy", "1 name: API_KEY", "1 name: REGION", "1 name: r", session]
-        {
+        for line in [
+            "version 1, hash hash1: 1 network policy",
+            "1 name: API_KEY",
+            "1 name: REGION",
+            "1 name: r",
+            session,
+        ] {
             assert!(said.contains(line), "{line}: {said}");
         }
-        assert!(said.trim_end().ends_with('0') && !said.contains("s3cret"), "{said}");
+        assert!(
+            said.trim_end().ends_with('0') && !said.contains("s3cret"),
+            "{said}"
+        );
         let heard = host.gateway.heard();
-        assert!(heard.hellos.is_empty() && heard.statuses.is_empty() && heard.updates.is_empty(), "{heard:?}");
-        host.gateway.answer(|answers| answers.faults.insert("GetSandboxConfig", (5, 1)));
+        assert!(
+            heard.hellos.is_empty() && heard.statuses.is_empty() && heard.updates.is_empty(),
+            "{heard:?}"
+        );
+        host.gateway
+            .answer(|answers| answers.faults.insert("GetSandboxConfig", (5, 1)));
         let said = lab.shell(&check);
         assert!(
             said.contains("FAILED: GetSandboxConfig: the gateway does not know this sandbox")
@@ -817,10 +1255,14 @@ fn the_program_copies_itself_in_one_step() {
     let path = folder.join("openshell-sandbox");
     assert_eq!(lab.shell(&copy).trim_end(), path.display().to_string());
     assert_eq!(
-        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions()) & 0o7777,
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions())
+            & 0o7777,
         0o755
     );
-    assert!(lab.shell(&format!("{} --version", path.display())).starts_with("openshell-sandbox "));
+    assert!(
+        lab.shell(&format!("{} --version", path.display()))
+            .starts_with("openshell-sandbox ")
+    );
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
     let said = lab.shell(&format!("{} copy-self /nowhere/x", lab.binary()));
     assert!(said.contains("/nowhere/x cannot be written"), "{said}");
@@ -832,28 +1274,47 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
-    let records = || lab.shell(&format!("cat {}", lab.logs().replace("openshell.*", "openshell-ocsf.*")));
+    let records = || {
+        lab.shell(&format!(
+            "cat {}",
+            lab.logs().replace("openshell.*", "openshell-ocsf.*")
+        ))
+    };
     let steps = Steps::start(&lab, host.sandbox(&lab));
     assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
     assert!(records().contains("No such file"), "{}", records());
-    let setting =
-        |value| EffectiveSetting { value: Some(SettingValue { value: Some(Value::BoolValue(value)) }), scope: 1 };
+    let setting = |value| EffectiveSetting {
+        value: Some(SettingValue {
+            value: Some(Value::BoolValue(value)),
+        }),
+        scope: 1,
+    };
     let set = |name: &str, value, revision| {
         host.gateway.answer(|answers| {
-            answers.config.settings.insert(name.to_owned(), setting(value));
+            answers
+                .config
+                .settings
+                .insert(name.to_owned(), setting(value));
             answers.config.config_revision = revision;
         })
     };
     set("ocsf_json_enabled", true, 2);
-    let connect =
-        "curl -s -p -x $HTTPS_PROXY http://web.test:8080/a -o /dev/null; curl -s --noproxy '*' http://10.99.0.1:81";
+    let connect = "curl -s -p -x $HTTPS_PROXY http://web.test:8080/a -o /dev/null; curl -s \
+                   --noproxy '*' http://10.99.0.1:81";
     let begin = Instant::now();
     // It may come into force within a step.
     let is_written = |what: &str| records().contains(what);
-    let wanted = ["NET:OPEN [INFO] ALLOWED", "HTTP:GET [INFO] ALLOWED /", "\"class_uid\":4002", "\"class_uid\":4003"];
+    let wanted = [
+        "NET:OPEN [INFO] ALLOWED",
+        "HTTP:GET [INFO] ALLOWED /",
+        "\"class_uid\":4002",
+        "\"class_uid\":4003",
+    ];
     while !wanted.iter().all(|what| is_written(what)) {
         assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
-        let _ = steps.step(&format!("{FETCH}/a; {FETCH}/b; {connect}; getent hosts n$$.test; true"));
+        let _ = steps.step(&format!(
+            "{FETCH}/a; {FETCH}/b; {connect}; getent hosts n$$.test; true"
+        ));
     }
     set("of_the_future", true, 3);
     let finished = steps.end();
@@ -868,10 +1329,17 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
             class
         })
         .collect();
-    assert!([1007, 4001, 4002, 4003, 5019].iter().all(|class| classes.contains(class)), "{classes:?}");
+    assert!(
+        [1007, 4001, 4002, 4003, 5019]
+            .iter()
+            .all(|class| classes.contains(class)),
+        "{classes:?}"
+    );
     for kind in ["NET:OPEN", "HTTP:GET"] {
         let records = records();
-        let is_meant = |line: &&str| line.contains(kind) && line.contains("\"Allowed\"") && !line.contains("[request:");
+        let is_meant = |line: &&str| {
+            line.contains(kind) && line.contains("\"Allowed\"") && !line.contains("[request:")
+        };
         let record = records.lines().find(is_meant).unwrap();
         let record: serde_json::Value = serde_json::from_str(record).unwrap();
         assert_eq!(
@@ -879,15 +1347,30 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
             (&"10.99.0.1".into(), &"10.200.0.2".into()),
             "{record}"
         );
-        assert!(!record["unmapped"]["ancestors"].as_array().unwrap().is_empty(), "{record}");
+        assert!(
+            !record["unmapped"]["ancestors"]
+                .as_array()
+                .unwrap()
+                .is_empty(),
+            "{record}"
+        );
     }
-    assert_eq!(finished.logged("setting ocsf_json_enabled: - -> true [scope:sandbox]").len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished
+            .logged("setting ocsf_json_enabled: - -> true [scope:sandbox]")
+            .len(),
+        1,
+        "{}",
+        finished.log
+    );
 }
 
 /// Frames of a relay that carry `data`.
 fn data(data: &[u8]) -> Result<gateway::proto::v1::RelayFrame, tonic::Status> {
     let payload = gateway::proto::v1::relay_frame::Payload::Data(data.to_vec().into());
-    Ok(gateway::proto::v1::RelayFrame { payload: Some(payload) })
+    Ok(gateway::proto::v1::RelayFrame {
+        payload: Some(payload),
+    })
 }
 
 #[test]
@@ -897,18 +1380,31 @@ fn relays_reach_servers_inside_and_nothing_else_and_outlive_their_session() {
     let outside = lab.http("127.0.0.1:9000");
     let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
     let steps = Steps::start(&lab, host.sandbox(&lab));
-    let echo = "import socket\ns = socket.create_server(('127.0.0.1', 8000))\nprint('up', flush=True)\nc = s.accept()[0]\n\
-                total = 0\nwhile d := c.recv(65536): total += len(d)\nc.sendall(str(total).encode())";
+    let echo = "import socket\ns = socket.create_server(('127.0.0.1', 8000))\nprint('up', \
+                flush=True)\nc = s.accept()[0]\ntotal = 0\nwhile d := c.recv(65536): total += \
+                len(d)\nc.sendall(str(total).encode())";
     let _ = steps.step(&format!(
-        "(python3 -c \"{echo}\" > server 2>&1 &); until grep -q up server; do sleep 0.02; done; echo up"
+        "(python3 -c \"{echo}\" > server 2>&1 &); until grep -q up server; do sleep 0.02; done; \
+         echo up"
     ));
     host.gateway.wait(|heard| !heard.hellos.is_empty());
     let serving = host.serving.as_ref().unwrap();
-    let tcp = |host: &str, port| Some(Target::Tcp(TcpRelayTarget { host: host.to_owned(), port }));
+    let tcp = |host: &str, port| {
+        Some(Target::Tcp(TcpRelayTarget {
+            host: host.to_owned(),
+            port,
+        }))
+    };
     let relay = |target| host.gateway.relay(serving, target);
-    assert!(relay(tcp("10.99.0.1", 8080)).unwrap_err().contains("loopback"));
     assert!(
-        relay(tcp("localhost", 9000)).unwrap_err().contains("no server inside"),
+        relay(tcp("10.99.0.1", 8080))
+            .unwrap_err()
+            .contains("loopback")
+    );
+    assert!(
+        relay(tcp("localhost", 9000))
+            .unwrap_err()
+            .contains("no server inside"),
         "the host's own loopback is another"
     );
     assert!(outside.seen().is_empty());
@@ -933,7 +1429,14 @@ fn relays_reach_servers_inside_and_nothing_else_and_outlive_their_session() {
     });
     assert_eq!(received, sent.to_string());
     let finished = steps.end();
-    assert_eq!(finished.logged("relay of the gateway to 127.0.0.1:8000 inside").len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished
+            .logged("relay of the gateway to 127.0.0.1:8000 inside")
+            .len(),
+        1,
+        "{}",
+        finished.log
+    );
 }
 
 /// A port of the lab's host, each connection to which is a relay to the SSH server of the sandbox.
@@ -948,19 +1451,28 @@ impl<'l> SshPort<'l> {
         use std::io::{Read, Write};
         let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
         let port = listener.local_addr().unwrap().port();
-        let (gateway, handle) = (host.gateway.clone(), host.serving.as_ref().unwrap().handle.clone());
+        let (gateway, handle) = (
+            host.gateway.clone(),
+            host.serving.as_ref().unwrap().handle.clone(),
+        );
         // It ends with the test's process.
         std::thread::spawn(move || {
             for (number, client) in listener.incoming().enumerate() {
-                let (mut from, mut to) = client.and_then(|client| Ok((client.try_clone()?, client))).unwrap();
-                let target =
-                    (number % 2 == 0).then_some(gateway::proto::v1::relay_open::Target::Ssh(Default::default()));
+                let (mut from, mut to) = client
+                    .and_then(|client| Ok((client.try_clone()?, client)))
+                    .unwrap();
+                let target = (number % 2 == 0).then_some(
+                    gateway::proto::v1::relay_open::Target::Ssh(Default::default()),
+                );
                 let mut relay = gateway.relay_by(&handle, target).unwrap();
                 let outwards = handle.clone();
                 std::thread::spawn(move || {
                     let mut buffer = [0; 16_000];
                     while let Ok(count @ 1..) = from.read(&mut buffer) {
-                        if outwards.block_on(relay.to.send(data(&buffer[..count]))).is_err() {
+                        if outwards
+                            .block_on(relay.to.send(data(&buffer[..count])))
+                            .is_err()
+                        {
                             break;
                         }
                     }
@@ -982,12 +1494,19 @@ impl<'l> SshPort<'l> {
             "Host box\n HostName 127.0.0.1\n Port {port}\n User any\n StrictHostKeyChecking no\n \
              UserKnownHostsFile /dev/null\n LogLevel ERROR\n"
         );
-        Self { lab, config: lab.file("ssh_config", config) }
+        Self {
+            lab,
+            config: lab.file("ssh_config", config),
+        }
     }
 
     fn shell(&self, script: &str) -> String {
         let config = self.config.display();
-        self.lab.shell(&format!("ssh() {{ command ssh -F {config} \"$@\"; }}; {script}")).replace('\r', "")
+        self.lab
+            .shell(&format!(
+                "ssh() {{ command ssh -F {config} \"$@\"; }}; {script}"
+            ))
+            .replace('\r', "")
     }
 }
 
@@ -1000,26 +1519,36 @@ fn a_relay_to_the_ssh_server_runs_commands_and_forwards_connections() {
     let port = SshPort::open(&lab, &host);
     // The two forms in which a gateway sends commands.
     let seen = port.shell(
-        "ssh box \"K='v w' K2='x' sh -c 'echo \\$K \\$K2; exit 4'\"; echo $?; ssh box \"cd '/' && K='v' pwd\"; \
-         head -c 5000000 /dev/zero | ssh box 'cat | wc -c'; \
-         ssh box '(python3 -m http.server --bind 127.0.0.1 8123 > /dev/null 2>&1 &) ; until curl -s -o /dev/null 127.0.0.1:8123; do sleep 0.05; done'; \
-         printf 'HEAD / HTTP/1.0\\r\\n\\r\\n' | ssh -W 127.0.0.1:8123 box | head -1; ssh box 'env | grep -c OPENSHELL_S; true'",
+        "ssh box \"K='v w' K2='x' sh -c 'echo \\$K \\$K2; exit 4'\"; echo $?; ssh box \"cd '/' && \
+         K='v' pwd\"; head -c 5000000 /dev/zero | ssh box 'cat | wc -c'; ssh box '(python3 -m \
+         http.server --bind 127.0.0.1 8123 > /dev/null 2>&1 &) ; until curl -s -o /dev/null \
+         127.0.0.1:8123; do sleep 0.05; done'; printf 'HEAD / HTTP/1.0\\r\\n\\r\\n' | ssh -W \
+         127.0.0.1:8123 box | head -1; ssh box 'env | grep -c OPENSHELL_S; true'",
     );
     assert_eq!(seen, "v w x\n4\n/\n5000000\nHTTP/1.0 200 OK\n1\n");
     let finished = steps.end();
-    assert!(finished.logged("SSH:OPEN [INFO] ALLOWED channel-").len() >= 5, "{}", finished.log);
+    assert!(
+        finished.logged("SSH:OPEN [INFO] ALLOWED channel-").len() >= 5,
+        "{}",
+        finished.log
+    );
 }
 
 #[test]
 fn clients_attach_to_the_main_process_with_its_output_its_keyboard_and_its_end() {
     let lab = Lab::with_web();
     let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
-    let script = "echo early; stty size; read line; echo got $line; trap 'echo usr' USR1; \
-                  until [ -e $HOME/go ]; do sleep 0.05; done; stty size; seq 50000; echo last; exit 6";
+    let script = "echo early; stty size; read line; echo got $line; trap 'echo usr' USR1; until [ \
+                  -e $HOME/go ]; do sleep 0.05; done; stty size; seq 50000; echo last; exit 6";
     let none: [&str; 0] = [];
     let folder = lab.folder("work").display().to_string();
-    let sandbox = host.sandbox(&lab).args(&["--workdir", &folder]).env("HOME", &folder);
-    let started = sandbox.env("OPENSHELL_MAIN_PROCESS_SPEC", &main_process(script, true)).start(&none);
+    let sandbox = host
+        .sandbox(&lab)
+        .args(&["--workdir", &folder])
+        .env("HOME", &folder);
+    let started = sandbox
+        .env("OPENSHELL_MAIN_PROCESS_SPEC", &main_process(script, true))
+        .start(&none);
     host.gateway.wait(|heard| !heard.hellos.is_empty());
     let port = SshPort::open(&lab, &host);
     let client = "import os, pty, select, sys, fcntl, termios, struct, signal, subprocess
@@ -1057,7 +1586,11 @@ for client in again, other:
     print('ended', code(client))
 ";
     let client = lab.file("client.py", client);
-    let seen = lab.shell(&format!("/usr/bin/python3 {} {}", client.display(), port.config.display()));
+    let seen = lab.shell(&format!(
+        "/usr/bin/python3 {} {}",
+        client.display(),
+        port.config.display()
+    ));
     assert_eq!(seen, "detached 0\nended 6\nended 6\n");
     assert_eq!(started.wait().code(), 6);
 }
@@ -1069,9 +1602,17 @@ struct TlsFiles {
 
 impl TlsFiles {
     /// Writes the certificates for `trusted` servers, of a client of `client`.
-    fn write(lab: &Lab, trusted: &gateway::Authority, client: &gateway::Authority, has_expired: bool) -> Self {
+    fn write(
+        lab: &Lab,
+        trusted: &gateway::Authority,
+        client: &gateway::Authority,
+        has_expired: bool,
+    ) -> Self {
         static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-        let name = format!("tls-{}", NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let name = format!(
+            "tls-{}",
+            NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+        );
         Self::write_in(lab, &name, (trusted, client), has_expired)
     }
 
@@ -1083,7 +1624,11 @@ impl TlsFiles {
     ) -> Self {
         let (chain, key) = client.issue("sandbox", has_expired);
         let path = lab.folder(folder);
-        for (name, text) in [("ca.crt", &trusted.pem), ("tls.crt", &chain), ("tls.key", &key)] {
+        for (name, text) in [
+            ("ca.crt", &trusted.pem),
+            ("tls.crt", &chain),
+            ("tls.key", &key),
+        ] {
             drop(lab.file(&format!("{folder}/{name}"), text));
         }
         Self { folder: path }
@@ -1105,20 +1650,32 @@ fn mutual_tls_trusts_one_authority_and_shows_its_key_to_nobody_inside() {
     let (authority, other) = (Authority::create(), Authority::create());
     let start = |tls: tonic::transport::ServerTlsConfig| {
         let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
-        let (gateway, address) =
-            (Gateway::new(answers(Generation::Today, Some(web("/a")))), listener.local_addr().unwrap());
+        let (gateway, address) = (
+            Gateway::new(answers(Generation::Today, Some(web("/a")))),
+            listener.local_addr().unwrap(),
+        );
         let serving = Some(gateway.serve_with(listener, Some(tls)));
-        Host { gateway, serving, address }
+        Host {
+            gateway,
+            serving,
+            address,
+        }
     };
     let host = start(authority.server("gateway.test"));
     let endpoint = format!("https://{}", host.address);
     let sandbox = |files: &TlsFiles| {
-        let sandbox = Sandbox::bare(&lab).args(&["--sandbox-id", "box-1", "--openshell-endpoint", &endpoint]);
+        let sandbox =
+            Sandbox::bare(&lab).args(&["--sandbox-id", "box-1", "--openshell-endpoint", &endpoint]);
         let id = UID.to_string();
-        let sandbox = sandbox.env("OPENSHELL_SANDBOX_UID", &id).env("OPENSHELL_SANDBOX_GID", &id);
-        files.set(sandbox).env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "1")
+        let sandbox = sandbox
+            .env("OPENSHELL_SANDBOX_UID", &id)
+            .env("OPENSHELL_SANDBOX_GID", &id);
+        files
+            .set(sandbox)
+            .env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "1")
     };
-    let named = |files: &TlsFiles| sandbox(files).env("OPENSHELL_GATEWAY_TLS_SERVER_NAME", "gateway.test");
+    let named =
+        |files: &TlsFiles| sandbox(files).env("OPENSHELL_GATEWAY_TLS_SERVER_NAME", "gateway.test");
     let good = TlsFiles::write_in(&lab, "rotated", (&authority, &authority), false);
     let steps = Steps::start(&lab, named(&good));
     let hunt = format!(
@@ -1140,24 +1697,47 @@ fn mutual_tls_trusts_one_authority_and_shows_its_key_to_nobody_inside() {
             }
         }
     });
-    host.serving = Some(host.gateway.serve_with(listener, Some(other.server("gateway.test"))));
+    host.serving = Some(
+        host.gateway
+            .serve_with(listener, Some(other.server("gateway.test"))),
+    );
     host.gateway.set_policy(web("/b"));
     host.gateway.wait(|heard| heard.statuses.len() == 2);
     drop(steps.end());
     let mut started = Vec::new();
     for (trusted, client, has_expired, is_named, said) in [
         (&authority, &other, false, true, "invalid peer certificate"),
-        (&other, &authority, false, true, "does it trust OPENSHELL_TLS_CERT"),
-        (&other, &other, true, true, "does it trust OPENSHELL_TLS_CERT"),
+        (
+            &other,
+            &authority,
+            false,
+            true,
+            "does it trust OPENSHELL_TLS_CERT",
+        ),
+        (
+            &other,
+            &other,
+            true,
+            true,
+            "does it trust OPENSHELL_TLS_CERT",
+        ),
         (&other, &other, false, false, "not valid for name"),
     ] {
         let files = TlsFiles::write(&lab, trusted, client, has_expired);
-        let run = if is_named { named(&files) } else { sandbox(&files) };
+        let run = if is_named {
+            named(&files)
+        } else {
+            sandbox(&files)
+        };
         started.push((run.start(&["echo", "ran"]), said));
     }
     for (started, said) in started {
         let refused = started.wait();
-        assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
+        assert_eq!(
+            (refused.code(), refused.stdout.as_str()),
+            (1, ""),
+            "{refused:?}"
+        );
         assert!(refused.stderr.contains(said), "{said}: {}", refused.stderr);
     }
 }
@@ -1181,11 +1761,17 @@ fn a_volume_of_secrets_may_rotate_and_shows_nothing_inside() {
     };
     assert_eq!(lab.shell("mount -t tmpfs none /etc/openshell/auth"), "");
     write(1, "token-One");
-    let steps = Steps::start(&lab, host.sandbox(&lab).env("OPENSHELL_SANDBOX_TOKEN_FILE", "/etc/openshell/auth/token"));
-    let hunt = "cat /etc/openshell/auth/* /etc/openshell/auth/..*/* 2>/dev/null | grep -c token-; true";
+    let steps = Steps::start(
+        &lab,
+        host.sandbox(&lab)
+            .env("OPENSHELL_SANDBOX_TOKEN_FILE", "/etc/openshell/auth/token"),
+    );
+    let hunt =
+        "cat /etc/openshell/auth/* /etc/openshell/auth/..*/* 2>/dev/null | grep -c token-; true";
     assert_eq!(steps.step(hunt), "0");
     write(2, "token-Two");
-    host.gateway.answer(|answers| answers.tokens = vec!["token-Two".to_owned()]);
+    host.gateway
+        .answer(|answers| answers.tokens = vec!["token-Two".to_owned()]);
     host.gateway.set_policy(web("/b"));
     let heard = host.gateway.wait(|heard| heard.statuses.len() == 2);
     assert!(heard.tokens.contains(&"token-Two".to_owned()), "{heard:?}");
@@ -1204,21 +1790,40 @@ fn a_gateway_that_refuses_ends_the_start_at_once_and_one_that_is_slow_does_not()
         (16, "OPENSHELL_SANDBOX_TOKEN_FILE"),
         (3, "refuses the request"),
     ] {
-        host.gateway.answer(|answers| answers.faults.insert("GetSandboxConfig", (code, 1)));
+        host.gateway
+            .answer(|answers| answers.faults.insert("GetSandboxConfig", (code, 1)));
         let begin = Instant::now();
         let refused = host.sandbox(&lab).sh("echo ran");
-        assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
-        assert!(refused.stderr.contains(said) && refused.stderr.lines().count() == 1, "{}", refused.stderr);
+        assert_eq!(
+            (refused.code(), refused.stdout.as_str()),
+            (1, ""),
+            "{refused:?}"
+        );
+        assert!(
+            refused.stderr.contains(said) && refused.stderr.lines().count() == 1,
+            "{}",
+            refused.stderr
+        );
         assert!(begin.elapsed().as_secs() < 20);
     }
     for code in [14, 4, 8, 13, 2] {
-        host.gateway.answer(|answers| answers.faults.insert("GetSandboxConfig", (code, 1)));
+        host.gateway
+            .answer(|answers| answers.faults.insert("GetSandboxConfig", (code, 1)));
         assert_eq!(host.sandbox(&lab).sh("echo ran").ok(), "ran", "{code}");
     }
     // What is not there is asked for five times.
-    let absent =
-        Sandbox::bare(&lab).args(&["--sandbox-id", "x", "--openshell-endpoint", "http://127.0.0.1:9"]).sh("true");
-    assert!(absent.code() == 1 && absent.stderr.contains("Connection refused"), "{absent:?}");
+    let absent = Sandbox::bare(&lab)
+        .args(&[
+            "--sandbox-id",
+            "x",
+            "--openshell-endpoint",
+            "http://127.0.0.1:9",
+        ])
+        .sh("true");
+    assert!(
+        absent.code() == 1 && absent.stderr.contains("Connection refused"),
+        "{absent:?}"
+    );
     // Nothing of a gateway that never answers holds up the end.
     host.gateway.answer(|answers| {
         answers.silent = vec![
@@ -1230,7 +1835,12 @@ fn a_gateway_that_refuses_ends_the_start_at_once_and_one_that_is_slow_does_not()
         ];
     });
     let begin = Instant::now();
-    assert_eq!(host.sandbox(&lab).sh("curl -s -p -x $HTTPS_PROXY http://other.test:443; echo ran").ok(), "ran");
+    assert_eq!(
+        host.sandbox(&lab)
+            .sh("curl -s -p -x $HTTPS_PROXY http://other.test:443; echo ran")
+            .ok(),
+        "ran"
+    );
     assert!(begin.elapsed().as_secs() < 30);
 }
 
@@ -1241,26 +1851,42 @@ fn a_server_inside_that_does_not_read_keeps_no_policy_from_arriving() {
     let _upstream = lab.http("10.99.0.1:8080");
     let host = Host::start(&lab, answers(Generation::Today, Some(web("/a"))));
     let steps = Steps::start(&lab, host.sandbox(&lab));
-    let deaf = "import socket, time\ns = socket.create_server(('127.0.0.1', 8000))\nprint('up', flush=True)\nheld = []\n\
-                while True: held.append(s.accept()[0])";
-    let _ =
-        steps.step(&format!("(python3 -c \"{deaf}\" > server 2>&1 &); until grep -q up server; do sleep 0.02; done"));
+    let deaf = "import socket, time\ns = socket.create_server(('127.0.0.1', 8000))\nprint('up', \
+                flush=True)\nheld = []\nwhile True: held.append(s.accept()[0])";
+    let _ = steps.step(&format!(
+        "(python3 -c \"{deaf}\" > server 2>&1 &); until grep -q up server; do sleep 0.02; done"
+    ));
     host.gateway.wait(|heard| !heard.hellos.is_empty());
     let serving = host.serving.as_ref().unwrap();
-    let target = || Some(Target::Tcp(TcpRelayTarget { host: "127.0.0.1".to_owned(), port: 8000 }));
-    let relays: Vec<_> = (0..20).map(|_| host.gateway.relay(serving, target()).unwrap()).collect();
+    let target = || {
+        Some(Target::Tcp(TcpRelayTarget {
+            host: "127.0.0.1".to_owned(),
+            port: 8000,
+        }))
+    };
+    let relays: Vec<_> = (0..20)
+        .map(|_| host.gateway.relay(serving, target()).unwrap())
+        .collect();
     for relay in &relays {
         let to = relay.to.clone();
         // Until nothing more goes in.
-        serving.handle.spawn(async move { while to.send(data(&[7; 64 * 1024])).await.is_ok() {} });
+        serving
+            .handle
+            .spawn(async move { while to.send(data(&[7; 64 * 1024])).await.is_ok() {} });
     }
     host.gateway.set_policy(web("/b"));
     host.gateway.wait(|heard| heard.statuses.len() == 2);
     assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
     let beats = host.gateway.heard().heartbeats;
     host.gateway.wait(|heard| heard.heartbeats > beats + 2);
-    let memory = lab.shell(&format!("awk '/^VmRSS/ {{print $2}}' /proc/{}/status", steps.started.pid()));
-    assert!(memory.trim().parse::<u64>().unwrap() < 80_000, "{memory} KiB");
+    let memory = lab.shell(&format!(
+        "awk '/^VmRSS/ {{print $2}}' /proc/{}/status",
+        steps.started.pid()
+    ));
+    assert!(
+        memory.trim().parse::<u64>().unwrap() < 80_000,
+        "{memory} KiB"
+    );
     drop(relays);
     let _ = steps.end();
 }
@@ -1272,16 +1898,26 @@ fn a_credential_goes_where_an_endpoint_in_force_names_its_provider() {
     let with = |provider: Option<&str>, enforcement: &str| {
         let mut policy = web("/a");
         let endpoint = &mut policy.network_policies.get_mut("web").unwrap().endpoints[0];
-        endpoint.credential_binding = provider
-            .map(|provider| gateway::proto::sandbox::v1::NetworkCredentialBinding { provider: provider.to_owned() });
+        endpoint.credential_binding =
+            provider.map(
+                |provider| gateway::proto::sandbox::v1::NetworkCredentialBinding {
+                    provider: provider.to_owned(),
+                },
+            );
         endpoint.enforcement = enforcement.to_owned();
         policy
     };
     let mut given = answers(Generation::Today, Some(with(None, "enforce")));
     given.config.policy_validation_failure_mode = "retain_last_valid".to_owned();
     given.environment = environment(1, "s3cret-Value");
-    let binding = StaticCredentialBinding { credential_identity: "github".to_owned(), ..Default::default() };
-    given.environment.static_credential_bindings.insert("API_KEY".to_owned(), binding);
+    let binding = StaticCredentialBinding {
+        credential_identity: "github".to_owned(),
+        ..Default::default()
+    };
+    given
+        .environment
+        .static_credential_bindings
+        .insert("API_KEY".to_owned(), binding);
     let host = Host::start(&lab, given);
     let steps = Steps::start(&lab, host.sandbox(&lab));
     let send = format!("{FETCH}/a -H \"X-Key: $API_KEY\"");
@@ -1289,8 +1925,12 @@ fn a_credential_goes_where_an_endpoint_in_force_names_its_provider() {
     // One that is not in force binds nothing.
     host.gateway.set_policy(with(Some("github"), "loudly"));
     host.gateway.wait(|heard| heard.statuses.len() == 2);
-    host.gateway
-        .answer(|answers| (answers.config.provider_env_revision, answers.environment.provider_env_revision) = (2, 2));
+    host.gateway.answer(|answers| {
+        (
+            answers.config.provider_env_revision,
+            answers.environment.provider_env_revision,
+        ) = (2, 2)
+    });
     let loads = || lab.log().matches("Credentials reloaded").count();
     let begin = Instant::now();
     while loads() < 1 {
@@ -1305,7 +1945,8 @@ fn a_credential_goes_where_an_endpoint_in_force_names_its_provider() {
     let _ = steps.end();
 }
 
-/// Opens tunnels to web.test:8080 and other.test:8080, keeps them, and counts at the end those of each that still carry data.
+/// Opens tunnels to web.test:8080 and other.test:8080, keeps them, and counts at the end those of
+/// each that still carry data.
 const MANY: &str = r"
 import os, socket, sys, time
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -1335,7 +1976,9 @@ fn two_hundred_policies_in_a_row_close_what_they_revoke_and_nothing_else() {
     let policy = |hosts: &[&str], number: usize| {
         let endpoints: Vec<_> = hosts
             .iter()
-            .map(|host| format!("{{host: {host}, port: 8080, tls: skip, allowed_ips: [10.99.0.1]}}"))
+            .map(|host| {
+                format!("{{host: {host}, port: 8080, tls: skip, allowed_ips: [10.99.0.1]}}")
+            })
             .chain([format!("{{host: h{number}.test, port: 1}}")])
             .collect();
         let python = super::python();
@@ -1344,9 +1987,14 @@ fn two_hundred_policies_in_a_row_close_what_they_revoke_and_nothing_else() {
             endpoints.join(", ")
         ))
     };
-    let host = Host::start(&lab, answers(Generation::Today, Some(policy(&["web.test", "db.test"], 0))));
+    let host = Host::start(
+        &lab,
+        answers(Generation::Today, Some(policy(&["web.test", "db.test"], 0))),
+    );
     let folder = lab.folder("work");
-    let sandbox = host.sandbox(&lab).args(&["--workdir", folder.to_str().unwrap()]);
+    let sandbox = host
+        .sandbox(&lab)
+        .args(&["--workdir", folder.to_str().unwrap()]);
     let sandbox = sandbox.env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "3600");
     let started = sandbox.start(&["/usr/bin/python3", "-c", MANY]);
     let begin = Instant::now();
@@ -1355,14 +2003,26 @@ fn two_hundred_policies_in_a_row_close_what_they_revoke_and_nothing_else() {
         std::thread::yield_now();
     }
     for number in 1..=200_usize {
-        host.gateway.set_policy(policy(&["web.test", "db.test"], number));
+        host.gateway
+            .set_policy(policy(&["web.test", "db.test"], number));
         started.signal(Signal::HUP);
     }
     host.gateway.set_policy(policy(&["web.test"], 201));
     started.signal(Signal::HUP);
-    let heard = host.gateway.wait(|heard| heard.statuses.last().is_some_and(|status| status.version == 202));
-    assert!(heard.statuses.iter().all(|status| status.status == LOADED), "{heard:?}");
-    assert!(heard.statuses.is_sorted_by_key(|status| status.version), "in their order");
+    let heard = host.gateway.wait(|heard| {
+        heard
+            .statuses
+            .last()
+            .is_some_and(|status| status.version == 202)
+    });
+    assert!(
+        heard.statuses.iter().all(|status| status.status == LOADED),
+        "{heard:?}"
+    );
+    assert!(
+        heard.statuses.is_sorted_by_key(|status| status.version),
+        "in their order"
+    );
     std::fs::write(folder.join("go"), "").unwrap();
     let finished = started.wait();
     assert_eq!(finished.ok(), "web.test 250\ndb.test 0", "{finished:?}");
@@ -1385,7 +2045,9 @@ impl Stalling {
         let serve = move || {
             for client in listener.incoming() {
                 let Ok(mut client) = client else { return };
-                let Ok(mut server) = std::net::TcpStream::connect(gateway) else { continue };
+                let Ok(mut server) = std::net::TcpStream::connect(gateway) else {
+                    continue;
+                };
                 let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
                 std::thread::spawn(move || std::io::copy(&mut from, &mut to));
                 let allowed = Arc::clone(&allowed);
@@ -1393,7 +2055,9 @@ impl Stalling {
                     let mut byte = [0];
                     while matches!(server.read(&mut byte), Ok(1)) {
                         let (left, changed) = &*allowed;
-                        let mut left = changed.wait_while(left.lock().unwrap(), |left| *left == Some(0)).unwrap();
+                        let mut left = changed
+                            .wait_while(left.lock().unwrap(), |left| *left == Some(0))
+                            .unwrap();
                         *left = left.map(|left| left - 1);
                         drop(left);
                         if client.write_all(&byte).is_err() {
@@ -1426,10 +2090,16 @@ fn a_gateway_that_hangs_in_a_message_changes_nothing_until_it_goes_on() {
     let large = |path: &str| {
         let mut policy = web(path);
         let rule = policy.network_policies["web"].clone();
-        policy.network_policies.extend((0..100).map(|number| (format!("more-{number}"), rule.clone())));
-        policy.network_policies.iter_mut().filter(|(name, _)| name.starts_with("more")).for_each(|(name, rule)| {
-            rule.endpoints[0].host = format!("{name}.test");
-        });
+        policy
+            .network_policies
+            .extend((0..100).map(|number| (format!("more-{number}"), rule.clone())));
+        policy
+            .network_policies
+            .iter_mut()
+            .filter(|(name, _)| name.starts_with("more"))
+            .for_each(|(name, rule)| {
+                rule.endpoints[0].host = format!("{name}.test");
+            });
         policy
     };
     for (bytes, old, new) in [(40, "/a", "/b"), (1500, "/b", "/a"), (5000, "/a", "/b")] {
@@ -1450,7 +2120,11 @@ fn a_gateway_that_hangs_in_a_message_changes_nothing_until_it_goes_on() {
     steps.started.signal(Signal::HUP);
     let begin = Instant::now();
     assert_eq!(steps.end().code(), 0);
-    assert!(begin.elapsed() < Duration::from_secs(20), "it holds up no end: {:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "it holds up no end: {:?}",
+        begin.elapsed()
+    );
 }
 
 #[test]
@@ -1458,9 +2132,16 @@ fn in_chaos_of_its_gateway_no_request_is_lost_or_decided_otherwise() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let mut policy = web("/a");
-    policy.network_policies.values_mut().for_each(|rule| rule.binaries[0].path = super::python());
+    policy
+        .network_policies
+        .values_mut()
+        .for_each(|rule| rule.binaries[0].path = super::python());
     let mut host = Host::start(&lab, answers(Generation::Today, Some(policy)));
-    let steps = Steps::start(&lab, host.sandbox(&lab).env("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", "1"));
+    let steps = Steps::start(
+        &lab,
+        host.sandbox(&lab)
+            .env("OPENSHELL_DENIAL_FLUSH_INTERVAL_SECS", "1"),
+    );
     // Requests, permitted and refused in turn, until the file is there.
     let load = "import os, urllib.request, urllib.error\nok = bad = other = 0\nwhile not os.path.exists('stop'):\n    \
                 for path, wanted in (('/a', 200), ('/b', 403)):\n        \
@@ -1475,7 +2156,8 @@ fn in_chaos_of_its_gateway_no_request_is_lost_or_decided_otherwise() {
         host.restart(&lab);
         host.gateway.wait(|heard| heard.calls.len() > calls);
     }
-    let _ = steps.step("touch stop; until grep -q done result; do sleep 0.05; done; cat result > last");
+    let _ =
+        steps.step("touch stop; until grep -q done result; do sleep 0.05; done; cat result > last");
     let result = std::fs::read_to_string(steps.folder.join("last")).unwrap();
     assert_eq!(result, "True 0\ndone\n");
     assert_eq!(steps.end().code(), 0);
@@ -1486,20 +2168,46 @@ fn what_is_no_gateway_ends_the_start_with_a_line_and_a_large_answer_is_taken() {
     let lab = Lab::with_web();
     let _other = lab.http("127.0.0.1:9001");
     let refused = Sandbox::bare(&lab)
-        .args(&["--sandbox-id", "x", "--openshell-endpoint", "http://127.0.0.1:9001"])
+        .args(&[
+            "--sandbox-id",
+            "x",
+            "--openshell-endpoint",
+            "http://127.0.0.1:9001",
+        ])
         .sh("echo ran");
-    assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
+    assert_eq!(
+        (refused.code(), refused.stdout.as_str()),
+        (1, ""),
+        "{refused:?}"
+    );
     let last = refused.stderr.lines().last().unwrap();
-    assert!(last.starts_with("openshell-sandbox: GetSandboxConfig: "), "{last}");
+    assert!(
+        last.starts_with("openshell-sandbox: GetSandboxConfig: "),
+        "{last}"
+    );
     let mut given = answers(Generation::Today, Some(web("/a")));
     // Fields that nobody reads, of 32 MiB.
-    given.config.policy.as_mut().unwrap().network_policies.get_mut("web").unwrap().name = "x".repeat(32 * 1024 * 1024);
+    given
+        .config
+        .policy
+        .as_mut()
+        .unwrap()
+        .network_policies
+        .get_mut("web")
+        .unwrap()
+        .name = "x".repeat(32 * 1024 * 1024);
     let host = Host::start(&lab, given);
     assert_eq!(host.sandbox(&lab).sh("echo ran").ok(), "ran");
     // More than a message may have is a failure like any other.
-    host.gateway.answer(|answers| answers.config.workspace = "x".repeat(70 * 1024 * 1024));
+    host.gateway
+        .answer(|answers| answers.config.workspace = "x".repeat(70 * 1024 * 1024));
     let refused = host.sandbox(&lab).sh("echo ran");
-    assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{}", refused.stderr);
+    assert_eq!(
+        (refused.code(), refused.stdout.as_str()),
+        (1, ""),
+        "{}",
+        refused.stderr
+    );
 }
 
 #[test]
@@ -1507,15 +2215,30 @@ fn an_invalid_first_policy_permits_nothing_until_a_valid_one_comes() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let mut invalid = web("/a");
-    invalid.network_policies.values_mut().for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
+    invalid
+        .network_policies
+        .values_mut()
+        .for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
     let host = Host::start(&lab, answers(Generation::April, Some(invalid)));
     let steps = Steps::start(&lab, host.sandbox(&lab));
     assert_eq!(steps.step(&format!("{FETCH}/a")), "403");
     let heard = host.gateway.wait(|heard| heard.statuses.len() == 1);
-    assert_eq!((heard.statuses[0].version, heard.statuses[0].status), (1, FAILED));
+    assert_eq!(
+        (heard.statuses[0].version, heard.statuses[0].status),
+        (1, FAILED)
+    );
     host.gateway.set_policy(web("/a"));
     let heard = host.gateway.wait(|heard| heard.statuses.len() == 2);
-    assert_eq!((heard.statuses[1].version, heard.statuses[1].status), (2, LOADED));
+    assert_eq!(
+        (heard.statuses[1].version, heard.statuses[1].status),
+        (2, LOADED)
+    );
     assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
-    assert_eq!(steps.end().logged("CONFIG:FAILED [HIGH] the gateway's policy is invalid").len(), 1);
+    assert_eq!(
+        steps
+            .end()
+            .logged("CONFIG:FAILED [HIGH] the gateway's policy is invalid")
+            .len(),
+        1
+    );
 }

@@ -9,35 +9,56 @@ const READ_ONLY: &str = "protocol: rest, enforcement: enforce, access: read-only
 
 fn sandbox<'l>(lab: &'l Lab, origin: &Origin, rules: &str) -> Sandbox<'l> {
     let python = super::python();
-    let programs =
-        ["/usr/bin/curl", "/usr/bin/openssl", "/usr/bin/node", "/usr/bin/nghttp", "/usr/bin/h2load", &python];
-    lab.sandbox(&policy(&programs, rules)).args(&["--upstream-ca-file", &origin.authority()])
+    let programs = [
+        "/usr/bin/curl",
+        "/usr/bin/openssl",
+        "/usr/bin/node",
+        "/usr/bin/nghttp",
+        "/usr/bin/h2load",
+        &python,
+    ];
+    lab.sandbox(&policy(&programs, rules))
+        .args(&["--upstream-ca-file", &origin.authority()])
 }
 
 fn curl(lab: &Lab, origin: &Origin, rules: &str, arguments: &str) -> Finished {
-    sandbox(lab, origin, rules).sh(&format!("curl -sS --suppress-connect-headers {arguments}; echo"))
+    sandbox(lab, origin, rules).sh(&format!(
+        "curl -sS --suppress-connect-headers {arguments}; echo"
+    ))
 }
 
 #[test]
 fn streams_are_judged_and_answered_as_requests_are() {
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
-    for (how, base) in [("--http2", "https://web.test"), ("-p --http2-prior-knowledge", "http://web.test:8080")] {
+    for (how, base) in [
+        ("--http2", "https://web.test"),
+        ("-p --http2-prior-knowledge", "http://web.test:8080"),
+    ] {
         let before = origin.asked().len();
         let finished = curl(&lab, &origin, READ_ONLY, &format!("{how} -i {base}/hello"));
         assert!(finished.ok().starts_with("HTTP/2 200"), "{finished:?}");
         assert_eq!(origin.asked()[before..], ["GET /hello"], "{finished:?}");
-        let line = format!("HTTP:GET [INFO] ALLOWED GET {base}/hello [policy:web engine:l7] [request:1]");
+        let line =
+            format!("HTTP:GET [INFO] ALLOWED GET {base}/hello [policy:web engine:l7] [request:1]");
         assert_eq!(finished.logged(&line).len(), 1, "{}", finished.log);
-        let finished = curl(&lab, &origin, READ_ONLY, &format!("{how} -i {base}/hello -d body"));
+        let finished = curl(
+            &lab,
+            &origin,
+            READ_ONLY,
+            &format!("{how} -i {base}/hello -d body"),
+        );
         assert!(finished.ok().starts_with("HTTP/2 403"), "{finished:?}");
-        for part in
-            ["x-openshell-policy: web", "content-type: application/json", "\"reason_code\":\"request_not_in_rules\""]
-        {
+        for part in [
+            "x-openshell-policy: web",
+            "content-type: application/json",
+            "\"reason_code\":\"request_not_in_rules\"",
+        ] {
             assert!(finished.stdout.contains(part), "{finished:?}");
         }
         assert_eq!(origin.asked().len(), before + 1);
-        let line = format!("HTTP:POST [MED] DENIED POST {base}/hello [policy:web engine:l7] [request:1]");
+        let line =
+            format!("HTTP:POST [MED] DENIED POST {base}/hello [policy:web engine:l7] [request:1]");
         assert_eq!(finished.logged(&line).len(), 1, "{}", finished.log);
     }
 }
@@ -46,14 +67,23 @@ fn streams_are_judged_and_answered_as_requests_are() {
 fn a_refused_upload_learns_why_however_long_it_is() {
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
-    for (how, base) in [("--http2", "https://web.test"), ("-p --http2-prior-knowledge", "http://web.test:8080")] {
+    for (how, base) in [
+        ("--http2", "https://web.test"),
+        ("-p --http2-prior-knowledge", "http://web.test:8080"),
+    ] {
         for length in [1, 100_000, 2_000_000] {
             let upload = format!("{how} {base}/hello -T- -X POST -i");
             let upload = format!("curl -sS --suppress-connect-headers {upload}; echo");
             let upload = format!("head -c {length} /dev/zero | {{ {upload}; }}");
             let finished = sandbox(&lab, &origin, READ_ONLY).sh(&upload);
-            assert!(finished.ok().starts_with("HTTP/2 403"), "{length}: {finished:?}");
-            assert!(finished.stdout.contains("request_not_in_rules"), "{length}: {finished:?}");
+            assert!(
+                finished.ok().starts_with("HTTP/2 403"),
+                "{length}: {finished:?}"
+            );
+            assert!(
+                finished.stdout.contains("request_not_in_rules"),
+                "{length}: {finished:?}"
+            );
         }
     }
     assert_eq!(origin.asked().len(), 0);
@@ -65,8 +95,8 @@ fn frames(lab: &Lab, origin: &Origin, rules: &str, program: &str) -> Finished {
     sandbox(lab, origin, rules).python(&program, &[])
 }
 
-/// Server behaviour that RFC 9113 requires, by section: `name`, frames sent, and the outcome. None of
-/// them may reach the origin.
+/// Server behaviour that RFC 9113 requires, by section: `name`, frames sent, and the outcome. None
+/// of them may reach the origin.
 const CONFORMANCE: &str = r"
 def check(name, expected, send, kinds=(HEADERS, RST, GOAWAY), stream=1):
     for tls in (True, False):
@@ -147,7 +177,10 @@ fn what_rfc_9113_says_that_no_server_takes_is_not_taken_and_not_sent_on() {
     let origin = Origin::http2(&lab);
     let finished = frames(&lab, &origin, FULL, CONFORMANCE);
     assert_eq!(finished.ok(), "done", "{finished:?}");
-    let whole = origin.asked().into_iter().filter(|asked| !asked.starts_with("ABORTED"));
+    let whole = origin
+        .asked()
+        .into_iter()
+        .filter(|asked| !asked.starts_with("ABORTED"));
     assert_eq!(whole.collect::<Vec<_>>().len(), 0, "{:?}", origin.asked());
 }
 
@@ -177,7 +210,8 @@ print(client.until(HEADERS, RST, GOAWAY))
 fn one_stream_is_refused_and_the_others_beside_it_are_not() {
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
-    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \"/pub/**\"}}]";
+    let rules =
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \"/pub/**\"}}]";
     let program = "
 const session = require('http2').connect('https://web.test', { ca: require('fs').readFileSync(process.env.SSL_CERT_FILE), createConnection: () => tls });
 const answers = {};
@@ -198,12 +232,18 @@ let refused;
 ";
     let finished = node(&lab, &origin, rules, program);
     assert_eq!(finished.ok(), "40 20 web", "{finished:?}");
-    assert_eq!(finished.logged("NET:OPEN [INFO] ALLOWED").len(), 1, "one connection: {}", finished.log);
+    assert_eq!(
+        finished.logged("NET:OPEN [INFO] ALLOWED").len(),
+        1,
+        "one connection: {}",
+        finished.log
+    );
     assert_eq!(finished.logged("[code:request_not_in_rules]").len(), 20);
     assert_eq!(origin.asked().len(), 40);
 }
 
-/// Runs a Node.js program with `tls`, a TLS connection to web.test through the proxy that offers HTTP/2.
+/// Runs a Node.js program with `tls`, a TLS connection to web.test through the proxy that offers
+/// HTTP/2.
 fn node(lab: &Lab, origin: &Origin, rules: &str, program: &str) -> Finished {
     let program = format!(
         "
@@ -239,8 +279,13 @@ print(client.until(HEADERS, stream=101))
     assert_eq!(finished.ok(), "{'200'}\nHEADERS 200", "{finished:?}");
     let seen = origin.seen();
     assert_eq!(seen.len(), 18);
-    assert!(seen.iter().all(|seen| seen[2]["cookie"] == "a=1; b=2" && seen[2]["host"] == "web.test"), "{seen:?}");
-    let line = "[reason:the upstream speaks no HTTP/2, which gRPC needs] [code:upstream_unreachable]";
+    assert!(
+        seen.iter()
+            .all(|seen| seen[2]["cookie"] == "a=1; b=2" && seen[2]["host"] == "web.test"),
+        "{seen:?}"
+    );
+    let line =
+        "[reason:the upstream speaks no HTTP/2, which gRPC needs] [code:upstream_unreachable]";
     assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
     let connections = origin.connections();
     assert!((2..=6).contains(&connections), "{connections}");
@@ -275,8 +320,16 @@ print(client.until(HEADERS, stream=17))
         "HEADERS 413",
         "HEADERS 200",
     ];
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
-    assert!(origin.asked().contains(&"ABORTED /silent".to_owned()), "{:?}", origin.asked());
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        expected,
+        "{finished:?}"
+    );
+    assert!(
+        origin.asked().contains(&"ABORTED /silent".to_owned()),
+        "{:?}",
+        origin.asked()
+    );
 }
 
 #[test]
@@ -300,7 +353,11 @@ client.request(3, ask('/hello'))
 print(client.until(HEADERS, stream=3))
 ";
     let finished = frames(&lab, &origin, FULL, program);
-    assert_eq!(finished.ok(), "HEADERS 200\nTrue\nHEADERS 200", "{finished:?}");
+    assert_eq!(
+        finished.ok(),
+        "HEADERS 200\nTrue\nHEADERS 200",
+        "{finished:?}"
+    );
 }
 
 #[test]
@@ -314,7 +371,12 @@ print(client.until(HEADERS), client.until(DATA), client.until(HEADERS)[:7])
 ";
     let finished = frames(&lab, &origin, FULL, program);
     assert_eq!(finished.ok(), "HEADERS 200 DATA HEADERS", "{finished:?}");
-    let shown = curl(&lab, &origin, FULL, "-i https://web.test/trailers https://web.test/hints https://web.test/204");
+    let shown = curl(
+        &lab,
+        &origin,
+        FULL,
+        "-i https://web.test/trailers https://web.test/hints https://web.test/204",
+    );
     for part in ["x-end: yes", "after hints", "HTTP/2 204"] {
         assert!(shown.ok().contains(part), "{part}: {shown:?}");
     }
@@ -336,7 +398,10 @@ fn what_is_permitted_no_longer_ends_with_a_goaway() {
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
     let allowing = |path: &str| {
-        let rules = format!("protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: {path}}}}}]");
+        let rules = format!(
+            "protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: \
+             {path}}}}}]"
+        );
         policy(&[&super::python()], &rules)
     };
     let program = [include_str!("data/frames.py"), REVOKED].concat();
@@ -344,13 +409,19 @@ fn what_is_permitted_no_longer_ends_with_a_goaway() {
     running.reload(&allowing("/other"), LOADED);
     let finished = running.finish();
     assert_eq!(finished.ok(), "True True", "{finished:?}");
-    assert_eq!(finished.logged("[code:policy_changed]").len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished.logged("[code:policy_changed]").len(),
+        1,
+        "{}",
+        finished.log
+    );
     assert_eq!(origin.asked(), ["GET /silent", "ABORTED /silent"]);
     // A change that does not affect the connection keeps it open.
     let lab = Lab::with_web();
     let _origin = Origin::http2(&lab);
-    let program =
-        program.replace("while got", "client.socket.settimeout(3)\nwhile got").replace("print((", "print(2, (");
+    let program = program
+        .replace("while got", "client.socket.settimeout(3)\nwhile got")
+        .replace("print((", "print(2, (");
     let running = Running::start_under(
         &lab,
         &allowing("/silent"),
@@ -383,11 +454,25 @@ for path in ('/goaway', '/gone'):
     print(client.is_ending)
 ";
     let finished = frames(&lab, &origin, FULL, program);
-    let expected = ["HEADERS 200", "HEADERS 200", "True", "True", "HEADERS 200", "HEADERS 502", "True", "True"];
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
+    let expected = [
+        "HEADERS 200",
+        "HEADERS 200",
+        "True",
+        "True",
+        "HEADERS 200",
+        "HEADERS 502",
+        "True",
+        "True",
+    ];
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        expected,
+        "{finished:?}"
+    );
 }
 
-/// Floods: each is a connection of its own, closed or limited by the sandbox, without a byte at the origin.
+/// Floods: each is a connection of its own, closed or limited by the sandbox, without a byte at the
+/// origin.
 const FLOODS: &str = r"
 def flood(name, send, rounds):
     client = Client()
@@ -428,7 +513,10 @@ fn floods_end_their_connection_or_are_held_to_what_they_may_have() {
     let folder = lab.folder("work");
     let program = [include_str!("data/frames.py"), FLOODS].concat();
     let words = ["--workdir", folder.to_str().unwrap()];
-    let started = sandbox(&lab, &origin, FULL).args(&words).start(&["/usr/bin/python3", "-c", &program]);
+    let started =
+        sandbox(&lab, &origin, FULL)
+            .args(&words)
+            .start(&["/usr/bin/python3", "-c", &program]);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     let resident = resident(started.pid());
     let (mut most, mut before) = (0, None);
@@ -459,12 +547,29 @@ fn floods_end_their_connection_or_are_held_to_what_they_may_have() {
         ("streams", calm),
         ("afterwards", "HEADERS 200"),
     ];
-    let expected: Vec<_> = expected.iter().map(|(name, found)| format!("{name} {found}")).collect();
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
-    assert!(finished.logged("[reason:the client floods its HTTP/2 connection]").len() >= 4, "{}", finished.log);
+    let expected: Vec<_> = expected
+        .iter()
+        .map(|(name, found)| format!("{name} {found}"))
+        .collect();
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        expected,
+        "{finished:?}"
+    );
+    assert!(
+        finished
+            .logged("[reason:the client floods its HTTP/2 connection]")
+            .len()
+            >= 4,
+        "{}",
+        finished.log
+    );
     assert!(!finished.log.contains("h2::"), "{}", finished.log);
     assert!(most < before + 16 * 1024, "{most} KiB, and {before} before");
-    let asked = origin.asked().into_iter().filter(|asked| !asked.starts_with("ABORTED") && asked != "GET /silent");
+    let asked = origin
+        .asked()
+        .into_iter()
+        .filter(|asked| !asked.starts_with("ABORTED") && asked != "GET /silent");
     assert_eq!(asked.collect::<Vec<_>>(), ["GET /hello"; 2]);
 }
 
@@ -504,7 +609,11 @@ while True:
 ",
     );
     let seen = lab.folder("lenient").join("seen");
-    let _server = lab.program(&["/usr/bin/python3", server.to_str().unwrap(), seen.to_str().unwrap()]);
+    let _server = lab.program(&[
+        "/usr/bin/python3",
+        server.to_str().unwrap(),
+        seen.to_str().unwrap(),
+    ]);
     let program = [
         include_str!("data/frames.py"),
         r"
@@ -523,10 +632,17 @@ print('over')
     .concat();
     let python = super::python();
     let policy = policy(&[&python], FULL).replace("8446]", "8446, 8447]");
-    let finished = lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]).python(&program, &[]);
+    let finished = lab
+        .sandbox(&policy)
+        .args(&["--upstream-ca-file", &origin.authority()])
+        .python(&program, &[]);
     let seen = std::fs::read(&seen).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
     assert!(seen.starts_with(b"PRI * HTTP/2.0\r\n"), "{finished:?}");
-    assert!(!seen.windows(4).any(|part| part == b"priv"), "{}", seen.escape_ascii());
+    assert!(
+        !seen.windows(4).any(|part| part == b"priv"),
+        "{}",
+        seen.escape_ascii()
+    );
 }
 
 #[test]
@@ -546,7 +662,11 @@ client.send(frame(DATA, 1, 301, bytes(16000)))
 print(client.until(HEADERS, stream=301))
 ";
     let finished = frames(&lab, &origin, FULL, program);
-    assert_eq!(finished.ok(), "HEADERS 200 DATA\nHEADERS 200", "{finished:?}");
+    assert_eq!(
+        finished.ok(),
+        "HEADERS 200 DATA\nHEADERS 200",
+        "{finished:?}"
+    );
 }
 
 #[test]
@@ -558,11 +678,15 @@ fn answers_that_nobody_reads_take_so_much_memory_and_no_more() {
 fn what_is_held_back_of_answers_that_are_searched_for_secrets_has_a_bound() {
     // The window admits one byte of each response; the rest is buffered.
     let secret = "0123456789abcdef".repeat(2048);
-    unread(&format!("credentials: {{KEY: {{value: {secret}, hosts: [web.test]}}}}"), 1, "HEADERS 503");
+    unread(
+        &format!("credentials: {{KEY: {{value: {secret}, hosts: [web.test]}}}}"),
+        1,
+        "HEADERS 503",
+    );
 }
 
-/// Opens forty connections with 95 requests each, which read `window` bytes of each response; then expects the outcome `afterwards`
-/// of a further request of the same program.
+/// Opens forty connections with 95 requests each, which read `window` bytes of each response; then
+/// expects the outcome `afterwards` of a further request of the same program.
 #[track_caller]
 fn unread(credentials: &str, window: u32, afterwards: &str) {
     let lab = Lab::with_web();
@@ -582,11 +706,16 @@ while not os.path.exists('go'): time.sleep(0.01)
 client = Client()
 client.request(1, ask('/hello')); print(client.until(HEADERS))
 ";
-    let program = [include_str!("data/frames.py"), &program.replace("WINDOW_BYTES", &window.to_string())].concat();
+    let program = [
+        include_str!("data/frames.py"),
+        &program.replace("WINDOW_BYTES", &window.to_string()),
+    ]
+    .concat();
     let mut sandbox = sandbox(&lab, &origin, FULL).args(&["--workdir", folder.to_str().unwrap()]);
     if !credentials.is_empty() {
         let file = lab.file("credentials.yaml", credentials);
-        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
         sandbox = sandbox.args(&["--credentials", file.to_str().unwrap()]);
     }
     let started = sandbox.start(&["/usr/bin/python3", "-c", &program]);
@@ -608,8 +737,13 @@ client.request(1, ask('/hello')); print(client.until(HEADERS))
 fn resident(pid: u32) -> impl Fn() -> u64 {
     move || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line =
-            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+        let line = status.lines().find_map(|line| {
+            line.strip_prefix("VmRSS:")?
+                .trim()
+                .strip_suffix(" kB")?
+                .parse()
+                .ok()
+        });
         line.unwrap_or(0)
     }
 }
@@ -628,8 +762,16 @@ client.request(5, ask('/hello'))
 print(client.until(HEADERS, stream=5))
 ";
     let finished = frames(&lab, &origin, FULL, program);
-    assert_eq!(finished.ok(), "HEADERS 200 RST_STREAM INTERNAL_ERROR\nHEADERS 200", "{finished:?}");
-    assert!(!origin.asked().contains(&"POST /upload".to_owned()), "{:?}", origin.asked());
+    assert_eq!(
+        finished.ok(),
+        "HEADERS 200 RST_STREAM INTERNAL_ERROR\nHEADERS 200",
+        "{finished:?}"
+    );
+    assert!(
+        !origin.asked().contains(&"POST /upload".to_owned()),
+        "{:?}",
+        origin.asked()
+    );
 }
 
 #[test]
@@ -637,7 +779,8 @@ fn a_request_that_was_refused_ends_nothing_later() {
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
     let allowing = |others: &str| {
-        let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /silent}}, {allow: {method: GET, path: /hello}}]";
+        let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: \
+                     /silent}}, {allow: {method: GET, path: /hello}}]";
         policy(&[&super::python()], rules) + others
     };
     let program = "
@@ -650,10 +793,18 @@ client.request(5, ask('/hello')); print(client.until(HEADERS, RST, stream=5))
 ";
     let program = [include_str!("data/frames.py"), program].concat();
     let running = Running::start_under(&lab, &allowing(""), &program, 0);
-    running.reload(&allowing("landlock: {compatibility: best_effort}\n"), LOADED);
+    running.reload(
+        &allowing("landlock: {compatibility: best_effort}\n"),
+        LOADED,
+    );
     let finished = running.finish();
     assert_eq!(finished.ok(), "HEADERS 200", "{finished:?}");
-    assert_eq!(finished.logged("[code:policy_changed]").len(), 0, "{}", finished.log);
+    assert_eq!(
+        finished.logged("[code:policy_changed]").len(),
+        0,
+        "{}",
+        finished.log
+    );
     drop(origin);
 }
 
@@ -692,12 +843,17 @@ for n in range(20):
     if n % 2: client.until(DATA, stream=2 * n + 1)
 ";
     let finished = frames(&lab, &origin, READ_ONLY, program);
-    assert_eq!(finished.ok(), "403 200 ".repeat(10).trim_end(), "{finished:?}");
+    assert_eq!(
+        finished.ok(),
+        "403 200 ".repeat(10).trim_end(),
+        "{finished:?}"
+    );
     assert!(origin.connections() <= 2, "{}", origin.connections());
 }
 
-/// Runs `program` as a client that speaks frame by frame, with an upstream that does too: `settings` are the upstream's,
-/// `serve` is its Python code for a frame of a `kind` with `flags` on a `stream`.
+/// Runs `program` as a client that speaks frame by frame, with an upstream that does too:
+/// `settings` are the upstream's, `serve` is its Python code for a frame of a `kind` with `flags`
+/// on a `stream`.
 fn between(settings: &str, serve: &str, program: &str) -> Finished {
     let lab = Lab::with_web();
     let origin = Origin::http2(&lab);
@@ -723,7 +879,9 @@ while True:
     let _server = lab.program(&["/usr/bin/python3", server.to_str().unwrap()]);
     let program = [include_str!("data/frames.py"), program].concat();
     let policy = policy(&[&super::python()], FULL).replace("8446]", "8446, 8447]");
-    lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]).python(&program, &[])
+    lab.sandbox(&policy)
+        .args(&["--upstream-ca-file", &origin.authority()])
+        .python(&program, &[])
 }
 
 /// Settings that allow one stream at a time.
@@ -746,9 +904,12 @@ try:
 except OSError: found = 'END'
 print(found != 'PING ACK' or n < 1999, n > 190)
 ";
-    let answer = "        if kind == HEADERS: served.send(frame(HEADERS, 5, stream, bytes([0x88])))";
-    let cases =
-        [(NARROW, "        pass", "IS_ANSWERED = False"), ("struct.pack('>HI', 4, 0)", answer, "IS_ANSWERED = True")];
+    let answer =
+        "        if kind == HEADERS: served.send(frame(HEADERS, 5, stream, bytes([0x88])))";
+    let cases = [
+        (NARROW, "        pass", "IS_ANSWERED = False"),
+        ("struct.pack('>HI', 4, 0)", answer, "IS_ANSWERED = True"),
+    ];
     for (settings, serve, how) in cases {
         let finished = between(settings, serve, &format!("{how}{flood}"));
         assert_eq!(finished.ok(), "True True", "{how}: {finished:?}");
@@ -759,9 +920,13 @@ print(found != 'PING ACK' or n < 1999, n > 190)
 
 #[test]
 fn what_waits_for_its_turn_when_the_upstream_goes_is_not_its_clients_fault() {
-    let goes = ["served.send(frame(GOAWAY, 0, 0, struct.pack('>II', 1, 0)))", "break"];
+    let goes = [
+        "served.send(frame(GOAWAY, 0, 0, struct.pack('>II', 1, 0)))",
+        "break",
+    ];
     for goes in goes {
-        let begun = "        if kind == HEADERS: served.send(frame(HEADERS, 4, stream, bytes([0x88])))";
+        let begun =
+            "        if kind == HEADERS: served.send(frame(HEADERS, 4, stream, bytes([0x88])))";
         let serve = format!("{begun}\n        if kind == DATA: {goes}");
         let finished = between(
             NARROW,
@@ -783,6 +948,10 @@ print(sorted(found.items()))
         );
         let expected = "[(3, '502'), (5, 'REFUSED_STREAM'), (7, 'REFUSED_STREAM')]";
         assert_eq!(finished.ok(), expected, "{goes}: {finished:?}");
-        assert!(finished.logged("[code:bad_request]").is_empty(), "{}", finished.log);
+        assert!(
+            finished.logged("[code:bad_request]").is_empty(),
+            "{}",
+            finished.log
+        );
     }
 }

@@ -13,12 +13,22 @@ fn token() -> String {
 
 fn sandbox<'l>(lab: &'l Lab, origin: &Origin, rules: &str, flags: &[&str]) -> Sandbox<'l> {
     let programs = ["/usr/bin/curl", "/usr/bin/python3*"];
-    lab.sandbox(&policy(&programs, rules).replace(", }", "}").replace("8446]", "8446, 8447]"))
-        .args(&["--upstream-ca-file", &origin.authority()])
-        .args(flags)
-        .env("T", &token())
-        .env("B", "Z2hwX2ExQjJjM0Q0ZTVGNmc3SDhpOUowazFMMm0zTjRvNVA2cTdSOA==")
-        .env("X", "6768705f613142326333443465354636673748386939".trim_end_matches('9'))
+    lab.sandbox(
+        &policy(&programs, rules)
+            .replace(", }", "}")
+            .replace("8446]", "8446, 8447]"),
+    )
+    .args(&["--upstream-ca-file", &origin.authority()])
+    .args(flags)
+    .env("T", &token())
+    .env(
+        "B",
+        "Z2hwX2ExQjJjM0Q0ZTVGNmc3SDhpOUowazFMMm0zTjRvNVA2cTdSOA==",
+    )
+    .env(
+        "X",
+        "6768705f613142326333443465354636673748386939".trim_end_matches('9'),
+    )
 }
 
 /// Requests with the token in every place, each with the text that tells it from the others.
@@ -35,21 +45,30 @@ const PLACES: &[(&str, &str)] = &[
     ("/json", "-d \"{\\\"key\\\": \\\"$T\\\"}\""),
     ("/multipart", "-F \"key=$T\""),
     ("/base64", "-d \"{\\\"key\\\": \\\"$B\\\"}\""),
-    ("/hex", "-d \"$(printf $T | od -An -v -tx1 | tr -d ' \\n')\""),
+    (
+        "/hex",
+        "-d \"$(printf $T | od -An -v -tx1 | tr -d ' \\n')\"",
+    ),
     ("/chunked", "-H 'Transfer-Encoding: chunked' -d \"key=$T\""),
-    ("/large", "-H 'Content-Type: text/plain' --data-binary @large"),
+    (
+        "/large",
+        "-H 'Content-Type: text/plain' --data-binary @large",
+    ),
 ];
 
 /// Asks for every place by each of `ways`, and prints path and status.
 fn ask(sandbox: Sandbox<'_>, ways: &[(&str, &str)]) -> Finished {
     let mut lines = vec![
-        "cd /tmp; (head -c 3000000 /dev/zero | tr '\\0' x; echo \" $T\"; head -c 3000000 /dev/zero) > large".to_owned(),
+        "cd /tmp; (head -c 3000000 /dev/zero | tr '\\0' x; echo \" $T\"; head -c 3000000 \
+         /dev/zero) > large"
+            .to_owned(),
     ];
     for (words, origin) in ways {
         for (path, more) in PLACES.iter().chain([&("/ordinary", "-d 'a=b'")]) {
             let name = path.split(['/', '?']).nth(1).unwrap_or_default();
             lines.push(format!(
-                "curl -sS {words} -o answer -w '{name} %{{http_code}}\\n' \"{origin}{path}\" {more} || echo {name} cut"
+                "curl -sS {words} -o answer -w '{name} %{{http_code}}\\n' \"{origin}{path}\" \
+                 {more} || echo {name} cut"
             ));
         }
     }
@@ -57,7 +76,11 @@ fn ask(sandbox: Sandbox<'_>, ways: &[(&str, &str)]) -> Finished {
 }
 
 /// Inside TLS, in a plain tunnel, and forwarded.
-const WAYS: &[(&str, &str)] = &[("", "https://web.test"), ("-p", "http://web.test:8080"), ("", "http://web.test:8080")];
+const WAYS: &[(&str, &str)] = &[
+    ("", "https://web.test"),
+    ("-p", "http://web.test:8080"),
+    ("", "http://web.test:8080"),
+];
 
 #[test]
 fn secrets_are_reported_once_for_each_host_and_the_requests_go() {
@@ -67,17 +90,35 @@ fn secrets_are_reported_once_for_each_host_and_the_requests_go() {
         let finished = ask(sandbox(&lab, &origin, rules, &[]), WAYS);
         let lines: Vec<_> = finished.ok().lines().collect();
         assert_eq!(lines.len(), 3 * (PLACES.len() + 1), "{finished:?}");
-        assert!(lines.iter().all(|line| line.ends_with(" 200")), "{finished:?}");
+        assert!(
+            lines.iter().all(|line| line.ends_with(" 200")),
+            "{finished:?}"
+        );
         let found = finished.logged("Secret In A Request");
         assert_eq!(found.len(), index + 1, "{}", finished.log);
         assert!(!finished.log.contains("p_a1B2"), "{}", finished.log);
         let line = found.last().unwrap();
-        assert!(line.contains("[HIGH]") && line.contains("holds what looks like a secret of GitHub"), "{line}");
+        assert!(
+            line.contains("[HIGH]") && line.contains("holds what looks like a secret of GitHub"),
+            "{line}"
+        );
         // Who looks at the terminal alone sees it at once, and again in the summary.
         let summary = "openshell-sandbox: look at this:\n  1 x Secret In A Request: ";
-        assert!(finished.stderr.contains(summary) && !finished.stderr.contains("p_a1B2"), "{}", finished.stderr);
-        assert_eq!(finished.stderr.matches("Secret In A Request").count(), 2, "{}", finished.stderr);
-        assert!(line.contains("web.test") && line.contains("/usr/bin/curl") && !line.contains(&token()), "{line}");
+        assert!(
+            finished.stderr.contains(summary) && !finished.stderr.contains("p_a1B2"),
+            "{}",
+            finished.stderr
+        );
+        assert_eq!(
+            finished.stderr.matches("Secret In A Request").count(),
+            2,
+            "{}",
+            finished.stderr
+        );
+        assert!(
+            line.contains("web.test") && line.contains("/usr/bin/curl") && !line.contains(&token()),
+            "{line}"
+        );
     }
 }
 
@@ -92,16 +133,23 @@ fn refused_secrets_reach_no_upstream_from_any_place() {
             match name {
                 "ordinary" => assert_eq!(status, "200", "{finished:?}"),
                 // What is found on its way ends the connection.
-                "large" => assert!(["403", "cut", "502"].contains(&status), "{line}: {finished:?}"),
+                "large" => assert!(
+                    ["403", "cut", "502"].contains(&status),
+                    "{line}: {finished:?}"
+                ),
                 _ => assert_eq!(status, "403", "{name}: {finished:?}"),
             }
         }
         let seen = origin.asked();
-        let whole: Vec<_> = seen.iter().filter(|asked| !asked.ends_with("/ordinary")).collect();
+        let whole: Vec<_> = seen
+            .iter()
+            .filter(|asked| !asked.ends_with("/ordinary"))
+            .collect();
         assert!(whole.is_empty(), "{whole:?}");
         let refused = finished.logged("[code:secret_in_request]");
         assert!(
-            refused.len() >= 3 * PLACES.len() && refused.iter().all(|line| !line.contains("p_a1B2")),
+            refused.len() >= 3 * PLACES.len()
+                && refused.iter().all(|line| !line.contains("p_a1B2")),
             "{refused:?}"
         );
     }
@@ -112,7 +160,8 @@ fn refused_secrets_reach_no_upstream_from_any_place() {
     for part in [
         "HTTP/1.1 403 secret_in_request",
         "it holds a secret of GitHub, which is not for this host",
-        "network_policies.web.endpoints: if it is meant to go there, add `leaks: allow` to each of web.test:443",
+        "network_policies.web.endpoints: if it is meant to go there, add `leaks: allow` to each of \
+         web.test:443",
     ] {
         assert!(finished.stdout.contains(part), "{part}: {finished:?}");
     }
@@ -124,8 +173,14 @@ fn http2_requests_are_searched_as_well() {
         for rules in [FULL, ""] {
             let lab = Lab::with_web();
             let origin = Origin::http2(&lab);
-            let finished = ask(sandbox(&lab, &origin, rules, &["--leaks", mode]), &[("--http2", "https://web.test")]);
-            for line in finished.ok().lines().filter(|line| !line.starts_with("large") && !line.starts_with("ordinary"))
+            let finished = ask(
+                sandbox(&lab, &origin, rules, &["--leaks", mode]),
+                &[("--http2", "https://web.test")],
+            );
+            for line in finished
+                .ok()
+                .lines()
+                .filter(|line| !line.starts_with("large") && !line.starts_with("ordinary"))
             {
                 assert!(line.ends_with(status), "{mode}: {line}: {finished:?}");
             }
@@ -134,7 +189,12 @@ fn http2_requests_are_searched_as_well() {
                 .iter()
                 .filter(|asked| !asked.ends_with("/ordinary") && !asked.starts_with("ABORTED"))
                 .count();
-            assert_eq!(asked, if mode == "block" { 0 } else { PLACES.len() }, "{:?}", origin.asked());
+            assert_eq!(
+                asked,
+                if mode == "block" { 0 } else { PLACES.len() },
+                "{:?}",
+                origin.asked()
+            );
         }
     }
 }
@@ -150,11 +210,21 @@ fn endpoints_that_allow_secrets_and_runs_without_the_search_take_them() {
         (FULL, &["--leaks", "off"]),
     ] {
         let finished = ask(sandbox(&lab, &origin, rules, flags), WAYS);
-        assert!(finished.ok().lines().all(|line| line.ends_with(" 200")), "{finished:?}");
-        assert!(finished.logged("Secret In A Request").is_empty(), "{}", finished.log);
+        assert!(
+            finished.ok().lines().all(|line| line.ends_with(" 200")),
+            "{finished:?}"
+        );
+        assert!(
+            finished.logged("Secret In A Request").is_empty(),
+            "{}",
+            finished.log
+        );
     }
     let unknown = sandbox(&lab, &origin, "leaks: report", &[]).sh("echo ran");
-    assert!(unknown.code() == 1 && unknown.stderr.contains("`report` is not one of allow"), "{unknown:?}");
+    assert!(
+        unknown.code() == 1 && unknown.stderr.contains("`report` is not one of allow"),
+        "{unknown:?}"
+    );
 }
 
 #[test]
@@ -169,12 +239,21 @@ fn the_value_of_a_credential_is_found_and_its_placeholder_is_not() {
 for key in $API_KEY s3cret/Value.42 another-Value.7 $(printf another-Value.7 | base64) $(printf another-Value.7 | od -An -v -tx1 | tr -d ' \n'); do
   curl -s -o /dev/null -w '%{http_code} ' https://web.test/a -H \"X-Key: $key\"
 done";
-    let blocked = sandbox(&lab, &origin, FULL, &["--credentials", &file, "--leaks", "block"]).sh(script);
+    let blocked = sandbox(
+        &lab,
+        &origin,
+        FULL,
+        &["--credentials", &file, "--leaks", "block"],
+    )
+    .sh(script);
     assert_eq!(blocked.ok(), "200 200 403 403 403", "{blocked:?}");
     let reported = sandbox(&lab, &origin, FULL, &["--credentials", &file]).sh(script);
     assert_eq!(reported.ok(), "200 200 200 200 200", "{reported:?}");
     let found = reported.logged("Secret In A Request");
-    assert!(found.len() == 1 && found[0].contains("the secret of the credential OTHER"), "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].contains("the secret of the credential OTHER"),
+        "{found:?}"
+    );
     assert!(!found[0].contains("another-Value"), "{found:?}");
 }
 
@@ -191,11 +270,19 @@ fn of_a_secret_on_its_way_the_end_does_not_leave_wherever_it_is_cut() {
         let [one, other] = [one, other].map(|part| format!(r"{:x}\r\n{part}\r\n", part.len()));
         let sandbox = lab.sandbox(&policy).args(&["--leaks", "block"]);
         let finished = sandbox.python(PARTS, &[head, &one, &other, r"3\r\nend\r\n0\r\n\r\n"]);
-        assert_eq!(finished.logged("[code:secret_in_request]").len(), index + 1, "{}", finished.log);
+        assert_eq!(
+            finished.logged("[code:secret_in_request]").len(),
+            index + 1,
+            "{}",
+            finished.log
+        );
     }
     for seen in upstream.seen() {
         let seen = seen.escape_ascii().to_string();
-        assert!(!seen.contains(&token[20..]) && !seen.ends_with(r"0\r\n\r\n"), "{seen}");
+        assert!(
+            !seen.contains(&token[20..]) && !seen.ends_with(r"0\r\n\r\n"),
+            "{seen}"
+        );
     }
 }
 
@@ -204,16 +291,32 @@ fn messages_of_websockets_are_searched() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let (server, client) = (lab.file("server.py", SOCKET_SERVER), SOCKET_CLIENT);
-    let _server = lab.program(&["/usr/bin/python3", server.to_str().unwrap(), "10.99.0.1", "8447"]);
-    for (flags, expected, count) in
-        [(&["--leaks", "block"][..], "echo short, ended\n", 0), (&[], "echo short, echo short\n", 1)]
-    {
+    let _server = lab.program(&[
+        "/usr/bin/python3",
+        server.to_str().unwrap(),
+        "10.99.0.1",
+        "8447",
+    ]);
+    for (flags, expected, count) in [
+        (&["--leaks", "block"][..], "echo short, ended\n", 0),
+        (&[], "echo short, echo short\n", 1),
+    ] {
         let sandbox = sandbox(&lab, &origin, "", flags);
         let finished = sandbox.python(client, &[&token()]);
         assert_eq!(finished.stdout, expected, "{finished:?}");
-        assert_eq!(finished.logged("Secret In A Request").len(), count, "{}", finished.log);
+        assert_eq!(
+            finished.logged("Secret In A Request").len(),
+            count,
+            "{}",
+            finished.log
+        );
     }
-    assert_eq!(lab.log().matches("[code:secret_in_request]").count(), 1, "{}", lab.log());
+    assert_eq!(
+        lab.log().matches("[code:secret_in_request]").count(),
+        1,
+        "{}",
+        lab.log()
+    );
 }
 
 /// Answers the handshake of a WebSocket and says how long each frame is; of short ones it says so.
@@ -301,14 +404,23 @@ fn prompts_are_searched_and_keys_of_clients_are_not() {
             .sh(script)
     };
     let blocked = run(&["--leaks", "block"]);
-    assert!(blocked.stdout.starts_with("200 403 ") && blocked.stdout.contains("a secret of GitHub"), "{blocked:?}");
+    assert!(
+        blocked.stdout.starts_with("200 403 ") && blocked.stdout.contains("a secret of GitHub"),
+        "{blocked:?}"
+    );
     assert_eq!(backend.seen().len(), 1);
     let reported = run(&[]);
     assert!(reported.stdout.starts_with("200 200 "), "{reported:?}");
-    assert_eq!(reported.logged("Secret In A Request").len(), 1, "{}", reported.log);
+    assert_eq!(
+        reported.logged("Secret In A Request").len(),
+        1,
+        "{}",
+        reported.log
+    );
 }
 
-/// Sends bodies of nothing but beginnings of secrets, and asks for something small meanwhile; prints how many of the former are through.
+/// Sends bodies of nothing but beginnings of secrets, and asks for something small meanwhile;
+/// prints how many of the former are through.
 const LONG_SEARCHES: &str = "
 import http.client, os, ssl, threading
 sent = []
@@ -344,7 +456,8 @@ fn what_takes_long_to_search_holds_up_no_other_request() {
     let origin = Origin::start(&lab);
     let _backend = inference::Backend::start(&lab);
     let routes = inference::file(&lab, &format!("routes: [{}]", inference::route("ok", "")));
-    let finished = sandbox(&lab, &origin, FULL, &["--inference-routes", &routes]).python(LONG_SEARCHES, &[]);
+    let finished =
+        sandbox(&lab, &origin, FULL, &["--inference-routes", &routes]).python(LONG_SEARCHES, &[]);
     assert_eq!(finished.ok(), "0");
 }
 
@@ -352,29 +465,58 @@ fn what_takes_long_to_search_holds_up_no_other_request() {
 fn a_path_with_a_secret_is_in_no_log_proposal_or_answer() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
-    let proposals = lab.folder("out").join("proposals.yaml").display().to_string();
+    let proposals = lab
+        .folder("out")
+        .join("proposals.yaml")
+        .display()
+        .to_string();
     let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /a}}]";
-    let finished = sandbox(&lab, &origin, rules, &["--proposals", &proposals])
-        .sh("for url in https://web.test/deny/$T http://web.test:8080/deny/$T/x http://other.test/$T https://web.test/../$T; do curl -s --path-as-is $url; done");
+    let finished = sandbox(&lab, &origin, rules, &["--proposals", &proposals]).sh(
+        "for url in https://web.test/deny/$T http://web.test:8080/deny/$T/x \
+             http://other.test/$T https://web.test/../$T; do curl -s --path-as-is $url; done",
+    );
     let written = std::fs::read_to_string(&proposals).unwrap();
-    for (what, text) in
-        [("log", &finished.log), ("answers", &finished.stdout), ("summary", &finished.stderr), ("proposals", &written)]
-    {
+    for (what, text) in [
+        ("log", &finished.log),
+        ("answers", &finished.stdout),
+        ("summary", &finished.stderr),
+        ("proposals", &written),
+    ] {
         assert!(!text.contains("p_a1B2"), "{what}: {text}");
     }
-    assert!(finished.log.contains("request_not_in_rules") && finished.log.contains("/[SECRET]"), "{}", finished.log);
+    assert!(
+        finished.log.contains("request_not_in_rules") && finished.log.contains("/[SECRET]"),
+        "{}",
+        finished.log
+    );
 }
 
 #[test]
 fn an_observed_run_refuses_no_secret() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
-    let observed = lab.folder("out").join("observed.yaml").display().to_string();
-    let finished = sandbox(&lab, &origin, FULL, &["--leaks", "block", "--observe", &observed]).sh(
-        "for path in /a /$T; do curl -s -o /dev/null -w '%{http_code}' https://web.test$path -H \"X-Key: $T\"; done",
+    let observed = lab
+        .folder("out")
+        .join("observed.yaml")
+        .display()
+        .to_string();
+    let finished = sandbox(
+        &lab,
+        &origin,
+        FULL,
+        &["--leaks", "block", "--observe", &observed],
+    )
+    .sh(
+        "for path in /a /$T; do curl -s -o /dev/null -w '%{http_code}' https://web.test$path -H \
+         \"X-Key: $T\"; done",
     );
     assert_eq!(finished.ok(), "200200", "{finished:?}");
     let written = std::fs::read_to_string(&observed).unwrap();
     assert!(written.contains("# paths: \"/a\"\n"), "{written}");
-    assert_eq!(finished.logged("Secret In A Request").len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished.logged("Secret In A Request").len(),
+        1,
+        "{}",
+        finished.log
+    );
 }

@@ -8,10 +8,12 @@ use rustix::process::Signal;
 
 /// Returns the state of the host that a sandbox can leave behind.
 fn state(lab: &Lab) -> String {
-    let settings = "sysctl net 2>/dev/null | grep -v -e '_count =' -e 'netfilter.nf_conntrack' -e 'fib_sync_mem' -e 'tcp_fastopen_key'";
+    let settings = "sysctl net 2>/dev/null | grep -v -e '_count =' -e 'netfilter.nf_conntrack' -e \
+                    'fib_sync_mem' -e 'tcp_fastopen_key'";
     lab.shell(&format!(
-        "ip -d link; ip addr; ip route show table all; ip -6 route show table all; nft list ruleset; ls -A /run/openshell 2>/dev/null; \
-         grep -c . /proc/self/mountinfo; ls /tmp/openshell 2>/dev/null; {settings}"
+        "ip -d link; ip addr; ip route show table all; ip -6 route show table all; nft list \
+         ruleset; ls -A /run/openshell 2>/dev/null; grep -c . /proc/self/mountinfo; ls \
+         /tmp/openshell 2>/dev/null; {settings}"
     ))
 }
 
@@ -33,7 +35,9 @@ fn as_before(lab: &Lab, before: &str) {
 fn a_sandbox_that_ended_leaves_nothing() {
     let lab = Lab::with_web();
     let before = state(&lab);
-    let finished = lab.sandbox(&super::policy("{}")).sh("setsid sleep 602 & (sleep 603 &) ; exit 3");
+    let finished = lab
+        .sandbox(&super::policy("{}"))
+        .sh("setsid sleep 602 & (sleep 603 &) ; exit 3");
     assert_eq!(finished.code(), 3);
     assert_eq!(lab.shell("ps -eo args | grep '[s]leep 60[23]'"), "");
     as_before(&lab, &before);
@@ -44,11 +48,23 @@ fn a_sandbox_that_ended_leaves_nothing() {
 fn a_start_that_failed_leaves_nothing() {
     let lab = Lab::with_web();
     let before = state(&lab);
-    assert_eq!(lab.sandbox(&super::policy("{}")).run(&["no-such-command"]).code(), 127);
+    assert_eq!(
+        lab.sandbox(&super::policy("{}"))
+            .run(&["no-such-command"])
+            .code(),
+        127
+    );
     as_before(&lab, &before);
     // A step that fails when the network is there: the folder of the observation is none.
-    let finished = lab.sandbox(&super::policy("{}")).args(&["--observe", "/dev/null/observed.yaml"]).sh("echo ran");
-    assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
+    let finished = lab
+        .sandbox(&super::policy("{}"))
+        .args(&["--observe", "/dev/null/observed.yaml"])
+        .sh("echo ran");
+    assert_eq!(
+        (finished.code(), finished.stdout.as_str()),
+        (1, ""),
+        "{finished:?}"
+    );
     as_before(&lab, &before);
 }
 
@@ -58,8 +74,10 @@ fn a_supervisor_that_is_killed_takes_everything_with_it() {
     let before = state(&lab);
     let folder = lab.folder("ready");
     let script = "setsid sleep 604 & (trap '' TERM HUP INT; touch ready; sleep 605)";
-    let started =
-        lab.sandbox(&super::policy("{}")).args(&["--workdir", folder.to_str().unwrap()]).start(&["sh", "-c", script]);
+    let started = lab
+        .sandbox(&super::policy("{}"))
+        .args(&["--workdir", folder.to_str().unwrap()])
+        .start(&["sh", "-c", script]);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !folder.join("ready").exists() {
         assert!(Instant::now() < deadline, "the command did not start");
@@ -80,7 +98,8 @@ fn a_supervisor_that_is_killed_takes_everything_with_it() {
 fn several_on_one_host_are_apart() {
     let lab = Lab::with_web();
     let before = state(&lab);
-    // Each listens on all addresses of its own, tries those of the others, which are the same, and finds itself alone.
+    // Each listens on all addresses of its own, tries those of the others, which are the same, and
+    // finds itself alone.
     let program = "
 import os, socket
 own = socket.create_server(('', 8000))
@@ -93,10 +112,19 @@ for address in ('10.200.0.2', '10.200.0.1'):
 input()
 ";
     let started: Vec<_> = (0..3)
-        .map(|_| lab.sandbox(&super::policy("{}")).input(b"x\n").start(&["/usr/bin/python3", "-c", program]))
+        .map(|_| {
+            lab.sandbox(&super::policy("{}")).input(b"x\n").start(&[
+                "/usr/bin/python3",
+                "-c",
+                program,
+            ])
+        })
         .collect();
     for sandbox in started {
-        assert_eq!(sandbox.wait().ok(), "http://10.200.0.1:3128\nreached True\nrefused");
+        assert_eq!(
+            sandbox.wait().ok(),
+            "http://10.200.0.1:3128\nreached True\nrefused"
+        );
     }
     as_before(&lab, &before);
 }
@@ -117,22 +145,28 @@ fn without_a_proc_of_its_own_a_sandbox_says_so_and_still_leaves_nothing() {
     let policy = lab.file("policy.yaml", super::policy("{}"));
     let script = lab.file("masked.sh", MASKED);
     let command = format!(
-        "DIR={} sh {} {} --policy-data {} -- sh -c '(setsid sleep 606 &); sleep 607 & id -u; cat /proc/$PPID/environ; \
-         curl -s -o /dev/null -w %{{http_connect}} https://web.test:8080; exit 4'",
+        "DIR={} sh {} {} --policy-data {} -- sh -c '(setsid sleep 606 &); sleep 607 & id -u; cat \
+         /proc/$PPID/environ; curl -s -o /dev/null -w %{{http_connect}} https://web.test:8080; \
+         exit 4'",
         folder.display(),
         script.display(),
         lab.binary(),
         policy.display()
     );
     let printed = lab.shell(&command);
-    for expected in ["shares the supervisor's process numbers", "61184\n", "403", "exit 4"] {
+    for expected in [
+        "shares the supervisor's process numbers",
+        "61184\n",
+        "403",
+        "exit 4",
+    ] {
         assert!(printed.contains(expected), "no {expected:?} in {printed}");
     }
     assert_eq!(lab.shell("ps -eo args | grep '[s]leep 60[67]'"), "");
 }
 
-/// Runs the sandbox given as arguments 200 times, `argv[1]` at a time; kills every `argv[2]`-th one at a random moment, none
-/// if that is 0. Prints the exit codes of the others.
+/// Runs the sandbox given as arguments 200 times, `argv[1]` at a time; kills every `argv[2]`-th one
+/// at a random moment, none if that is 0. Prints the exit codes of the others.
 const MANY: &str = "
 import random, subprocess, sys, time
 at_a_time, kill, *command = sys.argv[1:]
@@ -161,7 +195,8 @@ fn many(at_a_time: u32, kill: u32, mark: u32) {
     let policy = lab.file("policy.yaml", super::policy("{}"));
     let driver = lab.file("many.py", MANY);
     let command = format!(
-        "/usr/bin/python3 {} {at_a_time} {kill} {} --policy-data {} -- sh -c 'setsid sleep {mark} & sleep 0.02; exit 3'",
+        "/usr/bin/python3 {} {at_a_time} {kill} {} --policy-data {} -- sh -c 'setsid sleep {mark} \
+         & sleep 0.02; exit 3'",
         driver.display(),
         lab.binary(),
         policy.display()
@@ -170,7 +205,10 @@ fn many(at_a_time: u32, kill: u32, mark: u32) {
     // The next start removes the folders of killed supervisors in the run directory.
     assert_eq!(lab.sandbox(&super::policy("{}")).sh("true").code(), 0);
     let gone = Instant::now() + Duration::from_secs(30);
-    while !lab.shell(&format!("ps -eo args | grep '^sleep {mark}'")).is_empty() {
+    while !lab
+        .shell(&format!("ps -eo args | grep '^sleep {mark}'"))
+        .is_empty()
+    {
         assert!(Instant::now() < gone, "a process outlived its supervisor");
     }
     as_before(&lab, &before);
@@ -221,20 +259,39 @@ time.sleep(600)
 #[test]
 fn a_folder_that_a_process_of_another_user_locks_holds_up_no_start_and_no_end() {
     let lab = Lab::with_web();
-    let (folder, caller) = (lab.folder("host").display().to_string(), lab::host::caller());
+    let (folder, caller) = (
+        lab.folder("host").display().to_string(),
+        lab::host::caller(),
+    );
     assert_eq!(
         lab.shell(&format!(
-            "mkdir {folder}/tls; mkdir -m 755 /run/place; chown {caller} {folder} /run/place; chmod 755 {folder}"
+            "mkdir {folder}/tls; mkdir -m 755 /run/place; chown {caller} {folder} /run/place; \
+             chmod 755 {folder}"
         )),
         ""
     );
-    let _holder = lab.program(&["/usr/bin/python3", "-c", LOCKER, "/run/place", &format!("{folder}/tls")]);
-    let policy = format!("{}filesystem_policy: {{read_write: [{folder}/new]}}\n", super::policy("{}"));
+    let _holder = lab.program(&[
+        "/usr/bin/python3",
+        "-c",
+        LOCKER,
+        "/run/place",
+        &format!("{folder}/tls"),
+    ]);
+    let policy = format!(
+        "{}filesystem_policy: {{read_write: [{folder}/new]}}\n",
+        super::policy("{}")
+    );
     let tls = format!("{folder}/tls");
-    let finished = lab.sandbox(&policy).args(&["--run-dir", "/run/place", "--tls-dir", &tls]).sh("ls $SSL_CERT_FILE");
+    let finished = lab
+        .sandbox(&policy)
+        .args(&["--run-dir", "/run/place", "--tls-dir", &tls])
+        .sh("ls $SSL_CERT_FILE");
     assert_eq!(finished.ok(), format!("{tls}/ca-bundle.pem"));
     assert_eq!(finished.logged("CONFIG:LEFT"), Vec::<&str>::new());
-    assert_eq!(lab.shell(&format!("ls -A {folder} /run/place")), format!("/run/place:\n\n{folder}:\ntls\n"));
+    assert_eq!(
+        lab.shell(&format!("ls -A {folder} /run/place")),
+        format!("/run/place:\n\n{folder}:\ntls\n")
+    );
 }
 
 #[test]
@@ -242,7 +299,10 @@ fn folders_that_a_start_made_end_with_it_where_they_are_empty_and_are_named_wher
     let lab = Lab::with_web();
     let folder = lab.folder("host");
     let path = folder.display();
-    let policy = format!("{}filesystem_policy: {{read_write: [{path}/new/deep, {path}/there]}}\n", super::policy("{}"));
+    let policy = format!(
+        "{}filesystem_policy: {{read_write: [{path}/new/deep, {path}/there]}}\n",
+        super::policy("{}")
+    );
     std::fs::create_dir(folder.join("there")).unwrap();
     let tls = format!("{path}/tls/deep");
     let run = |script: &str| lab.sandbox(&policy).args(&["--tls-dir", &tls]).sh(script);
@@ -250,20 +310,40 @@ fn folders_that_a_start_made_end_with_it_where_they_are_empty_and_are_named_wher
         run(&format!("ls -d {path}/new/deep && echo $SSL_CERT_FILE")).ok(),
         format!("{path}/new/deep\n{tls}/ca-bundle.pem")
     );
-    assert_eq!(lab.shell(&format!("ls {path}")), "there\n", "what was there stays, empty or not");
+    assert_eq!(
+        lab.shell(&format!("ls {path}")),
+        "there\n",
+        "what was there stays, empty or not"
+    );
     let left = run(&format!("touch {path}/new/deep/file"));
-    assert_eq!(lab.shell(&format!("ls {path}; ls {path}/new/deep")), "new\nthere\nfile\n");
+    assert_eq!(
+        lab.shell(&format!("ls {path}; ls {path}/new/deep")),
+        "new\nthere\nfile\n"
+    );
     for name in ["new/deep", "new"] {
         assert_eq!(
-            left.logged(&format!("CONFIG:LEFT [INFO] left {path}/{name}, which the start made")).len(),
+            left.logged(&format!(
+                "CONFIG:LEFT [INFO] left {path}/{name}, which the start made"
+            ))
+            .len(),
             1,
             "{}",
             left.log
         );
     }
     assert_eq!(lab.shell(&format!("rm -r {path}/new")), "");
-    assert_eq!(lab.sandbox(&policy).args(&["--tls-dir", &tls]).run(&["no-such-command"]).code(), 127);
-    assert_eq!(lab.shell(&format!("ls {path}")), "there\n", "a command that never ran leaves no folder either");
+    assert_eq!(
+        lab.sandbox(&policy)
+            .args(&["--tls-dir", &tls])
+            .run(&["no-such-command"])
+            .code(),
+        127
+    );
+    assert_eq!(
+        lab.shell(&format!("ls {path}")),
+        "there\n",
+        "a command that never ran leaves no folder either"
+    );
 }
 
 #[test]
@@ -275,13 +355,19 @@ fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
     let signs = lab.folder("signs");
     std::os::unix::fs::chown(&signs, Some(UID), None).unwrap();
     let signs = signs.display();
-    let policy = format!("{}filesystem_policy: {{read_write: [{path}/shared, {signs}]}}\n", super::policy("{}"));
+    let policy = format!(
+        "{}filesystem_policy: {{read_write: [{path}/shared, {signs}]}}\n",
+        super::policy("{}")
+    );
     let begin = |name: &str| {
         let started = lab.sandbox(&policy).args(&["--tls-dir", &tls]).start(&[
             "sh",
             "-c",
-            &format!("touch {signs}/{name}; while ! rm {signs}/{name}-go 2>/dev/null; do sleep 0.01; done; \
-                      openssl x509 -noout -in {tls}/openshell-ca.pem && echo x > {path}/shared/file && rm {path}/shared/file && echo used"),
+            &format!(
+                "touch {signs}/{name}; while ! rm {signs}/{name}-go 2>/dev/null; do sleep \
+                      0.01; done; openssl x509 -noout -in {tls}/openshell-ca.pem && echo x > \
+                      {path}/shared/file && rm {path}/shared/file && echo used"
+            ),
         ]);
         let deadline = Instant::now() + Duration::from_secs(60);
         while std::fs::remove_file(format!("{signs}/{name}")).is_err() {
@@ -298,7 +384,8 @@ fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
     }
 }
 
-/// Forges the record of what the sandbox with the run directories `runs` has made: in it, and in one that takes its place.
+/// Forges the record of what the sandbox with the run directories `runs` has made: in it, and in
+/// one that takes its place.
 const FORGER: &str = r"
 import os, sys
 runs, victim = sys.argv[1:3]
@@ -317,22 +404,37 @@ if len(sys.argv) > 3:
 
 #[test]
 fn a_forged_record_of_what_was_made_removes_no_file() {
-    for (replaced, and_then) in [("", "--workdir . -- true"), ("replaced", "--version > /dev/null")] {
+    for (replaced, and_then) in [
+        ("", "--workdir . -- true"),
+        ("replaced", "--version > /dev/null"),
+    ] {
         let lab = Lab::with_web();
-        let (folder, caller) = (lab.folder("place").display().to_string(), lab::host::caller());
-        let rest = format!("filesystem_policy: {{read_write: [{folder}/made], hidden: [{folder}/made/missing]}}\n");
-        let policy = lab.file("policy.yaml", format!("{}{rest}", super::policy("{}"))).display().to_string();
+        let (folder, caller) = (
+            lab.folder("place").display().to_string(),
+            lab::host::caller(),
+        );
+        let rest = format!(
+            "filesystem_policy: {{read_write: [{folder}/made], hidden: [{folder}/made/missing]}}\n"
+        );
+        let policy = lab
+            .file("policy.yaml", format!("{}{rest}", super::policy("{}")))
+            .display()
+            .to_string();
         let forger = lab.file("forger.py", FORGER).display().to_string();
         let printed = lab.shell(&format!(
-            "cd {folder}; mkdir -p runs victim/empty made; echo kept > victim/kept; chown -R {caller} runs victim; chown {UID} made; \
-             chmod 755 runs; mkfifo in; \
-             {binary} -p {policy} --run-dir {folder}/runs --workdir {folder}/made -- sh -c 'read line' < in & exec 3> in; \
-             until [ -S runs/openshell-*/control ]; do sleep 0.05; done; python3 {forger} {folder}/runs {folder}/victim {replaced}; \
-             echo > in; wait; cd made; {binary} -p {policy} --run-dir {folder}/runs {and_then}; cd ..; \
-             cat victim/kept; ls victim made; ls runs.old 2>/dev/null",
+            "cd {folder}; mkdir -p runs victim/empty made; echo kept > victim/kept; chown -R \
+             {caller} runs victim; chown {UID} made; chmod 755 runs; mkfifo in; {binary} -p \
+             {policy} --run-dir {folder}/runs --workdir {folder}/made -- sh -c 'read line' < in & \
+             exec 3> in; until [ -S runs/openshell-*/control ]; do sleep 0.05; done; python3 \
+             {forger} {folder}/runs {folder}/victim {replaced}; echo > in; wait; cd made; {binary} \
+             -p {policy} --run-dir {folder}/runs {and_then}; cd ..; cat victim/kept; ls victim \
+             made; ls runs.old 2>/dev/null",
             binary = lab.binary()
         ));
-        assert_eq!(printed, "kept\nmade:\n\nvictim:\nempty\nkept\n", "{replaced}");
+        assert_eq!(
+            printed, "kept\nmade:\n\nvictim:\nempty\nkept\n",
+            "{replaced}"
+        );
     }
 }
 
@@ -340,12 +442,16 @@ fn a_forged_record_of_what_was_made_removes_no_file() {
 fn the_files_that_a_sandbox_is_shown_are_on_no_disk_of_the_host() {
     let lab = Lab::with_web();
     let (folder, caller) = (lab.folder("run").display().to_string(), lab::host::caller());
-    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let policy = lab
+        .file("policy.yaml", super::policy("{}"))
+        .display()
+        .to_string();
     let printed = lab.shell(&format!(
-        "chown {caller} {folder}; chmod 755 {folder}; cd /tmp; mkfifo {folder}/in; \
-         {} -p {policy} --run-dir {folder} -- sh -c 'stat -fc %T $SSL_CERT_FILE /etc/resolv.conf; read line' < {folder}/in > {folder}/out & \
-         exec 3> {folder}/in; until grep -qs tmpfs {folder}/out; do sleep 0.05; done; \
-         ls {folder}/openshell-* | grep -v made; echo > {folder}/in; wait; cat {folder}/out; ls {folder}",
+        "chown {caller} {folder}; chmod 755 {folder}; cd /tmp; mkfifo {folder}/in; {} -p {policy} \
+         --run-dir {folder} -- sh -c 'stat -fc %T $SSL_CERT_FILE /etc/resolv.conf; read line' < \
+         {folder}/in > {folder}/out & exec 3> {folder}/in; until grep -qs tmpfs {folder}/out; do \
+         sleep 0.05; done; ls {folder}/openshell-* | grep -v made; echo > {folder}/in; wait; cat \
+         {folder}/out; ls {folder}",
         lab.binary()
     ));
     assert_eq!(printed, "control\nlock\nuses\ntmpfs\ntmpfs\nin\nout\n");
@@ -355,7 +461,10 @@ fn the_files_that_a_sandbox_is_shown_are_on_no_disk_of_the_host() {
 fn a_full_disk_at_the_start_is_an_error_of_one_line_and_leaves_nothing() {
     let lab = Lab::with_web();
     let folder = lab.folder("full").display().to_string();
-    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let policy = lab
+        .file("policy.yaml", super::policy("{}"))
+        .display()
+        .to_string();
     let uid = lab::host::caller();
     for flags in ["--run-dir {}", "--ca-dir {}/ca"].map(|flags| flags.replace("{}", &folder)) {
         let printed = lab.shell(&format!(
@@ -365,9 +474,14 @@ fn a_full_disk_at_the_start_is_an_error_of_one_line_and_leaves_nothing() {
             lab.binary()
         ));
         let lines: Vec<_> = printed.lines().collect();
-        let [error, "1", fill] = lines[..] else { panic!("{flags}: {printed}") };
+        let [error, "1", fill] = lines[..] else {
+            panic!("{flags}: {printed}")
+        };
         let flag = flags.split(' ').next().unwrap();
-        assert!(error.contains(flag) && error.contains("No space left on device"), "{flags}: {error}");
+        assert!(
+            error.contains(flag) && error.contains("No space left on device"),
+            "{flags}: {error}"
+        );
         assert!(fill.ends_with("/fill"), "{flags}: {printed}");
     }
 }
@@ -375,15 +489,26 @@ fn a_full_disk_at_the_start_is_an_error_of_one_line_and_leaves_nothing() {
 #[test]
 fn a_limit_of_file_sizes_is_said_and_leaves_nothing() {
     let lab = Lab::with_web();
-    let (folder, caller) = (lab.folder("limited").display().to_string(), lab::host::caller());
-    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let (folder, caller) = (
+        lab.folder("limited").display().to_string(),
+        lab::host::caller(),
+    );
+    let policy = lab
+        .file("policy.yaml", super::policy("{}"))
+        .display()
+        .to_string();
     let printed = lab.shell(&format!(
-        "chown {caller} {folder}; chmod 700 {folder}; ulimit -f 1; {} -p {policy} --run-dir {folder} -- echo ran; echo $?; ls {folder}",
+        "chown {caller} {folder}; chmod 700 {folder}; ulimit -f 1; {} -p {policy} --run-dir \
+         {folder} -- echo ran; echo $?; ls {folder}",
         lab.binary()
     ));
-    // What is too large depends on the host: a start goes on without certificates, and not without a file of ssh's.
+    // What is too large depends on the host: a start goes on without certificates, and not without
+    // a file of ssh's.
     let end = printed.lines().last().unwrap_or_default();
-    assert!(printed.contains("File too large") && ["0", "1"].contains(&end), "{printed}");
+    assert!(
+        printed.contains("File too large") && ["0", "1"].contains(&end),
+        "{printed}"
+    );
     assert_eq!(printed.contains("\nran\n"), end == "0", "{printed}");
 }
 
@@ -392,22 +517,40 @@ fn root_makes_its_own_files_behind_no_link_that_a_command_left() {
     let lab = Lab::with_web();
     let folder = lab.folder("project").display().to_string();
     let elsewhere = lab.folder("elsewhere").display().to_string();
-    let policy = lab.file("policy.yaml", super::policy("{}")).display().to_string();
+    let policy = lab
+        .file("policy.yaml", super::policy("{}"))
+        .display()
+        .to_string();
     let caller = lab::host::caller();
     let plant = format!(
-        "chown {caller} {elsewhere}; ln -s {elsewhere} {folder}/link; chown -h {UID} {folder}/link {folder}; chmod 755 {folder} {elsewhere}"
+        "chown {caller} {elsewhere}; ln -s {elsewhere} {folder}/link; chown -h {UID} {folder}/link \
+         {folder}; chmod 755 {folder} {elsewhere}"
     );
     assert_eq!(lab.shell(&plant), "");
     let is_root = lab::host::tier() == lab::host::Tier::Root;
-    let flags = ["--run-dir {}/run", "--ca-dir {}/ca", "--health-socket {}/deep/door", "--log-to both --log-dir {}"];
+    let flags = [
+        "--run-dir {}/run",
+        "--ca-dir {}/ca",
+        "--health-socket {}/deep/door",
+        "--log-to both --log-dir {}",
+    ];
     for flags in flags.map(|flags| flags.replace("{}", &format!("{folder}/link"))) {
-        let printed =
-            lab.shell(&format!("cd /; {} -p {policy} {flags} -- echo ran 2>&1; ls -A {elsewhere}", lab.binary()));
+        let printed = lab.shell(&format!(
+            "cd /; {} -p {policy} {flags} -- echo ran 2>&1; ls -A {elsewhere}",
+            lab.binary()
+        ));
         if is_root {
-            assert!(printed.contains("link is a symlink that is not root's alone"), "{flags}: {printed}");
+            assert!(
+                printed.contains("link is a symlink that is not root's alone"),
+                "{flags}: {printed}"
+            );
             assert_eq!(lab.shell(&format!("ls -A {elsewhere}")), "", "{flags}");
             // Without a log file lines go to standard error, and nothing else is missing.
-            assert_eq!(printed.contains("ran\n"), flags.contains("--log-dir"), "{flags}: {printed}");
+            assert_eq!(
+                printed.contains("ran\n"),
+                flags.contains("--log-dir"),
+                "{flags}: {printed}"
+            );
         } else {
             assert!(printed.contains("ran\n"), "{flags}: {printed}");
         }

@@ -1,6 +1,9 @@
 //! Tests of the binary from its command line: one file a subject, each test on a private host.
 
-#![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test a failed step is a failed test"
+)]
 
 mod caller;
 mod carve_outs;
@@ -49,24 +52,31 @@ mod witness;
 
 /// Returns a policy for the tests' user with the given `network_policies`.
 fn policy(network: &str) -> String {
-    format!("process: {{run_as_user: \"{}\"}}\nnetwork_policies: {network}\n", lab::host::UID)
+    format!(
+        "process: {{run_as_user: \"{}\"}}\nnetwork_policies: {network}\n",
+        lab::host::UID
+    )
 }
 
 /// `web`: Python may reach web.test:8080 at its private address.
 fn web() -> String {
     policy(&format!(
-        "{{web: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}}], binaries: [{{path: {}}}]}}}}",
+        "{{web: {{endpoints: [{{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}}], binaries: \
+         [{{path: {}}}]}}}}",
         python()
     ))
 }
 
 /// Returns the executable behind /usr/bin/python3.
 fn python() -> String {
-    std::fs::canonicalize("/usr/bin/python3").unwrap().display().to_string()
+    std::fs::canonicalize("/usr/bin/python3")
+        .unwrap()
+        .display()
+        .to_string()
 }
 
-/// A Python program: sends its first argument, with escapes such as `\r\n` decoded, to the proxy, then the second one
-/// if the answer is a 200, and prints the whole response.
+/// A Python program: sends its first argument, with escapes such as `\r\n` decoded, to the proxy,
+/// then the second one if the answer is a 200, and prints the whole response.
 const RAW: &str = r#"
 import os, socket, sys
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')

@@ -6,17 +6,27 @@ use super::{policy, python};
 
 /// A host with two names at one address.
 fn lab() -> Lab {
-    Lab::new(&[("10.99.0.1", "web.test db.test"), ("10.99.0.2", "10-99-0-2.test")])
+    Lab::new(&[
+        ("10.99.0.1", "web.test db.test"),
+        ("10.99.0.2", "10-99-0-2.test"),
+    ])
 }
 
 /// Python may go to `endpoints`, at the servers' addresses; `{}` are further keys of each.
 fn endpoints(endpoints: &[&str]) -> String {
-    let endpoints: Vec<_> =
-        endpoints.iter().map(|endpoint| format!("{{{endpoint}, allowed_ips: [10.99.0.0/24]}}")).collect();
-    policy(&format!("{{names: {{endpoints: [{}], binaries: [{{path: {}}}]}}}}", endpoints.join(", "), python()))
+    let endpoints: Vec<_> = endpoints
+        .iter()
+        .map(|endpoint| format!("{{{endpoint}, allowed_ips: [10.99.0.0/24]}}"))
+        .collect();
+    policy(&format!(
+        "{{names: {{endpoints: [{}], binaries: [{{path: {}}}]}}}}",
+        endpoints.join(", "),
+        python()
+    ))
 }
 
-/// Connects to `argv[1]:argv[2]`, without a proxy, sends `argv[3]` and ends its sending; prints everything that it receives, or the error.
+/// Connects to `argv[1]:argv[2]`, without a proxy, sends `argv[3]` and ends its sending; prints
+/// everything that it receives, or the error.
 const CONNECT: &str = r"
 import socket, sys
 try:
@@ -29,7 +39,8 @@ try:
 except OSError as error: print(type(error).__name__)
 ";
 
-/// Serves one line before its clients say anything, at `argv[1]:argv[2]`; then echoes until they end, and says goodbye.
+/// Serves one line before its clients say anything, at `argv[1]:argv[2]`; then echoes until they
+/// end, and says goodbye.
 const GREETER: &str = r"
 import socket, sys, threading
 server = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -46,13 +57,21 @@ while True: threading.Thread(target=serve, args=(server.accept()[0],), daemon=Tr
 
 fn greeter(lab: &Lab, port: &str) -> lab::host::Program {
     let file = lab.file("greeter.py", GREETER);
-    lab.program(&["/usr/bin/python3", file.to_str().unwrap(), "10.99.0.1", port])
+    lab.program(&[
+        "/usr/bin/python3",
+        file.to_str().unwrap(),
+        "10.99.0.1",
+        port,
+    ])
 }
 
 #[test]
 fn a_name_of_the_policy_has_an_address_and_every_other_is_refused_and_counted() {
     let lab = lab();
-    let data = endpoints(&["host: db.test, port: 5432, protocol: tcp", "host: '*.apps.test', port: 80"]);
+    let data = endpoints(&[
+        "host: db.test, port: 5432, protocol: tcp",
+        "host: '*.apps.test', port: 80",
+    ]);
     let script = "ask() { dig +noall +answer +comments \"$@\" | grep -v WARNING | grep -oE 'status: [A-Z]+|IN.*' | tr '\\n\\t' '  '; echo; }
         ask db.test; ask DB.Test. AAAA; ask a.apps.test; ask a.b.apps.test; ask nope.test; ask nope.test; ask nope.test HTTPS
         ask db.test ANY; ask -x 198.18.0.1; ask -x 198.18.0.77; ask localhost; ask localhost AAAA; ask inference.local
@@ -77,12 +96,25 @@ fn a_name_of_the_policy_has_an_address_and_every_other_is_refused_and_counted() 
         "status: NOERROR",
     ];
     assert_eq!(lines[..expected.len()], expected);
-    assert!(lines[expected.len()].ends_with("db.test") && lines.len() > expected.len() + 1, "{lines:?}");
+    assert!(
+        lines[expected.len()].ends_with("db.test") && lines.len() > expected.len() + 1,
+        "{lines:?}"
+    );
     let denied = finished.logged("DNS:RESOLVE [LOW] DENIED");
     assert_eq!(denied.len(), 2, "{denied:?}");
-    assert!(denied[0].contains("DENIED a.b.apps.test A [code:endpoint_not_in_policy]"), "{denied:?}");
+    assert!(
+        denied[0].contains("DENIED a.b.apps.test A [code:endpoint_not_in_policy]"),
+        "{denied:?}"
+    );
     assert!(denied[1].contains("DENIED nope.test A ["), "{denied:?}");
-    assert_eq!(finished.logged("DNS:RESOLVE [INFO] ALLOWED db.test [addresses:1 ttl:").len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished
+            .logged("DNS:RESOLVE [INFO] ALLOWED db.test [addresses:1 ttl:")
+            .len(),
+        1,
+        "{}",
+        finished.log
+    );
     let asked = "1 x /usr/bin/dig -> nope.test: endpoint_not_in_policy";
     assert!(finished.stderr.contains(asked), "{}", finished.stderr);
 }
@@ -91,46 +123,100 @@ fn a_name_of_the_policy_has_an_address_and_every_other_is_refused_and_counted() 
 fn a_server_that_speaks_first_is_reached_by_name_and_each_side_ends_by_itself() {
     let lab = lab();
     let _server = greeter(&lab, "5432");
-    for protocol in ["protocol: tcp", "protocol: tcp, enforcement: enforce, access: full", "tls: skip", "port: 5432"] {
-        let data =
-            endpoints(&[&format!("host: db.test, port: 5432, {protocol}").replace(", port: 5432, port", ", port")]);
-        let finished = lab.sandbox(&data).args(&["--log-level", "info"]).python(CONNECT, &["db.test", "5432", "mine"]);
+    for protocol in [
+        "protocol: tcp",
+        "protocol: tcp, enforcement: enforce, access: full",
+        "tls: skip",
+        "port: 5432",
+    ] {
+        let data = endpoints(&[&format!("host: db.test, port: 5432, {protocol}")
+            .replace(", port: 5432, port", ", port")]);
+        let finished = lab
+            .sandbox(&data)
+            .args(&["--log-level", "info"])
+            .python(CONNECT, &["db.test", "5432", "mine"]);
         assert_eq!(finished.ok(), "220 hello\nminebye", "{protocol}");
         let line = format!("NET:OPEN [INFO] ALLOWED {}(", python());
-        assert!(finished.logged(&line).iter().any(|line| line.contains("-> db.test:5432 [policy:names")), "{protocol}");
+        assert!(
+            finished
+                .logged(&line)
+                .iter()
+                .any(|line| line.contains("-> db.test:5432 [policy:names")),
+            "{protocol}"
+        );
     }
 }
 
 #[test]
 fn names_have_their_real_addresses_or_those_of_a_range_where_that_is_asked_for() {
-    let lab = Lab::new(&[("11.7.7.7", "web.test db.test"), ("10.99.0.2", "inner.test")]);
+    let lab = Lab::new(&[
+        ("11.7.7.7", "web.test db.test"),
+        ("10.99.0.2", "inner.test"),
+    ]);
     let file = lab.file("greeter.py", GREETER);
-    let _server = lab.program(&["/usr/bin/python3", file.to_str().unwrap(), "11.7.7.7", "5432"]);
-    let (db, web) = ("host: db.test, port: 5432, protocol: tcp", "host: web.test, port: 5432, protocol: tcp");
-    let endpoints =
-        [db, web, "host: '*.apps.test', port: 80", "host: inner.test, port: 80"].map(|one| format!("{{{one}}}"));
-    let data =
-        policy(&format!("{{names: {{endpoints: [{}], binaries: [{{path: {}}}]}}}}", endpoints.join(", "), python()));
+    let _server = lab.program(&[
+        "/usr/bin/python3",
+        file.to_str().unwrap(),
+        "11.7.7.7",
+        "5432",
+    ]);
+    let (db, web) = (
+        "host: db.test, port: 5432, protocol: tcp",
+        "host: web.test, port: 5432, protocol: tcp",
+    );
+    let endpoints = [
+        db,
+        web,
+        "host: '*.apps.test', port: 80",
+        "host: inner.test, port: 80",
+    ]
+    .map(|one| format!("{{{one}}}"));
+    let data = policy(&format!(
+        "{{names: {{endpoints: [{}], binaries: [{{path: {}}}]}}}}",
+        endpoints.join(", "),
+        python()
+    ));
     let ask = "for name in web.test db.test x.apps.test inner.test inference.local other.test; do
         getent ahostsv4 $name | head -n 1 | cut -d' ' -f1 | tr '\n' ' '; done; ";
     let connector = lab.file("connect.py", CONNECT).display().to_string();
-    let connect = format!("for name in web.test db.test; do /usr/bin/python3 {connector} $name 5432 mine; done");
+    let connect = format!(
+        "for name in web.test db.test; do /usr/bin/python3 {connector} $name 5432 mine; done"
+    );
     let data = format!("{data}filesystem_policy: {{read_only: [{connector}]}}\n");
-    // A second name at one address has another, as has one with an internal address; what a wildcard permits is not looked up.
+    // A second name at one address has another, as has one with an internal address; what a
+    // wildcard permits is not looked up.
     for (addresses, expected) in [
-        ("real", "11.7.7.7 198.18.0.1 198.18.0.2 198.18.0.3 198.18.0.4 "),
-        ("11.5.0.0/16", "11.5.0.1 11.5.0.2 11.5.0.3 11.5.0.4 11.5.0.5 "),
+        (
+            "real",
+            "11.7.7.7 198.18.0.1 198.18.0.2 198.18.0.3 198.18.0.4 ",
+        ),
+        (
+            "11.5.0.0/16",
+            "11.5.0.1 11.5.0.2 11.5.0.3 11.5.0.4 11.5.0.5 ",
+        ),
     ] {
-        let sandbox = lab.sandbox(&data).args(&["--name-addresses", addresses, "--log-level", "info"]);
+        let sandbox =
+            lab.sandbox(&data)
+                .args(&["--name-addresses", addresses, "--log-level", "info"]);
         let finished = sandbox.sh(&format!("{ask}{connect}"));
-        assert_eq!(finished.ok(), format!("{expected}220 hello\nminebye\n220 hello\nminebye"), "{finished:?}");
+        assert_eq!(
+            finished.ok(),
+            format!("{expected}220 hello\nminebye\n220 hello\nminebye"),
+            "{finished:?}"
+        );
         for name in ["web.test", "db.test"] {
             let opened = finished.logged(&format!("-> {name}:5432 [policy:names engine:opa]"));
             assert!(!opened.is_empty(), "{}", finished.log);
         }
     }
-    let refused = lab.sandbox(&data).args(&["--name-addresses", "127.0.0.0/8"]).sh("echo ran");
-    assert!(refused.stderr.contains("lead nowhere") && refused.stdout.is_empty(), "{refused:?}");
+    let refused = lab
+        .sandbox(&data)
+        .args(&["--name-addresses", "127.0.0.0/8"])
+        .sh("echo ran");
+    assert!(
+        refused.stderr.contains("lead nowhere") && refused.stdout.is_empty(),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -139,20 +225,42 @@ fn another_program_name_or_port_is_refused_at_once_and_named() {
     let _server = greeter(&lab, "5432");
     let data = endpoints(&["host: db.test, port: 5432, protocol: tcp"]);
     let sandbox = || lab.sandbox(&data);
-    let other = sandbox().sh("curl -sS --noproxy '*' --max-time 20 telnet://db.test:5432 </dev/null; echo $?");
-    assert!(other.stdout.trim_end().ends_with("56") || other.stdout.trim_end().ends_with("52"), "{other:?}");
+    let other = sandbox()
+        .sh("curl -sS --noproxy '*' --max-time 20 telnet://db.test:5432 </dev/null; echo $?");
+    assert!(
+        other.stdout.trim_end().ends_with("56") || other.stdout.trim_end().ends_with("52"),
+        "{other:?}"
+    );
     let line = "NET:OPEN [MED] DENIED /usr/bin/curl(";
-    assert!(other.logged(line)[0].contains("-> db.test:5432 ["), "{}", other.log);
-    assert!(other.stderr.contains("/usr/bin/curl -> db.test:5432: binary_not_in_policy"), "{}", other.stderr);
+    assert!(
+        other.logged(line)[0].contains("-> db.test:5432 ["),
+        "{}",
+        other.log
+    );
+    assert!(
+        other
+            .stderr
+            .contains("/usr/bin/curl -> db.test:5432: binary_not_in_policy"),
+        "{}",
+        other.stderr
+    );
     let port = sandbox().python(CONNECT, &["db.test", "5433", ""]);
     assert_eq!(port.ok(), "ConnectionRefusedError");
-    let hint = "-> db.test:5433: direct_connection\n      it went past the proxy: no endpoint of the policy names this port of the host";
+    let hint = "-> db.test:5433: direct_connection\n      it went past the proxy: no endpoint of \
+                the policy names this port of the host";
     assert!(port.stderr.contains(hint), "{}", port.stderr);
     // The same server by another name, which no policy has.
-    assert_eq!(sandbox().python(CONNECT, &["web.test", "5432", ""]).ok(), "gaierror");
+    assert_eq!(
+        sandbox().python(CONNECT, &["web.test", "5432", ""]).ok(),
+        "gaierror"
+    );
     // Its own address, and one of the pool that no name has.
     for address in ["10.99.0.1", "198.18.0.9"] {
-        assert_eq!(sandbox().python(CONNECT, &[address, "5432", ""]).ok(), "ConnectionRefusedError", "{address}");
+        assert_eq!(
+            sandbox().python(CONNECT, &[address, "5432", ""]).ok(),
+            "ConnectionRefusedError",
+            "{address}"
+        );
     }
 }
 
@@ -160,26 +268,51 @@ fn another_program_name_or_port_is_refused_at_once_and_named() {
 fn names_of_one_address_are_kept_apart_and_requests_are_judged_by_their_rules() {
     let lab = lab();
     let upstream = lab.http("10.99.0.1:8080");
-    let rules = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /open}}]";
-    let data = endpoints(&["host: db.test, port: 8080", &format!("host: web.test, port: 8080, {rules}")]);
+    let rules =
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /open}}]";
+    let data = endpoints(&[
+        "host: db.test, port: 8080",
+        &format!("host: web.test, port: 8080, {rules}"),
+    ]);
     let data = data.replace(&python(), "/usr/bin/curl");
     let script = "for url in db.test:8080/any web.test:8080/open web.test:8080/any; do
             curl -sS --noproxy '*' http://$url | head -c 60; echo; done";
     let finished = lab.sandbox(&data).args(&["--log-level", "info"]).sh(script);
     let lines: Vec<_> = finished.ok().lines().collect();
     assert_eq!(lines[..2], ["hello", "hello"], "{finished:?}");
-    assert!(lines[2].starts_with("{\"error\":\"policy_denied\""), "{lines:?}");
-    assert_eq!(upstream.seen().iter().filter(|bytes| !bytes.is_empty()).count(), 2);
-    assert_eq!(finished.logged("HTTP:GET [MED] DENIED").len(), 1, "{}", finished.log);
+    assert!(
+        lines[2].starts_with("{\"error\":\"policy_denied\""),
+        "{lines:?}"
+    );
+    assert_eq!(
+        upstream
+            .seen()
+            .iter()
+            .filter(|bytes| !bytes.is_empty())
+            .count(),
+        2
+    );
+    assert_eq!(
+        finished.logged("HTTP:GET [MED] DENIED").len(),
+        1,
+        "{}",
+        finished.log
+    );
 }
 
 #[test]
-fn an_address_of_the_policy_is_a_door_itself_and_an_address_of_a_name_means_the_name_to_the_proxy() {
+fn an_address_of_the_policy_is_a_door_itself_and_an_address_of_a_name_means_the_name_to_the_proxy()
+{
     let lab = lab();
     let _server = greeter(&lab, "5432");
     let _web = lab.http("10.99.0.1:8080");
-    let data = endpoints(&["host: 10.99.0.1, port: 5432, protocol: tcp", "host: web.test, port: 8080"]);
-    let direct = lab.sandbox(&data).python(CONNECT, &["10.99.0.1", "5432", "x"]);
+    let data = endpoints(&[
+        "host: 10.99.0.1, port: 5432, protocol: tcp",
+        "host: web.test, port: 8080",
+    ]);
+    let direct = lab
+        .sandbox(&data)
+        .python(CONNECT, &["10.99.0.1", "5432", "x"]);
     assert_eq!(direct.ok(), "220 hello\nxbye");
     let data = data.replace(&python(), "/usr/bin/curl");
     // A client that looks names up itself, and one that does not.
@@ -189,7 +322,12 @@ fn an_address_of_the_policy_is_a_door_itself_and_an_address_of_a_name_means_the_
         curl -sS --socks5 10.200.0.1:3128 http://web.test:8081/; echo $?";
     let finished = lab.sandbox(&data).args(&["--log-level", "info"]).sh(script);
     assert_eq!(finished.ok(), "hello\nhello\nhello\n97", "{finished:?}");
-    assert_eq!(finished.logged("DENIED /usr/bin/curl").len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished.logged("DENIED /usr/bin/curl").len(),
+        1,
+        "{}",
+        finished.log
+    );
     assert!(!finished.log.contains("198.18."), "{}", finished.log);
 }
 
@@ -207,7 +345,10 @@ print(socket.create_connection(('127.0.0.1', 5432), 20).recv(9).decode())
 import sys; sys.argv = ['', 'db.test', '5432', 'x']
 {CONNECT}"
     );
-    assert_eq!(lab.sandbox(&data).python(&program, &[]).ok(), "own\n220 hello\nxbye");
+    assert_eq!(
+        lab.sandbox(&data).python(&program, &[]).ok(),
+        "own\n220 hello\nxbye"
+    );
 }
 
 #[test]
@@ -226,10 +367,17 @@ while True:
     let file = lab.file("resetting.py", resetting);
     let _server = lab.program(&["/usr/bin/python3", file.to_str().unwrap()]);
     let data = endpoints(&["host: db.test, ports: [5432, 5433], protocol: tcp"]);
-    let gone = lab.sandbox(&data).python(CONNECT, &["db.test", "5432", "x"]);
+    let gone = lab
+        .sandbox(&data)
+        .python(CONNECT, &["db.test", "5432", "x"]);
     assert_eq!(gone.ok(), "ConnectionResetError");
     assert_eq!(gone.logged("NET:FAIL").len(), 1, "{}", gone.log);
-    assert_eq!(lab.sandbox(&data).python(CONNECT, &["db.test", "5433", "x"]).ok(), "ConnectionResetError");
+    assert_eq!(
+        lab.sandbox(&data)
+            .python(CONNECT, &["db.test", "5433", "x"])
+            .ok(),
+        "ConnectionResetError"
+    );
 }
 
 #[test]
@@ -237,7 +385,10 @@ fn a_reload_opens_new_names_and_ends_the_connections_of_old_ones_whose_addresses
     let lab = lab();
     let (_server, folder) = (greeter(&lab, "5432"), lab.folder("work"));
     let file = lab.file("policy.yaml", "");
-    let grants = format!("filesystem_policy: {{read_write: [{}]}}\n", folder.display());
+    let grants = format!(
+        "filesystem_policy: {{read_write: [{}]}}\n",
+        folder.display()
+    );
     let write = |host: &str| {
         let data = endpoints(&[&format!("host: {host}, port: 5432, protocol: tcp")]);
         drop(lab.file("policy.yaml", format!("{data}{grants}")));
@@ -261,7 +412,12 @@ print(socket.create_connection(('web.test', 5432), 20).recv(9).decode().strip())
 try: print(socket.create_connection(('198.18.0.1', 5432), 20).recv(9))
 except ConnectionError as error: print(type(error).__name__)
 ";
-    let sandbox = lab::Sandbox::bare(&lab).args(&["--policy-data", file.to_str().unwrap(), "--log-level", "info"]);
+    let sandbox = lab::Sandbox::bare(&lab).args(&[
+        "--policy-data",
+        file.to_str().unwrap(),
+        "--log-level",
+        "info",
+    ]);
     let started = sandbox.start(&["/usr/bin/python3", "-c", program, folder.to_str().unwrap()]);
     let ready = folder.join("ready");
     while !ready.exists() {
@@ -270,9 +426,15 @@ except ConnectionError as error: print(type(error).__name__)
     write("web.test");
     started.signal(rustix::process::Signal::HUP);
     let finished = started.wait();
-    let expected = "220 hello 198.18.0.1 none\nb''\nnone 198.18.0.2\n220 hello\nConnectionRefusedError";
+    let expected =
+        "220 hello 198.18.0.1 none\nb''\nnone 198.18.0.2\n220 hello\nConnectionRefusedError";
     assert_eq!(finished.ok(), expected, "{finished:?}");
-    assert_eq!(finished.logged("NET:CLOSE [MED]").len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished.logged("NET:CLOSE [MED]").len(),
+        1,
+        "{}",
+        finished.log
+    );
 }
 
 #[test]
@@ -281,12 +443,16 @@ fn an_observed_run_knows_every_name_and_writes_down_what_was_connected_to() {
     let _server = greeter(&lab, "5432");
     let out = lab.folder("out").join("policy.yaml");
     let data = policy("{}");
-    let finished =
-        lab.sandbox(&data).args(&["--observe", out.to_str().unwrap()]).python(CONNECT, &["db.test", "5432", "x"]);
+    let finished = lab
+        .sandbox(&data)
+        .args(&["--observe", out.to_str().unwrap()])
+        .python(CONNECT, &["db.test", "5432", "x"]);
     assert_eq!(finished.ok(), "220 hello\nxbye", "{finished:?}");
     let written = std::fs::read_to_string(&out).unwrap();
     assert!(
-        written.contains("{host: \"db.test\", port: 5432, allowed_ips: [\"10.99.0.1\"], protocol: tcp}"),
+        written.contains(
+            "{host: \"db.test\", port: 5432, allowed_ips: [\"10.99.0.1\"], protocol: tcp}"
+        ),
         "{written}"
     );
 }
@@ -331,31 +497,51 @@ fn malformed_questions_are_answered_as_such_and_hold_nobody_up() {
 #[test]
 fn programs_find_names_whatever_the_hosts_files_are() {
     let data = endpoints(&["host: db.test, port: 5432, protocol: tcp"]);
-    let asks = "cat /etc/resolv.conf | head -1; getent hosts db.test | tr -s ' '; grep -c . /etc/hosts";
+    let asks =
+        "cat /etc/resolv.conf | head -1; getent hosts db.test | tr -s ' '; grep -c . /etc/hosts";
     for change in [
         "",
         // As of a host with a resolver of its own, whose file is gone in a container.
-        "mount --bind /var/empty-etc /etc; rm /etc/resolv.conf; ln -s ../run/none/stub-resolv.conf /etc/resolv.conf",
+        "mount --bind /var/empty-etc /etc; rm /etc/resolv.conf; ln -s ../run/none/stub-resolv.conf \
+         /etc/resolv.conf",
         "mount --bind /var/empty-etc /etc; rm /etc/resolv.conf /etc/hosts",
-        "mount --bind /var/empty-etc /etc; echo 'hosts: files mdns4_minimal [NOTFOUND=return] resolve [!UNAVAIL=return] dns myhostname' > /etc/nsswitch.conf",
+        "mount --bind /var/empty-etc /etc; echo 'hosts: files mdns4_minimal [NOTFOUND=return] \
+         resolve [!UNAVAIL=return] dns myhostname' > /etc/nsswitch.conf",
     ] {
         let lab = lab();
         let copied = "mkdir -p /run/lab-etc && cp -a /etc/. /run/lab-etc";
         let change = change.replace("/var/empty-etc", "/run/lab-etc");
-        assert_eq!(lab.shell(&format!("umount /etc/hosts /etc/resolv.conf; {copied}; {change}")), "", "{change}");
+        assert_eq!(
+            lab.shell(&format!(
+                "umount /etc/hosts /etc/resolv.conf; {copied}; {change}"
+            )),
+            "",
+            "{change}"
+        );
         let finished = lab.sandbox(&data).sh(asks);
-        let is_refused = change.contains("/etc/hosts") && lab::host::tier() == lab::host::Tier::Rootless;
+        let is_refused =
+            change.contains("/etc/hosts") && lab::host::tier() == lab::host::Tier::Rootless;
         if is_refused {
             // The caller can make no file in /etc.
-            assert_eq!(finished.logged("names do not resolve inside").len(), 1, "{}", finished.log);
+            assert_eq!(
+                finished.logged("names do not resolve inside").len(),
+                1,
+                "{}",
+                finished.log
+            );
             continue;
         }
         let lines: Vec<_> = finished.ok().lines().collect();
-        assert_eq!(lines[..2], ["nameserver 10.200.0.1", "198.18.0.1 db.test"], "{change}: {finished:?}");
+        assert_eq!(
+            lines[..2],
+            ["nameserver 10.200.0.1", "198.18.0.1 db.test"],
+            "{change}: {finished:?}"
+        );
     }
 }
 
-/// Asks for a tunnel, and resets the connection before the answer is read; then connects by name and is killed by a reset too.
+/// Asks for a tunnel, and resets the connection before the answer is read; then connects by name
+/// and is killed by a reset too.
 const RESETS: &str = r"
 import os, socket, struct
 def reset(s):
@@ -376,26 +562,51 @@ fn each_connection_that_was_opened_has_one_end_whoever_resets_it() {
     let lab = lab();
     let _server = greeter(&lab, "5432");
     let data = endpoints(&["host: db.test, port: 5432, protocol: tcp"]);
-    let finished = lab.sandbox(&data).args(&["--log-level", "info"]).python(RESETS, &[]);
+    let finished = lab
+        .sandbox(&data)
+        .args(&["--log-level", "info"])
+        .python(RESETS, &[]);
     assert_eq!(finished.ok(), "");
     let opened = finished.logged("NET:OPEN [INFO] ALLOWED").len();
     let closed = finished.logged("NET:CLOSE [INFO]");
     assert_eq!(opened, closed.len(), "{}", finished.log);
-    let by_name: Vec<_> = closed.iter().filter(|line| line.contains("[door:name]")).collect();
+    let by_name: Vec<_> = closed
+        .iter()
+        .filter(|line| line.contains("[door:name]"))
+        .collect();
     assert_eq!(by_name.len(), 20, "{closed:?}");
-    assert!(by_name.iter().all(|line| line.contains("[by:client]")), "{by_name:?}");
+    assert!(
+        by_name.iter().all(|line| line.contains("[by:client]")),
+        "{by_name:?}"
+    );
 }
 
 #[test]
 fn explain_says_what_a_program_without_a_proxy_would_meet() {
     let lab = lab();
-    let file =
-        lab.file("policy.yaml", endpoints(&["host: db.test, port: 5432, protocol: tcp", "host: 10.99.0.1, port: 80"]));
+    let file = lab.file(
+        "policy.yaml",
+        endpoints(&[
+            "host: db.test, port: 5432, protocol: tcp",
+            "host: 10.99.0.1, port: 80",
+        ]),
+    );
     let explain = |host: &str, port: &str| {
-        let words = format!("--binary {} --host {host} --port {port} --door name", python());
-        lab.shell(&format!("{} explain {} {words}", lab.binary(), file.display()))
+        let words = format!(
+            "--binary {} --host {host} --port {port} --door name",
+            python()
+        );
+        lab.shell(&format!(
+            "{} explain {} {words}",
+            lab.binary(),
+            file.display()
+        ))
     };
-    assert!(explain("db.test", "5432").starts_with("allowed: "), "{}", explain("db.test", "5432"));
+    assert!(
+        explain("db.test", "5432").starts_with("allowed: "),
+        "{}",
+        explain("db.test", "5432")
+    );
     assert!(explain("10.99.0.1", "80").starts_with("allowed: "));
     assert!(explain("db.test", "5433").contains("names this port of the host"));
     assert!(explain("web.test", "5432").contains("does not know the name"));
@@ -405,10 +616,22 @@ fn explain_says_what_a_program_without_a_proxy_would_meet() {
 #[test]
 fn names_do_not_depend_on_the_callers_umask() {
     let lab = lab();
-    let file = lab.file("policy.yaml", endpoints(&["host: db.test, port: 5432, protocol: tcp"]));
+    let file = lab.file(
+        "policy.yaml",
+        endpoints(&["host: db.test, port: 5432, protocol: tcp"]),
+    );
     let asked = "getent hosts db.test localhost | grep -c .";
-    let script = format!("umask 077; {} --policy-data {} -- sh -c '{asked}'", lab.binary(), file.display());
-    assert_eq!(lab.shell(&script).lines().last(), Some("2"), "{}", lab.log());
+    let script = format!(
+        "umask 077; {} --policy-data {} -- sh -c '{asked}'",
+        lab.binary(),
+        file.display()
+    );
+    assert_eq!(
+        lab.shell(&script).lines().last(),
+        Some("2"),
+        "{}",
+        lab.log()
+    );
 }
 
 /// Fetches `argv[1]` by Go's own resolver, which reads resolv.conf itself.
@@ -437,12 +660,16 @@ fn resolvers_that_programs_bring_along_find_the_same_names() {
     assert_eq!(built, "built\n");
     let node = std::fs::canonicalize("/usr/bin/node").unwrap();
     let data = policy(&format!(
-        "{{names: {{endpoints: [{{host: web.test, port: 80, allowed_ips: [10.99.0.0/24]}}], binaries: [{{path: {}}}, \
-         {{path: {}}}]}}}}",
+        "{{names: {{endpoints: [{{host: web.test, port: 80, allowed_ips: [10.99.0.0/24]}}], \
+         binaries: [{{path: {}}}, {{path: {}}}]}}}}",
         go.display(),
         node.display()
     ));
-    let data = data + &format!("filesystem_policy: {{read_only: [{}]}}\n", lab.folder("go").display());
+    let data = data
+        + &format!(
+            "filesystem_policy: {{read_only: [{}]}}\n",
+            lab.folder("go").display()
+        );
     let script = format!(
         "cp {0} /tmp/other; for go in {0} /tmp/other; do env -i $go http://web.test/; env -i $go http://nope.test/; done
         env -i {1} -e \"const dns = require('dns'); dns.resolve4('web.test', (e, found) => console.log(e?.code, found));
@@ -452,11 +679,19 @@ fn resolvers_that_programs_bring_along_find_the_same_names() {
     );
     let finished = lab.sandbox(&data).sh(&script);
     let lines: Vec<_> = finished.ok().lines().collect();
-    let [found, unknown, refused, _, nope, address] = lines[..] else { panic!("{finished:?}") };
+    let [found, unknown, refused, _, nope, address] = lines[..] else {
+        panic!("{finished:?}")
+    };
     assert_eq!(found, "200 OK");
     assert!(unknown.contains("no such host"), "{unknown}");
-    assert!(refused.contains("connection reset by peer"), "another program may ask, and not connect: {refused}");
-    assert_eq!([nope, address], ["ENOTFOUND undefined", "undefined [ '198.18.0.1' ]"]);
+    assert!(
+        refused.contains("connection reset by peer"),
+        "another program may ask, and not connect: {refused}"
+    );
+    assert_eq!(
+        [nope, address],
+        ["ENOTFOUND undefined", "undefined [ '198.18.0.1' ]"]
+    );
 }
 
 /// Listens in place of the host's name service cache daemon, and prints a line for each client.
@@ -478,15 +713,20 @@ fn a_cache_of_names_outside_is_not_asked() {
     let lab = lab();
     let file = lab.file("daemon.py", DAEMON);
     let _daemon = lab.program(&["/usr/bin/python3", file.to_str().unwrap()]);
-    assert_ne!(lab.shell("getent hosts db.test; cat /run/nscd/asked; : > /run/nscd/asked"), "", "it is asked outside");
+    assert_ne!(
+        lab.shell("getent hosts db.test; cat /run/nscd/asked; : > /run/nscd/asked"),
+        "",
+        "it is asked outside"
+    );
     let data = endpoints(&["host: db.test, port: 5432, protocol: tcp"]);
     let finished = lab.sandbox(&data).sh("getent hosts db.test | tr -s ' '");
     assert_eq!(finished.ok(), "198.18.0.1 db.test");
     assert_eq!(lab.shell("cat /run/nscd/asked"), "");
 }
 
-/// A name server at 10.99.0.1 that answers by the first label: with an address that is not the upstream's, an alias of itself, a
-/// message for another question, bytes that are no message, or nothing.
+/// A name server at 10.99.0.1 that answers by the first label: with an address that is not the
+/// upstream's, an alias of itself, a message for another question, bytes that are no message, or
+/// nothing.
 const LIAR: &str = r"
 import socket, struct
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -511,13 +751,23 @@ while True:
 #[test]
 fn a_name_server_that_lies_or_is_silent_leads_nowhere() {
     let lab = lab();
-    assert_eq!(lab.shell("echo 'nameserver 10.99.0.1\noptions timeout:1 attempts:1' > /etc/resolv.conf"), "");
+    assert_eq!(
+        lab.shell("echo 'nameserver 10.99.0.1\noptions timeout:1 attempts:1' > /etc/resolv.conf"),
+        ""
+    );
     let file = lab.file("liar.py", LIAR);
     let _liar = lab.program(&["/usr/bin/python3", file.to_str().unwrap()]);
-    let hosts = ["own", "metadata", "private", "inside", "pool", "loop", "other", "silent", "garbage"];
-    let endpoints: Vec<_> = hosts.map(|host| format!("{{host: {host}.lies, port: 5432, protocol: tcp}}")).into();
-    let data =
-        policy(&format!("{{names: {{endpoints: [{}], binaries: [{{path: {}}}]}}}}", endpoints.join(", "), python()));
+    let hosts = [
+        "own", "metadata", "private", "inside", "pool", "loop", "other", "silent", "garbage",
+    ];
+    let endpoints: Vec<_> = hosts
+        .map(|host| format!("{{host: {host}.lies, port: 5432, protocol: tcp}}"))
+        .into();
+    let data = policy(&format!(
+        "{{names: {{endpoints: [{}], binaries: [{{path: {}}}]}}}}",
+        endpoints.join(", "),
+        python()
+    ));
     let finished = lab.sandbox(&data).python(
         "import socket\nfor host in '\
          own metadata private inside pool loop other silent garbage'.split():\n    \
@@ -525,7 +775,11 @@ fn a_name_server_that_lies_or_is_silent_leads_nowhere() {
          except OSError as error: print(type(error).__name__)",
         &[],
     );
-    assert_eq!(finished.ok(), vec!["ConnectionResetError"; hosts.len()].join("\n"), "{finished:?}");
+    assert_eq!(
+        finished.ok(),
+        vec!["ConnectionResetError"; hosts.len()].join("\n"),
+        "{finished:?}"
+    );
     for (host, code) in hosts.into_iter().zip([
         "always_blocked_address",
         "always_blocked_address",
@@ -539,6 +793,11 @@ fn a_name_server_that_lies_or_is_silent_leads_nowhere() {
     ]) {
         let line = format!("{host}.lies:5432");
         let logged = finished.logged(&line);
-        assert!(logged.iter().any(|line| line.contains(&format!("[code:{code}]"))), "{host}: {logged:?}");
+        assert!(
+            logged
+                .iter()
+                .any(|line| line.contains(&format!("[code:{code}]"))),
+            "{host}: {logged:?}"
+        );
     }
 }

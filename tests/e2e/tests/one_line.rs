@@ -12,32 +12,62 @@ fn in_project<'l>(lab: &'l Lab, flags: &[&str]) -> Sandbox<'l> {
     std::os::unix::fs::chown(&folder, Some(UID), Some(UID)).unwrap();
     // For root, who has called sudo.
     let user = UID.to_string();
-    Sandbox::bare(lab).env("SUDO_UID", &user).env("SUDO_GID", &user).current_dir(folder.to_str().unwrap()).args(flags)
+    Sandbox::bare(lab)
+        .env("SUDO_UID", &user)
+        .env("SUDO_GID", &user)
+        .current_dir(folder.to_str().unwrap())
+        .args(flags)
 }
 
 #[test]
-fn without_a_file_the_current_folder_is_writable_and_nothing_else_and_named_hosts_are_reached_by_all_programs() {
+fn without_a_file_the_current_folder_is_writable_and_nothing_else_and_named_hosts_are_reached_by_all_programs()
+ {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:8080");
     let [other, seen] = ["other", "seen"].map(|name| lab.folder(name).display().to_string());
-    lab.shell(&format!("echo visible > {seen}/file; chmod -R a+rX {seen} {other}")).clear();
+    lab.shell(&format!(
+        "echo visible > {seen}/file; chmod -R a+rX {seen} {other}"
+    ))
+    .clear();
     std::fs::write(lab.folder("project").join(".env"), "s3cret").unwrap();
     let script = format!(
-        "touch made && echo made; touch {other}/x; cat {seen}/file; touch {seen}/x; cat .env; for method in GET POST; do \
-         curl -s -X $method -o /dev/null -w '%{{http_code}}\\n' http://10.99.0.1:8080/; done; curl -s -o /dev/null -w '%{{http_connect}}' https://a.test"
+        "touch made && echo made; touch {other}/x; cat {seen}/file; touch {seen}/x; cat .env; for \
+         method in GET POST; do curl -s -X $method -o /dev/null -w '%{{http_code}}\\n' \
+         http://10.99.0.1:8080/; done; curl -s -o /dev/null -w '%{{http_connect}}' https://a.test"
     );
-    let finished =
-        in_project(&lab, &["--read", &seen, "--hide", ".env", "--allow", "10.99.0.1:8080=read-only"]).sh(&script);
-    assert_eq!(finished.stdout, "made\nvisible\n200\n403\n403", "{finished:?}");
+    let finished = in_project(
+        &lab,
+        &[
+            "--read",
+            &seen,
+            "--hide",
+            ".env",
+            "--allow",
+            "10.99.0.1:8080=read-only",
+        ],
+    )
+    .sh(&script);
+    assert_eq!(
+        finished.stdout, "made\nvisible\n200\n403\n403",
+        "{finished:?}"
+    );
     let refused = |why: &str| finished.stderr.matches(why).count();
-    assert_eq!((refused("Permission denied"), refused("Read-only file system")), (1, 2), "{finished:?}");
+    assert_eq!(
+        (
+            refused("Permission denied"),
+            refused("Read-only file system")
+        ),
+        (1, 2),
+        "{finished:?}"
+    );
     assert!(!finished.stderr.contains("policy warning"), "{finished:?}");
 }
 
 #[test]
 fn a_path_that_leads_up_means_what_the_kernel_takes_it_for() {
     let lab = Lab::with_web();
-    let [seen, far] = ["seen", "far/inner"].map(|name| lab.folder("project").parent().unwrap().join(name));
+    let [seen, far] =
+        ["seen", "far/inner"].map(|name| lab.folder("project").parent().unwrap().join(name));
     std::fs::create_dir_all(&seen).unwrap();
     std::fs::create_dir_all(&far).unwrap();
     let made = format!(
@@ -48,17 +78,33 @@ fn a_path_that_leads_up_means_what_the_kernel_takes_it_for() {
     assert_eq!(lab.shell(&made), "");
     std::os::unix::fs::symlink(&far, lab.folder("project").join("link")).unwrap();
     let above = far.join("../file").display().to_string();
-    let finished = in_project(&lab, &["--read", "../seen", "--read", &above, "--read", "../missing/"])
-        .sh(&format!("cat ../seen/file {above}"));
+    let finished = in_project(
+        &lab,
+        &[
+            "--read",
+            "../seen",
+            "--read",
+            &above,
+            "--read",
+            "../missing/",
+        ],
+    )
+    .sh(&format!("cat ../seen/file {above}"));
     assert_eq!(finished.ok(), "near\nabove", "{finished:?}");
     if lab::host::tier() == lab::host::Tier::Root {
         let led = in_project(&lab, &["--read", "link/../file"]).sh("echo ran");
-        assert!(led.stderr.contains("--read link/../file: ") && led.stderr.contains("symlink"), "{led:?}");
+        assert!(
+            led.stderr.contains("--read link/../file: ") && led.stderr.contains("symlink"),
+            "{led:?}"
+        );
         assert_eq!(led.stdout, "");
     }
     let missing = in_project(&lab, &["--read", "nothing/../seen"]).sh("echo ran");
     assert!(
-        missing.stderr.contains("--read nothing/../seen: No such file") && missing.stdout.is_empty(),
+        missing
+            .stderr
+            .contains("--read nothing/../seen: No such file")
+            && missing.stdout.is_empty(),
         "{missing:?}"
     );
 }
@@ -78,40 +124,76 @@ fn the_printed_policy_means_what_the_command_line_means() {
         "--write",
         "out",
     ];
-    let printed = in_project(&lab, &flags).args(&["--print-policy"]).run(&["ignored"]);
+    let printed = in_project(&lab, &flags)
+        .args(&["--print-policy"])
+        .run(&["ignored"]);
     let text = printed.ok();
     let folder = lab.folder("project").display().to_string();
-    for part in
-        [&folder, &format!("{folder}/out"), "'**/.env'", "host: a.test", "protocol: tcp", "git-read:", "models:"]
-    {
-        assert!(text.replace('"', "'").contains(part.trim_matches('\'')), "{part}: {text}");
+    for part in [
+        &folder,
+        &format!("{folder}/out"),
+        "'**/.env'",
+        "host: a.test",
+        "protocol: tcp",
+        "git-read:",
+        "models:",
+    ] {
+        assert!(
+            text.replace('"', "'").contains(part.trim_matches('\'')),
+            "{part}: {text}"
+        );
     }
     let again = lab.file("printed.yaml", text).display().to_string();
-    let beside =
-        Sandbox::bare(&lab).args(&["-p", &again, "--print-policy", "--allow", "b.test:80=full"]).run(&["true"]);
+    let beside = Sandbox::bare(&lab)
+        .args(&["-p", &again, "--print-policy", "--allow", "b.test:80=full"])
+        .run(&["true"]);
     let beside = beside.ok();
-    assert!(beside.starts_with(text.lines().next().unwrap()) && beside.contains("command-line-2:"), "{beside}");
-    assert!(text.lines().all(|line| beside.contains(line)), "{beside}\n{text}");
+    assert!(
+        beside.starts_with(text.lines().next().unwrap()) && beside.contains("command-line-2:"),
+        "{beside}"
+    );
+    assert!(
+        text.lines().all(|line| beside.contains(line)),
+        "{beside}\n{text}"
+    );
 }
 
 #[test]
 fn what_a_command_line_cannot_mean_is_one_line() {
     let lab = Lab::with_web();
     for (flags, expected) in [
-        (&["--preset", "nope"][..], "--preset nope is unknown; there are aider, apt, claude-code"),
-        (&["--allow", "a.test=rw"], "`rw` is not one of read-only, read-write, full, tcp"),
+        (
+            &["--preset", "nope"][..],
+            "--preset nope is unknown; there are aider, apt, claude-code",
+        ),
+        (
+            &["--allow", "a.test=rw"],
+            "`rw` is not one of read-only, read-write, full, tcp",
+        ),
         (&["--allow", "*"], "matches all hosts"),
         (&["--allow", "a.test:0"], "a port is a whole number"),
         (&["--hide", "."], "is hidden, and"),
-        (&["--allow", "a.test", "--workdir", "/nowhere"], "--workdir /nowhere is not there"),
+        (
+            &["--allow", "a.test", "--workdir", "/nowhere"],
+            "--workdir /nowhere is not there",
+        ),
     ] {
         let refused = in_project(&lab, flags).sh("echo ran");
-        assert!(refused.code() > 0 && refused.stderr.contains(expected) && refused.stdout.is_empty(), "{refused:?}");
+        assert!(
+            refused.code() > 0 && refused.stderr.contains(expected) && refused.stdout.is_empty(),
+            "{refused:?}"
+        );
     }
     for (current, home) in [("/", "/root"), ("/usr", "/usr")] {
-        let refused =
-            Sandbox::bare(&lab).current_dir(current).env("HOME", home).args(&["--allow", "a.test"]).sh("echo ran");
-        assert!(refused.code() == 1 && refused.stderr.contains("name one with --workdir"), "{refused:?}");
+        let refused = Sandbox::bare(&lab)
+            .current_dir(current)
+            .env("HOME", home)
+            .args(&["--allow", "a.test"])
+            .sh("echo ran");
+        assert!(
+            refused.code() == 1 && refused.stderr.contains("name one with --workdir"),
+            "{refused:?}"
+        );
     }
 }
 
@@ -119,14 +201,18 @@ fn what_a_command_line_cannot_mean_is_one_line() {
 fn an_observed_run_needs_no_policy_and_writes_the_one_that_it_needs() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:8080");
-    let observed = lab.folder("out").join("observed.yaml").display().to_string();
+    let observed = lab
+        .folder("out")
+        .join("observed.yaml")
+        .display()
+        .to_string();
     let script = "curl -s -o made -w '%{http_code}' http://web.test:8080/; ls";
     let learnt = in_project(&lab, &["--observe", &observed]).sh(script);
     assert_eq!(learnt.ok(), "200made", "{learnt:?}");
     let enforced = in_project(&lab, &["-p", &observed]).sh(script);
     assert_eq!(enforced.ok(), "200made", "{enforced:?}");
-    let refused =
-        in_project(&lab, &["-p", &observed]).sh("curl -s -o /dev/null -w '%{http_code}' -X POST http://web.test:8080/");
+    let refused = in_project(&lab, &["-p", &observed])
+        .sh("curl -s -o /dev/null -w '%{http_code}' -X POST http://web.test:8080/");
     assert_eq!(refused.ok(), "403", "{refused:?}");
 }
 
@@ -135,13 +221,19 @@ fn a_command_adds_no_preset_for_the_next_run_and_replaces_none_that_is_built_in(
     let lab = Lab::with_web();
     let config = lab.folder("project").join("config");
     let run = |flags: &[&str], script: &str| {
-        in_project(&lab, flags).env("XDG_CONFIG_HOME", config.to_str().unwrap()).sh(script)
+        in_project(&lab, flags)
+            .env("XDG_CONFIG_HOME", config.to_str().unwrap())
+            .sh(script)
     };
-    let script = "mkdir -p config/openshell/presets; echo {} > config/openshell/presets/mine.yaml; mv config other; ls config/openshell";
+    let script = "mkdir -p config/openshell/presets; echo {} > config/openshell/presets/mine.yaml; \
+                  mv config other; ls config/openshell";
     for flags in [&["--allow", "a.test"][..], &["--preset", "git-read"]] {
         let tried = run(flags, script);
         assert_eq!(tried.ok(), "presets", "{tried:?}");
-        assert!(tried.stderr.contains("Read-only file system") && tried.stderr.contains("cannot move"), "{tried:?}");
+        assert!(
+            tried.stderr.contains("Read-only file system") && tried.stderr.contains("cannot move"),
+            "{tried:?}"
+        );
     }
     assert!(!config.exists(), "the placeholder goes with the run");
     let folder = config.join("openshell/presets");
@@ -154,20 +246,38 @@ fn a_command_adds_no_preset_for_the_next_run_and_replaces_none_that_is_built_in(
         .unwrap();
     }
     let printed = run(&["--preset", "git-read", "--print-policy"], "true");
-    assert!(printed.ok().contains("codeload.github.com") && !printed.ok().contains("/srv/mine"), "{printed:?}");
-    assert!(run(&["--preset", "mine", "--print-policy"], "true").ok().contains("/srv/mine"));
+    assert!(
+        printed.ok().contains("codeload.github.com") && !printed.ok().contains("/srv/mine"),
+        "{printed:?}"
+    );
+    assert!(
+        run(&["--preset", "mine", "--print-policy"], "true")
+            .ok()
+            .contains("/srv/mine")
+    );
     let shared = lab.shell(&format!("chmod a+w {}/mine.yaml", folder.display()));
     assert_eq!(shared, "");
     let refused = run(&["--preset", "mine"], "echo ran");
-    assert!(refused.code() == 1 && refused.stderr.contains("others can write to"), "{refused:?}");
+    assert!(
+        refused.code() == 1 && refused.stderr.contains("others can write to"),
+        "{refused:?}"
+    );
 }
 
 #[test]
 fn what_hides_nothing_and_a_folder_that_the_user_may_not_write_to_are_said_at_the_start() {
     let lab = Lab::with_web();
     let roots = lab.folder("roots");
-    lab.shell(&format!("chown 0:0 {0}; chmod 755 {0}", roots.display())).clear();
-    let flags = ["--hide", "**/.env", "--hide", "nosuch", "--write", roots.to_str().unwrap()];
+    lab.shell(&format!("chown 0:0 {0}; chmod 755 {0}", roots.display()))
+        .clear();
+    let flags = [
+        "--hide",
+        "**/.env",
+        "--hide",
+        "nosuch",
+        "--write",
+        roots.to_str().unwrap(),
+    ];
     let finished = in_project(&lab, &flags).sh("true");
     let project = lab.folder("project").display().to_string();
     for line in [
@@ -175,22 +285,43 @@ fn what_hides_nothing_and_a_folder_that_the_user_may_not_write_to_are_said_at_th
         format!("filesystem_policy.hidden: {project}/nosuch hides nothing"),
         format!("may not write to {}", roots.display()),
     ] {
-        assert_eq!(finished.stderr.matches(&line).count(), 1, "{line}: {finished:?}");
+        assert_eq!(
+            finished.stderr.matches(&line).count(),
+            1,
+            "{line}: {finished:?}"
+        );
     }
-    assert!(!finished.stderr.contains(&format!("may not write to {project},")), "{finished:?}");
+    assert!(
+        !finished
+            .stderr
+            .contains(&format!("may not write to {project},")),
+        "{finished:?}"
+    );
     std::fs::write(lab.folder("project").join(".env"), "s3cret").unwrap();
     let quiet = in_project(&lab, &["--hide", "**/.env"]).sh("true");
     assert_eq!(quiet.stderr, "", "what protects is no news");
     let usr = in_project(&lab, &["--hide", "/usr"]).sh("true");
-    assert!(usr.stderr.contains("/usr holds /usr, which programs need"), "{usr:?}");
+    assert!(
+        usr.stderr.contains("/usr holds /usr, which programs need"),
+        "{usr:?}"
+    );
 }
 
 #[test]
 fn a_policy_in_the_working_directory_is_not_read() {
     let lab = Lab::with_web();
     let folder = lab.folder("project");
-    for name in ["policy.yaml", "openshell.yaml", ".openshell.yaml", "openshell-sandbox.yaml"] {
-        std::fs::write(folder.join(name), "filesystem_policy: {read_only: [/var]}\nnetwork_policies: {}\n").unwrap();
+    for name in [
+        "policy.yaml",
+        "openshell.yaml",
+        ".openshell.yaml",
+        "openshell-sandbox.yaml",
+    ] {
+        std::fs::write(
+            folder.join(name),
+            "filesystem_policy: {read_only: [/var]}\nnetwork_policies: {}\n",
+        )
+        .unwrap();
     }
     let finished = in_project(&lab, &["--allow", "a.test"]).sh("ls /var/lib");
     assert_eq!(finished.ok(), "", "{finished:?}");
@@ -198,11 +329,13 @@ fn a_policy_in_the_working_directory_is_not_read() {
 
 /// Returns true if a preset permits git a request.
 fn is_permitted(lab: &Lab, preset: &str, host: &str, method: &str, path: &str) -> bool {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
+    let own =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
     let file = lab.file(&format!("{preset}.yaml"), std::fs::read(own).unwrap());
     let (file, binary) = (file.display(), lab.binary());
     let explain = format!(
-        "{binary} explain {file} --binary /usr/bin/git --host {host} --port 443 --method {method} --path '{path}'; echo $?"
+        "{binary} explain {file} --binary /usr/bin/git --host {host} --port 443 --method {method} \
+         --path '{path}'; echo $?"
     );
     let printed = lab.shell(&explain);
     println!("{printed}");
@@ -219,8 +352,15 @@ fn presets_for_git_fetch_and_do_not_push_unless_asked() {
         ("/a/b.git/git-receive-pack", "POST", false),
         ("/a/b/settings", "POST", false),
     ] {
-        assert_eq!(is_permitted(&lab, "git-read", "github.com", method, path), is_fetch, "{method} {path}");
-        assert!(is_permitted(&lab, "github", "github.com", method, path), "{method} {path}");
+        assert_eq!(
+            is_permitted(&lab, "git-read", "github.com", method, path),
+            is_fetch,
+            "{method} {path}"
+        );
+        assert!(
+            is_permitted(&lab, "github", "github.com", method, path),
+            "{method} {path}"
+        );
     }
     for (method, path, expected) in [
         ("POST", "/repos/a/b/pulls", true),
@@ -240,7 +380,11 @@ fn presets_for_git_fetch_and_do_not_push_unless_asked() {
         ("POST", "/repos/a/b/transfer", false),
         ("POST", "/graphql", true),
     ] {
-        assert_eq!(is_permitted(&lab, "github", "api.github.com", method, path), expected, "{method} {path}");
+        assert_eq!(
+            is_permitted(&lab, "github", "api.github.com", method, path),
+            expected,
+            "{method} {path}"
+        );
     }
 }
 
@@ -256,39 +400,175 @@ fn presets_of_agents_reach_models_and_nothing_that_is_kept_for_the_owner_of_a_ke
         ("20.0.0.13", "opencode.ai"),
     ]);
     for (preset, host, method, path, expected) in [
-        ("claude-code", "api.anthropic.com", "POST", "/v1/messages?beta=true", true),
-        ("claude-code", "api.anthropic.com", "POST", "/v1/messages/batches", false),
-        ("claude-code", "api.anthropic.com", "POST", "/v1/files", false),
-        ("claude-code", "api.anthropic.com", "POST", "/api/oauth/file_upload", false),
-        ("claude-code", "api.anthropic.com", "POST", "/api/oauth/claude_cli/create_api_key", false),
-        ("claude-code", "api.anthropic.com", "GET", "/api/oauth/profile", true),
-        ("codex", "chatgpt.com", "POST", "/backend-api/codex/x/files", false),
+        (
+            "claude-code",
+            "api.anthropic.com",
+            "POST",
+            "/v1/messages?beta=true",
+            true,
+        ),
+        (
+            "claude-code",
+            "api.anthropic.com",
+            "POST",
+            "/v1/messages/batches",
+            false,
+        ),
+        (
+            "claude-code",
+            "api.anthropic.com",
+            "POST",
+            "/v1/files",
+            false,
+        ),
+        (
+            "claude-code",
+            "api.anthropic.com",
+            "POST",
+            "/api/oauth/file_upload",
+            false,
+        ),
+        (
+            "claude-code",
+            "api.anthropic.com",
+            "POST",
+            "/api/oauth/claude_cli/create_api_key",
+            false,
+        ),
+        (
+            "claude-code",
+            "api.anthropic.com",
+            "GET",
+            "/api/oauth/profile",
+            true,
+        ),
+        (
+            "codex",
+            "chatgpt.com",
+            "POST",
+            "/backend-api/codex/x/files",
+            false,
+        ),
         ("models", "openrouter.ai", "POST", "/api/v1/keys", false),
-        ("models", "openrouter.ai", "POST", "/api/v1/chat/completions", true),
-        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/openai/files", false),
-        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:generateContent", true),
-        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:streamGenerateContent", true),
-        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:batchGenerateContent", false),
-        ("models", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:asyncBatchEmbedContent", false),
+        (
+            "models",
+            "openrouter.ai",
+            "POST",
+            "/api/v1/chat/completions",
+            true,
+        ),
+        (
+            "models",
+            "generativelanguage.googleapis.com",
+            "POST",
+            "/v1beta/openai/files",
+            false,
+        ),
+        (
+            "models",
+            "generativelanguage.googleapis.com",
+            "POST",
+            "/v1beta/models/x:generateContent",
+            true,
+        ),
+        (
+            "models",
+            "generativelanguage.googleapis.com",
+            "POST",
+            "/v1beta/models/x:streamGenerateContent",
+            true,
+        ),
+        (
+            "models",
+            "generativelanguage.googleapis.com",
+            "POST",
+            "/v1beta/models/x:batchGenerateContent",
+            false,
+        ),
+        (
+            "models",
+            "generativelanguage.googleapis.com",
+            "POST",
+            "/v1beta/models/x:asyncBatchEmbedContent",
+            false,
+        ),
         ("codex", "api.openai.com", "POST", "/v1/responses", true),
         ("codex", "api.openai.com", "POST", "/v1/files", false),
-        ("codex", "chatgpt.com", "POST", "/backend-api/codex/responses", true),
-        ("codex", "chatgpt.com", "POST", "/backend-api/conversation", false),
-        ("gemini", "generativelanguage.googleapis.com", "POST", "/v1beta/models/x:streamGenerateContent", true),
-        ("gemini", "generativelanguage.googleapis.com", "POST", "/upload/v1beta/files", false),
-        ("gemini", "generativelanguage.googleapis.com", "POST", "/v1beta/cachedContents", false),
-        ("copilot", "api.individual.githubcopilot.com", "POST", "/chat/completions", true),
-        ("copilot", "api.individual.githubcopilot.com", "POST", "/uploads", false),
+        (
+            "codex",
+            "chatgpt.com",
+            "POST",
+            "/backend-api/codex/responses",
+            true,
+        ),
+        (
+            "codex",
+            "chatgpt.com",
+            "POST",
+            "/backend-api/conversation",
+            false,
+        ),
+        (
+            "gemini",
+            "generativelanguage.googleapis.com",
+            "POST",
+            "/v1beta/models/x:streamGenerateContent",
+            true,
+        ),
+        (
+            "gemini",
+            "generativelanguage.googleapis.com",
+            "POST",
+            "/upload/v1beta/files",
+            false,
+        ),
+        (
+            "gemini",
+            "generativelanguage.googleapis.com",
+            "POST",
+            "/v1beta/cachedContents",
+            false,
+        ),
+        (
+            "copilot",
+            "api.individual.githubcopilot.com",
+            "POST",
+            "/chat/completions",
+            true,
+        ),
+        (
+            "copilot",
+            "api.individual.githubcopilot.com",
+            "POST",
+            "/uploads",
+            false,
+        ),
         ("opencode", "opencode.ai", "POST", "/zen/v1/responses", true),
         ("opencode", "opencode.ai", "POST", "/api/share", false),
         ("aider", "openrouter.ai", "GET", "/api/v1/models", true),
         ("aider", "openrouter.ai", "POST", "/api/v1/auth/keys", false),
         ("models", "api.anthropic.com", "POST", "/v1/messages", true),
         ("models", "api.anthropic.com", "POST", "/v1/files", false),
-        ("models", "api.openai.com", "POST", "/v1/chat/completions", true),
-        ("models", "api.openai.com", "POST", "/v1/uploads/x/parts", false),
+        (
+            "models",
+            "api.openai.com",
+            "POST",
+            "/v1/chat/completions",
+            true,
+        ),
+        (
+            "models",
+            "api.openai.com",
+            "POST",
+            "/v1/uploads/x/parts",
+            false,
+        ),
     ] {
-        assert_eq!(is_permitted(&lab, preset, host, method, path), expected, "{preset} {host} {method} {path}");
+        assert_eq!(
+            is_permitted(&lab, preset, host, method, path),
+            expected,
+            "{preset} {host} {method} {path}"
+        );
     }
 }
 
@@ -298,33 +578,53 @@ fn a_sandbox_ends_with_the_process_that_started_it_and_not_with_a_thread_of_it()
     let policy = lab.file("policy.yaml", super::policy("{}"));
     let ready = lab.folder("ready");
     std::os::unix::fs::chown(&ready, Some(UID), Some(UID)).unwrap();
-    let policy_text = format!("{}filesystem_policy: {{read_write: [{}]}}\n", super::policy("{}"), ready.display());
+    let policy_text = format!(
+        "{}filesystem_policy: {{read_write: [{}]}}\n",
+        super::policy("{}"),
+        ready.display()
+    );
     std::fs::write(&policy, policy_text).unwrap();
-    let program = "import os, subprocess, sys, threading, time\n\
-         words = [*sys.argv[3:], '--die-with-parent=%d' % os.getpid(), '-p', sys.argv[1], '--', 'sh', '-c', 'echo $$ > ' + sys.argv[2] + '/pid; exec sleep 600']\n\
-         thread = threading.Thread(target=lambda: subprocess.Popen(words, stderr=open(sys.argv[2] + '/log', 'w')))\n\
-         thread.start(); thread.join()\n\
-         while not os.path.exists(sys.argv[2] + '/pid'): time.sleep(0.01)\n\
-         print('started', flush=True)\n\
-         time.sleep(600)\n";
+    let program = "import os, subprocess, sys, threading, time\nwords = [*sys.argv[3:], \
+                   '--die-with-parent=%d' % os.getpid(), '-p', sys.argv[1], '--', 'sh', '-c', \
+                   'echo $$ > ' + sys.argv[2] + '/pid; exec sleep 600']\nthread = \
+                   threading.Thread(target=lambda: subprocess.Popen(words, stderr=open(sys.argv[2] \
+                   + '/log', 'w')))\nthread.start(); thread.join()\nwhile not \
+                   os.path.exists(sys.argv[2] + '/pid'): time.sleep(0.01)\nprint('started', \
+                   flush=True)\ntime.sleep(600)\n";
     let program = lab.file("parent.py", program);
     let as_caller = lab.as_caller();
     let mut words: Vec<_> = as_caller.split_whitespace().collect();
     let (policy, folder) = (policy.display().to_string(), ready.display().to_string());
-    let (program, binary) = (program.display().to_string(), lab.program_path().display().to_string());
+    let (program, binary) = (
+        program.display().to_string(),
+        lab.program_path().display().to_string(),
+    );
     words.extend(["/usr/bin/python3", &program, &policy, &folder, &binary]);
     let parent = lab.program(&words);
     // The thread that forked has ended, and the sandbox runs.
     let log = || std::fs::read_to_string(format!("{folder}/log")).unwrap();
-    assert!(Path::new(&format!("{folder}/pid")).exists() && !log().contains("ended"), "{}", log());
+    assert!(
+        Path::new(&format!("{folder}/pid")).exists() && !log().contains("ended"),
+        "{}",
+        log()
+    );
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(i32::try_from(parent.pid()).unwrap()).unwrap(),
         Signal::KILL,
     )
     .unwrap();
-    wait_until(|| log().contains("the process that started this one has ended (--die-with-parent); the sandbox ends"));
-    let gone = Sandbox::bare(&lab).args(&["--die-with-parent=1", "-p", &policy]).sh("echo ran");
-    assert!(gone.code() == 1 && gone.stderr.contains("has ended") && gone.stdout.is_empty(), "{gone:?}");
+    wait_until(|| {
+        log().contains(
+            "the process that started this one has ended (--die-with-parent); the sandbox ends",
+        )
+    });
+    let gone = Sandbox::bare(&lab)
+        .args(&["--die-with-parent=1", "-p", &policy])
+        .sh("echo ran");
+    assert!(
+        gone.code() == 1 && gone.stderr.contains("has ended") && gone.stdout.is_empty(),
+        "{gone:?}"
+    );
 }
 
 fn wait_until(mut is_so: impl FnMut() -> bool) {
@@ -338,51 +638,89 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 #[test]
 fn variables_are_given_by_name_value_and_file_and_those_that_look_like_secrets_are_named() {
     let lab = Lab::with_web();
-    let file = lab.file("variables", "# of the run\nFROM_FILE=a b=c\nPASSED\n\nEMPTY=\r\n").display().to_string();
-    let run = |flags: &[&str]| {
-        lab.sandbox(&super::policy("{}"))
+    let file = lab
+        .file(
+            "variables",
+            "# of the run\nFROM_FILE=a b=c\nPASSED\n\nEMPTY=\r\n",
+        )
+        .display()
+        .to_string();
+    let run =
+        |flags: &[&str]| {
+            lab.sandbox(&super::policy("{}"))
             .env("PASSED", "passed")
             .env("MY_TOKEN", "t0ken")
             .env("PLAIN", concat!("gh", "p_0123456789012345678901234567890123456789"))
             .args(flags)
-            .sh("env | grep -E '^(FROM_FILE|PASSED|EMPTY|SET|MY_TOKEN|PLAIN)=' | sort | tr '\\n' ';'")
-    };
+            .sh("env | grep -E '^(FROM_FILE|PASSED|EMPTY|SET|MY_TOKEN|PLAIN)=' | sort | tr '\\n' \
+                 ';'")
+        };
     let all = run(&["--env", "SET=1=2"]);
     assert!(
-        all.ok().starts_with("MY_TOKEN=t0ken;PASSED=passed;PLAIN=gh") && all.ok().ends_with(";SET=1=2;"),
+        all.ok()
+            .starts_with("MY_TOKEN=t0ken;PASSED=passed;PLAIN=gh")
+            && all.ok().ends_with(";SET=1=2;"),
         "{all:?}"
     );
     let said = "variables of the command look like secrets: MY_TOKEN, PLAIN;";
     assert_eq!(all.stderr.matches(said).count(), 1, "{all:?}");
     let cleared = run(&["--clear-env", "--env-file", &file, "--env", "MY_TOKEN"]);
-    assert_eq!(cleared.ok(), "EMPTY=;FROM_FILE=a b=c;MY_TOKEN=t0ken;PASSED=passed;", "{cleared:?}");
+    assert_eq!(
+        cleared.ok(),
+        "EMPTY=;FROM_FILE=a b=c;MY_TOKEN=t0ken;PASSED=passed;",
+        "{cleared:?}"
+    );
     assert!(!cleared.stderr.contains("look like secrets"), "{cleared:?}");
     for (flags, expected) in [
-        (["--env", "LD_PRELOAD=/x"], "LD_PRELOAD: it would have programs run other code"),
+        (
+            ["--env", "LD_PRELOAD=/x"],
+            "LD_PRELOAD: it would have programs run other code",
+        ),
         (["--env", "https_proxy=x"], "https_proxy: it would"),
         (["--env", "HOME=/x"], "HOME: it would"),
         (["--env", "MISSING"], "--env: there is no such variable"),
         (["--env-file", "/nowhere"], "--env-file /nowhere"),
-        (["--env-file", "/proc/self/mem"], "--env-file /proc/self/mem"),
+        (
+            ["--env-file", "/proc/self/mem"],
+            "--env-file /proc/self/mem",
+        ),
     ] {
         let refused = run(&flags);
-        assert!(refused.code() == 1 && refused.stderr.contains(expected) && refused.stdout.is_empty(), "{refused:?}");
+        assert!(
+            refused.code() == 1 && refused.stderr.contains(expected) && refused.stdout.is_empty(),
+            "{refused:?}"
+        );
     }
     let bad = lab.file("bad", "A=1\nBASH_ENV=x\n").display().to_string();
-    assert!(run(&["--env-file", &bad]).stderr.contains("line 2: BASH_ENV: it would"));
+    assert!(
+        run(&["--env-file", &bad])
+            .stderr
+            .contains("line 2: BASH_ENV: it would")
+    );
     // A line of a secret over several is not shown.
-    let bad = lab.file("pem", "KEY=-----BEGIN\nMIIEvQIBADAN+/x\nMIIEvQ\n").display().to_string();
+    let bad = lab
+        .file("pem", "KEY=-----BEGIN\nMIIEvQIBADAN+/x\nMIIEvQ\n")
+        .display()
+        .to_string();
     let refused = run(&["--env-file", &bad]);
-    assert!(refused.stderr.contains("line 2: expected NAME=VALUE") && !refused.stderr.contains("MIIE"), "{refused:?}");
+    assert!(
+        refused.stderr.contains("line 2: expected NAME=VALUE") && !refused.stderr.contains("MIIE"),
+        "{refused:?}"
+    );
 }
 
-/// What gets past filters of command lines: copies, heredocs, interpreters, `find -exec`, /proc, scripts, other spellings.
+/// What gets past filters of command lines: copies, heredocs, interpreters, `find -exec`, /proc,
+/// scripts, other spellings.
 #[test]
-fn what_gets_past_filters_of_command_lines_gets_neither_a_hidden_file_nor_the_hosts_variables_nor_a_hook() {
+fn what_gets_past_filters_of_command_lines_gets_neither_a_hidden_file_nor_the_hosts_variables_nor_a_hook()
+ {
     let lab = Lab::with_web();
     let folder = lab.folder("project");
     std::fs::write(folder.join(".env"), "s3cret").unwrap();
-    let made = lab.shell(&format!("cd {}; git init -q; chown -R {UID}:{UID} .", folder.display()));
+    let made = lab.shell(&format!(
+        "cd {}; git init -q; chown -R {UID}:{UID} .",
+        folder.display()
+    ));
     assert_eq!(made, "");
     let attempts = [
         "cp .env /tmp/copy; cat /tmp/copy",
@@ -405,9 +743,17 @@ fn what_gets_past_filters_of_command_lines_gets_neither_a_hidden_file_nor_the_ho
         "cp -r .git g; echo 's3cret' > g/hooks/x; rm -rf .git; mv g .git; cat .git/hooks/x",
     ];
     for attempt in attempts {
-        let finished =
-            in_project(&lab, &["--hide", "**/.env"]).env("MY_TOKEN", "t0ken").args(&["--clear-env"]).sh(attempt);
-        assert!(!finished.stdout.contains("s3cret") && !finished.stdout.contains("t0ken"), "{attempt}: {finished:?}");
+        let finished = in_project(&lab, &["--hide", "**/.env"])
+            .env("MY_TOKEN", "t0ken")
+            .args(&["--clear-env"])
+            .sh(attempt);
+        assert!(
+            !finished.stdout.contains("s3cret") && !finished.stdout.contains("t0ken"),
+            "{attempt}: {finished:?}"
+        );
     }
-    assert_eq!(std::fs::read_to_string(folder.join(".env")).unwrap(), "s3cret");
+    assert_eq!(
+        std::fs::read_to_string(folder.join(".env")).unwrap(),
+        "s3cret"
+    );
 }

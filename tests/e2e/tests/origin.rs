@@ -12,7 +12,8 @@ pub(crate) struct Origin {
     _program: Program,
 }
 
-/// Creates an authority and certificates: a valid one, an expired one, one for another name, and a self-signed one.
+/// Creates an authority and certificates: a valid one, an expired one, one for another name, and a
+/// self-signed one.
 const CERTIFICATES: &str = "
 cd \"$1\"
 key() { openssl ecparam -genkey -name prime256v1 -noout -out $1.key; }
@@ -47,24 +48,54 @@ chmod a+r *
 impl Origin {
     /// Starts the HTTP/1.1 origin.
     pub(crate) fn start(lab: &Lab) -> Self {
-        Self::of(lab, "origin.py", include_str!("data/origin.py"), &["/usr/bin/python3"])
+        Self::of(
+            lab,
+            "origin.py",
+            include_str!("data/origin.py"),
+            &["/usr/bin/python3"],
+        )
     }
 
     /// Starts an origin that speaks HTTP/2 only.
     pub(crate) fn http2(lab: &Lab) -> Self {
-        Self::of(lab, "origin2.js", include_str!("data/origin2.js"), &["/usr/bin/node"])
+        Self::of(
+            lab,
+            "origin2.js",
+            include_str!("data/origin2.js"),
+            &["/usr/bin/node"],
+        )
     }
 
-    /// Starts the program `text` in a file `name`, run by `interpreter` with its folder and ports as arguments.
+    /// Starts the program `text` in a file `name`, run by `interpreter` with its folder and ports
+    /// as arguments.
     pub(crate) fn of(lab: &Lab, name: &str, text: &str, interpreter: &[&str]) -> Self {
         let folder = lab.folder("origin");
         let script = lab.file("certificates.sh", CERTIFICATES);
-        let made = lab.shell(&format!("sh -e {} {} 2>&1 >/dev/null", script.display(), folder.display()));
+        let made = lab.shell(&format!(
+            "sh -e {} {} 2>&1 >/dev/null",
+            script.display(),
+            folder.display()
+        ));
         assert!(folder.join("unknown.pem").exists(), "{made}");
         let program = lab.file(name, text);
-        let ports = ["8080", "443:good", "8443:good", "8444:expired", "8445:other", "8446:unknown"];
-        let words = [interpreter, &[program.to_str().unwrap(), folder.to_str().unwrap()], &ports].concat();
-        Self { _program: lab.program(&words), folder }
+        let ports = [
+            "8080",
+            "443:good",
+            "8443:good",
+            "8444:expired",
+            "8445:other",
+            "8446:unknown",
+        ];
+        let words = [
+            interpreter,
+            &[program.to_str().unwrap(), folder.to_str().unwrap()],
+            &ports,
+        ]
+        .concat();
+        Self {
+            _program: lab.program(&words),
+            folder,
+        }
     }
 
     /// Returns the text of a file that the origin writes.
@@ -79,7 +110,10 @@ impl Origin {
 
     /// Returns the requests so far: method, target, headers, length of the body, trailers.
     pub(crate) fn seen(&self) -> Vec<Value> {
-        self.file("seen").lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.file("seen")
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     /// Returns the number of connections so far, with or without requests.
@@ -90,16 +124,27 @@ impl Origin {
     /// Returns methods and targets of the requests so far.
     pub(crate) fn asked(&self) -> Vec<String> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        self.seen().iter().map(|seen| format!("{} {}", text(&seen[0]), text(&seen[1]))).collect()
+        self.seen()
+            .iter()
+            .map(|seen| format!("{} {}", text(&seen[0]), text(&seen[1])))
+            .collect()
     }
 }
 
 /// Returns a policy that permits `binaries` the origin at all ports under `rules`.
 pub(crate) fn policy(binaries: &[&str], rules: &str) -> String {
-    let endpoint =
-        format!("{{host: web.test, ports: [8080, 443, 8443, 8444, 8445, 8446], allowed_ips: [10.99.0.1], {rules}}}");
-    let binaries: Vec<_> = binaries.iter().map(|path| format!("{{path: {path}}}")).collect();
-    super::policy(&format!("{{web: {{endpoints: [{endpoint}], binaries: [{}]}}}}", binaries.join(", ")))
+    let endpoint = format!(
+        "{{host: web.test, ports: [8080, 443, 8443, 8444, 8445, 8446], allowed_ips: [10.99.0.1], \
+         {rules}}}"
+    );
+    let binaries: Vec<_> = binaries
+        .iter()
+        .map(|path| format!("{{path: {path}}}"))
+        .collect();
+    super::policy(&format!(
+        "{{web: {{endpoints: [{endpoint}], binaries: [{}]}}}}",
+        binaries.join(", ")
+    ))
 }
 
 /// Enforced rules.

@@ -13,20 +13,45 @@ fn policy() -> String {
 
 /// Returns true if the last line of `finished` reports the end `how`.
 fn is_the_end(finished: &Finished, how: &str) -> bool {
-    let last = finished.log.lines().last().and_then(|line| line.rsplit_once(" sandbox="));
-    last.is_some_and(|(line, _)| line.ends_with(&format!(" OCSF LIFECYCLE:END [INFO] openshell-sandbox {how}")))
+    let last = finished
+        .log
+        .lines()
+        .last()
+        .and_then(|line| line.rsplit_once(" sandbox="));
+    last.is_some_and(|(line, _)| {
+        line.ends_with(&format!(
+            " OCSF LIFECYCLE:END [INFO] openshell-sandbox {how}"
+        ))
+    })
 }
 
 // Conformance: PRV-07, PRV-08, LOG-11.
 #[test]
 fn exit_codes_are_the_commands() {
     let lab = Lab::with_web();
-    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -15 $$", 143)] {
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -9 $$", 137),
+        ("kill -15 $$", 143),
+    ] {
         let finished = lab.sandbox(&policy()).sh(script);
         assert_eq!(finished.code(), code, "{script}");
-        assert_eq!(finished.logged(&format!("PROC:TERMINATE [INFO] sh(2) [exit:{code}]")).len(), 1, "{}", finished.log);
+        assert_eq!(
+            finished
+                .logged(&format!("PROC:TERMINATE [INFO] sh(2) [exit:{code}]"))
+                .len(),
+            1,
+            "{}",
+            finished.log
+        );
         let result = if code == 0 { "success" } else { "failure" };
-        assert!(is_the_end(&finished, &format!("{result} [exit:{code}]")), "{}", finished.log);
+        assert!(
+            is_the_end(&finished, &format!("{result} [exit:{code}]")),
+            "{}",
+            finished.log
+        );
     }
 }
 
@@ -36,7 +61,11 @@ fn a_command_that_cannot_run_is_126_or_127_and_said_in_words() {
     for (command, code, text) in [
         ("no-such-command", 127, "command not found: no-such-command"),
         ("/no/such/file", 127, "command not found: /no/such/file"),
-        ("/etc/passwd", 126, "command cannot be executed: /etc/passwd"),
+        (
+            "/etc/passwd",
+            126,
+            "command cannot be executed: /etc/passwd",
+        ),
         ("/etc", 126, "command cannot be executed: /etc"),
     ] {
         let finished = lab.sandbox(&policy()).run(&[command]);
@@ -53,17 +82,30 @@ fn a_script_without_its_interpreter_says_so() {
     std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
     let path = script.to_str().unwrap();
     assert_eq!(lab.shell(&format!("chmod 755 {path}")), "");
-    let finished = lab.sandbox(&policy()).args(&["--workdir", folder.to_str().unwrap()]).run(&[path]);
+    let finished = lab
+        .sandbox(&policy())
+        .args(&["--workdir", folder.to_str().unwrap()])
+        .run(&[path]);
     assert_eq!(finished.code(), 126);
-    assert!(finished.stderr.contains("interpreter"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("interpreter"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
 fn streams_are_the_callers_own() {
     let lab = Lab::with_web();
     let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-    let finished = lab.sandbox(&policy()).input(&bytes).sh("cat | wc -c; echo error >&2");
-    assert_eq!((finished.ok(), finished.stderr.as_str()), ("300000", "error\n"));
+    let finished = lab
+        .sandbox(&policy())
+        .input(&bytes)
+        .sh("cat | wc -c; echo error >&2");
+    assert_eq!(
+        (finished.ok(), finished.stderr.as_str()),
+        ("300000", "error\n")
+    );
 }
 
 // Conformance: PRV-11.
@@ -83,19 +125,34 @@ fn the_command_may_come_from_the_environment() {
 #[test]
 fn a_command_that_takes_too_long_is_124_and_gone_and_0_is_no_limit() {
     let lab = Lab::with_web();
-    assert_eq!(lab.sandbox(&policy()).args(&["-t", "0"]).sh("sleep 1.2; echo done").ok(), "done");
+    assert_eq!(
+        lab.sandbox(&policy())
+            .args(&["-t", "0"])
+            .sh("sleep 1.2; echo done")
+            .ok(),
+        "done"
+    );
     let start = Instant::now();
-    let finished = lab.sandbox(&policy()).args(&["-t", "1"]).sh("sleep 6001 & sleep 6001");
+    let finished = lab
+        .sandbox(&policy())
+        .args(&["-t", "1"])
+        .sh("sleep 6001 & sleep 6001");
     assert_eq!(finished.code(), 124, "{finished:?}");
     assert!(start.elapsed() < Duration::from_secs(60));
     assert_eq!(finished.logged("[CRIT]").len(), 1, "{}", finished.log);
-    assert_eq!(lab.shell("ps -eo args | grep '[s]leep 6001' | wc -l"), "0\n");
+    assert_eq!(
+        lab.shell("ps -eo args | grep '[s]leep 6001' | wc -l"),
+        "0\n"
+    );
 }
 
 #[test]
 fn a_command_that_ignores_the_time_out_is_killed_after_the_grace() {
     let lab = Lab::with_web();
-    let finished = lab.sandbox(&policy()).args(&["-t", "1", "--grace", "1"]).sh("trap '' TERM; sleep 601; sleep 601");
+    let finished = lab
+        .sandbox(&policy())
+        .args(&["-t", "1", "--grace", "1"])
+        .sh("trap '' TERM; sleep 601; sleep 601");
     assert_eq!(finished.code(), 124, "{finished:?}");
 }
 
@@ -103,9 +160,13 @@ fn a_command_that_ignores_the_time_out_is_killed_after_the_grace() {
 fn trapping<'l>(lab: &'l Lab, traps: &str) -> Started<'l> {
     let folder = lab.folder("ready");
     let script = format!("{traps}; touch ready; while :; do sleep 0.05; done");
-    // A shell cannot trap signals ignored at its start (XCU 2.15), as they are for background processes of a script.
+    // A shell cannot trap signals ignored at its start (XCU 2.15), as they are for background
+    // processes of a script.
     let words = ["env", "--default-signal", "sh", "-c", &script];
-    let started = lab.sandbox(&policy()).args(&["--grace", "1", "--workdir", folder.to_str().unwrap()]).start(&words);
+    let started = lab
+        .sandbox(&policy())
+        .args(&["--grace", "1", "--workdir", folder.to_str().unwrap()])
+        .start(&words);
     let ready = folder.join("ready");
     let deadline = Instant::now() + Duration::from_secs(60);
     while !ready.exists() {
@@ -128,7 +189,10 @@ fn signals_to_the_supervisor_reach_the_command() {
         let lab_run = trapping(&lab, &format!("trap 'echo got {name}; exit 9' {name}"));
         lab_run.signal(signal);
         let finished = lab_run.wait();
-        assert_eq!((finished.code(), finished.stdout.as_str()), (9, format!("got {name}\n").as_str()));
+        assert_eq!(
+            (finished.code(), finished.stdout.as_str()),
+            (9, format!("got {name}\n").as_str())
+        );
         std::fs::remove_file(lab.folder("ready").join("ready")).unwrap();
     }
 }
@@ -171,8 +235,8 @@ fn it_works_as_pid_1_with_a_containers_capabilities() {
     let capabilities = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,\
                         +sys_chroot,+mknod,+audit_write,+setfcap,+net_admin,+sys_admin,+sys_ptrace";
     let script = format!(
-        "unshare --pid --fork --mount-proc setpriv --bounding-set {capabilities} --inh-caps {capabilities} \
-         {} --policy-data {} -- sh -c 'id -u; exit 3'; echo exit $?",
+        "unshare --pid --fork --mount-proc setpriv --bounding-set {capabilities} --inh-caps \
+         {capabilities} {} --policy-data {} -- sh -c 'id -u; exit 3'; echo exit $?",
         lab.binary(),
         data.display()
     );
@@ -195,9 +259,15 @@ fn streams_may_be_closed_before_and_meanwhile() {
     let sandbox = format!("{} --policy-data {} --", lab.binary(), data.display());
     for (script, expected) in [
         (format!("{sandbox} cat <&-; echo $?"), "0\n"),
-        (format!("{sandbox} sh -c 'exit 3' <&- >&- 2>&-; echo $?"), "3\n"),
+        (
+            format!("{sandbox} sh -c 'exit 3' <&- >&- 2>&-; echo $?"),
+            "3\n",
+        ),
         // As without the sandbox, SIGPIPE ends the writer.
-        (format!("({sandbox} yes; echo $? >&2) | head -1"), "y\n141\n"),
+        (
+            format!("({sandbox} yes; echo $? >&2) | head -1"),
+            "y\n141\n",
+        ),
         (
             format!(
                 "({sandbox} sh -c 'while :; do echo; done' 2>&1; echo $? > {}/code) | true",
@@ -205,11 +275,20 @@ fn streams_may_be_closed_before_and_meanwhile() {
             ),
             "",
         ),
-        (format!("{sandbox} sh -c 'curl -s https://web.test; exit 5' 2>&1 >/dev/null | true; echo ended"), "ended\n"),
+        (
+            format!(
+                "{sandbox} sh -c 'curl -s https://web.test; exit 5' 2>&1 >/dev/null | true; echo \
+                 ended"
+            ),
+            "ended\n",
+        ),
     ] {
         assert_eq!(lab.shell(&script), expected, "{script}");
     }
-    assert_eq!(std::fs::read_to_string(lab.folder("out").join("code")).unwrap(), "141\n");
+    assert_eq!(
+        std::fs::read_to_string(lab.folder("out").join("code")).unwrap(),
+        "141\n"
+    );
 }
 
 /// Every process forks without end.
@@ -222,14 +301,17 @@ while True:
 
 #[test]
 fn a_fork_bomb_is_held_by_the_callers_limits_and_ended_by_the_time_out() {
-    only_as_root!("the limit counts the processes of a user, and the caller's are those of all tests");
+    only_as_root!(
+        "the limit counts the processes of a user, and the caller's are those of all tests"
+    );
     let lab = Lab::with_web();
     // The limit counts the processes of a user, so no other test uses this one.
     let data = lab.file("policy.yaml", "process: {run_as_user: \"61199\"}\n");
     let sandbox = format!("{} --policy-data {}", lab.binary(), data.display());
     let file = lab.file("bomb.py", BOMB);
     let bomb = format!(
-        "prlimit --nproc=150 {sandbox} -t 2 --grace 0 --workdir /tmp -- /usr/bin/python3 - < {} 2>/dev/null; echo $?",
+        "prlimit --nproc=150 {sandbox} -t 2 --grace 0 --workdir /tmp -- /usr/bin/python3 - < {} \
+         2>/dev/null; echo $?",
         file.display()
     );
     assert_eq!(lab.shell(&bomb), "124\n");
@@ -241,7 +323,11 @@ fn a_fork_bomb_is_held_by_the_callers_limits_and_ended_by_the_time_out() {
 fn a_supervisor_serves_while_a_fork_bomb_goes_off() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
-    let user = if lab::host::caller() == 0 { 61198 } else { lab::host::UID };
+    let user = if lab::host::caller() == 0 {
+        61198
+    } else {
+        lab::host::UID
+    };
     let policy = super::web().replace(&lab::host::UID.to_string(), &user.to_string());
     let program = "
 import os, socket, time
@@ -259,7 +345,10 @@ for n in range(20):
     print(s.recv(4096).split(b'\\r\\n')[0].decode())
 ";
     let finished = lab.sandbox(&policy).python(program, &[]);
-    assert_eq!(finished.ok(), ["HTTP/1.1 200 Connection Established"; 20].join("\n"));
+    assert_eq!(
+        finished.ok(),
+        ["HTTP/1.1 200 Connection Established"; 20].join("\n")
+    );
 }
 
 #[test]
@@ -271,7 +360,12 @@ fn an_init_that_is_killed_ends_the_run_and_its_cause_is_said() {
     assert_eq!(lab.shell(&format!("kill -9 {init}")), "");
     let finished = started.wait();
     assert_eq!(finished.code(), 1, "{finished:?}");
-    assert!(finished.stderr.contains("the sandbox's init ended, and every process with it"), "{finished:?}");
+    assert!(
+        finished
+            .stderr
+            .contains("the sandbox's init ended, and every process with it"),
+        "{finished:?}"
+    );
 }
 
 #[test]
@@ -286,31 +380,61 @@ fn a_caller_that_ignores_its_children_gets_the_exit_code_too() {
         data.display()
     );
     let file = lab.file("caller.py", caller);
-    assert_eq!(lab.shell(&format!("/usr/bin/python3 {}", file.display())), "7\n");
+    assert_eq!(
+        lab.shell(&format!("/usr/bin/python3 {}", file.display())),
+        "7\n"
+    );
 }
 
 #[test]
 fn a_working_directory_that_is_not_there_is_an_error_and_is_not_made() {
     let lab = Lab::with_web();
     let missing = lab.folder("typos").join("projcet");
-    let finished = lab.sandbox(&policy()).args(&["--workdir", missing.to_str().unwrap()]).sh("echo ran");
-    assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
-    let expected =
-        format!("openshell-sandbox: --workdir {} is not there; make it, or name another folder", missing.display());
-    assert!(finished.stderr.starts_with(&expected), "{}", finished.stderr);
+    let finished = lab
+        .sandbox(&policy())
+        .args(&["--workdir", missing.to_str().unwrap()])
+        .sh("echo ran");
+    assert_eq!(
+        (finished.code(), finished.stdout.as_str()),
+        (1, ""),
+        "{finished:?}"
+    );
+    let expected = format!(
+        "openshell-sandbox: --workdir {} is not there; make it, or name another folder",
+        missing.display()
+    );
+    assert!(
+        finished.stderr.starts_with(&expected),
+        "{}",
+        finished.stderr
+    );
     assert!(!missing.exists());
-    let file = lab.sandbox(&policy()).args(&["--workdir", "/etc/passwd"]).sh("echo ran");
-    assert!(file.stderr.contains("--workdir /etc/passwd is no folder"), "{}", file.stderr);
+    let file = lab
+        .sandbox(&policy())
+        .args(&["--workdir", "/etc/passwd"])
+        .sh("echo ran");
+    assert!(
+        file.stderr.contains("--workdir /etc/passwd is no folder"),
+        "{}",
+        file.stderr
+    );
 }
 
 #[test]
 fn a_working_directory_that_cannot_be_entered_is_said_with_the_user_and_a_remedy() {
     let lab = Lab::with_web();
-    let finished = lab.sandbox(&policy()).args(&["--workdir", "/root"]).sh("echo ran");
-    assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
+    let finished = lab
+        .sandbox(&policy())
+        .args(&["--workdir", "/root"])
+        .sh("echo ran");
+    assert_eq!(
+        (finished.code(), finished.stdout.as_str()),
+        (1, ""),
+        "{finished:?}"
+    );
     let expected = format!(
-        "openshell-sandbox: the workload's user {} may not enter the working directory /root; let it in (chmod, setfacl), or name \
-         another with --workdir: ",
+        "openshell-sandbox: the workload's user {} may not enter the working directory /root; let \
+         it in (chmod, setfacl), or name another with --workdir: ",
         lab::host::UID
     );
     assert!(finished.stderr.contains(&expected), "{}", finished.stderr);
@@ -323,11 +447,18 @@ fn a_current_directory_that_is_not_granted_is_said_with_where_the_command_starts
     let path = folder.to_str().unwrap();
     let finished = lab.sandbox(&policy()).current_dir(path).sh("pwd");
     let expected = format!(
-        "openshell-sandbox: the policy does not grant the current directory {path}, so the command starts in /run/openshell/home; \
-         --workdir {path} grants it\n"
+        "openshell-sandbox: the policy does not grant the current directory {path}, so the command \
+         starts in /run/openshell/home; --workdir {path} grants it\n"
     );
-    assert_eq!((finished.stdout.as_str(), finished.stderr), ("/run/openshell/home\n", expected));
-    let granted = lab.sandbox(&policy()).args(&["--workdir", path]).current_dir(path).sh("pwd");
+    assert_eq!(
+        (finished.stdout.as_str(), finished.stderr),
+        ("/run/openshell/home\n", expected)
+    );
+    let granted = lab
+        .sandbox(&policy())
+        .args(&["--workdir", path])
+        .current_dir(path)
+        .sh("pwd");
     assert_eq!((granted.ok(), granted.stderr.as_str()), (path, ""));
 }
 
@@ -343,8 +474,9 @@ fn a_current_directory_that_its_user_may_not_enter_is_said_with_where_the_comman
     let granted = format!("{}filesystem_policy: {{read_write: [{path}]}}\n", policy());
     let finished = lab.sandbox(&granted).current_dir(path).sh("pwd");
     let expected = format!(
-        "openshell-sandbox: the workload's user {} may not enter the current directory {path}, so the command starts in \
-         /run/openshell/home; let that user in (chmod, setfacl), or go to a folder that it owns\n",
+        "openshell-sandbox: the workload's user {} may not enter the current directory {path}, so \
+         the command starts in /run/openshell/home; let that user in (chmod, setfacl), or go to a \
+         folder that it owns\n",
         lab::host::UID
     );
     assert_eq!(finished.ok(), "/run/openshell/home", "{finished:?}");
@@ -354,12 +486,21 @@ fn a_current_directory_that_its_user_may_not_enter_is_said_with_where_the_comman
 #[test]
 fn a_sandbox_inside_another_says_that_it_cannot_start_there() {
     let lab = Lab::with_web();
-    let binary = lab.file("nested", std::fs::read(lab::sandbox::binary()).unwrap()).display().to_string();
+    let binary = lab
+        .file("nested", std::fs::read(lab::sandbox::binary()).unwrap())
+        .display()
+        .to_string();
     let granted = format!("{}filesystem_policy: {{read_only: [{binary}]}}\n", policy());
-    let finished = lab.sandbox(&granted).run(&[&binary, "--allow", "web.test", "--", "echo", "ran"]);
-    assert_eq!((finished.code(), finished.stdout.as_str()), (1, ""), "{finished:?}");
-    let expected =
-        "openshell-sandbox: a sandbox cannot start inside another, and OPENSHELL_SANDBOX is 1 as it is in one: ";
+    let finished = lab
+        .sandbox(&granted)
+        .run(&[&binary, "--allow", "web.test", "--", "echo", "ran"]);
+    assert_eq!(
+        (finished.code(), finished.stdout.as_str()),
+        (1, ""),
+        "{finished:?}"
+    );
+    let expected = "openshell-sandbox: a sandbox cannot start inside another, and \
+                    OPENSHELL_SANDBOX is 1 as it is in one: ";
     assert!(finished.stderr.contains(expected), "{finished:?}");
 }
 
@@ -370,24 +511,36 @@ fn a_command_that_is_there_and_not_granted_is_said_to_be_that() {
     let tool = folder.join("tool");
     std::fs::copy("/bin/true", &tool).unwrap();
     let path = folder.to_str().unwrap();
-    for (search, word) in [("/usr/bin", tool.to_str().unwrap()), (&format!("{path}:/usr/bin"), "tool")] {
+    for (search, word) in [
+        ("/usr/bin", tool.to_str().unwrap()),
+        (&format!("{path}:/usr/bin"), "tool"),
+    ] {
         let finished = lab.sandbox(&policy()).env("PATH", search).run(&[word]);
         assert_eq!(finished.code(), 127, "{finished:?}");
         let expected = format!(
-            "openshell-sandbox: {path}/tool is there, but the policy does not grant it; add `{path}` to \
-             filesystem_policy.read_only, with what else it needs: command not found: {word}\n"
+            "openshell-sandbox: {path}/tool is there, but the policy does not grant it; add \
+             `{path}` to filesystem_policy.read_only, with what else it needs: command not found: \
+             {word}\n"
         );
         assert_eq!(finished.stderr, expected);
     }
     let granted = format!("{}filesystem_policy: {{read_only: [{path}]}}\n", policy());
-    assert_eq!(lab.sandbox(&granted).run(&[tool.to_str().unwrap()]).code(), 0);
+    assert_eq!(
+        lab.sandbox(&granted).run(&[tool.to_str().unwrap()]).code(),
+        0
+    );
 }
 
 #[test]
 fn a_cleared_environment_keeps_the_language_and_the_proxy_leaves_the_own_host_alone() {
     let lab = Lab::with_web();
     let sandbox = |flags: &[&str]| {
-        let sandbox = lab.sandbox(&policy()).env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("EDITOR", "vi").args(flags);
+        let sandbox = lab
+            .sandbox(&policy())
+            .env("LC_ALL", "C.UTF-8")
+            .env("TZ", "UTC")
+            .env("EDITOR", "vi")
+            .args(flags);
         sandbox
             .env("TMPDIR", "/var/tmp/nowhere")
             .sh("echo $LC_ALL $TZ $EDITOR; echo ${TMPDIR-none}; echo $no_proxy")
@@ -406,29 +559,64 @@ fn a_policy_and_a_time_are_given_in_short() {
     let lab = Lab::with_web();
     let data = lab.file("policy.yaml", policy());
     for flag in ["-p", "--policy", "--policy-data"] {
-        let run = |words: &str| lab.shell(&format!("{} {flag} {} {words}; echo $?", lab.binary(), data.display()));
+        let run = |words: &str| {
+            lab.shell(&format!(
+                "{} {flag} {} {words}; echo $?",
+                lab.binary(),
+                data.display()
+            ))
+        };
         assert_eq!(run("-t 5m --grace 1s -- echo ran"), "ran\n0\n");
         assert_eq!(run("-t '1h 30m' -- echo ran"), "ran\n0\n");
-        for wrong in ["x", "5 parsecs", "-1s", "400days", "99999999999999999999999"] {
+        for wrong in [
+            "x",
+            "5 parsecs",
+            "-1s",
+            "400days",
+            "99999999999999999999999",
+        ] {
             let said = run(&format!("--timeout={wrong:?} -- echo ran"));
-            assert!(said.contains("90s, 5m or 1h30m") || said.contains("at most 365 days"), "{said}");
+            assert!(
+                said.contains("90s, 5m or 1h30m") || said.contains("at most 365 days"),
+                "{said}"
+            );
             assert!(said.ends_with("\n1\n"), "{said}");
         }
         let said = run("--proxy-port 99999 -- echo ran");
-        assert!(said.contains("a port is a whole number from 1 to 65535"), "{said}");
+        assert!(
+            said.contains("a port is a whole number from 1 to 65535"),
+            "{said}"
+        );
     }
 }
 
 #[test]
 fn a_time_out_is_said_on_standard_error_and_in_the_log() {
     let lab = Lab::with_web();
-    let finished = lab.sandbox(&policy()).args(&["-t", "500ms", "--grace", "0"]).sh("sleep 612");
+    let finished = lab
+        .sandbox(&policy())
+        .args(&["-t", "500ms", "--grace", "0"])
+        .sh("sleep 612");
     assert_eq!(finished.code(), 124, "{finished:?}");
-    assert!(finished.stderr.contains("time-out: the command ran for 500ms (--timeout) and is ended\n"), "{finished:?}");
-    let [killed, ended] = finished.logged("PROC:TERMINATE")[..] else { panic!("{}", finished.log) };
-    assert!(killed.contains("[CRIT]") && killed.contains(" [reason:time-out] "), "{killed}");
+    assert!(
+        finished
+            .stderr
+            .contains("time-out: the command ran for 500ms (--timeout) and is ended\n"),
+        "{finished:?}"
+    );
+    let [killed, ended] = finished.logged("PROC:TERMINATE")[..] else {
+        panic!("{}", finished.log)
+    };
+    assert!(
+        killed.contains("[CRIT]") && killed.contains(" [reason:time-out] "),
+        "{killed}"
+    );
     assert!(ended.contains("[exit:124] [reason:time-out] "), "{ended}");
-    assert!(is_the_end(&finished, "failure [exit:124] ended by the time-out"), "{}", finished.log);
+    assert!(
+        is_the_end(&finished, "failure [exit:124] ended by the time-out"),
+        "{}",
+        finished.log
+    );
 }
 
 /// Sends descriptors to itself until it may have no more on their way, holds them, and says `full`.
@@ -458,8 +646,9 @@ fn descriptors_that_a_command_has_on_their_way_keep_no_further_command_from_star
     let program = lab.file("work/flight.py", IN_FLIGHT);
     let sandbox = format!("{} {}", lab.as_caller(), lab.program_path().display());
     let seen = lab.shell(&format!(
-        "cd {work}; ulimit -n 4096; {sandbox} -p {} --workdir {work} --name flight -- /usr/bin/python3 {} 2> errors & \
-         until [ -e full ]; do sleep 0.05; done; {sandbox} exec flight echo further; touch done; wait; cat errors",
+        "cd {work}; ulimit -n 4096; {sandbox} -p {} --workdir {work} --name flight -- \
+         /usr/bin/python3 {} 2> errors & until [ -e full ]; do sleep 0.05; done; {sandbox} exec \
+         flight echo further; touch done; wait; cat errors",
         policy.display(),
         program.display()
     ));

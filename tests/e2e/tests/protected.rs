@@ -1,5 +1,5 @@
-//! Files of the supervisor in folders that the policy grants: the workload neither changes, replaces nor, if they hold secrets,
-//! reads them.
+//! Files of the supervisor in folders that the policy grants: the workload neither changes,
+//! replaces nor, if they hold secrets, reads them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -23,8 +23,16 @@ impl Project {
             std::fs::create_dir(project.folder.join(folder)).unwrap();
         }
         let built_in = include_str!("../../../data/sandbox-policy.rego");
-        project.file("conf/deep/policy.yaml", &project.policy("read_write"), 0o644);
-        project.file("conf/rules.rego", &format!("# Not the built-in ones.\n{built_in}"), 0o644);
+        project.file(
+            "conf/deep/policy.yaml",
+            &project.policy("read_write"),
+            0o644,
+        );
+        project.file(
+            "conf/rules.rego",
+            &format!("# Not the built-in ones.\n{built_in}"),
+            0o644,
+        );
         project.file("token", SECRET, 0o600);
         let token = project.path("token");
         project.file(
@@ -33,7 +41,8 @@ impl Project {
             0o600,
         );
         project.file("conf/key", SECRET, 0o600);
-        let route = "{name: a, endpoint: \"https://web.test/v1\", model: m, protocols: [openai_chat_completions], api_key_file: KEY}";
+        let route = "{name: a, endpoint: \"https://web.test/v1\", model: m, protocols: \
+                     [openai_chat_completions], api_key_file: KEY}";
         let route = route.replace("KEY", &project.path("conf/key"));
         project.file("routes.yaml", &format!("routes: [{route}]\n"), 0o600);
         assert_eq!(
@@ -58,7 +67,11 @@ impl Project {
 
     /// A policy that grants the project.
     fn policy(&self, how: &str) -> String {
-        format!("{}filesystem_policy: {{{how}: [{}, /tmp]}}\n", super::policy("{}"), self.folder.display())
+        format!(
+            "{}filesystem_policy: {{{how}: [{}, /tmp]}}\n",
+            super::policy("{}"),
+            self.folder.display()
+        )
     }
 
     /// The sandbox of the project, with all of its files.
@@ -72,7 +85,10 @@ impl Project {
             ("--run-dir", "run"),
             ("--proposals", "proposals.yaml"),
         ];
-        let words: Vec<_> = words.iter().flat_map(|(flag, name)| [(*flag).to_owned(), self.path(name)]).collect();
+        let words: Vec<_> = words
+            .iter()
+            .flat_map(|(flag, name)| [(*flag).to_owned(), self.path(name)])
+            .collect();
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         Sandbox::bare(lab).args(&words)
     }
@@ -130,24 +146,37 @@ print('done')
 fn the_supervisors_files_are_neither_changed_nor_replaced_nor_its_secrets_read() {
     let lab = Lab::with_web();
     let project = Project::new(&lab);
-    let before = lab.shell(&format!("cd {}; cat conf/deep/* conf/* token routes.yaml 2>/dev/null", project.path("")));
+    let before = lab.shell(&format!(
+        "cd {}; cat conf/deep/* conf/* token routes.yaml 2>/dev/null",
+        project.path("")
+    ));
     let finished = project.sandbox(&lab).python(ATTEMPTS, &[&project.path("")]);
     assert_eq!(finished.ok(), "done", "{finished:?}");
-    let files =
-        format!("cd {}; rmdir conf/mine; cat conf/deep/* conf/* token routes.yaml 2>/dev/null", project.path(""));
+    let files = format!(
+        "cd {}; rmdir conf/mine; cat conf/deep/* conf/* token routes.yaml 2>/dev/null",
+        project.path("")
+    );
     assert_eq!(lab.shell(&files), before);
     let proposals = std::fs::read_to_string(project.folder.join("proposals.yaml")).unwrap();
     assert!(proposals.starts_with("# "), "{proposals}");
     // The twin: outside of a sandbox the same user does all of it.
     let attempts = lab.file("attempts.py", ATTEMPTS);
-    let words = format!("/usr/bin/python3 {} {}", attempts.display(), project.path(""));
+    let words = format!(
+        "/usr/bin/python3 {} {}",
+        attempts.display(),
+        project.path("")
+    );
     let twin = lab.shell(&format!(
         "chown -R {UID} {}; setpriv --reuid {UID} --regid {UID} --clear-groups {words}",
         project.path("")
     ));
-    for act in
-        ["write conf/deep/policy.yaml", "replace token", "mode conf/rules.rego", "read conf/creds.yaml", "rename conf"]
-    {
+    for act in [
+        "write conf/deep/policy.yaml",
+        "replace token",
+        "mode conf/rules.rego",
+        "read conf/creds.yaml",
+        "rename conf",
+    ] {
         assert!(twin.lines().any(|line| line == act), "{act}: {twin}");
     }
 }
@@ -158,8 +187,18 @@ fn what_may_only_be_read_cannot_be_changed_by_its_owner_either() {
     let project = Project::new(&lab);
     project.file("conf/deep/policy.yaml", &project.policy("read_only"), 0o644);
     let program = ATTEMPTS.replace("open(os.path.join(top, 'other'), 'w').close()", "pass");
-    let program = program.lines().filter(|line| !line.contains("conf/own")).collect::<Vec<_>>().join("\n");
-    assert_eq!(project.sandbox(&lab).python(&program, &[&project.path("")]).ok(), "done");
+    let program = program
+        .lines()
+        .filter(|line| !line.contains("conf/own"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    assert_eq!(
+        project
+            .sandbox(&lab)
+            .python(&program, &[&project.path("")])
+            .ok(),
+        "done"
+    );
 }
 
 /// Runs a reload while a command of `project` waits, after `change` outside; returns the log.
@@ -167,12 +206,16 @@ fn reloaded(lab: &Lab, project: &Project, change: &str) -> String {
     let go = project.path("go");
     let script = format!("touch {0}.ready; until test -e {go}; do :; done", go);
     let running = project.sandbox(lab).start(&["sh", "-c", &script]);
-    let wait = format!("until test -e {go}.ready; do :; done; cd {}; {change}", project.path(""));
+    let wait = format!(
+        "until test -e {go}.ready; do :; done; cd {}; {change}",
+        project.path("")
+    );
     assert_eq!(lab.shell(&wait), "");
     running.signal(Signal::HUP);
     let done = "Policy reloaded successfully\\|reload failed";
     let log = lab.shell(&format!(
-        "until grep -qs '{done}' {0}/openshell.*.log; do :; done; touch {go}; cat {0}/openshell.*.log",
+        "until grep -qs '{done}' {0}/openshell.*.log; do :; done; touch {go}; cat \
+         {0}/openshell.*.log",
         project.path("logs")
     ));
     assert_eq!(running.wait().code(), 0);
@@ -187,9 +230,19 @@ fn a_policy_that_is_edited_in_place_is_read_again_and_one_that_was_replaced_is_n
     assert!(log.contains("Policy reloaded successfully"), "{log}");
     let lab = Lab::with_web();
     let project = Project::new(&lab);
-    let log = reloaded(&lab, &project, "cp conf/deep/policy.yaml new && mv new conf/deep/policy.yaml");
-    assert!(log.contains("conf/deep/policy.yaml was replaced or linked, so the workload has access"), "{log}");
-    assert!(log.contains("keeping last-known-good policy [generation:1"), "{log}");
+    let log = reloaded(
+        &lab,
+        &project,
+        "cp conf/deep/policy.yaml new && mv new conf/deep/policy.yaml",
+    );
+    assert!(
+        log.contains("conf/deep/policy.yaml was replaced or linked, so the workload has access"),
+        "{log}"
+    );
+    assert!(
+        log.contains("keeping last-known-good policy [generation:1"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -197,10 +250,24 @@ fn a_file_with_a_second_name_stops_the_start() {
     let lab = Lab::with_web();
     for name in ["conf/deep/policy.yaml", "token"] {
         let project = Project::new(&lab);
-        assert_eq!(lab.shell(&format!("ln {} {}", project.path(name), project.path("second"))), "");
+        assert_eq!(
+            lab.shell(&format!(
+                "ln {} {}",
+                project.path(name),
+                project.path("second")
+            )),
+            ""
+        );
         let refused = project.sandbox(&lab).sh("echo ran");
-        assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
-        assert!(refused.stderr.contains("has further names (hard links)"), "{refused:?}");
+        assert_eq!(
+            (refused.code(), refused.stdout.as_str()),
+            (1, ""),
+            "{refused:?}"
+        );
+        assert!(
+            refused.stderr.contains("has further names (hard links)"),
+            "{refused:?}"
+        );
         std::fs::remove_dir_all(&project.folder).unwrap();
     }
 }
@@ -210,12 +277,20 @@ fn modes_and_times_of_what_may_only_be_read_stay_and_folders_in_it_are_written()
     let lab = Lab::with_web();
     let tree = lab.folder("tree");
     let tree = tree.display();
-    assert_eq!(lab.shell(&format!("mkdir {tree}/own; echo x > {tree}/file; chown -R {UID}:{UID} {tree}")), "");
-    let policy =
-        format!("{}filesystem_policy: {{read_only: [{tree}], read_write: [{tree}/own]}}\n", super::policy("{}"));
+    assert_eq!(
+        lab.shell(&format!(
+            "mkdir {tree}/own; echo x > {tree}/file; chown -R {UID}:{UID} {tree}"
+        )),
+        ""
+    );
+    let policy = format!(
+        "{}filesystem_policy: {{read_only: [{tree}], read_write: [{tree}/own]}}\n",
+        super::policy("{}")
+    );
     let script = format!(
-        "cd {tree}; cat file; chmod 4777 file && echo mode; touch -d 2000-01-01 file && echo time; chmod 777 . && echo folder; \
-         echo y > own/y && mkdir own/d && mv own/y own/d/ && chmod 700 own/d && cat own/d/y"
+        "cd {tree}; cat file; chmod 4777 file && echo mode; touch -d 2000-01-01 file && echo time; \
+         chmod 777 . && echo folder; echo y > own/y && mkdir own/d && mv own/y own/d/ && chmod 700 \
+         own/d && cat own/d/y"
     );
     assert_eq!(lab.sandbox(&policy).sh(&script).ok(), "x\ny");
 }
@@ -225,14 +300,21 @@ fn a_secret_that_is_replaced_outside_ends_the_run() {
     let lab = Lab::with_web();
     let project = Project::new(&lab);
     let ready = project.path("ready");
-    let running = project.sandbox(&lab).start(&["sh", "-c", &format!("touch {ready}; while :; do sleep 0.05; done")]);
-    let replace =
-        format!("until test -e {ready}; do :; done; cd {}; cp -p token new && mv new token", project.path(""));
+    let running = project.sandbox(&lab).start(&[
+        "sh",
+        "-c",
+        &format!("touch {ready}; while :; do sleep 0.05; done"),
+    ]);
+    let replace = format!(
+        "until test -e {ready}; do :; done; cd {}; cp -p token new && mv new token",
+        project.path("")
+    );
     assert_eq!(lab.shell(&replace), "");
     let finished = running.wait();
     assert_eq!(finished.code(), 1, "{finished:?}");
     assert!(
-        finished.stderr.contains("a secret is no longer hidden") && finished.stderr.contains("token was replaced"),
+        finished.stderr.contains("a secret is no longer hidden")
+            && finished.stderr.contains("token was replaced"),
         "{finished:?}"
     );
 }
@@ -247,17 +329,33 @@ fn a_reload_takes_no_secret_from_a_file_that_the_workload_can_read() {
         "sed s/token/second/ conf/creds.yaml > c && cat c > conf/creds.yaml",
     );
     let log = reloaded(&lab, &project, &in_place);
-    assert!(log.contains("names") && log.contains("/project/second, which the policy lets the workload read"), "{log}");
+    assert!(
+        log.contains("names")
+            && log.contains("/project/second, which the policy lets the workload read"),
+        "{log}"
+    );
 }
 
 #[test]
 fn a_grant_of_one_of_the_files_itself_and_a_symlink_in_a_granted_folder_stop_the_start() {
     let lab = Lab::with_web();
     for (listed, text) in [
-        ("read_write: [LAB/conf/deep/policy.yaml]", "that is the policy, which the workload must not change"),
-        ("read_only: [LAB/conf/creds.yaml]", "that is the credentials file, which the workload must not read"),
-        ("read_only: [LAB/token]", "that is the file of a credential, which the workload must not read"),
-        ("read_write: [LAB/logs]", "that is the log folder (--log-dir), which the workload must not change"),
+        (
+            "read_write: [LAB/conf/deep/policy.yaml]",
+            "that is the policy, which the workload must not change",
+        ),
+        (
+            "read_only: [LAB/conf/creds.yaml]",
+            "that is the credentials file, which the workload must not read",
+        ),
+        (
+            "read_only: [LAB/token]",
+            "that is the file of a credential, which the workload must not read",
+        ),
+        (
+            "read_write: [LAB/logs]",
+            "that is the log folder (--log-dir), which the workload must not change",
+        ),
     ] {
         if lab::host::caller() == 0 && listed.contains("logs") {
             // The folder is root's, in which the workload can change nothing.
@@ -271,16 +369,30 @@ fn a_grant_of_one_of_the_files_itself_and_a_symlink_in_a_granted_folder_stop_the
         );
         project.file("conf/deep/policy.yaml", &policy, 0o644);
         let refused = project.sandbox(&lab).sh("echo ran");
-        assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
-        assert!(refused.stderr.contains(text) && refused.stderr.contains("filesystem_policy"), "{listed}: {refused:?}");
+        assert_eq!(
+            (refused.code(), refused.stdout.as_str()),
+            (1, ""),
+            "{refused:?}"
+        );
+        assert!(
+            refused.stderr.contains(text) && refused.stderr.contains("filesystem_policy"),
+            "{listed}: {refused:?}"
+        );
         std::fs::remove_dir_all(&project.folder).unwrap();
     }
     let project = Project::new(&lab);
     std::os::unix::fs::symlink("conf/deep/policy.yaml", project.folder.join("link.yaml")).unwrap();
-    let refused = Sandbox::bare(&lab).args(&["--policy-data", &project.path("link.yaml")]).sh("echo ran");
-    assert_eq!((refused.code(), refused.stdout.as_str()), (1, ""), "{refused:?}");
+    let refused = Sandbox::bare(&lab)
+        .args(&["--policy-data", &project.path("link.yaml")])
+        .sh("echo ran");
+    assert_eq!(
+        (refused.code(), refused.stdout.as_str()),
+        (1, ""),
+        "{refused:?}"
+    );
     assert!(
-        refused.stderr.contains("by way of the symlink") && refused.stderr.contains("conf/deep/policy.yaml"),
+        refused.stderr.contains("by way of the symlink")
+            && refused.stderr.contains("conf/deep/policy.yaml"),
         "{refused:?}"
     );
 }

@@ -1,11 +1,12 @@
-//! Requests and responses of all forms through a judged connection, compared with those without a proxy.
+//! Requests and responses of all forms through a judged connection, compared with those without a
+//! proxy.
 
 use lab::{Finished, Lab};
 
 use super::origin::{FULL, Origin, policy};
 
-/// A Python program: one tunnel, plain or inside TLS, for the requests in its arguments, each `METHOD path [body]`; prints
-/// each response as parsed by http.client.
+/// A Python program: one tunnel, plain or inside TLS, for the requests in its arguments, each
+/// `METHOD path [body]`; prints each response as parsed by http.client.
 const CLIENT: &str = r#"
 import http.client, os, ssl, sys
 proxy = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -23,7 +24,9 @@ for argument in sys.argv[2:]:
 
 fn ask(lab: &Lab, how: &str, origin: &Origin, requests: &[&str]) -> Finished {
     let policy = policy(&[&super::python()], FULL);
-    lab.sandbox(&policy).args(&["--upstream-ca-file", &origin.authority()]).python(CLIENT, &[&[how], requests].concat())
+    lab.sandbox(&policy)
+        .args(&["--upstream-ca-file", &origin.authority()])
+        .python(CLIENT, &[&[how], requests].concat())
 }
 
 // Conformance: TUN-10, TUN-11, TUN-12, TUN-13.
@@ -61,7 +64,11 @@ fn answers_of_every_shape_arrive_and_the_next_request_works() {
             "200 None until the end closed",
             "200 5 hello kept",
         ];
-        assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{how}: {finished:?}");
+        assert_eq!(
+            finished.ok().lines().collect::<Vec<_>>(),
+            expected,
+            "{how}: {finished:?}"
+        );
     }
 }
 
@@ -83,8 +90,16 @@ fn what_an_upstream_cuts_off_is_seen_to_be_cut_off() {
 fn what_an_upstream_sends_beyond_its_answer_is_nobodys_answer() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
-    let finished = ask(&lab, "plain", &origin, &["GET /more", "GET /hello", "GET /more", "GET /hello"]);
-    assert!(!finished.ok().contains("forged") && finished.ok().matches("hello").count() == 4, "{finished:?}");
+    let finished = ask(
+        &lab,
+        "plain",
+        &origin,
+        &["GET /more", "GET /hello", "GET /more", "GET /hello"],
+    );
+    assert!(
+        !finished.ok().contains("forged") && finished.ok().matches("hello").count() == 4,
+        "{finished:?}"
+    );
 }
 
 #[test]
@@ -92,12 +107,22 @@ fn an_upstream_that_ends_its_connection_between_requests_is_dialled_again() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     for how in ["plain", "tls"] {
-        let finished = ask(&lab, how, &origin, &["GET /once", "GET /once", "GET /hello"]);
-        assert_eq!(finished.ok().matches("200").count(), 3, "{how}: {finished:?}");
+        let finished = ask(
+            &lab,
+            how,
+            &origin,
+            &["GET /once", "GET /once", "GET /hello"],
+        );
+        assert_eq!(
+            finished.ok().matches("200").count(),
+            3,
+            "{how}: {finished:?}"
+        );
     }
 }
 
-/// A server that answers the first request of each connection, and closes when it has read the second.
+/// A server that answers the first request of each connection, and closes when it has read the
+/// second.
 const ONCE: &str = r"
 import socket, threading
 def serve(c):
@@ -115,7 +140,8 @@ while True: threading.Thread(target=serve, args=s.accept()[:1]).start()
 ";
 
 #[test]
-fn a_request_that_meets_the_end_of_a_kept_connection_goes_out_anew_if_it_changes_nothing_or_is_the_clients_to_repeat() {
+fn a_request_that_meets_the_end_of_a_kept_connection_goes_out_anew_if_it_changes_nothing_or_is_the_clients_to_repeat()
+ {
     let program = "
 import http.client, os, sys
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -134,7 +160,9 @@ for method, body in (('GET', None), ('GET', None), ('HEAD', None), ('POST', 'x')
     let _server = lab.program(&["/usr/bin/python3", server.to_str().unwrap()]);
     for door in ["tunnel", "forward"] {
         for rules in [FULL, ""] {
-            let finished = lab.sandbox(&policy(&[&super::python()], rules)).python(program, &[door]);
+            let finished = lab
+                .sandbox(&policy(&[&super::python()], rules))
+                .python(program, &[door]);
             let expected = "GET 200 hello\nGET 200 hello\nHEAD 200 \nPOST closed without an answer";
             assert_eq!(finished.ok(), expected, "{door}, {rules}: {finished:?}");
         }
@@ -159,7 +187,8 @@ def until(end, data=b''):
 
 fn tunnel(lab: &Lab, rules: &str, program: &str) -> Finished {
     let policy = policy(&[&super::python()], rules);
-    lab.sandbox(&policy).python(&format!("{TUNNEL}{program}"), &[])
+    lab.sandbox(&policy)
+        .python(&format!("{TUNNEL}{program}"), &[])
 }
 
 // Conformance: TUN-09.
@@ -175,7 +204,11 @@ print(hashlib.sha256(b'hello world').hexdigest().encode() in answer, b'x-end: ye
 ";
     assert_eq!(tunnel(&lab, FULL, program).ok(), "True True");
     let seen = origin.seen();
-    assert_eq!((&seen[0][3], &seen[0][4]["x-sum"]), (&11.into(), &"42".into()), "{seen:?}");
+    assert_eq!(
+        (&seen[0][3], &seen[0][4]["x-sum"]),
+        (&11.into(), &"42".into()),
+        "{seen:?}"
+    );
     assert!(seen[0][2].get("content-length").is_none(), "{seen:?}");
 }
 
@@ -191,7 +224,10 @@ print(until(b'[end]'))
     for rules in [FULL, ""] {
         let finished = tunnel(&lab, rules, program);
         assert!(
-            finished.ok().starts_with("b'HTTP/1.1 403 unsolicited_upgrade") && !finished.ok().contains("raw"),
+            finished
+                .ok()
+                .starts_with("b'HTTP/1.1 403 unsolicited_upgrade")
+                && !finished.ok().contains("raw"),
             "{finished:?}"
         );
     }
@@ -216,11 +252,21 @@ if b' 101 ' in head:
 ";
     let websocket = upgrade.replace("PROTOCOL", "websocket");
     let finished = tunnel(&lab, FULL, &websocket);
-    let expected = ["HTTP/1.1 101 Switching Protocols", "b'first\\x00anything'", "b''"];
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
-    let line = "HTTP:GET [INFO] OTHER GET http://web.test:8080/upgrade [policy:web engine:l7] [decision:allow_upgrade]";
+    let expected = [
+        "HTTP/1.1 101 Switching Protocols",
+        "b'first\\x00anything'",
+        "b''",
+    ];
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        expected,
+        "{finished:?}"
+    );
+    let line = "HTTP:GET [INFO] OTHER GET http://web.test:8080/upgrade [policy:web engine:l7] \
+                [decision:allow_upgrade]";
     assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
-    // Rules cannot judge other protocols, so they are refused unless the policy lists them; HTTP/2 is only left out.
+    // Rules cannot judge other protocols, so they are refused unless the policy lists them; HTTP/2
+    // is only left out.
     let listed = format!("{FULL}, upgrades: [tcp]");
     for (rules, protocol, status) in [
         (FULL, "tcp", "403 unsupported_l7_protocol"),
@@ -230,7 +276,10 @@ if b' 101 ' in head:
         ("", "h2c", "200"),
     ] {
         let finished = tunnel(&lab, rules, &upgrade.replace("PROTOCOL", protocol));
-        assert!(finished.ok().starts_with(&format!("HTTP/1.1 {status}")), "{protocol}: {finished:?}");
+        assert!(
+            finished.ok().starts_with(&format!("HTTP/1.1 {status}")),
+            "{protocol}: {finished:?}"
+        );
     }
     // An incomplete handshake is not an upgrade.
     for half in [
@@ -240,8 +289,13 @@ if b' 101 ' in head:
         assert!(tunnel(&lab, FULL, &half).ok().starts_with("HTTP/1.1 200"));
     }
     let before = origin.seen().len();
-    let denied = "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /other}}]";
-    assert!(tunnel(&lab, denied, &websocket).ok().starts_with("HTTP/1.1 403"));
+    let denied =
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /other}}]";
+    assert!(
+        tunnel(&lab, denied, &websocket)
+            .ok()
+            .starts_with("HTTP/1.1 403")
+    );
     assert_eq!(origin.seen().len(), before);
 }
 
@@ -258,7 +312,10 @@ print(until(b'[end]')[:40])
 ";
     let denied = "protocol: rest, enforcement: enforce, access: read-only";
     let refused = tunnel(&lab, denied, &program.replace("PATH", "/upload"));
-    assert!(refused.ok().contains("403 request_not_in_rules"), "{refused:?}");
+    assert!(
+        refused.ok().contains("403 request_not_in_rules"),
+        "{refused:?}"
+    );
     let early = tunnel(&lab, FULL, &program.replace("PATH", "/early"));
     assert!(early.ok().contains("413"), "{early:?}");
     assert_eq!(origin.asked().len(), 0);
@@ -274,9 +331,15 @@ first = until(b'\r\n\r\n')
 print(first.split(b'\r\n')[0].decode())
 if b' 100 ' in first: s.sendall(b'hello'); print(until(b'\r\n\r\n').split(b'\r\n')[0].decode())
 ";
-    assert_eq!(tunnel(&lab, FULL, program).ok(), "HTTP/1.1 100 Continue\nHTTP/1.1 200 OK");
+    assert_eq!(
+        tunnel(&lab, FULL, program).ok(),
+        "HTTP/1.1 100 Continue\nHTTP/1.1 200 OK"
+    );
     let denied = "protocol: rest, enforcement: enforce, access: read-only";
-    assert_eq!(tunnel(&lab, denied, program).ok(), "HTTP/1.1 403 request_not_in_rules");
+    assert_eq!(
+        tunnel(&lab, denied, program).ok(),
+        "HTTP/1.1 403 request_not_in_rules"
+    );
     assert_eq!(origin.asked(), ["POST /upload"]);
 }
 
@@ -341,7 +404,10 @@ s.sendall(b'GET /hello HTTP/1.0\r\n\r\n'); print(b'hello' in until(b'[end]'))
     assert_eq!(tunnel(&lab, FULL, program).ok(), "True\nTrue\nTrue\nTrue");
     let seen = origin.seen();
     assert!(seen[..3].iter().all(|seen| seen[3] == 5), "{seen:?}");
-    assert_eq!(seen[3][2]["host"], "web.test:8080", "HTTP/1.0 need not say it, HTTP/1.1 must: {seen:?}");
+    assert_eq!(
+        seen[3][2]["host"], "web.test:8080",
+        "HTTP/1.0 need not say it, HTTP/1.1 must: {seen:?}"
+    );
 }
 
 #[test]
@@ -352,7 +418,10 @@ fn a_malformed_body_is_the_clients_fault() {
 s.sendall(b'POST /upload HTTP/1.1\r\nHost: web.test:8080\r\nTransfer-Encoding: chunked\r\n\r\nnot a size\r\nhello\r\n0\r\n\r\n')
 print(until(b'[end]')[:25])
 ";
-    assert_eq!(tunnel(&lab, FULL, program).ok(), "b'HTTP/1.1 400 bad_request\\r'");
+    assert_eq!(
+        tunnel(&lab, FULL, program).ok(),
+        "b'HTTP/1.1 400 bad_request\\r'"
+    );
 }
 
 #[test]
@@ -384,7 +453,9 @@ s.sendall(b'GET /hello HTTP/1.1\r\nHost: web.test:8080\r\n\r\n'); print(until(b'
 for s in all: s.settimeout(60); print(until(b'\r\n').split(b'\r\n')[0].decode())
 ";
     let policy = policy(&[&super::python()], FULL).replace("8446]", "8446, 8447]");
-    let finished = lab.sandbox(&policy).python(&format!("{TUNNEL}{program}"), &[]);
+    let finished = lab
+        .sandbox(&policy)
+        .python(&format!("{TUNNEL}{program}"), &[]);
     let expected = [
         "b'hello' True",
         "HTTP/1.1 502 upstream_unreachable",
@@ -392,7 +463,11 @@ for s in all: s.settimeout(60); print(until(b'\r\n').split(b'\r\n')[0].decode())
         "HTTP/1.1 502 upstream_unreachable",
         "HTTP/1.1 502 upstream_unreachable",
     ];
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected, "{finished:?}");
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        expected,
+        "{finished:?}"
+    );
 }
 
 #[test]
@@ -404,7 +479,8 @@ s.sendall(b'POST /silent HTTP/1.1\r\nHost: web.test:8080\r\nContent-Length: 6\r\
 time.sleep(0.5)
 ";
     let finished = tunnel(&lab, FULL, program);
-    let line = "HTTP:POST [INFO] ALLOWED POST http://web.test:8080/silent [policy:web engine:l7] [request:1]";
+    let line = "HTTP:POST [INFO] ALLOWED POST http://web.test:8080/silent [policy:web engine:l7] \
+                [request:1]";
     assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
 }
 
@@ -441,6 +517,8 @@ while b'0\\r\\n\\r\\n' not in data:
 print(data.count(b'1\\r\\n'), data.endswith(b'0\\r\\n\\r\\n'))
 ";
     let policy = policy(&[&super::python()], FULL).replace("8446]", "8446, 8447]");
-    let finished = lab.sandbox(&policy).python(&format!("{TUNNEL}{program}"), &[]);
+    let finished = lab
+        .sandbox(&policy)
+        .python(&format!("{TUNNEL}{program}"), &[]);
     assert_eq!(finished.ok(), "7 True", "{finished:?}");
 }

@@ -8,7 +8,8 @@ use lab::sandbox::{Sandbox, Started};
 use lab::{Finished, Lab, Upstream};
 use rustix::process::Signal;
 
-/// Opens `argv[1]` tunnels, reports it, and waits for `go`. Prints the number that still carry data and the answer to a new one.
+/// Opens `argv[1]` tunnels, reports it, and waits for `go`. Prints the number that still carry data
+/// and the answer to a new one.
 const TUNNELS: &str = r"
 import os, socket, sys, time
 host, port = os.environ['HTTPS_PROXY'][7:].split(':')
@@ -47,17 +48,31 @@ impl<'l> Running<'l> {
     /// Starts it with tunnels opened by `program`.
     fn start_as(lab: &'l Lab, program: &str, tunnels: usize) -> Self {
         let echo = lab.echo("10.99.0.1:8080".parse().unwrap());
-        Self { _upstream: Some(echo), ..Self::start_under(lab, &super::web(), program, tunnels) }
+        Self {
+            _upstream: Some(echo),
+            ..Self::start_under(lab, &super::web(), program, tunnels)
+        }
     }
 
     /// Starts it under `policy`, with tunnels to a running upstream.
     pub(crate) fn start_under(lab: &'l Lab, policy: &str, program: &str, tunnels: usize) -> Self {
         let policy = lab.file("policy.yaml", policy);
         let folder = lab.folder("work");
-        let words = ["--policy-data", policy.to_str().unwrap(), "--workdir", folder.to_str().unwrap()];
+        let words = [
+            "--policy-data",
+            policy.to_str().unwrap(),
+            "--workdir",
+            folder.to_str().unwrap(),
+        ];
         let command = ["/usr/bin/python3", "-c", program, &tunnels.to_string()];
         let started = Sandbox::bare(lab).args(&words).start(&command);
-        let running = Self { lab, policy, folder, started, _upstream: None };
+        let running = Self {
+            lab,
+            policy,
+            folder,
+            started,
+            _upstream: None,
+        };
         running.until(|| running.folder.join("ready").exists());
         running
     }
@@ -95,13 +110,22 @@ pub(crate) const LOADED: &str = "CONFIG:LOADED [INFO] Policy reloaded successful
 fn a_change_of_something_else_leaves_five_hundred_tunnels_alone() {
     let lab = Lab::with_web();
     let running = Running::start(&lab, 500);
-    let other = "  other: {endpoints: [{host: other.test, port: 443}], binaries: [{path: /usr/bin/curl}]}\n";
+    let other = "  other: {endpoints: [{host: other.test, port: 443}], binaries: [{path: \
+                 /usr/bin/curl}]}\n";
     running.reload(
-        &super::web().replace("network_policies: {", &format!("network_policies: {{{}, ", other.trim())),
+        &super::web().replace(
+            "network_policies: {",
+            &format!("network_policies: {{{}, ", other.trim()),
+        ),
         LOADED,
     );
     let finished = running.finish();
-    assert_eq!(finished.ok(), "500 HTTP/1.1 200 Connection Established", "{}", finished.log);
+    assert_eq!(
+        finished.ok(),
+        "500 HTTP/1.1 200 Connection Established",
+        "{}",
+        finished.log
+    );
     assert!(!finished.log.contains("policy_changed"));
 }
 
@@ -112,10 +136,16 @@ fn what_is_permitted_no_longer_ends_within_a_second_and_is_logged() {
     running.reload(&super::policy("{}"), LOADED);
     let start = Instant::now();
     running.until(|| running.log().matches("[code:policy_changed]").count() == 20);
-    assert!(start.elapsed() < Duration::from_secs(5), "a second, and what a busy machine adds");
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "a second, and what a busy machine adds"
+    );
     let finished = running.finish();
     assert_eq!(finished.ok(), "0 HTTP/1.1 403 no_network_policies");
-    let line = format!("NET:CLOSE [MED] {}(2) -> web.test:8080 [policy:web] [door:connect] [in:", super::python());
+    let line = format!(
+        "NET:CLOSE [MED] {}(2) -> web.test:8080 [policy:web] [door:connect] [in:",
+        super::python()
+    );
     assert_eq!(finished.logged(&line).len(), 20, "{}", finished.log);
 }
 
@@ -129,7 +159,8 @@ def begin():
         subprocess.Popen([name, '-s', '-x', os.environ['HTTPS_PROXY'], 'http://web.test:8080/'], stdout=subprocess.DEVNULL)
 ";
 
-/// The same with a program that the policy does not list and that asks for 300 connections at once, again and again.
+/// The same with a program that the policy does not list and that asks for 300 connections at once,
+/// again and again.
 const FLOOD: &str = r"
 import os, shutil, subprocess, sys
 ASK = r'''
@@ -155,7 +186,10 @@ fn what_is_permitted_no_longer_ends_while_the_proxy_reads_programs_or_refuses_ot
     for (load, policy) in [(PROGRAMS, everything), (FLOOD, super::web())] {
         let lab = Lab::with_web();
         let _echo = lab.echo("10.99.0.1:8080".parse().unwrap());
-        let program = format!("{load}{}", TUNNELS.replace("open('ready'", "begin(); open('ready'"));
+        let program = format!(
+            "{load}{}",
+            TUNNELS.replace("open('ready'", "begin(); open('ready'")
+        );
         let running = Running::start_under(&lab, &policy, &program, 40);
         running.until(|| load == PROGRAMS || running.log().contains("other"));
         // What a change permits goes on, and what it does not ends before the programs are read.
@@ -163,10 +197,21 @@ fn what_is_permitted_no_longer_ends_while_the_proxy_reads_programs_or_refuses_ot
         let start = Instant::now();
         running.reload(&super::policy("{}"), "policy_changed");
         running.until(|| running.log().matches("[code:policy_changed]").count() >= 40);
-        assert!(start.elapsed() < Duration::from_secs(8), "a second, and what a busy machine adds: {load}");
+        assert!(
+            start.elapsed() < Duration::from_secs(8),
+            "a second, and what a busy machine adds: {load}"
+        );
         let finished = running.finish();
-        assert!(finished.ok().starts_with("0 HTTP/1.1 403"), "{load}: {}", finished.log);
-        assert!(!finished.log.contains("took too long"), "{load}: {}", finished.log);
+        assert!(
+            finished.ok().starts_with("0 HTTP/1.1 403"),
+            "{load}: {}",
+            finished.log
+        );
+        assert!(
+            !finished.log.contains("took too long"),
+            "{load}: {}",
+            finished.log
+        );
     }
 }
 
@@ -176,7 +221,10 @@ fn an_address_that_is_permitted_no_longer_ends_what_is_connected_to_it() {
     let running = Running::start(&lab, 1);
     running.reload(&super::web().replace("10.99.0.1", "10.99.0.2"), LOADED);
     running.until(|| running.log().contains("[code:policy_changed]"));
-    assert_eq!(running.finish().ok(), "0 HTTP/1.1 403 address_not_in_allowed_ips");
+    assert_eq!(
+        running.finish().ok(),
+        "0 HTTP/1.1 403 address_not_in_allowed_ips"
+    );
 }
 
 #[test]
@@ -189,35 +237,57 @@ fn a_bad_file_keeps_the_last_good_policy_and_says_why() {
     );
     let finished = running.finish();
     assert_eq!(finished.ok(), "3 HTTP/1.1 200 Connection Established");
-    let [line] = finished.logged("CONFIG:FAILED [MED]")[..] else { panic!("{}", finished.log) };
-    assert!(line.contains("generation:1") && line.contains("matches all hosts"), "{line}");
-    assert!(finished.stderr.contains("keeping last-known-good policy"), "{}", finished.stderr);
+    let [line] = finished.logged("CONFIG:FAILED [MED]")[..] else {
+        panic!("{}", finished.log)
+    };
+    assert!(
+        line.contains("generation:1") && line.contains("matches all hosts"),
+        "{line}"
+    );
+    assert!(
+        finished.stderr.contains("keeping last-known-good policy"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]
 fn what_waits_for_the_next_start_is_named_and_the_rest_is_taken() {
     let lab = Lab::with_web();
     let running = Running::start(&lab, 1);
-    let policy = "process: {run_as_user: \"61185\"}\nfilesystem_policy: {read_only: [/opt]}\nlandlock: {compatibility: hard_requirement}\n";
+    let policy = "process: {run_as_user: \"61185\"}\nfilesystem_policy: {read_only: \
+                  [/opt]}\nlandlock: {compatibility: hard_requirement}\n";
     running.reload(policy, LOADED);
     let finished = running.finish();
     assert_eq!(finished.ok(), "0 HTTP/1.1 403 no_network_policies");
-    let [line] = finished.logged("CONFIG:UNCHANGED [MED]")[..] else { panic!("{}", finished.log) };
+    let [line] = finished.logged("CONFIG:UNCHANGED [MED]")[..] else {
+        panic!("{}", finished.log)
+    };
     assert!(
-        line.contains("in force from the next start on only: filesystem_policy, landlock, process sandbox="),
+        line.contains(
+            "in force from the next start on only: filesystem_policy, landlock, process sandbox="
+        ),
         "{line}"
     );
 }
 
 #[test]
 fn what_has_rules_since_is_not_relayed_unseen_whether_it_was_silent_or_not() {
-    let judged = super::web().replace("port: 8080,", "port: 8080, protocol: rest, enforcement: enforce, access: full,");
+    let judged = super::web().replace(
+        "port: 8080,",
+        "port: 8080, protocol: rest, enforcement: enforce, access: full,",
+    );
     let lab = Lab::with_web();
     let running = Running::start(&lab, 1);
     running.reload(&judged, LOADED);
     let silent = running.finish();
     assert_eq!(silent.ok(), "0 HTTP/1.1 200 Connection Established");
-    assert_eq!(silent.logged("[code:unsupported_l7_protocol]").len(), 1, "{}", silent.log);
+    assert_eq!(
+        silent.logged("[code:unsupported_l7_protocol]").len(),
+        1,
+        "{}",
+        silent.log
+    );
     let lab = Lab::with_web();
     let running = Running::start_as(
         &lab,
@@ -229,7 +299,10 @@ fn what_has_rules_since_is_not_relayed_unseen_whether_it_was_silent_or_not() {
     );
     running.reload(&judged, LOADED);
     running.until(|| running.log().contains("[code:policy_changed]"));
-    assert_eq!(running.finish().ok(), "0 HTTP/1.1 200 Connection Established");
+    assert_eq!(
+        running.finish().ok(),
+        "0 HTTP/1.1 200 Connection Established"
+    );
 }
 
 #[test]
@@ -237,7 +310,10 @@ fn a_stream_that_no_rule_allows_any_more_ends_at_either_door() {
     let lab = Lab::with_web();
     let origin = super::origin::Origin::start(&lab);
     let rules = |path: &str| {
-        let rules = format!("protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: {path}}}}}]");
+        let rules = format!(
+            "protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: \
+             {path}}}}}]"
+        );
         super::origin::policy(&[&super::python()], &rules)
     };
     let streams = r"
@@ -263,7 +339,12 @@ print('ended', time.monotonic() - start < 10)
     running.reload(&rules("/other"), LOADED);
     let finished = running.finish();
     assert_eq!(finished.ok(), "ended True", "{finished:?}");
-    assert_eq!(finished.logged("[code:policy_changed]").len(), 2, "{}", finished.log);
+    assert_eq!(
+        finished.logged("[code:policy_changed]").len(),
+        2,
+        "{}",
+        finished.log
+    );
     let mut asked = origin.asked();
     asked.sort();
     assert_eq!(asked, ["GET /sse?0,60", "GET /upgrade"]);
@@ -285,18 +366,23 @@ fn a_watched_policy_is_read_again_after_writes_renames_and_swapped_symlinks_each
     let config = policy.with_file_name("config").display().to_string();
     // As the kubelet lays out a ConfigMap.
     let made = format!(
-        "mkdir -p {config}/..one; cd {config}; cp {} ..one; ln -s ..one ..data; ln -s ..data/policy.yaml policy.yaml",
+        "mkdir -p {config}/..one; cd {config}; cp {} ..one; ln -s ..one ..data; ln -s \
+         ..data/policy.yaml policy.yaml",
         policy.display()
     );
     assert_eq!(lab.shell(&made), "");
     let file = format!("{config}/policy.yaml");
-    let started = Sandbox::bare(&lab).args(&["--policy-data", &file, "--watch"]).start(&["sleep", "600"]);
+    let started = Sandbox::bare(&lab)
+        .args(&["--policy-data", &file, "--watch"])
+        .start(&["sleep", "600"]);
     wait_for_lines(&lab, "PROC:LAUNCH", 1);
     let reloaded = "Policy reloaded successfully";
-    let run = |script: &str| assert_eq!(lab.shell(&format!("cd {config}; {script}")), "", "{script}");
+    let run =
+        |script: &str| assert_eq!(lab.shell(&format!("cd {config}; {script}")), "", "{script}");
     // A swap, as the kubelet does it.
     run(
-        "mkdir ..two; sed s/nothing/x/ ..one/policy.yaml > ..two/policy.yaml; ln -s ..two ..data_tmp; mv -T ..data_tmp ..data; rm -r ..one",
+        "mkdir ..two; sed s/nothing/x/ ..one/policy.yaml > ..two/policy.yaml; ln -s ..two \
+         ..data_tmp; mv -T ..data_tmp ..data; rm -r ..one",
     );
     wait_for_lines(&lab, reloaded, 1);
     // A burst.
@@ -305,23 +391,37 @@ fn a_watched_policy_is_read_again_after_writes_renames_and_swapped_symlinks_each
     // Other files change nothing: the next reload is the next line.
     run("for i in $(seq 20); do touch other.$i ..two/other; done");
     // As editors save.
-    run("cp ..two/policy.yaml ..two/.swp; echo '# saved' >> ..two/.swp; mv ..two/.swp ..two/policy.yaml");
+    run(
+        "cp ..two/policy.yaml ..two/.swp; echo '# saved' >> ..two/.swp; mv ..two/.swp \
+         ..two/policy.yaml",
+    );
     wait_for_lines(&lab, reloaded, 3);
     // A broken one is kept out, and said.
     run("echo 'network_policies: 7' > ..two/policy.yaml");
-    wait_for_lines(&lab, "Policy reload failed, keeping last-known-good policy [generation:4", 1);
+    wait_for_lines(
+        &lab,
+        "Policy reload failed, keeping last-known-good policy [generation:4",
+        1,
+    );
     // Gone, and there again.
     run("mv ..data away");
-    wait_for_lines(&lab, "Policy reload failed, keeping last-known-good policy [generation:4", 2);
+    wait_for_lines(
+        &lab,
+        "Policy reload failed, keeping last-known-good policy [generation:4",
+        2,
+    );
     run("mkdir ..three; echo 'network_policies: {}' > ..three/policy.yaml; ln -s ..three ..data");
     wait_for_lines(&lab, reloaded, 4);
     // The whole folder replaced.
     run(&format!(
-        "cp -a {config} {config}.new; echo '# new' >> {config}.new/..three/policy.yaml; mv {config} {config}.old; mv {config}.new {config}"
+        "cp -a {config} {config}.new; echo '# new' >> {config}.new/..three/policy.yaml; mv \
+         {config} {config}.old; mv {config}.new {config}"
     ));
     wait_for_lines(&lab, reloaded, 5);
     // Removed and made again, by the next writer in the same inode perhaps; and changed once more.
-    run(&format!("rm -r {config}; mkdir {config}; cd {config}; echo '# again' > policy.yaml"));
+    run(&format!(
+        "rm -r {config}; mkdir {config}; cd {config}; echo '# again' > policy.yaml"
+    ));
     run("until [ -s policy.yaml ]; do :; done; sleep 1; echo 'network_policies: {}' > policy.yaml");
     wait_for_lines(&lab, reloaded, 6);
     run("echo 'network_policies: {} # more' > policy.yaml");
@@ -338,18 +438,23 @@ fn a_watched_policy_behind_a_swapped_folder_or_mounted_by_itself_is_read_again()
     let base = policy.with_file_name("os").display().to_string();
     let policy = policy.display();
     let made = format!(
-        "mkdir -p {base}/one {base}/two; cp {policy} {base}/one; cp {policy} {base}/two; ln -s one {base}/current"
+        "mkdir -p {base}/one {base}/two; cp {policy} {base}/one; cp {policy} {base}/two; ln -s one \
+         {base}/current"
     );
     assert_eq!(lab.shell(&made), "");
     let file = format!("{base}/current/policy.yaml");
-    let started = Sandbox::bare(&lab).args(&["--policy-data", &file, "--watch"]).start(&["sleep", "600"]);
+    let started = Sandbox::bare(&lab)
+        .args(&["--policy-data", &file, "--watch"])
+        .start(&["sleep", "600"]);
     wait_for_lines(&lab, "PROC:LAUNCH", 1);
     let reloaded = "Policy reloaded successfully";
     assert_eq!(lab.shell(&format!("ln -sfn two {base}/current")), "");
     wait_for_lines(&lab, reloaded, 1);
     // The file alone is open elsewhere, as a file that is mounted by itself is written.
     assert_eq!(
-        lab.shell(&format!("cd /; ln {base}/two/policy.yaml {base}/elsewhere; echo '# more' >> {base}/elsewhere")),
+        lab.shell(&format!(
+            "cd /; ln {base}/two/policy.yaml {base}/elsewhere; echo '# more' >> {base}/elsewhere"
+        )),
         ""
     );
     wait_for_lines(&lab, reloaded, 2);
@@ -361,9 +466,21 @@ fn a_watched_policy_behind_a_swapped_folder_or_mounted_by_itself_is_read_again()
 fn watching_needs_files() {
     let lab = Lab::with_web();
     let finished = Sandbox::bare(&lab)
-        .args(&["--watch", "--sandbox-id", "x", "--openshell-endpoint", "http://127.0.0.1:9"])
+        .args(&[
+            "--watch",
+            "--sandbox-id",
+            "x",
+            "--openshell-endpoint",
+            "http://127.0.0.1:9",
+        ])
         .run(&["true"]);
-    assert!(finished.code() == 1 && finished.stderr.contains("--watch does not go with --sandbox-id"), "{finished:?}");
+    assert!(
+        finished.code() == 1
+            && finished
+                .stderr
+                .contains("--watch does not go with --sandbox-id"),
+        "{finished:?}"
+    );
 }
 
 #[test]
@@ -375,24 +492,49 @@ fn a_secret_in_a_swapped_volume_is_read_again_and_stays_hidden() {
         0 => (0, 400),
         group => (group, 440),
     };
-    let (volume, work) = (lab.folder("volume").display().to_string(), lab.folder("work"));
+    let (volume, work) = (
+        lab.folder("volume").display().to_string(),
+        lab.folder("work"),
+    );
     let fill = |folder: &str| {
         format!(
-            "mkdir ..{folder}; for key in token other; do echo {folder}-secret > ..{folder}/$key; done; chmod {mode} ..{folder}/*; \
-             chown -Rh 0:{group} ."
+            "mkdir ..{folder}; for key in token other; do echo {folder}-secret > ..{folder}/$key; \
+             done; chmod {mode} ..{folder}/*; chown -Rh 0:{group} ."
         )
     };
-    let run = |script: &str| assert_eq!(lab.shell(&format!("cd {volume}; {script}")), "", "{script}");
-    run(&format!("ln -s ..first ..data; ln -s ..data/token token; ln -s ..data/other other; {}", fill("first")));
+    let run =
+        |script: &str| assert_eq!(lab.shell(&format!("cd {volume}; {script}")), "", "{script}");
+    run(&format!(
+        "ln -s ..first ..data; ln -s ..data/token token; ln -s ..data/other other; {}",
+        fill("first")
+    ));
     let of = |key| format!("{{file: {volume}/{key}, hosts: ['http://web.test:8080']}}");
-    let credentials = format!("credentials: {{TOKEN: {}, OTHER: {}}}\n", of("token"), of("other"));
+    let credentials = format!(
+        "credentials: {{TOKEN: {}, OTHER: {}}}\n",
+        of("token"),
+        of("other")
+    );
     let credentials = lab.file("credentials.yaml", credentials);
     std::fs::set_permissions(&credentials, PermissionsExt::from_mode(0o600)).unwrap();
     let policy = super::web()
-        .replace("port: 8080", "port: 8080, protocol: rest, enforcement: enforce, access: full")
-        .replace("network_policies:", "filesystem_policy: {read_only: [/var/tmp]}\nnetwork_policies:");
-    let (policy, credentials) = (lab.file("policy.yaml", policy), credentials.display().to_string());
-    let words = ["--policy-data", policy.to_str().unwrap(), "--credentials", &credentials];
+        .replace(
+            "port: 8080",
+            "port: 8080, protocol: rest, enforcement: enforce, access: full",
+        )
+        .replace(
+            "network_policies:",
+            "filesystem_policy: {read_only: [/var/tmp]}\nnetwork_policies:",
+        );
+    let (policy, credentials) = (
+        lab.file("policy.yaml", policy),
+        credentials.display().to_string(),
+    );
+    let words = [
+        "--policy-data",
+        policy.to_str().unwrap(),
+        "--credentials",
+        &credentials,
+    ];
     let program = "import os, sys, time, urllib.request as r\n\
          def attempt():\n\
          \x20   r.urlopen(r.Request('http://web.test:8080/', headers={'X-Key': os.environ['TOKEN']})).read()\n\
@@ -402,18 +544,30 @@ fn a_secret_in_a_swapped_volume_is_read_again_and_stays_hidden() {
          attempt()\n\
          while not os.path.exists('go'): time.sleep(0.01)\n\
          attempt()";
-    let started = Sandbox::bare(&lab).args(&words).args(&["--watch", "--workdir", work.to_str().unwrap()]).start(&[
-        "/usr/bin/python3",
-        "-c",
-        program,
-        &volume,
-    ]);
+    let started = Sandbox::bare(&lab)
+        .args(&words)
+        .args(&["--watch", "--workdir", work.to_str().unwrap()])
+        .start(&["/usr/bin/python3", "-c", program, &volume]);
     wait_for_lines(&lab, "HTTP:GET", 1);
-    run(&format!("{}; ln -s ..second ..data_tmp; mv -T ..data_tmp ..data; rm -r ..first", fill("second")));
+    run(&format!(
+        "{}; ln -s ..second ..data_tmp; mv -T ..data_tmp ..data; rm -r ..first",
+        fill("second")
+    ));
     wait_for_lines(&lab, "Policy reloaded successfully", 1);
     std::fs::write(work.join("go"), "").unwrap();
     let finished = started.wait();
-    assert_eq!(finished.ok(), "Permission denied\n".repeat(6).trim_end(), "{finished:?}");
-    let received: Vec<_> = upstream.seen().into_iter().map(|bytes| String::from_utf8(bytes).unwrap()).collect();
-    assert!(received[0].contains("first-secret") && received[1].contains("second-secret"), "{received:?}");
+    assert_eq!(
+        finished.ok(),
+        "Permission denied\n".repeat(6).trim_end(),
+        "{finished:?}"
+    );
+    let received: Vec<_> = upstream
+        .seen()
+        .into_iter()
+        .map(|bytes| String::from_utf8(bytes).unwrap())
+        .collect();
+    assert!(
+        received[0].contains("first-secret") && received[1].contains("second-secret"),
+        "{received:?}"
+    );
 }

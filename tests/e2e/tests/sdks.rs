@@ -1,6 +1,10 @@
-//! The vendors' clients of models, from the package registries, against a backend of the lab with both interfaces.
+//! The vendors' clients of models, from the package registries, against a backend of the lab with
+//! both interfaces.
 
-#![expect(clippy::disallowed_methods, reason = "packages are installed outside the sandbox")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "packages are installed outside the sandbox"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,13 +14,22 @@ use lab::{Finished, Lab};
 
 use super::inference::{Backend, file as file_of_routes, route};
 
-/// Returns the folder of packages installed by `words`, which get it as `FOLDER`. It exists while the tests run.
+/// Returns the folder of packages installed by `words`, which get it as `FOLDER`. It exists while
+/// the tests run.
 pub(crate) fn installed(name: &str, words: &str) -> Packages {
     // Not in /tmp, which is writable in every sandbox.
     let folder = PathBuf::from(format!("/var/tmp/e2e-sdk-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let output = Command::new("sh").args(["-ec", words]).env("FOLDER", &folder).output().unwrap();
-    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new("sh")
+        .args(["-ec", words])
+        .env("FOLDER", &folder)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Packages(folder)
 }
 
@@ -86,13 +99,27 @@ print('messages tool', use.name, use.input['city'], claude.messages.create(model
 
 #[test]
 fn the_python_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
-    let packages = installed("python", "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" openai anthropic");
+    let packages = installed(
+        "python",
+        "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" openai anthropic",
+    );
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
     let finished = run(&lab, &packages, &["/usr/bin/python3", "-c", PYTHON]);
     assert_eq!(finished.ok(), EXPECTED, "{finished:?}");
-    assert!(backend.seen().iter().all(|seen| seen[2]["authorization"] == "Bearer sk-of-the-operator"), "{finished:?}");
-    assert_eq!(finished.logged("tokens:11/22]").len(), 10, "{}", finished.log);
+    assert!(
+        backend
+            .seen()
+            .iter()
+            .all(|seen| seen[2]["authorization"] == "Bearer sk-of-the-operator"),
+        "{finished:?}"
+    );
+    assert_eq!(
+        finished.logged("tokens:11/22]").len(),
+        10,
+        "{}",
+        finished.log
+    );
 }
 
 const NODE: &str = r"
@@ -133,17 +160,23 @@ fn the_node_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
     // Node's fetch supports no proxy before 24, so the proxy agent of its authors is used.
     let packages = installed(
         "node",
-        "cd \"$FOLDER\" && npm install --silent --no-audit --no-fund openai @anthropic-ai/sdk undici@6",
+        "cd \"$FOLDER\" && npm install --silent --no-audit --no-fund openai @anthropic-ai/sdk \
+         undici@6",
     );
     let lab = Lab::with_web();
     let _backend = Backend::start(&lab);
     let finished = run(&lab, &packages, &["/usr/bin/node", "-e", NODE]);
     assert_eq!(finished.ok(), EXPECTED, "{finished:?}");
-    assert_eq!(finished.logged("tokens:11/22]").len(), 10, "{}", finished.log);
+    assert_eq!(
+        finished.logged("tokens:11/22]").len(),
+        10,
+        "{}",
+        finished.log
+    );
 }
 
-/// Runs an agent with its preset in a project and a home for one turn, in which its model tells it to write a file there, and then tries
-/// to write to what the agent takes programs from.
+/// Runs an agent with its preset in a project and a home for one turn, in which its model tells it
+/// to write a file there, and then tries to write to what the agent takes programs from.
 fn check_agent(package: &str, preset: &str, command: &str, kept: &[&str]) {
     let install = format!("cd \"$FOLDER\" && npm install --silent --no-audit --no-fund {package}");
     let packages = installed(preset, &install);
@@ -154,10 +187,16 @@ fn check_agent(package: &str, preset: &str, command: &str, kept: &[&str]) {
         std::os::unix::fs::chown(&folder, Some(UID), Some(UID)).unwrap();
         folder.display().to_string()
     });
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
-    let policy = std::fs::read_to_string(file).unwrap().replace("~/", &format!("{home}/"));
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
+    let policy = std::fs::read_to_string(file)
+        .unwrap()
+        .replace("~/", &format!("{home}/"));
     let packages = packages.0.display().to_string();
-    let writes: Vec<_> = kept.iter().map(|path| format!("(echo x > {path} || echo refused {path})\n")).collect();
+    let writes: Vec<_> = kept
+        .iter()
+        .map(|path| format!("(echo x > {path} || echo refused {path})\n"))
+        .collect();
     let script = format!(
         "export HOME={home} PATH={packages}/node_modules/.bin:$PATH
          {command} </dev/null || exit; cat written
@@ -167,16 +206,40 @@ fn check_agent(package: &str, preset: &str, command: &str, kept: &[&str]) {
     let routes = file_of_routes(&lab, &format!("routes: [{}]", route("agent", "")));
     let finished = lab
         .sandbox(&format!("process: {{run_as_user: \"{UID}\"}}\n{policy}"))
-        .args(&["--inference-routes", &routes, "--workdir", &project, "--read", &packages])
+        .args(&[
+            "--inference-routes",
+            &routes,
+            "--workdir",
+            &project,
+            "--read",
+            &packages,
+        ])
         .sh(&script);
     assert!(finished.ok().contains("by a model"), "{finished:?}");
     assert!(finished.stdout.contains("Hello there."), "{finished:?}");
     for path in kept {
-        assert!(finished.stdout.contains(&format!("refused {}", path.replace("$WORKDIR", &project))), "{finished:?}");
+        assert!(
+            finished
+                .stdout
+                .contains(&format!("refused {}", path.replace("$WORKDIR", &project))),
+            "{finished:?}"
+        );
     }
-    println!("{}\n{}\n{}", finished.stdout, finished.stderr, finished.logged("[route:").join("\n"));
-    let keys: Vec<_> = backend.seen().iter().map(|seen| seen[2]["authorization"].clone()).collect();
-    assert!(keys.len() >= 2 && keys.iter().all(|key| key == "Bearer sk-of-the-operator"), "{keys:?}");
+    println!(
+        "{}\n{}\n{}",
+        finished.stdout,
+        finished.stderr,
+        finished.logged("[route:").join("\n")
+    );
+    let keys: Vec<_> = backend
+        .seen()
+        .iter()
+        .map(|seen| seen[2]["authorization"].clone())
+        .collect();
+    assert!(
+        keys.len() >= 2 && keys.iter().all(|key| key == "Bearer sk-of-the-operator"),
+        "{keys:?}"
+    );
     // Nothing is left of the placeholders.
     for path in kept {
         let path = path.replace("$WORKDIR/", &format!("{project}/"));
@@ -210,8 +273,8 @@ fn codex_completes_a_turn_with_its_preset_and_changes_nothing_that_it_runs() {
     check_agent(
         "@openai/codex",
         "codex",
-        "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c model=gpt-x -c openai_base_url=https://inference.local/v1 \
-         \"write into $PWD a file\"",
+        "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c \
+         model=gpt-x -c openai_base_url=https://inference.local/v1 \"write into $PWD a file\"",
         &[
             ".codex/config.toml",
             ".codex/hooks.json",

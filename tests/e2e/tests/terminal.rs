@@ -3,8 +3,8 @@
 use lab::Lab;
 use lab::host::Tier;
 
-/// Drives a shell on a new terminal: types each `send:` line, waits until each `expect:` text is shown, and
-/// prints `ok`, or the text shown instead. `until:` waits too; a following `absent:`
+/// Drives a shell on a new terminal: types each `send:` line, waits until each `expect:` text is
+/// shown, and prints `ok`, or the text shown instead. `until:` waits too; a following `absent:`
 /// applies to the output before its text.
 const DRIVER: &str = r#"
 import os, pty, select, sys, time
@@ -43,11 +43,20 @@ fn on_terminal(steps: &[&str]) {
 #[track_caller]
 fn on_terminal_of(lab: &Lab, steps: &[&str]) {
     let policy = lab.file("policy.yaml", super::policy("{}"));
-    let sandbox = format!("{} --policy-data {}", lab.program_path().display(), policy.display());
+    let sandbox = format!(
+        "{} --policy-data {}",
+        lab.program_path().display(),
+        policy.display()
+    );
     let driver = lab.file("driver.py", DRIVER);
     let steps = lab.file("steps", steps.join("\n").replace("BOX", &sandbox));
     assert_eq!(
-        lab.shell(&format!("{} /usr/bin/python3 {} {}", lab.as_caller(), driver.display(), steps.display())),
+        lab.shell(&format!(
+            "{} /usr/bin/python3 {} {}",
+            lab.as_caller(),
+            driver.display(),
+            steps.display()
+        )),
         "ok\n"
     );
 }
@@ -67,14 +76,20 @@ fn a_command_that_nobody_could_continue_is_not_left_stopped() {
     let lab = Lab::with_web();
     let policy = lab.file("policy.yaml", super::policy("{}"));
     let sandbox = format!("{} --policy-data {}", lab.binary(), policy.display());
-    // Neither the terminal's first program nor a shell without job control (dash stays as the parent, bash does not).
+    // Neither the terminal's first program nor a shell without job control (dash stays as the
+    // parent, bash does not).
     for shell in ["/bin/bash", "/bin/dash"] {
         // Also if the session leader has no number: in a PID namespace created for a child.
         for namespace in ["", "unshare --pid --fork --mount-proc --kill-child"] {
             let shown = lab.shell(&format!(
-                "SHELL={shell} {namespace} script -qec \"{sandbox} -- sh -c 'kill -STOP \\$\\$; echo went on; exit 3'\" /dev/null; echo $?"
+                "SHELL={shell} {namespace} script -qec \"{sandbox} -- sh -c 'kill -STOP \\$\\$; \
+                 echo went on; exit 3'\" /dev/null; echo $?"
             ));
-            assert_eq!(shown.replace('\r', ""), "went on\n3\n", "under {namespace} {shell}");
+            assert_eq!(
+                shown.replace('\r', ""),
+                "went on\n3\n",
+                "under {namespace} {shell}"
+            );
         }
     }
 }
@@ -83,7 +98,9 @@ fn a_command_that_nobody_could_continue_is_not_left_stopped() {
 fn pid_namespace() -> &'static str {
     match lab::host::tier() {
         Tier::Root => "unshare --pid --fork --mount-proc --kill-child",
-        Tier::Rootless => "unshare --user --map-current-user --pid --fork --mount-proc --kill-child",
+        Tier::Rootless => {
+            "unshare --user --map-current-user --pid --fork --mount-proc --kill-child"
+        }
     }
 }
 
@@ -120,14 +137,14 @@ fn a_shell_without_job_control_leaves_a_stop_to_the_one_with() {
 #[test]
 fn the_terminal_is_given_back_as_it_was() {
     on_terminal(&[
-        "send:stty -a > before; BOX -- sh -c 'stty raw -echo'; stty -a > after; cmp before after && echo SA''ME; rm before after\\n",
+        "send:stty -a > before; BOX -- sh -c 'stty raw -echo'; stty -a > after; cmp before after \
+         && echo SA''ME; rm before after\\n",
         "expect:SAME",
     ]);
 }
 
 /// A command that reports each interrupt and each line read.
-const LISTENER: &str =
-    r#"send:BOX --grace 1 -- sh -c 'trap "echo IN""TR" INT; echo UP""1; while :; do read a && echo GOT""$a; done'\n"#;
+const LISTENER: &str = r#"send:BOX --grace 1 -- sh -c 'trap "echo IN""TR" INT; echo UP""1; while :; do read a && echo GOT""$a; done'\n"#;
 
 #[test]
 fn an_interrupt_reaches_the_command_alone_and_its_exit_code_the_shell() {
@@ -143,7 +160,10 @@ fn an_interrupt_reaches_the_command_alone_and_its_exit_code_the_shell() {
         r"send:kill -9 %1; wait %1; echo DO''NE\n",
         "expect:DONE",
     ]);
-    on_terminal(&[r"send:BOX -- sh -c 'exit 9'; echo RC=$((0+$?))\n", "expect:RC=9"]);
+    on_terminal(&[
+        r"send:BOX -- sh -c 'exit 9'; echo RC=$((0+$?))\n",
+        "expect:RC=9",
+    ]);
 }
 
 #[test]
@@ -193,8 +213,9 @@ fn in_the_background_the_terminal_is_not_taken() {
     ]);
 }
 
-/// Runs `steps` on a terminal with `command`, a shell script, in a sandbox, and beside it `helper`, a shell script on the host with
-/// the supervisor's number in `SUPERVISOR`. It starts when the command has created `ready`, and creates `go` at its end.
+/// Runs `steps` on a terminal with `command`, a shell script, in a sandbox, and beside it `helper`,
+/// a shell script on the host with the supervisor's number in `SUPERVISOR`. It starts when the
+/// command has created `ready`, and creates `go` at its end.
 #[track_caller]
 fn with_helper(helper: &str, command: &str, steps: &[&str]) {
     let lab = Lab::with_web();
@@ -202,14 +223,16 @@ fn with_helper(helper: &str, command: &str, steps: &[&str]) {
     let policy = lab.file("reloaded.yaml", super::policy("{}"));
     let work = work.display();
     let helper = helper.replace("LOGS", &lab.logs());
-    let helper =
-        helper.replace("SUPERVISOR", &format!("$(cat {work}/pid)")).replace("POLICY", policy.to_str().unwrap());
+    let helper = helper
+        .replace("SUPERVISOR", &format!("$(cat {work}/pid)"))
+        .replace("POLICY", policy.to_str().unwrap());
     let helper = format!("until test -e {work}/ready; do :; done\n{helper}\ntouch {work}/go\n");
     let helper = lab.file("helper.sh", helper);
     let start = lab.file(
         "start.sh",
         format!(
-            "timeout --kill-after=1 100 sh {} & echo $$ > {work}/pid; exec {} --policy-data {} --workdir {work} -- sh {}",
+            "timeout --kill-after=1 100 sh {} & echo $$ > {work}/pid; exec {} --policy-data {} \
+             --workdir {work} -- sh {}",
             helper.display(),
             lab.program_path().display(),
             policy.display(),
@@ -221,12 +244,14 @@ fn with_helper(helper: &str, command: &str, steps: &[&str]) {
 }
 
 /// Waits until the log has `$2` lines with `$1`.
-const LOGGED: &str = r#"logged() { until test "$(cat LOGS | grep -c "$1")" -ge "$2"; do :; done; }"#;
+const LOGGED: &str =
+    r#"logged() { until test "$(cat LOGS | grep -c "$1")" -ge "$2"; do :; done; }"#;
 
 #[test]
 fn a_hang_up_that_was_sent_reloads_the_policy_of_an_interactive_command() {
     let helper = format!("{LOGGED}\nkill -HUP SUPERVISOR\nlogged 'Policy reloaded successfully' 1");
-    let command = "trap 'exit 7' HUP; touch ready; until test -e go; do :; done; echo DO''NE; exit 3";
+    let command =
+        "trap 'exit 7' HUP; touch ready; until test -e go; do :; done; echo DO''NE; exit 3";
     with_helper(&helper, command, &["expect:DONE", "expect:RC=3"]);
 }
 
@@ -257,13 +282,16 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         script.display()
     ));
     assert_eq!(printed, "5\n");
-    assert_eq!(std::fs::read_to_string(work.join("hung")).unwrap(), "hung up\n");
+    assert_eq!(
+        std::fs::read_to_string(work.join("hung")).unwrap(),
+        "hung up\n"
+    );
 }
 
 #[test]
 fn nothing_is_written_to_the_terminal_that_the_command_draws_on() {
-    let reload = "echo wrong: > POLICY; n=0\n\
-                  while [ $n -lt 23 ]; do n=$((n+1)); kill -HUP SUPERVISOR; logged CONFIG:FAILED $n; done";
+    let reload = "echo wrong: > POLICY; n=0\nwhile [ $n -lt 23 ]; do n=$((n+1)); kill -HUP \
+                  SUPERVISOR; logged CONFIG:FAILED $n; done";
     let helper = format!("{LOGGED}\n{reload}");
     let command = "touch ready; until test -e go; do :; done; echo DRA''WN";
     with_helper(
@@ -273,15 +301,17 @@ fn nothing_is_written_to_the_terminal_that_the_command_draws_on() {
             "until:DRAWN",
             "absent:last-known-good",
             "expect:DRAWN",
-            "expect:openshell-sandbox: 23 lines held back while the command had the terminal; the last 20 of them:",
+            "expect:openshell-sandbox: 23 lines held back while the command had the terminal; the \
+             last 20 of them:",
             "expect:last-known-good",
             "expect:RC=0",
         ],
     );
 }
 
-/// A program that tries to read terminals from sessions of its own: those of its streams, and the controlling one. What it reads is in
-/// the file `stolen`, and `up` is there once it tries. Then it runs its arguments.
+/// A program that tries to read terminals from sessions of its own: those of its streams, and the
+/// controlling one. What it reads is in the file `stolen`, and `up` is there once it tries. Then it
+/// runs its arguments.
 const THIEF: &str = "
 import os, sys
 def steal(path, number):
@@ -301,15 +331,22 @@ open('up', 'w').close()
 os.execvp(sys.argv[1], sys.argv[1:])
 ";
 
-/// Runs `command`, in which `THIEF` stands for the thief in a sandbox and `BOX` for the program, and types a password for the shell that
-/// comes back; asserts that nobody inside has it.
+/// Runs `command`, in which `THIEF` stands for the thief in a sandbox and `BOX` for the program,
+/// and types a password for the shell that comes back; asserts that nobody inside has it.
 #[track_caller]
 fn a_password_stays_with_the_shell(command: &str, steps: &[&str]) {
     let lab = Lab::with_web();
     let work = lab.folder("work");
     let _ = lab.file("work/thief.py", THIEF);
-    let thief = format!("BOX --workdir {} --name box -- /usr/bin/python3 thief.py", work.display());
-    let start = format!("send:cd {}; {}\\n", work.display(), command.replace("THIEF", &thief));
+    let thief = format!(
+        "BOX --workdir {} --name box -- /usr/bin/python3 thief.py",
+        work.display()
+    );
+    let start = format!(
+        "send:cd {}; {}\\n",
+        work.display(),
+        command.replace("THIEF", &thief)
+    );
     let mut all = vec![start.as_str()];
     all.extend(steps);
     all.extend([
@@ -332,18 +369,25 @@ fn what_is_typed_into_the_callers_shell_is_read_by_nobody_inside() {
     a_password_stays_with_the_shell("THIEF sleep 600 < /dev/null &", &[]);
     a_password_stays_with_the_shell("THIEF sleep 600 > out &", &[]);
     // After the command has stopped itself, and after Ctrl-Z.
-    a_password_stays_with_the_shell("THIEF sh -c 'kill -STOP $$; sleep 600'", &["expect:Stopped"]);
+    a_password_stays_with_the_shell(
+        "THIEF sh -c 'kill -STOP $$; sleep 600'",
+        &["expect:Stopped"],
+    );
     a_password_stays_with_the_shell(
         // A shell that forks (vfork(2)) meanwhile would not stop, as anywhere.
         "THIEF sh -c 'echo U\"\"P; exec sleep 600'",
         &["expect:UP", r"send:\x1a", "expect:Stopped", r"send:bg\n"],
     );
     // After a further command has ended, and beside one in the background.
-    for further in ["/usr/bin/python3 thief.py true > out", "/usr/bin/python3 thief.py sleep 600 & true"] {
+    for further in [
+        "/usr/bin/python3 thief.py true > out",
+        "/usr/bin/python3 thief.py sleep 600 & true",
+    ] {
         a_password_stays_with_the_shell(
             &format!(
-                "BOX --workdir $PWD --name box -- sleep 600 < /dev/null & until $(echo BOX | cut -d' ' -f1) exec box true 2> no; do :; done; \
-                 $(echo BOX | cut -d' ' -f1) exec box -- {further}; echo RA''N"
+                "BOX --workdir $PWD --name box -- sleep 600 < /dev/null & until $(echo BOX | cut \
+                 -d' ' -f1) exec box true 2> no; do :; done; $(echo BOX | cut -d' ' -f1) exec box \
+                 -- {further}; echo RA''N"
             ),
             &["expect:RAN"],
         );
@@ -417,12 +461,18 @@ fn output_is_shown_as_it_is_written() {
     let policy = lab.file("policy.yaml", super::policy("{}"));
     let run = |before: &str, after: &str| {
         lab.shell(&format!(
-            "script -qec \"{before} {} --policy-data {} -- printf 'a\\\\nb\\\\r\\\\nc' {after}\" /dev/null < /dev/null",
+            "script -qec \"{before} {} --policy-data {} -- printf 'a\\\\nb\\\\r\\\\nc' {after}\" \
+             /dev/null < /dev/null",
             lab.binary(),
             policy.display()
         ))
     };
-    for (before, after) in [("", ""), ("", "2>&1 < /dev/null"), ("env", "; true"), ("", "< /etc/passwd")] {
+    for (before, after) in [
+        ("", ""),
+        ("", "2>&1 < /dev/null"),
+        ("env", "; true"),
+        ("", "< /etc/passwd"),
+    ] {
         assert_eq!(run(before, after), "a\r\nb\r\r\nc", "{before} … {after}");
     }
 }
@@ -440,8 +490,9 @@ fn a_stop_stops_everything_inside_and_what_is_hidden_stays_so() {
     );
     let policy = lab.file("hidden.yaml", policy);
     // A daemon in a session of its own counts, and reads the file whenever it can.
-    let watch = "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > count; grep secret .env > leak && echo leaked > leaked; done' & \
-                 echo U''P; [ $1 ] && exec sleep 600; while read x; do echo G''OT$x; done";
+    let watch = "setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > count; grep secret .env > \
+                 leak && echo leaked > leaked; done' & echo U''P; [ $1 ] && exec sleep 600; while \
+                 read x; do echo G''OT$x; done";
     let watch = lab.file("work/watch.sh", watch);
     let start = format!(
         "send:cd {}; {} --policy-data {} --workdir . -- sh {}\\n",
@@ -531,16 +582,27 @@ fn lines_of_the_log_on_standard_error_are_not_taken_out_of_it() {
     let policy = lab.file("policy.yaml", super::policy("{}"));
     let run = |redirection: &str| {
         lab.shell(&format!(
-            "cd /tmp; {} {} --policy-data {} --log-to stderr --log-level info -- sh -c 'cat /proc/self/fd/2 > /dev/null & python3 -c \"import os; os.ftruncate(2, 0)\"; \
-             sleep 0.2; kill $!; wait $!; echo said >&2' {redirection}",
+            "cd /tmp; {} {} --policy-data {} --log-to stderr --log-level info -- sh -c 'cat \
+             /proc/self/fd/2 > /dev/null & python3 -c \"import os; os.ftruncate(2, 0)\"; sleep \
+             0.2; kill $!; wait $!; echo said >&2' {redirection}",
             lab.as_caller(),
             lab.program_path().display(),
             policy.display()
         ))
     };
-    for redirection in ["2>&1 | cat", "2>&1 < /dev/null > log.$$; cat log.$$; rm log.$$"] {
+    for redirection in [
+        "2>&1 | cat",
+        "2>&1 < /dev/null > log.$$; cat log.$$; rm log.$$",
+    ] {
         let shown = run(redirection);
-        for line in ["LIFECYCLE:START", "CONFIG:ENFORCED", "PROC:LAUNCH", "said", "PROC:TERMINATE", "LIFECYCLE:END"] {
+        for line in [
+            "LIFECYCLE:START",
+            "CONFIG:ENFORCED",
+            "PROC:LAUNCH",
+            "said",
+            "PROC:TERMINATE",
+            "LIFECYCLE:END",
+        ] {
             assert!(shown.contains(line), "{line} is missing from {shown}");
         }
     }

@@ -1,4 +1,5 @@
-//! The caller is the process that made the connection, whatever it does before, meanwhile and afterwards.
+//! The caller is the process that made the connection, whatever it does before, meanwhile and
+//! afterwards.
 
 use lab::Lab;
 use lab::sandbox::Finished;
@@ -8,15 +9,18 @@ use super::{policy, python};
 /// `web`: bash alone may reach web.test:8080.
 fn bash_only() -> String {
     policy(
-        "{web: {endpoints: [{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}], binaries: [{path: /usr/bin/bash}]}}",
+        "{web: {endpoints: [{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}], binaries: \
+         [{path: /usr/bin/bash}]}}",
     )
 }
 
-/// Runs a Python program under [`bash_only`], with an upstream; Python is not listed. `$DOOR` is the proxy as `/dev/tcp` takes it.
+/// Runs a Python program under [`bash_only`], with an upstream; Python is not listed. `$DOOR` is
+/// the proxy as `/dev/tcp` takes it.
 fn attempt(program: &str) -> Finished {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
-    lab.sandbox(&bash_only()).python(&format!("{PRELUDE}{program}"), &[])
+    lab.sandbox(&bash_only())
+        .python(&format!("{PRELUDE}{program}"), &[])
 }
 
 const PRELUDE: &str = r#"
@@ -62,26 +66,40 @@ words = ask_by_bash(s)
 os.execv(words[0], words)
 ",
     );
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), ["403 binary_not_in_policy"; 4], "{finished:?}");
-    assert_eq!(finished.logged("NET:OPEN [INFO] ALLOWED").len(), 0, "{}", finished.log);
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        ["403 binary_not_in_policy"; 4],
+        "{finished:?}"
+    );
+    assert_eq!(
+        finished.logged("NET:OPEN [INFO] ALLOWED").len(),
+        0,
+        "{}",
+        finished.log
+    );
 }
 
 #[test]
 fn what_a_permitted_program_hands_on_is_its_act() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
-    let script = "exec 3<>/dev/tcp/10.200.0.1/3128; exec python3 -c \"import os; \
-                  os.write(3, b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n'); print(os.read(3, 99).split(b'\\r')[0])\"";
-    let finished = lab.sandbox(&bash_only()).run(&["/usr/bin/bash", "-c", script]);
+    let script = "exec 3<>/dev/tcp/10.200.0.1/3128; exec python3 -c \"import os; os.write(3, \
+                  b'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n'); print(os.read(3, \
+                  99).split(b'\\r')[0])\"";
+    let finished = lab
+        .sandbox(&bash_only())
+        .run(&["/usr/bin/bash", "-c", script]);
     assert_eq!(finished.ok(), "b'HTTP/1.1 200 Connection Established'");
-    let [line] = finished.logged("NET:OPEN [INFO] ALLOWED")[..] else { panic!("{}", finished.log) };
+    let [line] = finished.logged("NET:OPEN [INFO] ALLOWED")[..] else {
+        panic!("{}", finished.log)
+    };
     assert!(line.contains("/usr/bin/bash("), "{line}");
 }
 
 #[test]
 fn a_socket_that_is_swapped_during_the_call_gains_nothing() {
-    // Python, an orphan, has sockets whose connections bash made and the proxy has ended, and puts them in the place of the one
-    // that is being connected.
+    // Python, an orphan, has sockets whose connections bash made and the proxy has ended, and puts
+    // them in the place of the one that is being connected.
     let program = format!(
         "{PRELUDE}{}",
         r#"
@@ -123,13 +141,25 @@ open(os.environ['DONE'], 'w').close()
         file.display(),
         folder.display()
     );
-    let stale = "for n in 1 2 3; do exec {s}<>/dev/tcp/10.200.0.1/3128; printf 'bad\\r\\n\\r\\n' >&$s; all=\"$all $s\"; done; \
-                 python3 $0 $all & exit";
-    let script = format!("bash -c '{}' {}; until [ -e {done} ]; do sleep 0.05; done", stale, file.display());
+    let stale = "for n in 1 2 3; do exec {s}<>/dev/tcp/10.200.0.1/3128; printf 'bad\\r\\n\\r\\n' \
+                 >&$s; all=\"$all $s\"; done; python3 $0 $all & exit";
+    let script = format!(
+        "bash -c '{}' {}; until [ -e {done} ]; do sleep 0.05; done",
+        stale,
+        file.display()
+    );
     let finished = lab.sandbox(&policy).env("DONE", &done).sh(&script);
-    assert!(finished.ok().contains("403 binary_not_in_policy"), "{finished:?}");
+    assert!(
+        finished.ok().contains("403 binary_not_in_policy"),
+        "{finished:?}"
+    );
     assert!(!finished.stdout.contains("'200"), "{finished:?}");
-    assert_eq!(finished.logged("NET:OPEN [INFO] ALLOWED").len(), 0, "{}", finished.log);
+    assert_eq!(
+        finished.logged("NET:OPEN [INFO] ALLOWED").len(),
+        0,
+        "{}",
+        finished.log
+    );
 }
 
 #[test]
@@ -161,7 +191,10 @@ print(sorted(outcomes))
 "#;
     let finished = attempt(program);
     // Witnessed, or refused by the fence: there is nothing in between.
-    assert_eq!(finished.ok(), "['403 binary_not_in_policy', 'Connection refused']");
+    assert_eq!(
+        finished.ok(),
+        "['403 binary_not_in_policy', 'Connection refused']"
+    );
 }
 
 #[test]
@@ -180,7 +213,11 @@ for n in range(3):
     assert libc.connect(s.fileno(), bytes(16), 16) == 0
 ",
     );
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), ["403 binary_not_in_policy 40404"; 3], "{finished:?}");
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        ["403 binary_not_in_policy 40404"; 3],
+        "{finished:?}"
+    );
 }
 
 #[test]
@@ -203,8 +240,13 @@ libc.syscall(60, 0)
     );
     let finished = lab.sandbox(&super::web()).python(&program, &[]);
     assert_eq!(finished.ok(), "200 Connection Established");
-    let [line] = finished.logged("NET:OPEN [INFO] ALLOWED")[..] else { panic!("{}", finished.log) };
-    assert!(line.contains(&format!("{}(2)", python())), "its process, not its thread: {line}");
+    let [line] = finished.logged("NET:OPEN [INFO] ALLOWED")[..] else {
+        panic!("{}", finished.log)
+    };
+    assert!(
+        line.contains(&format!("{}(2)", python())),
+        "its process, not its thread: {line}"
+    );
 }
 
 /// A library that prints whether it is loaded, in `folder`.
@@ -212,10 +254,18 @@ fn library(lab: &Lab, folder: &std::path::Path) -> String {
     let (source, library) = (folder.join("hook.c"), folder.join("hook.so"));
     std::fs::write(
         &source,
-        "#include <unistd.h>\n__attribute__((constructor)) static void run(void) { write(2, \"loaded\\n\", 7); }\n",
+        "#include <unistd.h>\n__attribute__((constructor)) static void run(void) { write(2, \
+         \"loaded\\n\", 7); }\n",
     )
     .unwrap();
-    assert_eq!(lab.shell(&format!("cc -shared -fPIC -o {} {}", library.display(), source.display())), "");
+    assert_eq!(
+        lab.shell(&format!(
+            "cc -shared -fPIC -o {} {}",
+            library.display(),
+            source.display()
+        )),
+        ""
+    );
     library.display().to_string()
 }
 
@@ -225,18 +275,30 @@ fn an_exact_program_is_refused_with_code_that_the_workload_can_write_and_with_an
     let _upstream = lab.http("10.99.0.1:8080");
     let folder = lab.folder("writable");
     let library = library(&lab, &folder);
-    let files = format!("filesystem_policy: {{read_write: [{}]}}\n", folder.display());
+    let files = format!(
+        "filesystem_policy: {{read_write: [{}]}}\n",
+        folder.display()
+    );
     let of = |binaries: &str| {
         let endpoints = "[{host: web.test, port: 8080, allowed_ips: [10.99.0.1]}]";
-        format!("{}{files}", policy(&format!("{{web: {{endpoints: {endpoints}, binaries: [{binaries}]}}}}")))
+        format!(
+            "{}{files}",
+            policy(&format!(
+                "{{web: {{endpoints: {endpoints}, binaries: [{binaries}]}}}}"
+            ))
+        )
     };
     let exact = of("{path: /usr/bin/curl, exact: true}, {path: /usr/bin/bash, exact: true}");
-    let (ask, ask_hooked) =
-        ("curl -sS -p http://web.test:8080/", format!("LD_PRELOAD={library} curl -sS -p http://web.test:8080/"));
+    let (ask, ask_hooked) = (
+        "curl -sS -p http://web.test:8080/",
+        format!("LD_PRELOAD={library} curl -sS -p http://web.test:8080/"),
+    );
     assert!(lab.sandbox(&exact).sh(ask).ok().ends_with("hello"));
     let hooked = lab.sandbox(&exact).sh(&ask_hooked);
     assert!(hooked.stderr.contains("loaded"), "{hooked:?}");
-    let [line] = hooked.logged("[code:caller_modified]")[..] else { panic!("{}", hooked.log) };
+    let [line] = hooked.logged("[code:caller_modified]")[..] else {
+        panic!("{}", hooked.log)
+    };
     assert!(line.contains(&format!("it runs {library}")), "{line}");
     // Another entry may permit it all the same.
     let both = of("{path: /usr/bin/curl, exact: true}, {path: /usr/bin/curl}");
@@ -246,7 +308,8 @@ fn an_exact_program_is_refused_with_code_that_the_workload_can_write_and_with_an
         "/usr/bin/bash",
         "-c",
         "python3 -c 'import os, socket; s = socket.create_connection((\"10.200.0.1\", 3128)); \
-        s.sendall(b\"CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n\"); print(s.recv(99).split(b\"\\r\")[0])'; true",
+         s.sendall(b\"CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n\"); \
+         print(s.recv(99).split(b\"\\r\")[0])'; true",
     ]);
     assert_eq!(child.ok(), "b'HTTP/1.1 403 binary_not_in_policy'");
 }
@@ -258,24 +321,46 @@ fn a_program_that_need_not_be_pinned_may_change_and_the_log_says_so() {
     let folder = lab.folder("tools");
     let tool = folder.join("tool").display().to_string();
     let policy = |flags: &str| {
-        let web = super::web().replace(&format!("{{path: {}}}", python()), &format!("{{path: {tool}{flags}}}"));
-        format!("{web}filesystem_policy: {{read_write: [{}]}}\n", folder.display())
+        let web = super::web().replace(
+            &format!("{{path: {}}}", python()),
+            &format!("{{path: {tool}{flags}}}"),
+        );
+        format!(
+            "{web}filesystem_policy: {{read_write: [{}]}}\n",
+            folder.display()
+        )
     };
-    let ask = "$TOOL -c \"$RAW\" 'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n' 'GET / HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n'";
+    let ask = "$TOOL -c \"$RAW\" 'CONNECT web.test:8080 HTTP/1.1\\r\\n\\r\\n' 'GET / \
+               HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n'";
     let script = format!(
-        "cp {0} $TOOL; {ask}; echo; cp {0} $TOOL.new; echo >> $TOOL.new; mv $TOOL.new $TOOL; {ask}; echo; {ask}",
+        "cp {0} $TOOL; {ask}; echo; cp {0} $TOOL.new; echo >> $TOOL.new; mv $TOOL.new $TOOL; \
+         {ask}; echo; {ask}",
         python()
     );
     let run = |flags: &str| {
-        lab.sandbox(&policy(flags)).env("RAW", super::RAW).env("PYTHONHOME", "/usr").env("TOOL", &tool).sh(&script)
+        lab.sandbox(&policy(flags))
+            .env("RAW", super::RAW)
+            .env("PYTHONHOME", "/usr")
+            .env("TOOL", &tool)
+            .sh(&script)
     };
     let finished = run(", pinned: false");
     assert_eq!(finished.ok().matches("hello").count(), 3, "{finished:?}");
-    let [line] = finished.logged("program changed, as `pinned: false` permits")[..] else { panic!("{}", finished.log) };
-    assert!(line.contains(&tool) && line.contains("before: ") && line.contains("now: "), "{line}");
+    let [line] = finished.logged("program changed, as `pinned: false` permits")[..] else {
+        panic!("{}", finished.log)
+    };
+    assert!(
+        line.contains(&tool) && line.contains("before: ") && line.contains("now: "),
+        "{line}"
+    );
     let pinned = run("");
     assert_eq!(pinned.stdout.matches("hello").count(), 1, "{pinned:?}");
-    assert!(pinned.stdout.contains(&format!("{{path: {tool}, pinned: false}}")), "its fix: {pinned:?}");
+    assert!(
+        pinned
+            .stdout
+            .contains(&format!("{{path: {tool}, pinned: false}}")),
+        "its fix: {pinned:?}"
+    );
 }
 
 #[test]
@@ -294,14 +379,29 @@ try: print('opened', open('/proc/%d/mem' % child, 'r+b').fileno() > 0)
 except OSError as error: print(error.strerror)
 os.kill(child, 9)
 ";
-    let permitted = lab.sandbox(&policy("{}").replace("run_as_user", "debug: true, run_as_user")).python(program, &[]);
-    assert_eq!(permitted.ok(), "ok\nOperation not permitted\nPermission denied", "init is out of reach");
-    assert_eq!(permitted.logged("process.debug: each process").len(), 1, "{}", permitted.log);
+    let permitted = lab
+        .sandbox(&policy("{}").replace("run_as_user", "debug: true, run_as_user"))
+        .python(program, &[]);
+    assert_eq!(
+        permitted.ok(),
+        "ok\nOperation not permitted\nPermission denied",
+        "init is out of reach"
+    );
+    assert_eq!(
+        permitted.logged("process.debug: each process").len(),
+        1,
+        "{}",
+        permitted.log
+    );
     let refused = lab.sandbox(&policy("{}")).python(program, &[]);
-    assert_eq!(refused.ok(), "Operation not permitted\nOperation not permitted\nPermission denied");
+    assert_eq!(
+        refused.ok(),
+        "Operation not permitted\nOperation not permitted\nPermission denied"
+    );
 }
 
-/// What programs do with connect(2), against a listener at `argv[1]:argv[2]`, and how the kernel answers.
+/// What programs do with connect(2), against a listener at `argv[1]:argv[2]`, and how the kernel
+/// answers.
 const HABITS: &str = r#"
 import ctypes, errno, os, select, signal, socket, sys, threading, time
 to = (sys.argv[1], int(sys.argv[2]))
@@ -392,14 +492,24 @@ fn programs_find_connect_as_it_is_without_a_witness() {
     let outside = lab.file(
         "outside.py",
         format!(
-            "import socket, sys, threading\nserver = socket.create_server(('127.0.0.1', 0), backlog=1024)\nheld = []\n\
-             threading.Thread(target=lambda: [held.append(server.accept()) for _ in iter(int, 1)], daemon=True).start()\n\
-             sys.argv[1:] = ['127.0.0.1', str(server.getsockname()[1])]\n{HABITS}"
+            "import socket, sys, threading\nserver = socket.create_server(('127.0.0.1', 0), \
+             backlog=1024)\nheld = []\nthreading.Thread(target=lambda: \
+             [held.append(server.accept()) for _ in iter(int, 1)], \
+             daemon=True).start()\nsys.argv[1:] = ['127.0.0.1', \
+             str(server.getsockname()[1])]\n{HABITS}"
         ),
     );
-    let expected = lab.shell(&format!("exec /usr/bin/python3 {} < /dev/null", outside.display()));
-    let finished = lab.sandbox(&policy("{}")).python(HABITS, &["10.200.0.1", "3128"]);
-    assert_eq!(finished.ok().lines().collect::<Vec<_>>(), expected.trim_end().lines().collect::<Vec<_>>());
+    let expected = lab.shell(&format!(
+        "exec /usr/bin/python3 {} < /dev/null",
+        outside.display()
+    ));
+    let finished = lab
+        .sandbox(&policy("{}"))
+        .python(HABITS, &["10.200.0.1", "3128"]);
+    assert_eq!(
+        finished.ok().lines().collect::<Vec<_>>(),
+        expected.trim_end().lines().collect::<Vec<_>>()
+    );
     assert!(expected.contains("afterwards"), "{expected}");
     assert_eq!(expected.lines().count(), 25, "{expected}");
 }
@@ -420,24 +530,36 @@ for option in (23, 30, 19):
     except OSError as error: print(errno.errorcode[error.errno])
 ";
     let finished = lab.sandbox(&policy("{}")).python(program, &[]);
-    let expected = ["EPROTONOSUPPORT"; 5].into_iter().chain(["ENOTSUP"]).chain(["ENOPROTOOPT"; 3]);
+    let expected = ["EPROTONOSUPPORT"; 5]
+        .into_iter()
+        .chain(["ENOTSUP"])
+        .chain(["ENOPROTOOPT"; 3]);
     assert!(finished.ok().lines().eq(expected), "{finished:?}");
 }
 
 #[test]
 fn refused_connections_past_the_proxy_name_their_program_with_its_ancestors() {
     let lab = Lab::with_web();
-    let script = "for n in 1 2 3 4; do bash -c 'exec 3<>/dev/tcp/198.51.100.7/443' 2>/dev/null; done; \
-                  python3 -c \"import socket; socket.socket(socket.AF_INET6).connect_ex(('2001:db8::7', 443))\"";
+    let script = "for n in 1 2 3 4; do bash -c 'exec 3<>/dev/tcp/198.51.100.7/443' 2>/dev/null; \
+                  done; python3 -c \"import socket; \
+                  socket.socket(socket.AF_INET6).connect_ex(('2001:db8::7', 443))\"";
     let finished = lab.sandbox(&policy("{}")).sh(script);
     let bash = finished.logged("NET:REFUSE [MED] DENIED /usr/bin/bash(");
     assert_eq!(bash.len(), 4, "{}", finished.log);
-    assert_eq!(finished.logged(&format!("NET:REFUSE [MED] DENIED {}(", python())).len(), 1, "{}", finished.log);
+    assert_eq!(
+        finished
+            .logged(&format!("NET:REFUSE [MED] DENIED {}(", python()))
+            .len(),
+        1,
+        "{}",
+        finished.log
+    );
     assert_eq!(finished.logged("NET:REFUSE").len(), 5, "{}", finished.log);
 }
 
-/// Threads of several programs that connect while others fork, execute, swap, close and pass sockets. Each connection says its
-/// local port, which is of a range that its program alone binds, and compares the program that the refusal names.
+/// Threads of several programs that connect while others fork, execute, swap, close and pass
+/// sockets. Each connection says its local port, which is of a range that its program alone binds,
+/// and compares the program that the refusal names.
 const CHAOS: &str = r#"
 import array, json, os, random, socket, sys, threading, time
 number, seconds, peers = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
@@ -552,10 +674,27 @@ fn in_chaos_no_connection_is_taken_for_another_programs() {
         script.display()
     );
     let finished = lab.sandbox(&policy).env("PYTHONHOME", "/usr").sh(&run);
-    let counts: Vec<serde_json::Value> =
-        finished.ok().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let sum = |name: &str| counts.iter().map(|count| count[name].as_u64().unwrap()).sum::<u64>();
-    println!("right {}, unknown {}, no answer {}, wrong {}", sum("right"), sum("unknown"), sum("none"), sum("wrong"));
+    let counts: Vec<serde_json::Value> = finished
+        .ok()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let sum = |name: &str| {
+        counts
+            .iter()
+            .map(|count| count[name].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    println!(
+        "right {}, unknown {}, no answer {}, wrong {}",
+        sum("right"),
+        sum("unknown"),
+        sum("none"),
+        sum("wrong")
+    );
     assert_eq!((counts.len(), sum("wrong")), (8, 0), "{}", finished.stderr);
-    assert!(counts.iter().all(|count| count["right"].as_u64() > Some(0)), "{counts:?}");
+    assert!(
+        counts.iter().all(|count| count["right"].as_u64() > Some(0)),
+        "{counts:?}"
+    );
 }

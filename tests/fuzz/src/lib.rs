@@ -2,8 +2,14 @@
 //! The same seed gives the same inputs, so that failures are reproducible.
 
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
-#![expect(clippy::disallowed_methods, reason = "the time of a run comes from the environment")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test a failed step is a failed test"
+)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the time of a run comes from the environment"
+)]
 
 use std::time::{Duration, Instant};
 
@@ -47,12 +53,16 @@ impl Random {
     }
 }
 
-/// Runs `check` on `samples`, and on mutations with `words` in them, for the time of a run. Prints their number.
+/// Runs `check` on `samples`, and on mutations with `words` in them, for the time of a run. Prints
+/// their number.
 ///
 /// # Panics
 /// `check` panics.
 pub fn fuzz(name: &str, samples: &[&[u8]], words: &[&[u8]], mut check: impl FnMut(&[u8])) {
-    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let seconds = std::env::var("FUZZ_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);
     samples.iter().for_each(|sample| check(sample));
     let (mut random, mut count) = (Random::default(), 0_u64);

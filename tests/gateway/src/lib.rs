@@ -1,6 +1,11 @@
-//! A gateway for tests: it plays both generations, records all that it hears, and fails as it is told.
+//! A gateway for tests: it plays both generations, records all that it hears, and fails as it is
+//! told.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by its panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by its panic"
+)]
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -136,7 +141,10 @@ pub struct Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        self.runtime.take().expect("it is taken once").shutdown_background();
+        self.runtime
+            .take()
+            .expect("it is taken once")
+            .shutdown_background();
     }
 }
 
@@ -184,7 +192,9 @@ impl Gateway {
     pub fn wait(&self, enough: impl Fn(&Heard) -> bool) -> Heard {
         let (mut state, begin) = (self.state(), Instant::now());
         while !enough(&state.heard) {
-            let left = PATIENCE.checked_sub(begin.elapsed()).unwrap_or_else(|| panic!("not heard: {:#?}", state.heard));
+            let left = PATIENCE
+                .checked_sub(begin.elapsed())
+                .unwrap_or_else(|| panic!("not heard: {:#?}", state.heard));
             state = self.0.1.wait_timeout(state, left).unwrap().0;
         }
         state.heard.clone()
@@ -225,13 +235,20 @@ impl Gateway {
     /// The listener or the certificates cannot be used.
     #[must_use]
     pub fn serve_with(&self, listener: TcpListener, tls: Option<ServerTlsConfig>) -> Serving {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         listener.set_nonblocking(true).unwrap();
         let gateway = self.clone();
         runtime.spawn(async move {
-            let incoming = TcpListenerStream::new(tokio::net::TcpListener::from_std(listener).unwrap());
+            let incoming =
+                TcpListenerStream::new(tokio::net::TcpListener::from_std(listener).unwrap());
             let incoming = incoming.map(|client| {
-                client.iter().for_each(|client: &tokio::net::TcpStream| client.set_nodelay(true).unwrap());
+                client
+                    .iter()
+                    .for_each(|client: &tokio::net::TcpStream| client.set_nodelay(true).unwrap());
                 client
             });
             let mut server = tonic::transport::Server::builder();
@@ -239,12 +256,17 @@ impl Gateway {
                 server = server.tls_config(tls).unwrap();
             }
             server
-                .add_service(OpenShellServer::new(gateway.clone()).max_decoding_message_size(1 << 26))
+                .add_service(
+                    OpenShellServer::new(gateway.clone()).max_decoding_message_size(1 << 26),
+                )
                 .add_service(InferenceServer::new(gateway).max_encoding_message_size(1 << 27))
                 .serve_with_incoming(incoming)
                 .await
         });
-        Serving { handle: runtime.handle().clone(), runtime: Some(runtime) }
+        Serving {
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        }
     }
 
     /// Ends the open session, as a gateway that restarts.
@@ -258,17 +280,26 @@ impl Gateway {
     /// There is none.
     pub fn say(&self, payload: gateway_message::Payload) {
         let sender = self.state().session.clone().expect("a session is open");
-        sender.try_send(Ok(GatewayMessage { payload: Some(payload) })).unwrap();
+        sender
+            .try_send(Ok(GatewayMessage {
+                payload: Some(payload),
+            }))
+            .unwrap();
     }
 
-    /// Asks for a relay to `target`, and waits for its stream; the error of the sandbox if it refuses.
+    /// Asks for a relay to `target`, and waits for its stream; the error of the sandbox if it
+    /// refuses.
     ///
     /// # Errors
     /// The sandbox's reason.
     ///
     /// # Panics
     /// The sandbox does not answer.
-    pub fn relay(&self, serving: &Serving, target: Option<relay_open::Target>) -> Result<Relay, String> {
+    pub fn relay(
+        &self,
+        serving: &Serving,
+        target: Option<relay_open::Target>,
+    ) -> Result<Relay, String> {
         self.relay_by(&serving.handle, target)
     }
 
@@ -297,10 +328,22 @@ impl Gateway {
             target,
             ..RelayOpen::default()
         }));
-        let heard = self.wait(|heard| heard.relay_results.iter().any(|result| result.channel_id == channel_id));
-        let result = heard.relay_results.into_iter().find(|result| result.channel_id == channel_id).unwrap();
+        let heard = self.wait(|heard| {
+            heard
+                .relay_results
+                .iter()
+                .any(|result| result.channel_id == channel_id)
+        });
+        let result = heard
+            .relay_results
+            .into_iter()
+            .find(|result| result.channel_id == channel_id)
+            .unwrap();
         match result.success {
-            true => Ok(handle.block_on(async { tokio::time::timeout(PATIENCE, receiver).await }).unwrap().unwrap()),
+            true => Ok(handle
+                .block_on(async { tokio::time::timeout(PATIENCE, receiver).await })
+                .unwrap()
+                .unwrap()),
             false => Err(result.error),
         }
     }
@@ -312,9 +355,18 @@ impl Gateway {
 
     /// Notes a call, and fails it if it should.
     async fn called<M>(&self, call: &'static str, request: &Request<M>) -> Result<(), Status> {
-        let is_later =
-            ["ConnectSupervisor", "RelayStream", "ReportMainProcessExit", "IssueSandboxToken", "RefreshSandboxToken"];
-        let token = request.metadata().get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let is_later = [
+            "ConnectSupervisor",
+            "RelayStream",
+            "ReportMainProcessExit",
+            "IssueSandboxToken",
+            "RefreshSandboxToken",
+        ];
+        let token = request
+            .metadata()
+            .get("authorization")
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
         let token = token.trim_start_matches("Bearer ").to_owned();
         let (result, is_silent) = {
             let mut state = self.state();
@@ -364,7 +416,10 @@ type Messages<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl OpenShell for Gateway {
-    async fn get_sandbox_config(&self, request: Request<GetSandboxConfigRequest>) -> Answer<GetSandboxConfigResponse> {
+    async fn get_sandbox_config(
+        &self,
+        request: Request<GetSandboxConfigRequest>,
+    ) -> Answer<GetSandboxConfigResponse> {
         self.called("GetSandboxConfig", &request).await?;
         Ok(Response::new(self.answer(|answers| answers.config.clone())))
     }
@@ -373,8 +428,11 @@ impl OpenShell for Gateway {
         &self,
         request: Request<GetSandboxProviderEnvironmentRequest>,
     ) -> Answer<GetSandboxProviderEnvironmentResponse> {
-        self.called("GetSandboxProviderEnvironment", &request).await?;
-        Ok(Response::new(self.answer(|answers| answers.environment.clone())))
+        self.called("GetSandboxProviderEnvironment", &request)
+            .await?;
+        Ok(Response::new(
+            self.answer(|answers| answers.environment.clone()),
+        ))
     }
 
     async fn report_policy_status(
@@ -408,7 +466,10 @@ impl OpenShell for Gateway {
         Ok(Response::new(SubmitPolicyAnalysisResponse::default()))
     }
 
-    async fn update_config(&self, request: Request<UpdateConfigRequest>) -> Answer<UpdateConfigResponse> {
+    async fn update_config(
+        &self,
+        request: Request<UpdateConfigRequest>,
+    ) -> Answer<UpdateConfigResponse> {
         self.called("UpdateConfig", &request).await?;
         let update = request.into_inner();
         if let Some(policy) = update.policy.clone() {
@@ -418,7 +479,10 @@ impl OpenShell for Gateway {
         Ok(Response::new(UpdateConfigResponse::default()))
     }
 
-    async fn get_draft_policy(&self, request: Request<GetDraftPolicyRequest>) -> Answer<GetDraftPolicyResponse> {
+    async fn get_draft_policy(
+        &self,
+        request: Request<GetDraftPolicyRequest>,
+    ) -> Answer<GetDraftPolicyResponse> {
         self.called("GetDraftPolicy", &request).await?;
         Ok(Response::new(GetDraftPolicyResponse::default()))
     }
@@ -431,9 +495,16 @@ impl OpenShell for Gateway {
     ) -> Answer<Self::ConnectSupervisorStream> {
         self.called("ConnectSupervisor", &request).await?;
         let (sender, receiver) = mpsc::channel(1024);
-        let accepted = SessionAccepted { session_id: "session".to_owned(), heartbeat_interval_secs: 1 };
+        let accepted = SessionAccepted {
+            session_id: "session".to_owned(),
+            heartbeat_interval_secs: 1,
+        };
         let accepted = gateway_message::Payload::SessionAccepted(accepted);
-        sender.try_send(Ok(GatewayMessage { payload: Some(accepted) })).unwrap();
+        sender
+            .try_send(Ok(GatewayMessage {
+                payload: Some(accepted),
+            }))
+            .unwrap();
         // The session ends with this one.
         let answers = sender.downgrade();
         self.hear(|state| state.session = Some(sender));
@@ -441,12 +512,19 @@ impl OpenShell for Gateway {
         tokio::spawn(async move {
             while let Some(Ok(message)) = messages.next().await {
                 gateway.hear(|state| match message.payload {
-                    Some(supervisor_message::Payload::Hello(hello)) => state.heard.hellos.push(hello),
+                    Some(supervisor_message::Payload::Hello(hello)) => {
+                        state.heard.hellos.push(hello)
+                    }
                     Some(supervisor_message::Payload::Heartbeat(_)) => {
                         state.heard.heartbeats += 1;
                         let beat = gateway_message::Payload::Heartbeat(GatewayHeartbeat {});
-                        let beat = Ok(GatewayMessage { payload: Some(beat) });
-                        answers.upgrade().into_iter().for_each(|sender| drop(sender.try_send(beat.clone())));
+                        let beat = Ok(GatewayMessage {
+                            payload: Some(beat),
+                        });
+                        answers
+                            .upgrade()
+                            .into_iter()
+                            .for_each(|sender| drop(sender.try_send(beat.clone())));
                     }
                     Some(supervisor_message::Payload::RelayOpenResult(result)) => {
                         state.heard.relay_results.push(result)
@@ -460,14 +538,24 @@ impl OpenShell for Gateway {
 
     type RelayStreamStream = Messages<RelayFrame>;
 
-    async fn relay_stream(&self, request: Request<Streaming<RelayFrame>>) -> Answer<Self::RelayStreamStream> {
+    async fn relay_stream(
+        &self,
+        request: Request<Streaming<RelayFrame>>,
+    ) -> Answer<Self::RelayStreamStream> {
         self.called("RelayStream", &request).await?;
         let mut from = request.into_inner();
-        let first = from.next().await.ok_or_else(|| Status::invalid_argument("no frame"))??;
+        let first = from
+            .next()
+            .await
+            .ok_or_else(|| Status::invalid_argument("no frame"))??;
         let Some(relay_frame::Payload::Init(RelayInit { channel_id })) = first.payload else {
             return Err(Status::invalid_argument("the first frame names no channel"));
         };
-        let waiting = self.state().relays.remove(&channel_id).ok_or_else(|| Status::not_found("no such channel"))?;
+        let waiting = self
+            .state()
+            .relays
+            .remove(&channel_id)
+            .ok_or_else(|| Status::not_found("no such channel"))?;
         let (to, receiver) = mpsc::channel(16);
         let _ = waiting.send(Relay { to, from });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -495,8 +583,15 @@ impl OpenShell for Gateway {
         request: Request<RefreshSandboxTokenRequest>,
     ) -> Answer<RefreshSandboxTokenResponse> {
         self.called("RefreshSandboxToken", &request).await?;
-        let IssueSandboxTokenResponse { token, expires_at_ms } = self.answer(|answers| answers.issued.clone());
-        Ok(Response::new(RefreshSandboxTokenResponse { token, expires_at_ms, ..Default::default() }))
+        let IssueSandboxTokenResponse {
+            token,
+            expires_at_ms,
+        } = self.answer(|answers| answers.issued.clone());
+        Ok(Response::new(RefreshSandboxTokenResponse {
+            token,
+            expires_at_ms,
+            ..Default::default()
+        }))
     }
 }
 
@@ -529,10 +624,14 @@ impl Authority {
         parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let key = rcgen::KeyPair::generate().unwrap();
         let pem = parameters.self_signed(&key).unwrap().pem();
-        Self { issuer: rcgen::Issuer::new(parameters, key), pem }
+        Self {
+            issuer: rcgen::Issuer::new(parameters, key),
+            pem,
+        }
     }
 
-    /// Issues a certificate for `name`, which ended yesterday if it `has_expired`: its chain and its key, in PEM.
+    /// Issues a certificate for `name`, which ended yesterday if it `has_expired`: its chain and
+    /// its key, in PEM.
     ///
     /// # Panics
     /// `name` is no name.
@@ -543,7 +642,10 @@ impl Authority {
             parameters.not_after = rcgen::date_time_ymd(2020, 1, 1);
         }
         let key = rcgen::KeyPair::generate().unwrap();
-        (parameters.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+        (
+            parameters.signed_by(&key, &self.issuer).unwrap().pem(),
+            key.serialize_pem(),
+        )
     }
 
     /// The TLS of a gateway called `name`, whose clients this authority must have certified.
@@ -551,6 +653,8 @@ impl Authority {
     pub fn server(&self, name: &str) -> ServerTlsConfig {
         let (chain, key) = self.issue(name, false);
         let identity = Identity::from_pem(chain, key);
-        ServerTlsConfig::new().identity(identity).client_ca_root(Certificate::from_pem(&self.pem))
+        ServerTlsConfig::new()
+            .identity(identity)
+            .client_ca_root(Certificate::from_pem(&self.pem))
     }
 }

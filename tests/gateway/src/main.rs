@@ -4,11 +4,15 @@ use std::net::TcpListener;
 
 use gateway::{Answers, Gateway, Generation, policy};
 
-const USAGE: &str = "usage: gateway --policy FILE [--listen ADDR:PORT] [--april] [--env NAME=VALUE]…";
+const USAGE: &str =
+    "usage: gateway --policy FILE [--listen ADDR:PORT] [--april] [--env NAME=VALUE]…";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut answers, mut listen, mut words) =
-        (Answers::default(), "127.0.0.1:7443".to_owned(), std::env::args().skip(1));
+    let (mut answers, mut listen, mut words) = (
+        Answers::default(),
+        "127.0.0.1:7443".to_owned(),
+        std::env::args().skip(1),
+    );
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(USAGE);
         match word.as_str() {
@@ -18,7 +22,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "--env" => {
                 let value = value()?;
                 let (name, secret) = value.split_once('=').ok_or(USAGE)?;
-                answers.environment.environment.insert(name.to_owned(), secret.to_owned());
+                answers
+                    .environment
+                    .environment
+                    .insert(name.to_owned(), secret.to_owned());
             }
             _ => return Err(USAGE.into()),
         }

@@ -51,13 +51,15 @@ pub struct Container {
     pub files: Files,
     /// True if it may not write into them.
     pub is_read_only: bool,
-    /// True if neither set-id programs nor file capabilities give it rights (`allowPrivilegeEscalation: false`).
+    /// True if neither set-id programs nor file capabilities give it rights
+    /// (`allowPrivilegeEscalation: false`).
     pub no_new_privileges: bool,
     /// True if it has a terminal.
     pub has_terminal: bool,
     /// System calls of the container, as `linux.seccomp` of the runtime's configuration.
     pub seccomp: Option<Value>,
-    /// Users of the host behind those of the container, the first and their number, if it has a user namespace.
+    /// Users of the host behind those of the container, the first and their number, if it has a
+    /// user namespace.
     pub users: Option<(u32, u32)>,
     /// Further read-only binds, each with source and destination.
     pub binds: Vec<(PathBuf, String)>,
@@ -92,8 +94,7 @@ impl Container {
 
     fn config(&self, root: &Path, words: &[&str]) -> Value {
         let bind = |from: &Path, to: &str, access: &str| json!({"destination": to, "type": "bind", "source": from, "options": ["rbind", access]});
-        let tmpfs =
-            |to: &str, mode: &str| json!({"destination": to, "type": "tmpfs", "source": "tmpfs", "options": [mode]});
+        let tmpfs = |to: &str, mode: &str| json!({"destination": to, "type": "tmpfs", "source": "tmpfs", "options": [mode]});
         let mut mounts = vec![
             json!({"destination": "/proc", "type": "proc", "source": "proc"}),
             tmpfs("/dev", "mode=755"),
@@ -105,26 +106,50 @@ impl Container {
             Files::Programs => &["/usr", "/bin", "/lib", "/lib64", "/sbin"],
             Files::Image(_) => &[],
         };
-        mounts.extend(folders.iter().map(|folder| bind(Path::new(folder), folder, "ro")));
+        mounts.extend(
+            folders
+                .iter()
+                .map(|folder| bind(Path::new(folder), folder, "ro")),
+        );
         if matches!(self.files, Files::Host) {
-            mounts.extend([tmpfs("/tmp", "mode=1777"), tmpfs("/run", "mode=755"), tmpfs("/var", "mode=755")]);
+            mounts.extend([
+                tmpfs("/tmp", "mode=1777"),
+                tmpfs("/run", "mode=755"),
+                tmpfs("/var", "mode=755"),
+            ]);
         }
         mounts.extend(self.binds.iter().map(|(from, to)| bind(from, to, "ro")));
         mounts.extend(self.volumes.iter().map(|(from, to)| bind(from, to, "rw")));
-        let names: Vec<_> = self.capabilities.iter().map(|name| format!("CAP_{name}")).collect();
+        let names: Vec<_> = self
+            .capabilities
+            .iter()
+            .map(|name| format!("CAP_{name}"))
+            .collect();
         let effective = if self.uid == 0 { names.clone() } else { vec![] };
         let (masked, read_only) = match self.is_masked {
             true => (
-                vec!["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list"],
+                vec![
+                    "/proc/acpi",
+                    "/proc/kcore",
+                    "/proc/keys",
+                    "/proc/timer_list",
+                ],
                 vec!["/proc/bus", "/proc/irq", "/proc/sys"],
             ),
             false => (vec![], vec![]),
         };
-        let mut namespaces: Vec<_> = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({"type": kind})).into();
+        let mut namespaces: Vec<_> = ["pid", "network", "ipc", "uts", "mount"]
+            .map(|kind| json!({"type": kind}))
+            .into();
         namespaces.extend(self.users.map(|_| json!({"type": "user"})));
-        let mapping: Vec<_> =
-            self.users.iter().map(|(first, size)| json!({"containerID": 0, "hostID": first, "size": size})).collect();
-        let variables = ["PATH=/usr/local/bin:/usr/bin:/bin", "TERM=xterm"].iter().chain(&self.variables);
+        let mapping: Vec<_> = self
+            .users
+            .iter()
+            .map(|(first, size)| json!({"containerID": 0, "hostID": first, "size": size}))
+            .collect();
+        let variables = ["PATH=/usr/local/bin:/usr/bin:/bin", "TERM=xterm"]
+            .iter()
+            .chain(&self.variables);
         json!({
             "ociVersion": "1.0.0",
             "process": {
@@ -169,30 +194,43 @@ impl Container {
         for folder in ["rootfs", "changes"] {
             std::fs::create_dir(bundle.join(folder)).unwrap();
         }
-        std::fs::write(bundle.join("config.json"), self.config(&root, words).to_string()).unwrap();
+        std::fs::write(
+            bundle.join("config.json"),
+            self.config(&root, words).to_string(),
+        )
+        .unwrap();
         let bundle = bundle.display();
         let root = self.users.map_or(0, |(first, _)| first);
         // Root of a user namespace cannot make them.
-        let folders = self.binds.iter().chain(&self.volumes).filter(|(from, _)| from.is_dir());
-        let folders: String = folders.map(|(_, to)| format!(" {bundle}/rootfs{to}")).collect();
+        let folders = self
+            .binds
+            .iter()
+            .chain(&self.volumes)
+            .filter(|(from, _)| from.is_dir());
+        let folders: String = folders
+            .map(|(_, to)| format!(" {bundle}/rootfs{to}"))
+            .collect();
         let files = match &self.files {
             Files::Image(image) => format!(
-                "mount -t tmpfs none {bundle}/changes; mkdir {bundle}/changes/up {bundle}/changes/work; \
-                 mount -t overlay -o lowerdir={},upperdir={bundle}/changes/up,workdir={bundle}/changes/work none {bundle}/rootfs; \
-                 chown {root}:{root} {bundle}/rootfs; mkdir -p {bundle}/rootfs{folders}; ",
+                "mount -t tmpfs none {bundle}/changes; mkdir {bundle}/changes/up \
+                 {bundle}/changes/work; mount -t overlay -o \
+                 lowerdir={},upperdir={bundle}/changes/up,workdir={bundle}/changes/work none \
+                 {bundle}/rootfs; chown {root}:{root} {bundle}/rootfs; mkdir -p \
+                 {bundle}/rootfs{folders}; ",
                 image.display()
             ),
             _ => String::new(),
         };
         // The machine's control groups are of the first version, which the runtime does not know.
         format!(
-            "unshare -m sh -c 'umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; {files}\
-             exec crun --root /run/crun --cgroup-manager=disabled run -b {bundle} box-$$'"
+            "unshare -m sh -c 'umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; \
+             {files}exec crun --root /run/crun --cgroup-manager=disabled run -b {bundle} box-$$'"
         )
     }
 }
 
-/// Calls that Docker and containerd give to CAP_SYS_ADMIN alone; Podman gives most of them to everybody.
+/// Calls that Docker and containerd give to CAP_SYS_ADMIN alone; Podman gives most of them to
+/// everybody.
 const ADMINISTRATORS: &[&str] = &[
     "clone3",
     "fsconfig",
@@ -221,37 +259,64 @@ pub enum Engine {
     Docker,
 }
 
-/// Returns the profile of system calls in `file`, of the engines' form, for a container with `capabilities`, in the runtime's.
+/// Returns the profile of system calls in `file`, of the engines' form, for a container with
+/// `capabilities`, in the runtime's.
 ///
 /// # Panics
 /// The file is no profile.
 #[must_use]
 pub fn profile(file: &Path, capabilities: &[&str], engine: Option<Engine>) -> Value {
     let profile: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    let architecture = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
-    let is_capability =
-        |name: &Value| name.as_str().is_some_and(|name| capabilities.iter().any(|has| name.ends_with(has)));
+    let architecture = if cfg!(target_arch = "x86_64") {
+        "amd64"
+    } else {
+        "arm64"
+    };
+    let is_capability = |name: &Value| {
+        name.as_str()
+            .is_some_and(|name| capabilities.iter().any(|has| name.ends_with(has)))
+    };
     let has = |condition: &Value| {
         let all = |name: &str, is_met: &dyn Fn(&Value) -> bool| {
-            condition[name].as_array().is_none_or(|values| values.iter().any(is_met))
+            condition[name]
+                .as_array()
+                .is_none_or(|values| values.iter().any(is_met))
         };
         all("caps", &is_capability) && all("arches", &|name| name == architecture)
     };
     let is_empty = |condition: &Value| condition.as_object().is_none_or(serde_json::Map::is_empty);
-    let applies = |rule: &&Value| has(&rule["includes"]) && (is_empty(&rule["excludes"]) || !has(&rule["excludes"]));
+    let applies = |rule: &&Value| {
+        has(&rule["includes"]) && (is_empty(&rule["excludes"]) || !has(&rule["excludes"]))
+    };
     let is_administrators = capabilities.contains(&"SYS_ADMIN");
-    let mut rules: Vec<Value> = profile["syscalls"].as_array().unwrap().iter().filter(applies).cloned().collect();
+    let mut rules: Vec<Value> = profile["syscalls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(applies)
+        .cloned()
+        .collect();
     for rule in &mut rules {
         let fields = rule.as_object_mut().unwrap();
         let keys = ["names", "action", "args", "errnoRet"];
         fields.retain(|key, value| keys.contains(&key.as_str()) && !value.is_null());
-        if engine == Some(Engine::Docker) && !is_administrators && fields["action"] == "SCMP_ACT_ALLOW" {
+        if engine == Some(Engine::Docker)
+            && !is_administrators
+            && fields["action"] == "SCMP_ACT_ALLOW"
+        {
             let names = fields["names"].as_array_mut().unwrap();
             names.retain(|name| !ADMINISTRATORS.contains(&name.as_str().unwrap()));
         }
     }
-    rules.retain(|rule| rule["names"].as_array().is_some_and(|names| !names.is_empty()));
+    rules.retain(|rule| {
+        rule["names"]
+            .as_array()
+            .is_some_and(|names| !names.is_empty())
+    });
     let mut profile = json!({"defaultAction": profile["defaultAction"], "defaultErrnoRet": profile["defaultErrnoRet"], "syscalls": rules});
-    profile.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+    profile
+        .as_object_mut()
+        .unwrap()
+        .retain(|_, value| !value.is_null());
     profile
 }

@@ -12,7 +12,8 @@ use std::thread;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::UnshareFlags;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
 };
 use tempfile::TempDir;
 
@@ -31,14 +32,21 @@ pub enum Tier {
     Rootless,
 }
 
-/// Returns the tier of the running test program: a name that begins with `rootless` selects [`Tier::Rootless`].
+/// Returns the tier of the running test program: a name that begins with `rootless` selects
+/// [`Tier::Rootless`].
 #[must_use]
 pub fn tier() -> Tier {
     static TIER: OnceLock<Tier> = OnceLock::new();
     *TIER.get_or_init(|| {
         let program = std::env::current_exe().unwrap();
-        let is_rootless = program.file_name().is_some_and(|name| name.as_bytes().starts_with(b"rootless"));
-        if is_rootless { Tier::Rootless } else { Tier::Root }
+        let is_rootless = program
+            .file_name()
+            .is_some_and(|name| name.as_bytes().starts_with(b"rootless"));
+        if is_rootless {
+            Tier::Rootless
+        } else {
+            Tier::Root
+        }
     })
 }
 
@@ -51,7 +59,8 @@ pub fn caller() -> u32 {
     }
 }
 
-/// Ends the calling test unless root starts its sandboxes; the reason says why the claim names root.
+/// Ends the calling test unless root starts its sandboxes; the reason says why the claim names
+/// root.
 #[macro_export]
 macro_rules! only_as_root {
     ($why:literal) => {
@@ -61,7 +70,8 @@ macro_rules! only_as_root {
     };
 }
 
-/// Ends the calling test unless a user without capabilities starts its sandboxes; the reason says why.
+/// Ends the calling test unless a user without capabilities starts its sandboxes; the reason says
+/// why.
 #[macro_export]
 macro_rules! only_rootless {
     ($why:literal) => {
@@ -88,7 +98,8 @@ const STATE: &str = "state";
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A private host. One thread inside its namespaces does all its work, as namespaces belong to threads.
+/// A private host. One thread inside its namespaces does all its work, as namespaces belong to
+/// threads.
 #[derive(Debug)]
 pub struct Lab {
     work: mpsc::Sender<Work>,
@@ -103,17 +114,36 @@ impl Lab {
     #[must_use]
     pub fn new(hosts: &[(&str, &str)]) -> Self {
         // Not in /tmp, which is writable in every sandbox.
-        let folder = tempfile::Builder::new().prefix("lab-").tempdir_in("/var/tmp").expect("a folder for the lab");
+        let folder = tempfile::Builder::new()
+            .prefix("lab-")
+            .tempdir_in("/var/tmp")
+            .expect("a folder for the lab");
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let lines: String = hosts.iter().map(|(address, name)| format!("{address} {name}\n")).collect();
-        std::fs::write(folder.path().join("hosts"), format!("127.0.0.1 localhost\n{lines}")).unwrap();
+        let lines: String = hosts
+            .iter()
+            .map(|(address, name)| format!("{address} {name}\n"))
+            .collect();
+        std::fs::write(
+            folder.path().join("hosts"),
+            format!("127.0.0.1 localhost\n{lines}"),
+        )
+        .unwrap();
         // No server answers there, and no route leads out of the lab.
-        std::fs::write(folder.path().join("resolv.conf"), "nameserver 198.51.100.53\noptions timeout:1 attempts:1\n")
-            .unwrap();
+        std::fs::write(
+            folder.path().join("resolv.conf"),
+            "nameserver 198.51.100.53\noptions timeout:1 attempts:1\n",
+        )
+        .unwrap();
         let (work, jobs) = mpsc::channel::<Work>();
-        thread::Builder::new().name("lab".to_owned()).spawn(move || jobs.into_iter().for_each(|job| job())).unwrap();
+        thread::Builder::new()
+            .name("lab".to_owned())
+            .spawn(move || jobs.into_iter().for_each(|job| job()))
+            .unwrap();
         let lab = Self { work, folder };
-        let addresses: Vec<_> = hosts.iter().map(|(address, _)| (*address).to_owned()).collect();
+        let addresses: Vec<_> = hosts
+            .iter()
+            .map(|(address, _)| (*address).to_owned())
+            .collect();
         let files = lab.folder.path().to_owned();
         if tier() == Tier::Rootless {
             drop(lab.folder(STATE));
@@ -126,7 +156,11 @@ impl Lab {
     /// Creates a host with `web.test` at 10.99.0.1, and the lab's own names at 198.51.100.10.
     #[must_use]
     pub fn with_web() -> Self {
-        Self::new(&[("10.99.0.1", "web.test"), ("198.51.100.10", "public.lab.test"), ("127.0.0.1", "loop.lab.test")])
+        Self::new(&[
+            ("10.99.0.1", "web.test"),
+            ("198.51.100.10", "public.lab.test"),
+            ("127.0.0.1", "loop.lab.test"),
+        ])
     }
 
     /// Runs `job` on the host and returns its result.
@@ -136,24 +170,39 @@ impl Lab {
     pub fn inside<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::sync_channel(1);
         let job = Box::new(move || drop(sender.send(job())));
-        self.work.send(job).expect("the lab's thread lives as long as the lab");
-        receiver.recv().expect("the job in the lab failed; see above")
+        self.work
+            .send(job)
+            .expect("the lab's thread lives as long as the lab");
+        receiver
+            .recv()
+            .expect("the job in the lab failed; see above")
     }
 
-    /// Returns the words by which a shell script starts the binary under test, in the tier of the test program.
+    /// Returns the words by which a shell script starts the binary under test, in the tier of the
+    /// test program.
     #[must_use]
     pub fn binary(&self) -> String {
-        format!("{} {}", self.as_caller(), self.program_path().display()).trim_start().to_owned()
+        format!("{} {}", self.as_caller(), self.program_path().display())
+            .trim_start()
+            .to_owned()
     }
 
-    /// Returns the words that make a shell script run a program as the user who starts the sandboxes.
+    /// Returns the words that make a shell script run a program as the user who starts the
+    /// sandboxes.
     #[must_use]
     pub fn as_caller(&self) -> String {
         if tier() == Tier::Root {
             return String::new();
         }
-        let variables: Vec<_> = self.variables().iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("setpriv --reuid {UID} --regid {UID} --clear-groups env {}", variables.join(" "))
+        let variables: Vec<_> = self
+            .variables()
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        format!(
+            "setpriv --reuid {UID} --regid {UID} --clear-groups env {}",
+            variables.join(" ")
+        )
     }
 
     /// Path of the binary under test, where the user who starts the sandboxes can execute it.
@@ -168,7 +217,10 @@ impl Lab {
     /// Variables that a login sets for [`UID`].
     pub(crate) fn variables(&self) -> [(&'static str, String); 2] {
         let state = self.folder.path().join(STATE).display().to_string();
-        [("XDG_STATE_HOME", state), ("XDG_RUNTIME_DIR", format!("/run/user/{UID}"))]
+        [
+            ("XDG_STATE_HOME", state),
+            ("XDG_RUNTIME_DIR", format!("/run/user/{UID}")),
+        ]
     }
 
     /// Returns a run of the binary under test by the user who starts the sandboxes.
@@ -184,7 +236,13 @@ impl Lab {
     pub fn logs(&self) -> String {
         match tier() {
             Tier::Root => "/var/log/openshell.*.log".to_owned(),
-            Tier::Rootless => self.folder.path().join(STATE).join("openshell/openshell.*.log").display().to_string(),
+            Tier::Rootless => self
+                .folder
+                .path()
+                .join(STATE)
+                .join("openshell/openshell.*.log")
+                .display()
+                .to_string(),
         }
     }
 
@@ -194,7 +252,8 @@ impl Lab {
         self.shell(&format!("cat {}", self.logs()))
     }
 
-    /// Creates a folder that is visible on the host and in its sandboxes, owned by the workload's user.
+    /// Creates a folder that is visible on the host and in its sandboxes, owned by the workload's
+    /// user.
     #[must_use]
     pub fn folder(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join(name);
@@ -203,7 +262,8 @@ impl Lab {
         path
     }
 
-    /// Writes a file that every user may read and execute, owned by the user who starts the sandboxes.
+    /// Writes a file that every user may read and execute, owned by the user who starts the
+    /// sandboxes.
     #[must_use]
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.folder.path().join(name);
@@ -213,20 +273,35 @@ impl Lab {
         path
     }
 
-    /// Removes system calls from all processes started on the host from now on: each answers with its error number, as in a
-    /// kernel or a container without them.
+    /// Removes system calls from all processes started on the host from now on: each answers with
+    /// its error number, as in a kernel or a container without them.
     pub fn without(&self, lacking: Vec<Lacking>) {
         self.inside(move || {
-            for Lacking { call, arguments, errno } in lacking {
+            for Lacking {
+                call,
+                arguments,
+                errno,
+            } in lacking
+            {
                 let condition = |(index, value): &(u8, u64)| {
-                    SeccompCondition::new(*index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value).unwrap()
+                    SeccompCondition::new(*index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *value)
+                        .unwrap()
                 };
                 let conditions: Vec<_> = arguments.iter().map(condition).collect();
-                let rules = if conditions.is_empty() { vec![] } else { vec![SeccompRule::new(conditions).unwrap()] };
+                let rules = if conditions.is_empty() {
+                    vec![]
+                } else {
+                    vec![SeccompRule::new(conditions).unwrap()]
+                };
                 let answer = SeccompAction::Errno(errno.cast_unsigned());
                 let architecture = std::env::consts::ARCH.try_into().unwrap();
-                let filter =
-                    SeccompFilter::new([(call, rules)].into(), SeccompAction::Allow, answer, architecture).unwrap();
+                let filter = SeccompFilter::new(
+                    [(call, rules)].into(),
+                    SeccompAction::Allow,
+                    answer,
+                    architecture,
+                )
+                .unwrap();
                 let program: BpfProgram = filter.try_into().unwrap();
                 seccompiler::apply_filter(&program).unwrap();
             }
@@ -238,7 +313,15 @@ impl Lab {
     pub fn shell(&self, script: &str) -> String {
         // A script that hangs fails its test, not the whole run.
         let mut command = Command::new("timeout");
-        command.args(["--kill-after=1", "600", "sh", "-c", &format!("{{ {script}\n}} 2>&1")]).current_dir("/tmp");
+        command
+            .args([
+                "--kill-after=1",
+                "600",
+                "sh",
+                "-c",
+                &format!("{{ {script}\n}} 2>&1"),
+            ])
+            .current_dir("/tmp");
         let output = self.inside(move || command.output().unwrap());
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -253,15 +336,22 @@ impl Lab {
         command.args(&words[1..]).stdout(Stdio::piped());
         let mut program = Program(self.inside(move || command.spawn().unwrap()));
         let mut line = String::new();
-        BufReader::new(program.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(program.0.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_ne!(line, "", "{words:?} ended without a line");
         program
     }
 
-    /// Starts a server that answers every request with `hello` and records the bytes that it receives.
+    /// Starts a server that answers every request with `hello` and records the bytes that it
+    /// receives.
     #[must_use]
     pub fn http(&self, address: &str) -> Upstream {
-        Upstream::start(self, address.parse().unwrap(), Some(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
+        Upstream::start(
+            self,
+            address.parse().unwrap(),
+            Some(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"),
+        )
     }
 
     /// Starts an echo server.
@@ -306,12 +396,23 @@ impl Drop for Program {
 
 /// Moves the calling thread into new namespaces and sets them up.
 fn enter(files: &Path, addresses: &[String]) {
-    #[expect(deprecated, reason = "what makes unshare unsafe is the descriptor table, which stays shared here")]
-    rustix::thread::unshare(UnshareFlags::NEWNET | UnshareFlags::NEWNS).expect("namespaces: the tests need root");
+    #[expect(
+        deprecated,
+        reason = "what makes unshare unsafe is the descriptor table, which stays shared here"
+    )]
+    rustix::thread::unshare(UnshareFlags::NEWNET | UnshareFlags::NEWNS)
+        .expect("namespaces: the tests need root");
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     rustix::mount::mount_change("/", private).unwrap();
     for folder in ["/run", "/var/log"] {
-        rustix::mount::mount("lab", folder, "tmpfs", MountFlags::empty(), Some(c"mode=755")).unwrap();
+        rustix::mount::mount(
+            "lab",
+            folder,
+            "tmpfs",
+            MountFlags::empty(),
+            Some(c"mode=755"),
+        )
+        .unwrap();
     }
     for file in ["hosts", "resolv.conf"] {
         rustix::mount::mount_bind(files.join(file), Path::new("/etc").join(file)).unwrap();
@@ -325,16 +426,27 @@ fn enter(files: &Path, addresses: &[String]) {
         rustix::mount::mount_bind(binary(), files.join(BINARY)).unwrap();
     }
     let ip = |arguments: &[&str]| {
-        let status = Command::new("ip").args(arguments).status().expect("`ip`, of Debian's iproute2");
+        let status = Command::new("ip")
+            .args(arguments)
+            .status()
+            .expect("`ip`, of Debian's iproute2");
         assert!(status.success(), "ip {arguments:?}");
     };
     ip(&["link", "set", "lo", "up"]);
-    for address in addresses.iter().filter(|address| !address.starts_with("127.")) {
+    for address in addresses
+        .iter()
+        .filter(|address| !address.starts_with("127."))
+    {
         let address = format!("{address}/32");
         let replace = ["addr", "replace", &address, "dev", "lo"];
-        // Without it the kernel looks for duplicates first, and a server cannot have the address yet (RFC 4862 §5.4).
+        // Without it the kernel looks for duplicates first, and a server cannot have the address
+        // yet (RFC 4862 §5.4).
         let at_once = ["nodad"];
-        let further = if address.contains(':') { &at_once[..] } else { &[] };
+        let further = if address.contains(':') {
+            &at_once[..]
+        } else {
+            &[]
+        };
         ip(&[&replace[..], further].concat());
     }
 }

@@ -14,7 +14,10 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use crate::host::{Lab, Tier, UID, give_to_caller, tier};
 
 /// Longest wait of a test for a sandbox.
-const PATIENCE: Timespec = Timespec { tv_sec: 120, tv_nsec: 0 };
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 120,
+    tv_nsec: 0,
+};
 
 /// Path of the binary under test, built once with the profile of the calling test.
 ///
@@ -24,14 +27,28 @@ pub fn binary() -> &'static PathBuf {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "openshell-sandbox", "--bin", "openshell-sandbox"]);
+        build.args([
+            "build",
+            "--quiet",
+            "--package",
+            "openshell-sandbox",
+            "--bin",
+            "openshell-sandbox",
+        ]);
         // Test programs are in `deps`, beside the binaries of their profile.
         let this = std::env::current_exe().unwrap();
-        let folder = this.ancestors().skip(1).find(|folder| !folder.ends_with("deps")).unwrap();
+        let folder = this
+            .ancestors()
+            .skip(1)
+            .find(|folder| !folder.ends_with("deps"))
+            .unwrap();
         if folder.ends_with("release") {
             build.arg("--release");
         }
-        assert!(build.status().unwrap().success(), "the binary does not build");
+        assert!(
+            build.status().unwrap().success(),
+            "the binary does not build"
+        );
         folder.join("openshell-sandbox")
     })
 }
@@ -66,11 +83,18 @@ impl<'l> Sandbox<'l> {
     #[must_use]
     pub fn bare(lab: &'l Lab) -> Self {
         let mut command = lab.command();
-        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").current_dir("/tmp");
+        command
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+            .current_dir("/tmp");
         if tier() == Tier::Rootless {
             command.envs(lab.variables());
         }
-        Self { lab, command, input: Vec::new() }
+        Self {
+            lab,
+            command,
+            input: Vec::new(),
+        }
     }
 
     /// Adds arguments before the command.
@@ -125,15 +149,27 @@ impl<'l> Sandbox<'l> {
     /// The binary cannot be started.
     #[must_use]
     pub fn start(mut self, words: &[impl AsRef<OsStr>]) -> Started<'l> {
-        self.command.arg("--").args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.command
+            .arg("--")
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut command = self.command;
         let mut child = self.lab.inside(move || command.spawn().unwrap());
         let mut stdin = child.stdin.take().unwrap();
         let input = self.input;
         // A command may end without reading its input.
         thread::spawn(move || drop(stdin.write_all(&input)));
-        let reading = [collect(child.stdout.take().unwrap()), collect(child.stderr.take().unwrap())];
-        Started { lab: self.lab, child, reading: Some(reading) }
+        let reading = [
+            collect(child.stdout.take().unwrap()),
+            collect(child.stderr.take().unwrap()),
+        ];
+        Started {
+            lab: self.lab,
+            child,
+            reading: Some(reading),
+        }
     }
 }
 
@@ -180,9 +216,16 @@ impl Started<'_> {
         assert_eq!(count, 1, "the sandbox did not end");
         let status = self.child.wait().unwrap();
         let [output, errors] = self.reading.take().unwrap();
-        let text = |reading: JoinHandle<Vec<u8>>| String::from_utf8_lossy(&reading.join().unwrap()).into_owned();
+        let text = |reading: JoinHandle<Vec<u8>>| {
+            String::from_utf8_lossy(&reading.join().unwrap()).into_owned()
+        };
         let log = self.lab.log();
-        Finished { status, stdout: text(output), stderr: text(errors), log }
+        Finished {
+            status,
+            stdout: text(output),
+            stderr: text(errors),
+            log,
+        }
     }
 
     fn process(&self) -> Pid {
@@ -217,7 +260,9 @@ impl Finished {
     /// The supervisor was killed.
     #[must_use]
     pub fn code(&self) -> i32 {
-        self.status.code().unwrap_or_else(|| panic!("the supervisor was killed: {self:?}"))
+        self.status
+            .code()
+            .unwrap_or_else(|| panic!("the supervisor was killed: {self:?}"))
     }
 
     /// Returns the standard output of a run with exit code 0.
@@ -234,6 +279,9 @@ impl Finished {
     /// Returns the lines of the log that contain `text`.
     #[must_use]
     pub fn logged(&self, text: &str) -> Vec<&str> {
-        self.log.lines().filter(|line| line.contains(text)).collect()
+        self.log
+            .lines()
+            .filter(|line| line.contains(text))
+            .collect()
     }
 }

@@ -17,7 +17,8 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Starts a server at `address` that sends `answer` after the first bytes of each connection; without one it echoes.
+    /// Starts a server at `address` that sends `answer` after the first bytes of each connection;
+    /// without one it echoes.
     pub(crate) fn start(lab: &Lab, address: SocketAddr, answer: Option<&'static [u8]>) -> Self {
         let listener = Arc::new(lab.inside(move || TcpListener::bind(address).unwrap()));
         let seen: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
@@ -26,7 +27,11 @@ impl Upstream {
             for (index, stream) in accepting.incoming().map_while(Result::ok).enumerate() {
                 record.lock().unwrap().push(Vec::new());
                 let record = Arc::clone(&record);
-                thread::spawn(move || serve(stream, answer, |bytes| record.lock().unwrap()[index].extend(bytes)));
+                thread::spawn(move || {
+                    serve(stream, answer, |bytes| {
+                        record.lock().unwrap()[index].extend(bytes)
+                    })
+                });
             }
         });
         Self { listener, seen }
@@ -53,7 +58,10 @@ fn serve(mut stream: TcpStream, answer: Option<&'static [u8]>, record: impl Fn(&
     let mut buffer = [0; 4096];
     while let Ok(filled @ 1..) = stream.read(&mut buffer) {
         record(&buffer[..filled]);
-        if stream.write_all(answer.unwrap_or(&buffer[..filled])).is_err() {
+        if stream
+            .write_all(answer.unwrap_or(&buffer[..filled]))
+            .is_err()
+        {
             return;
         }
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::convert::policy::{self, GatewayPolicy};
 use crate::proto::sandbox::v1::setting_value::Value;
-use crate::proto::sandbox::v1::{EffectiveSetting, GetSandboxConfigResponse, PolicySource, SettingScope};
+use crate::proto::sandbox::v1::{
+    EffectiveSetting, GetSandboxConfigResponse, PolicySource, SettingScope,
+};
 
 /// Everything in force for a sandbox.
 #[derive(Clone, Debug)]
@@ -73,7 +75,11 @@ pub(crate) fn read(response: GetSandboxConfigResponse) -> SandboxConfig {
         provider_revision: response.provider_env_revision,
         global_version: is_global.then_some(response.global_policy_version),
         workspace: response.workspace,
-        settings: response.settings.into_iter().map(|(key, setting)| (key, setting_of(setting))).collect(),
+        settings: response
+            .settings
+            .into_iter()
+            .map(|(key, setting)| (key, setting_of(setting)))
+            .collect(),
         is_later,
     }
 }

@@ -4,7 +4,9 @@ use openshell_policy::denial::{DenialSummary, Denials};
 use openshell_policy::proposal::Proposal;
 use openshell_policy::reason::DenialStage;
 
-use crate::proto::sandbox::v1::{L7Allow, L7Rule, NetworkBinary, NetworkEndpoint, NetworkPolicyRule};
+use crate::proto::sandbox::v1::{
+    L7Allow, L7Rule, NetworkBinary, NetworkEndpoint, NetworkPolicyRule,
+};
 use crate::proto::v1 as wire;
 
 /// Counts of decisions since the last report.
@@ -33,7 +35,13 @@ pub(crate) fn summaries(denials: &Denials) -> Vec<wire::DenialSummary> {
 }
 
 fn summary(summary: &DenialSummary) -> wire::DenialSummary {
-    let DenialSummary { first, count, first_seen_ms, last_seen_ms, requests } = summary;
+    let DenialSummary {
+        first,
+        count,
+        first_seen_ms,
+        last_seen_ms,
+        requests,
+    } = summary;
     let count = u32::try_from(*count).unwrap_or(u32::MAX);
     let sample = |(method, path): &(String, String)| wire::L7RequestSample {
         method: method.clone(),
@@ -75,21 +83,47 @@ fn milliseconds(since_1970: u64) -> i64 {
 pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wire::PolicyChunk {
     let has_rules = !proposal.requests.is_empty();
     let rule = |(method, path): &(String, String)| L7Rule {
-        allow: Some(L7Allow { method: method.clone(), path: path.clone(), ..L7Allow::default() }),
+        allow: Some(L7Allow {
+            method: method.clone(),
+            path: path.clone(),
+            ..L7Allow::default()
+        }),
     };
     let endpoint = NetworkEndpoint {
         host: proposal.host.clone(),
         port: proposal.port.into(),
         ports: vec![proposal.port.into()],
-        protocol: if has_rules { "rest".to_owned() } else { String::new() },
-        enforcement: if has_rules { "enforce".to_owned() } else { String::new() },
+        protocol: if has_rules {
+            "rest".to_owned()
+        } else {
+            String::new()
+        },
+        enforcement: if has_rules {
+            "enforce".to_owned()
+        } else {
+            String::new()
+        },
         rules: proposal.requests.iter().map(rule).collect(),
-        allowed_ips: proposal.allowed_ips.iter().map(ToString::to_string).collect(),
+        allowed_ips: proposal
+            .allowed_ips
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         ..NetworkEndpoint::default()
     };
-    let binary = NetworkBinary { path: proposal.binary.clone(), ..NetworkBinary::default() };
-    let rule = NetworkPolicyRule { name: proposal.name.clone(), endpoints: vec![endpoint], binaries: vec![binary] };
-    #[expect(clippy::cast_possible_truncation, reason = "two digits behind the point are all that there are")]
+    let binary = NetworkBinary {
+        path: proposal.binary.clone(),
+        ..NetworkBinary::default()
+    };
+    let rule = NetworkPolicyRule {
+        name: proposal.name.clone(),
+        endpoints: vec![endpoint],
+        binaries: vec![binary],
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "two digits behind the point are all that there are"
+    )]
     let confidence = proposal.confidence as f32;
     wire::PolicyChunk {
         status: "pending".to_owned(),
@@ -98,7 +132,9 @@ pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wir
         rationale: proposal.rationale.clone(),
         security_notes: proposal.security_notes.clone(),
         confidence,
-        stage: summary.map_or("connect", |summary| stage(summary.first.code.stage())).to_owned(),
+        stage: summary
+            .map_or("connect", |summary| stage(summary.first.code.stage()))
+            .to_owned(),
         hit_count: i32::try_from(proposal.count).unwrap_or(i32::MAX),
         first_seen_ms: summary.map_or(0, |summary| milliseconds(summary.first_seen_ms)),
         last_seen_ms: summary.map_or(0, |summary| milliseconds(summary.last_seen_ms)),
@@ -116,7 +152,10 @@ pub(crate) fn activity(activity: &Activity) -> wire::NetworkActivitySummary {
     };
     wire::NetworkActivitySummary {
         network_activity_count: activity.decisions,
-        denied_action_count: activity.denied.values().fold(0, |sum, count| sum.saturating_add(*count)),
+        denied_action_count: activity
+            .denied
+            .values()
+            .fold(0, |sum, count| sum.saturating_add(*count)),
         denials_by_group: denied.map(group).collect(),
     }
 }

@@ -33,7 +33,9 @@ pub struct ProviderCredential {
 
 impl fmt::Debug for ProviderCredential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProviderCredential").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ProviderCredential")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -54,7 +56,10 @@ pub(crate) fn read(response: GetSandboxProviderEnvironmentResponse) -> ProviderE
         dynamic: response.dynamic_credentials.into_keys().collect(),
         ..ProviderEnvironment::default()
     };
-    let (expiries, mut bindings) = (response.credential_expires_at_ms, response.static_credential_bindings);
+    let (expiries, mut bindings) = (
+        response.credential_expires_at_ms,
+        response.static_credential_bindings,
+    );
     for (name, value) in response.environment {
         if response.non_secret_environment_keys.contains(&name) {
             read.variables.push((name, value));
@@ -65,7 +70,9 @@ pub(crate) fn read(response: GetSandboxProviderEnvironmentResponse) -> ProviderE
             identity: binding.credential_identity,
             handle: binding.workload_credential_handle,
         });
-        let expires_at_ms = expiries.get(&name).and_then(|expires| u64::try_from(*expires).ok());
+        let expires_at_ms = expiries
+            .get(&name)
+            .and_then(|expires| u64::try_from(*expires).ok());
         let expires_at_ms = expires_at_ms.filter(|expires| *expires != 0);
         read.credentials.push(ProviderCredential {
             name,

@@ -1,5 +1,5 @@
-//! Log lines. Each is encoded where it is written, so that it costs a few allocations, and a batch is kept by reference until it
-//! has arrived.
+//! Log lines. Each is encoded where it is written, so that it costs a few allocations, and a batch
+//! is kept by reference until it has arrived.
 
 use std::sync::Arc;
 
@@ -35,13 +35,27 @@ mod tag {
 const USUAL_BYTES: usize = 768;
 
 impl LogLine {
-    /// Encodes a line: milliseconds since 1970, level, the part that says it, text, and facts in the order of their names.
+    /// Encodes a line: milliseconds since 1970, level, the part that says it, text, and facts in
+    /// the order of their names.
     #[must_use]
-    pub fn new(timestamp_ms: i64, level: &str, target: &str, message: &str, fields: &[(&str, &str)]) -> Self {
+    pub fn new(
+        timestamp_ms: i64,
+        level: &str,
+        target: &str,
+        message: &str,
+        fields: &[(&str, &str)],
+    ) -> Self {
         let mut rest = Vec::with_capacity(USUAL_BYTES);
         encoding::int64::encode(tag::TIMESTAMP, &timestamp_ms, &mut rest);
-        let texts = [(tag::LEVEL, level), (tag::TARGET, target), (tag::MESSAGE, message), (tag::SOURCE, "sandbox")];
-        texts.into_iter().for_each(|(tag, text)| put(tag, text, &mut rest));
+        let texts = [
+            (tag::LEVEL, level),
+            (tag::TARGET, target),
+            (tag::MESSAGE, message),
+            (tag::SOURCE, "sandbox"),
+        ];
+        texts
+            .into_iter()
+            .for_each(|(tag, text)| put(tag, text, &mut rest));
         for (name, value) in fields {
             encoding::encode_key(tag::FIELDS, WireType::LengthDelimited, &mut rest);
             let length = length(tag::KEY, name) + length(tag::VALUE, value);
@@ -49,7 +63,11 @@ impl LogLine {
             put(tag::KEY, name, &mut rest);
             put(tag::VALUE, value, &mut rest);
         }
-        Self { timestamp_ms, id: None, rest: rest.into() }
+        Self {
+            timestamp_ms,
+            id: None,
+            rest: rest.into(),
+        }
     }
 
     /// Returns a line of this part about sending lines, with this one's time.
@@ -59,7 +77,10 @@ impl LogLine {
 
     /// Returns the line as one of the sandbox `id`.
     pub(crate) fn of(self, id: &Arc<str>) -> Self {
-        Self { id: Some(Arc::clone(id)), ..self }
+        Self {
+            id: Some(Arc::clone(id)),
+            ..self
+        }
     }
 }
 
@@ -134,9 +155,14 @@ mod tests {
     #[test]
     fn a_line_is_encoded_as_its_message_is() {
         let long = "x".repeat(300);
-        let fields = [("action", "deny"), ("dst_host", "a.test"), ("l7_target", long.as_str())];
+        let fields = [
+            ("action", "deny"),
+            ("dst_host", "a.test"),
+            ("l7_target", long.as_str()),
+        ];
         for (message, fields) in [("text", &fields[..]), ("", &[])] {
-            let line = LogLine::new(1_700_000_000_000, "INFO", "audit", message, fields).of(&"box".into());
+            let line =
+                LogLine::new(1_700_000_000_000, "INFO", "audit", message, fields).of(&"box".into());
             let described = Described {
                 sandbox_id: "box".to_owned(),
                 timestamp_ms: 1_700_000_000_000,
@@ -144,7 +170,10 @@ mod tests {
                 target: "audit".to_owned(),
                 message: message.to_owned(),
                 source: "sandbox".to_owned(),
-                fields: fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+                fields: fields
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                    .collect(),
             };
             assert_eq!(line.encode_to_vec(), described.encode_to_vec());
             assert_eq!(line.encoded_len(), described.encoded_len());

@@ -1,5 +1,5 @@
-//! Policies: a gateway's message as a policy document, which one reader validates wherever it comes from; and a policy as a
-//! message.
+//! Policies: a gateway's message as a policy document, which one reader validates wherever it comes
+//! from; and a policy as a message.
 
 use openshell_policy::filesystem::{Compatibility, Filesystem};
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
@@ -10,14 +10,15 @@ use openshell_policy::yaml;
 use serde_json::{Map, Value, json};
 
 use crate::proto::sandbox::v1::{
-    FilesystemPolicy, L7Allow, L7DenyRule, L7QueryMatcher, L7Rule, LandlockPolicy, NetworkBinary, NetworkEndpoint,
-    NetworkPolicyRule, ProcessPolicy, SandboxPolicy,
+    FilesystemPolicy, L7Allow, L7DenyRule, L7QueryMatcher, L7Rule, LandlockPolicy, NetworkBinary,
+    NetworkEndpoint, NetworkPolicyRule, ProcessPolicy, SandboxPolicy,
 };
 
 /// A gateway's policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayPolicy {
-    /// A policy document in JSON, not yet validated. Endpoints that need what this build does not have say so (`unsupported`).
+    /// A policy document in JSON, not yet validated. Endpoints that need what this build does not
+    /// have say so (`unsupported`).
     pub document: String,
     /// Endpoints that name a provider, whose credentials may go there.
     pub bindings: Vec<ProviderBinding>,
@@ -37,37 +38,82 @@ pub struct ProviderBinding {
 /// Reads the message of a policy. An empty text, 0 and an empty list mean absent.
 pub(crate) fn read(message: SandboxPolicy) -> GatewayPolicy {
     let mut document = Map::new();
-    let mut put = |key: &str, value: Option<Value>| document.extend(value.map(|value| (key.to_owned(), value)));
-    put("version", (message.version != 0).then(|| message.version.into()));
+    let mut put = |key: &str, value: Option<Value>| {
+        document.extend(value.map(|value| (key.to_owned(), value)))
+    };
+    put(
+        "version",
+        (message.version != 0).then(|| message.version.into()),
+    );
     put("filesystem_policy", message.filesystem.map(filesystem));
     let compatibility = message.landlock.map(|landlock| landlock.compatibility);
-    put("landlock", compatibility.as_deref().and_then(text).map(|word| json!({ "compatibility": word })));
+    put(
+        "landlock",
+        compatibility
+            .as_deref()
+            .and_then(text)
+            .map(|word| json!({ "compatibility": word })),
+    );
     put(
         "process",
         message.process.map(|process| {
-            let ProcessPolicy { run_as_user, run_as_group } = process;
-            fields([("run_as_user", text(&run_as_user)), ("run_as_group", text(&run_as_group))])
+            let ProcessPolicy {
+                run_as_user,
+                run_as_group,
+            } = process;
+            fields([
+                ("run_as_user", text(&run_as_user)),
+                ("run_as_group", text(&run_as_group)),
+            ])
         }),
     );
     let has_middlewares = !message.network_middlewares.is_empty();
     let (mut policies, mut bindings) = (Map::new(), Vec::new());
-    for (key, NetworkPolicyRule { endpoints, binaries, .. }) in message.network_policies {
+    for (
+        key,
+        NetworkPolicyRule {
+            endpoints,
+            binaries,
+            ..
+        },
+    ) in message.network_policies
+    {
         for endpoint in &endpoints {
-            bindings.extend(endpoint.credential_binding.as_ref().map(|binding| ProviderBinding {
-                provider: binding.provider.clone(),
-                host: endpoint.host.clone(),
-                ports: ports(endpoint),
-            }));
+            bindings.extend(
+                endpoint
+                    .credential_binding
+                    .as_ref()
+                    .map(|binding| ProviderBinding {
+                        provider: binding.provider.clone(),
+                        host: endpoint.host.clone(),
+                        ports: ports(endpoint),
+                    }),
+            );
         }
-        let endpoints: Vec<_> = endpoints.into_iter().map(|one| endpoint(one, has_middlewares)).collect();
-        let binaries: Vec<_> = binaries.iter().map(|binary| json!({ "path": binary.path })).collect();
+        let endpoints: Vec<_> = endpoints
+            .into_iter()
+            .map(|one| endpoint(one, has_middlewares))
+            .collect();
+        let binaries: Vec<_> = binaries
+            .iter()
+            .map(|binary| json!({ "path": binary.path }))
+            .collect();
         policies.insert(key, json!({ "endpoints": endpoints, "binaries": binaries }));
     }
     put("network_policies", Some(Value::Object(policies)));
-    GatewayPolicy { document: Value::Object(document).to_string(), bindings }
+    GatewayPolicy {
+        document: Value::Object(document).to_string(),
+        bindings,
+    }
 }
 
-fn filesystem(FilesystemPolicy { include_workdir, read_only, read_write }: FilesystemPolicy) -> Value {
+fn filesystem(
+    FilesystemPolicy {
+        include_workdir,
+        read_only,
+        read_write,
+    }: FilesystemPolicy,
+) -> Value {
     json!({ "include_workdir": include_workdir, "read_only": read_only, "read_write": read_write })
 }
 
@@ -76,7 +122,15 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
         ("host", text(&message.host)),
         ("ports", Some(ports(&message).into())),
         ("tls", text(&message.tls)),
-        ("allowed_ips", list(message.allowed_ips.iter().map(|range| Value::from(range.as_str())))),
+        (
+            "allowed_ips",
+            list(
+                message
+                    .allowed_ips
+                    .iter()
+                    .map(|range| Value::from(range.as_str())),
+            ),
+        ),
     ];
     match missing(&message, has_middlewares) {
         // What it would permit is not known.
@@ -85,15 +139,28 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
             ("protocol", text(&message.protocol)),
             ("enforcement", text(&message.enforcement)),
             ("access", text(&message.access)),
-            ("allow_encoded_slash", message.allow_encoded_slash.then_some(Value::Bool(true))),
+            (
+                "allow_encoded_slash",
+                message.allow_encoded_slash.then_some(Value::Bool(true)),
+            ),
             // A rule that allows nothing is a violation, as one of a file.
             (
                 "rules",
-                list(message.rules.into_iter().map(|rule| json!({ "allow": allow(rule.allow.unwrap_or_default()) }))),
+                list(
+                    message
+                        .rules
+                        .into_iter()
+                        .map(|rule| json!({ "allow": allow(rule.allow.unwrap_or_default()) })),
+                ),
             ),
             (
                 "deny_rules",
-                list(message.deny_rules.into_iter().map(|rule| request(&rule.method, &rule.path, rule.query))),
+                list(
+                    message
+                        .deny_rules
+                        .into_iter()
+                        .map(|rule| request(&rule.method, &rule.path, rule.query)),
+                ),
             ),
         ]),
     }
@@ -103,15 +170,25 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
 /// The part of an endpoint that this build does not have and that changes its meaning.
 fn missing(endpoint: &NetworkEndpoint, has_middlewares: bool) -> Option<String> {
     let allow_is_later = |rule: &L7Rule| {
-        let Some(rule) = &rule.allow else { return false };
-        has_operation(&rule.operation_type, &rule.operation_name, &rule.fields) || !rule.params.is_empty()
+        let Some(rule) = &rule.allow else {
+            return false;
+        };
+        has_operation(&rule.operation_type, &rule.operation_name, &rule.fields)
+            || !rule.params.is_empty()
     };
     let deny_is_later = |rule: &L7DenyRule| {
-        has_operation(&rule.operation_type, &rule.operation_name, &rule.fields) || !rule.params.is_empty()
+        has_operation(&rule.operation_type, &rule.operation_name, &rule.fields)
+            || !rule.params.is_empty()
     };
-    let has_commands =
-        endpoint.rules.iter().filter_map(|rule| rule.allow.as_ref()).any(|rule| !rule.command.is_empty())
-            || endpoint.deny_rules.iter().any(|rule| !rule.command.is_empty());
+    let has_commands = endpoint
+        .rules
+        .iter()
+        .filter_map(|rule| rule.allow.as_ref())
+        .any(|rule| !rule.command.is_empty())
+        || endpoint
+            .deny_rules
+            .iter()
+            .any(|rule| !rule.command.is_empty());
     if !["", "rest", "sql", "tcp"].contains(&endpoint.protocol.to_ascii_lowercase().as_str()) {
         return Some(format!("`protocol: {}`", printable(&endpoint.protocol)));
     }
@@ -119,18 +196,26 @@ fn missing(endpoint: &NetworkEndpoint, has_middlewares: bool) -> Option<String> 
         (has_middlewares, "`network_middlewares`"),
         (!endpoint.path.is_empty(), "`path` of an endpoint"),
         (
-            !endpoint.persisted_queries.is_empty() || !endpoint.graphql_persisted_queries.is_empty(),
+            !endpoint.persisted_queries.is_empty()
+                || !endpoint.graphql_persisted_queries.is_empty(),
             "`persisted_queries`",
         ),
-        (!endpoint.credential_signing.is_empty(), "`credential_signing`"),
+        (
+            !endpoint.credential_signing.is_empty(),
+            "`credential_signing`",
+        ),
         (endpoint.mcp.is_some(), "`mcp`"),
         (
-            endpoint.rules.iter().any(allow_is_later) || endpoint.deny_rules.iter().any(deny_is_later),
+            endpoint.rules.iter().any(allow_is_later)
+                || endpoint.deny_rules.iter().any(deny_is_later),
             "a rule for operations",
         ),
         (has_commands, "a rule for commands"),
     ];
-    fields.iter().find(|(is_there, _)| *is_there).map(|(_, what)| (*what).to_owned())
+    fields
+        .iter()
+        .find(|(is_there, _)| *is_there)
+        .map(|(_, what)| (*what).to_owned())
 }
 
 fn has_operation(kind: &str, name: &str, fields: &[String]) -> bool {
@@ -143,7 +228,13 @@ fn printable(word: &str) -> String {
 }
 
 fn ports(endpoint: &NetworkEndpoint) -> Vec<u32> {
-    let mut ports: Vec<_> = endpoint.ports.iter().copied().chain([endpoint.port]).filter(|port| *port != 0).collect();
+    let mut ports: Vec<_> = endpoint
+        .ports
+        .iter()
+        .copied()
+        .chain([endpoint.port])
+        .filter(|port| *port != 0)
+        .collect();
     ports.sort_unstable();
     ports.dedup();
     ports
@@ -153,12 +244,29 @@ fn allow(rule: L7Allow) -> Value {
     request(&rule.method, &rule.path, rule.query)
 }
 
-fn request(method: &str, path: &str, query: impl IntoIterator<Item = (String, L7QueryMatcher)>) -> Value {
-    let matcher =
-        |L7QueryMatcher { glob, any }| fields([("glob", text(&glob)), ("any", list(any.into_iter().map(Value::from)))]);
-    let query: Map<_, _> = query.into_iter().map(|(key, one)| (key, matcher(one))).collect();
-    let query = Some(query).filter(|query| !query.is_empty()).map(Value::Object);
-    fields([("method", text(method)), ("path", text(path)), ("query", query)])
+fn request(
+    method: &str,
+    path: &str,
+    query: impl IntoIterator<Item = (String, L7QueryMatcher)>,
+) -> Value {
+    let matcher = |L7QueryMatcher { glob, any }| {
+        fields([
+            ("glob", text(&glob)),
+            ("any", list(any.into_iter().map(Value::from))),
+        ])
+    };
+    let query: Map<_, _> = query
+        .into_iter()
+        .map(|(key, one)| (key, matcher(one)))
+        .collect();
+    let query = Some(query)
+        .filter(|query| !query.is_empty())
+        .map(Value::Object);
+    fields([
+        ("method", text(method)),
+        ("path", text(path)),
+        ("query", query),
+    ])
 }
 
 fn text(text: &str) -> Option<Value> {
@@ -167,15 +275,20 @@ fn text(text: &str) -> Option<Value> {
 
 fn list(items: impl Iterator<Item = Value>) -> Option<Value> {
     let items: Vec<_> = items.collect();
-    Some(items).filter(|items| !items.is_empty()).map(Value::from)
+    Some(items)
+        .filter(|items| !items.is_empty())
+        .map(Value::from)
 }
 
 fn fields<'k>(fields: impl IntoIterator<Item = (&'k str, Option<Value>)>) -> Value {
-    let present = fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    let present = fields
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
     Value::Object(present.collect())
 }
 
-/// True if `policy` is the same after its way to a gateway and back: messages do not have all that a file may say.
+/// True if `policy` is the same after its way to a gateway and back: messages do not have all that
+/// a file may say.
 #[must_use]
 pub fn survives(policy: &Policy) -> bool {
     yaml::policy_of_gateway(&read(message(policy)).document).is_ok_and(|(back, _)| back == *policy)
@@ -190,13 +303,28 @@ pub fn encoded(policy: &Policy) -> Vec<u8> {
 /// The message of `policy`.
 pub(crate) fn message(policy: &Policy) -> SandboxPolicy {
     let run_as = policy.run_as();
-    let identity = |identity: Option<&openshell_policy::process::Identity>| identity.map(ToString::to_string);
-    let (user, group) = (identity(run_as.user.as_ref()), identity(run_as.group.as_ref()));
-    let process = (user.is_some() || group.is_some())
-        .then(|| ProcessPolicy { run_as_user: user.unwrap_or_default(), run_as_group: group.unwrap_or_default() });
-    let Filesystem { include_workdir, read_only, read_write, compatibility, .. } = policy.filesystem();
+    let identity =
+        |identity: Option<&openshell_policy::process::Identity>| identity.map(ToString::to_string);
+    let (user, group) = (
+        identity(run_as.user.as_ref()),
+        identity(run_as.group.as_ref()),
+    );
+    let process = (user.is_some() || group.is_some()).then(|| ProcessPolicy {
+        run_as_user: user.unwrap_or_default(),
+        run_as_group: group.unwrap_or_default(),
+    });
+    let Filesystem {
+        include_workdir,
+        read_only,
+        read_write,
+        compatibility,
+        ..
+    } = policy.filesystem();
     let paths = |paths: &[openshell_policy::filesystem::GrantedPath]| {
-        paths.iter().map(|path| path.as_path().display().to_string()).collect()
+        paths
+            .iter()
+            .map(|path| path.as_path().display().to_string())
+            .collect()
     };
     let compatibility = match compatibility {
         Compatibility::BestEffort => "best_effort",
@@ -209,9 +337,15 @@ pub(crate) fn message(policy: &Policy) -> SandboxPolicy {
             read_only: paths(read_only),
             read_write: paths(read_write),
         }),
-        landlock: Some(LandlockPolicy { compatibility: compatibility.to_owned() }),
+        landlock: Some(LandlockPolicy {
+            compatibility: compatibility.to_owned(),
+        }),
         process,
-        network_policies: policy.network().iter().map(|(name, policy)| rule(name, policy)).collect(),
+        network_policies: policy
+            .network()
+            .iter()
+            .map(|(name, policy)| rule(name, policy))
+            .collect(),
         ..SandboxPolicy::default()
     }
 }
@@ -237,21 +371,44 @@ fn endpoint_message(endpoint: &Endpoint) -> NetworkEndpoint {
         None if endpoint.is_tcp() => "tcp",
         None => "",
     };
-    let (ports, tls) = (endpoint.ports().iter().map(|port| u32::from(port.get())), endpoint.tls());
-    let rules = l7.iter().flat_map(|l7| &l7.rules).map(|rule| L7Rule { allow: Some(allow_message(rule)) });
+    let (ports, tls) = (
+        endpoint.ports().iter().map(|port| u32::from(port.get())),
+        endpoint.tls(),
+    );
+    let rules = l7.iter().flat_map(|l7| &l7.rules).map(|rule| L7Rule {
+        allow: Some(allow_message(rule)),
+    });
     let deny_rules = l7.iter().flat_map(|l7| &l7.deny_rules).map(|deny| {
-        let L7Allow { method, path, query, .. } = allow_message(&deny.rule);
-        L7DenyRule { method, path, query, ..L7DenyRule::default() }
+        let L7Allow {
+            method,
+            path,
+            query,
+            ..
+        } = allow_message(&deny.rule);
+        L7DenyRule {
+            method,
+            path,
+            query,
+            ..L7DenyRule::default()
+        }
     });
     NetworkEndpoint {
         host: endpoint.host().map(ToString::to_string).unwrap_or_default(),
         ports: ports.collect(),
         protocol: protocol.to_owned(),
-        tls: if tls == TlsMode::Skip && !endpoint.is_tcp() { "skip".to_owned() } else { String::new() },
+        tls: if tls == TlsMode::Skip && !endpoint.is_tcp() {
+            "skip".to_owned()
+        } else {
+            String::new()
+        },
         enforcement: l7.map_or("", |l7| l7.enforcement.as_str()).to_owned(),
         rules: rules.collect(),
         deny_rules: deny_rules.collect(),
-        allowed_ips: endpoint.allowed_ips().iter().map(ToString::to_string).collect(),
+        allowed_ips: endpoint
+            .allowed_ips()
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         allow_encoded_slash: endpoint.allow_encoded_slash(),
         ..NetworkEndpoint::default()
     }
@@ -259,15 +416,26 @@ fn endpoint_message(endpoint: &Endpoint) -> NetworkEndpoint {
 
 fn allow_message(rule: &HttpRule) -> L7Allow {
     let matcher = |matcher: &QueryMatcher| match matcher.globs() {
-        [one] => L7QueryMatcher { glob: one.as_str().to_owned(), any: Vec::new() },
-        several => {
-            L7QueryMatcher { glob: String::new(), any: several.iter().map(|glob| glob.as_str().to_owned()).collect() }
-        }
+        [one] => L7QueryMatcher {
+            glob: one.as_str().to_owned(),
+            any: Vec::new(),
+        },
+        several => L7QueryMatcher {
+            glob: String::new(),
+            any: several
+                .iter()
+                .map(|glob| glob.as_str().to_owned())
+                .collect(),
+        },
     };
     L7Allow {
         method: rule.method.as_str().to_owned(),
         path: rule.path.as_str().to_owned(),
-        query: rule.query.iter().map(|(key, one)| (key.clone(), matcher(one))).collect(),
+        query: rule
+            .query
+            .iter()
+            .map(|(key, one)| (key.clone(), matcher(one)))
+            .collect(),
         ..L7Allow::default()
     }
 }
@@ -276,8 +444,8 @@ fn allow_message(rule: &HttpRule) -> L7Allow {
 mod tests {
     use super::{message, read, yaml};
     use crate::proto::sandbox::v1::{
-        McpOptions, NetworkBinary, NetworkCredentialBinding, NetworkEndpoint, NetworkMiddlewareConfig,
-        NetworkPolicyRule, SandboxPolicy,
+        McpOptions, NetworkBinary, NetworkCredentialBinding, NetworkEndpoint,
+        NetworkMiddlewareConfig, NetworkPolicyRule, SandboxPolicy,
     };
 
     #[test]
@@ -305,7 +473,8 @@ network_policies:
     fn what_messages_cannot_say_does_not_survive() {
         let with = |binary: &str| {
             let text = format!(
-                "network_policies: {{a: {{endpoints: [{{host: a.test, port: 1}}], binaries: [{{{binary}}}]}}}}"
+                "network_policies: {{a: {{endpoints: [{{host: a.test, port: 1}}], binaries: \
+                 [{{{binary}}}]}}}}"
             );
             yaml::policy(&text).unwrap().0
         };
@@ -316,48 +485,112 @@ network_policies:
     #[test]
     fn an_empty_text_and_zero_mean_absent() {
         let read = read(SandboxPolicy::default());
-        assert_eq!((read.document.as_str(), read.bindings.len()), ("{\"network_policies\":{}}", 0));
+        assert_eq!(
+            (read.document.as_str(), read.bindings.len()),
+            ("{\"network_policies\":{}}", 0)
+        );
     }
 
     fn with(endpoint: NetworkEndpoint) -> SandboxPolicy {
-        let endpoint = NetworkEndpoint { host: "a.test".to_owned(), port: 443, ..endpoint };
-        let binaries = vec![NetworkBinary { path: "/bin/a".to_owned(), harness: true }];
-        let rule = NetworkPolicyRule { name: String::new(), endpoints: vec![endpoint], binaries };
-        SandboxPolicy { network_policies: [("a".to_owned(), rule)].into(), ..SandboxPolicy::default() }
+        let endpoint = NetworkEndpoint {
+            host: "a.test".to_owned(),
+            port: 443,
+            ..endpoint
+        };
+        let binaries = vec![NetworkBinary {
+            path: "/bin/a".to_owned(),
+            harness: true,
+        }];
+        let rule = NetworkPolicyRule {
+            name: String::new(),
+            endpoints: vec![endpoint],
+            binaries,
+        };
+        SandboxPolicy {
+            network_policies: [("a".to_owned(), rule)].into(),
+            ..SandboxPolicy::default()
+        }
     }
 
     #[test]
     fn an_endpoint_that_needs_what_this_build_lacks_is_kept_and_named() {
         let word = |word: &str| word.to_owned();
         let mut policies = vec![
-            (with(NetworkEndpoint { protocol: word("graphql"), ..Default::default() }), "`protocol: graphql`"),
             (
-                with(NetworkEndpoint { path: word("/x"), protocol: word("rest"), ..Default::default() }),
+                with(NetworkEndpoint {
+                    protocol: word("graphql"),
+                    ..Default::default()
+                }),
+                "`protocol: graphql`",
+            ),
+            (
+                with(NetworkEndpoint {
+                    path: word("/x"),
+                    protocol: word("rest"),
+                    ..Default::default()
+                }),
                 "`path` of an endpoint",
             ),
-            (with(NetworkEndpoint { mcp: Some(McpOptions::default()), ..Default::default() }), "`mcp`"),
-            (with(NetworkEndpoint { credential_signing: word("sigv4"), ..Default::default() }), "`credential_signing`"),
+            (
+                with(NetworkEndpoint {
+                    mcp: Some(McpOptions::default()),
+                    ..Default::default()
+                }),
+                "`mcp`",
+            ),
+            (
+                with(NetworkEndpoint {
+                    credential_signing: word("sigv4"),
+                    ..Default::default()
+                }),
+                "`credential_signing`",
+            ),
         ];
         let mut filtered = with(NetworkEndpoint::default());
-        filtered.network_middlewares.insert(word("m"), NetworkMiddlewareConfig::default());
+        filtered
+            .network_middlewares
+            .insert(word("m"), NetworkMiddlewareConfig::default());
         policies.push((filtered, "`network_middlewares`"));
         for (policy, what) in policies {
             let (policy, warnings) = yaml::policy_of_gateway(&read(policy).document).unwrap();
-            let endpoints = policy.network().values().flat_map(|policy| &policy.endpoints);
-            assert_eq!(endpoints.filter_map(|endpoint| endpoint.unsupported()).collect::<Vec<_>>(), [what]);
+            let endpoints = policy
+                .network()
+                .values()
+                .flat_map(|policy| &policy.endpoints);
+            assert_eq!(
+                endpoints
+                    .filter_map(|endpoint| endpoint.unsupported())
+                    .collect::<Vec<_>>(),
+                [what]
+            );
             assert_eq!(warnings.len(), 1, "{what}");
-            let document = read(with(NetworkEndpoint { protocol: word("graphql"), ..Default::default() })).document;
+            let document = read(with(NetworkEndpoint {
+                protocol: word("graphql"),
+                ..Default::default()
+            }))
+            .document;
             assert!(yaml::policy(&document).is_err(), "a file cannot say so");
         }
     }
 
     #[test]
     fn an_endpoint_may_name_the_provider_of_its_credentials() {
-        let credential_binding = Some(NetworkCredentialBinding { provider: "github".to_owned() });
-        let read = read(with(NetworkEndpoint { credential_binding, ..Default::default() }));
-        let [binding] = &read.bindings[..] else { panic!("{read:?}") };
+        let credential_binding = Some(NetworkCredentialBinding {
+            provider: "github".to_owned(),
+        });
+        let read = read(with(NetworkEndpoint {
+            credential_binding,
+            ..Default::default()
+        }));
+        let [binding] = &read.bindings[..] else {
+            panic!("{read:?}")
+        };
         assert_eq!(
-            (binding.provider.as_str(), binding.host.as_str(), &binding.ports[..]),
+            (
+                binding.provider.as_str(),
+                binding.host.as_str(),
+                &binding.ports[..]
+            ),
             ("github", "a.test", &[443][..])
         );
         assert!(yaml::policy_of_gateway(&read.document).is_ok());

@@ -2,7 +2,9 @@
 
 use openshell_policy::credential::check_secret;
 use openshell_policy::inference::interface::Interface;
-use openshell_policy::inference::{Backend, Budget, KeySource, MAX_ROUTES, Provider, RouteSpec, Timeouts, Tools};
+use openshell_policy::inference::{
+    Backend, Budget, KeySource, MAX_ROUTES, Provider, RouteSpec, Timeouts, Tools,
+};
 use openshell_policy::secret::Secret;
 
 use crate::proto::inference::v1::{GetInferenceBundleResponse, ResolvedRoute};
@@ -25,11 +27,22 @@ const FIRST_BYTE: u64 = 60;
 const LONGEST: u64 = 86_400;
 
 pub(crate) fn read(response: GetInferenceBundleResponse) -> Bundle {
-    let mut bundle = Bundle { revision: response.revision, routes: Vec::new(), left_out: Vec::new() };
+    let mut bundle = Bundle {
+        revision: response.revision,
+        routes: Vec::new(),
+        left_out: Vec::new(),
+    };
     for resolved in response.routes {
-        let name: String = resolved.name.chars().filter(|c| !c.is_control()).take(64).collect();
+        let name: String = resolved
+            .name
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(64)
+            .collect();
         match route(resolved) {
-            Ok(_) if bundle.routes.len() >= MAX_ROUTES => bundle.left_out.push(format!("{name}: there are too many")),
+            Ok(_) if bundle.routes.len() >= MAX_ROUTES => {
+                bundle.left_out.push(format!("{name}: there are too many"))
+            }
             Ok(route) => bundle.routes.push(route),
             Err(reason) => bundle.left_out.push(format!("{name}: {reason}")),
         }
@@ -42,10 +55,16 @@ fn route(route: ResolvedRoute) -> Result<RouteSpec, String> {
     if route.model_in_path {
         return Err("`model_in_path` is not in this build".to_owned());
     }
-    if route.request_path_override.is_some_and(|path| !path.is_empty()) {
+    if route
+        .request_path_override
+        .is_some_and(|path| !path.is_empty())
+    {
         return Err("`request_path_override` is not in this build".to_owned());
     }
-    let known = route.protocols.iter().filter_map(|word| Interface::parse(word).ok());
+    let known = route
+        .protocols
+        .iter()
+        .filter_map(|word| Interface::parse(word).ok());
     let interfaces: std::collections::BTreeSet<_> = known.collect();
     if interfaces.is_empty() {
         return Err("it serves no interface that this build has".to_owned());
@@ -61,7 +80,11 @@ fn route(route: ResolvedRoute) -> Result<RouteSpec, String> {
             KeySource::Value(key)
         }
     };
-    let first_byte = if route.timeout_secs == 0 { FIRST_BYTE } else { route.timeout_secs.min(LONGEST) };
+    let first_byte = if route.timeout_secs == 0 {
+        FIRST_BYTE
+    } else {
+        route.timeout_secs.min(LONGEST)
+    };
     Ok(RouteSpec {
         tools: Tools::default(),
         name: route.name,
@@ -70,7 +93,10 @@ fn route(route: ResolvedRoute) -> Result<RouteSpec, String> {
         provider: Provider::named(&route.provider_type),
         interfaces,
         key,
-        timeouts: Timeouts { first_byte, ..Timeouts::default() },
+        timeouts: Timeouts {
+            first_byte,
+            ..Timeouts::default()
+        },
         budget: Budget::default(),
     })
 }
@@ -84,7 +110,10 @@ mod tests {
         ResolvedRoute {
             name: name.to_owned(),
             base_url: "https://models.test/v1".to_owned(),
-            protocols: vec!["openai_chat_completions".to_owned(), "of_the_future".to_owned()],
+            protocols: vec![
+                "openai_chat_completions".to_owned(),
+                "of_the_future".to_owned(),
+            ],
             api_key: "sesame-open".to_owned(),
             model_id: "m".to_owned(),
             ..ResolvedRoute::default()
@@ -95,18 +124,48 @@ mod tests {
     fn a_route_that_cannot_be_served_is_left_out_and_named_and_keys_are_not_shown() {
         let routes = vec![
             resolved("good"),
-            ResolvedRoute { model_in_path: true, ..resolved("path") },
-            ResolvedRoute { request_path_override: Some("/x".to_owned()), ..resolved("override") },
-            ResolvedRoute { protocols: vec!["of_the_future".to_owned()], ..resolved("future") },
-            ResolvedRoute { base_url: "ftp://x".to_owned(), ..resolved("scheme") },
-            ResolvedRoute { api_key: "a\nb".to_owned(), ..resolved("key") },
-            ResolvedRoute { timeout_secs: 5, api_key: String::new(), ..resolved("other") },
+            ResolvedRoute {
+                model_in_path: true,
+                ..resolved("path")
+            },
+            ResolvedRoute {
+                request_path_override: Some("/x".to_owned()),
+                ..resolved("override")
+            },
+            ResolvedRoute {
+                protocols: vec!["of_the_future".to_owned()],
+                ..resolved("future")
+            },
+            ResolvedRoute {
+                base_url: "ftp://x".to_owned(),
+                ..resolved("scheme")
+            },
+            ResolvedRoute {
+                api_key: "a\nb".to_owned(),
+                ..resolved("key")
+            },
+            ResolvedRoute {
+                timeout_secs: 5,
+                api_key: String::new(),
+                ..resolved("other")
+            },
         ];
-        let bundle = read(GetInferenceBundleResponse { routes, revision: "r1".to_owned(), generated_at_ms: 0 });
-        let names: Vec<_> =
-            bundle.routes.iter().map(|route| (route.name.as_str(), route.timeouts.first_byte)).collect();
+        let bundle = read(GetInferenceBundleResponse {
+            routes,
+            revision: "r1".to_owned(),
+            generated_at_ms: 0,
+        });
+        let names: Vec<_> = bundle
+            .routes
+            .iter()
+            .map(|route| (route.name.as_str(), route.timeouts.first_byte))
+            .collect();
         assert_eq!(names, [("good", 60), ("other", 5)]);
-        let left_out: Vec<_> = bundle.left_out.iter().filter_map(|line| line.split(':').next()).collect();
+        let left_out: Vec<_> = bundle
+            .left_out
+            .iter()
+            .filter_map(|line| line.split(':').next())
+            .collect();
         assert_eq!(left_out, ["path", "override", "future", "scheme", "key"]);
         assert!(!format!("{bundle:?}").contains("sesame"));
     }

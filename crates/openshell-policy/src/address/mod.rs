@@ -1,5 +1,5 @@
-//! Classes of IP addresses: public, internal, never reachable. IPv6 notations that embed an IPv4 address are classed by
-//! that.
+//! Classes of IP addresses: public, internal, never reachable. IPv6 notations that embed an IPv4
+//! address are classed by that.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,13 +25,15 @@ pub enum AddressClass {
     LinkLocal,
     /// 0.0.0.0/8, ::.
     Unspecified,
-    /// Instance metadata and platform services outside the link-local ranges: 168.63.129.16 (Azure), 100.100.100.200 (Alibaba),
-    /// 192.0.0.192 (Oracle), fd00:ec2::254 and fd00:ec2::23 (Amazon), fd20:ce::254 (Google).
+    /// Instance metadata and platform services outside the link-local ranges: 168.63.129.16
+    /// (Azure), 100.100.100.200 (Alibaba), 192.0.0.192 (Oracle), fd00:ec2::254 and fd00:ec2::23
+    /// (Amazon), fd20:ce::254 (Google).
     Metadata,
 }
 
 impl AddressClass {
-    /// Returns the class of `address`, or of the IPv4 address that it embeds (mapped, compatible, NAT64, 6to4).
+    /// Returns the class of `address`, or of the IPv4 address that it embeds (mapped, compatible,
+    /// NAT64, 6to4).
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
         match address {
@@ -50,7 +52,11 @@ impl AddressClass {
     #[must_use]
     pub fn is_always_blocked(self) -> bool {
         match self {
-            Self::Loopback | Self::LinkLocal | Self::Unspecified | Self::Metadata | Self::Multicast => true,
+            Self::Loopback
+            | Self::LinkLocal
+            | Self::Unspecified
+            | Self::Metadata
+            | Self::Multicast => true,
             Self::Public | Self::Private | Self::Special => false,
         }
     }
@@ -86,17 +92,22 @@ impl AddressClass {
             [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254 | 0x0023] => Self::Metadata,
             [0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254] => Self::Metadata,
             [first, ..] if first & 0xff00 == 0xff00 => Self::Multicast,
-            // A local translator may be in any network, but must not lead to addresses that are never reachable.
+            // A local translator may be in any network, but must not lead to addresses that are
+            // never reachable.
             [0x0064, 0xff9b, 1, ..] => {
-                let blocked = translated(address).map(Self::of_v4).find(|class| class.is_always_blocked());
+                let blocked = translated(address)
+                    .map(Self::of_v4)
+                    .find(|class| class.is_always_blocked());
                 blocked.unwrap_or(Self::Special)
             }
             [first, ..] if first & 0xffc0 == 0xfe80 => Self::LinkLocal,
             [first, ..] if first & 0xfe00 == 0xfc00 => Self::Private,
-            // Only 2000::/3 is global unicast; documentation, benchmarking, ORCHID, Teredo and the local NAT64 prefix
-            // lie in or beside it.
+            // Only 2000::/3 is global unicast; documentation, benchmarking, ORCHID, Teredo and the
+            // local NAT64 prefix lie in or beside it.
             [0x2001, 0x0db8, ..] | [0x2001, 0, ..] | [0x2001, 2, 0, ..] => Self::Special,
-            [0x2001, second, ..] if second & 0xffe0 == 0x20 || second & 0xfff0 == 0x10 => Self::Special,
+            [0x2001, second, ..] if second & 0xffe0 == 0x20 || second & 0xfff0 == 0x10 => {
+                Self::Special
+            }
             [0x3fff, second, ..] if second & 0xf000 == 0 => Self::Special,
             [first, ..] if first & 0xe000 == 0x2000 => Self::Public,
             _ => Self::Special,
@@ -104,8 +115,8 @@ impl AddressClass {
     }
 }
 
-/// Returns the IPv4 address embedded in an IPv6 address: mapped (RFC 4291 §2.5.5.2), compatible (§2.5.5.1), NAT64 (RFC
-/// 6052), 6to4 (RFC 3056).
+/// Returns the IPv4 address embedded in an IPv6 address: mapped (RFC 4291 §2.5.5.2), compatible
+/// (§2.5.5.1), NAT64 (RFC 6052), 6to4 (RFC 3056).
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let from = |high: u16, low: u16| {
         let [a, b] = high.to_be_bytes();
@@ -121,9 +132,9 @@ fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Returns the IPv4 addresses that an address of the local NAT64 prefix 64:ff9b:1::/48 (RFC 8215) may embed: the last
-/// 32 bits, or those behind a prefix of 48, 56 or 64 bits, around bits 64 to 71 (RFC 6052 §2.2), if any of those are
-/// set.
+/// Returns the IPv4 addresses that an address of the local NAT64 prefix 64:ff9b:1::/48 (RFC 8215)
+/// may embed: the last 32 bits, or those behind a prefix of 48, 56 or 64 bits, around bits 64 to 71
+/// (RFC 6052 §2.2), if any of those are set.
 fn translated(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let [.., o6, o7, _, o9, o10, o11, o12, o13, o14, o15] = address.octets();
     let last = Ipv4Addr::new(o12, o13, o14, o15);
@@ -142,7 +153,8 @@ const METADATA_NAMES: &[&str] = &[
     "metadata.goog",
 ];
 
-/// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet. Never a workload's.
+/// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet.
+/// Never a workload's.
 pub const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
 
 /// Returns the reason why no policy can make `host` reachable, if its text alone tells.
@@ -155,15 +167,20 @@ pub fn never_reachable(host: &str) -> Option<&'static str> {
         return Some("it serves a cloud's instance metadata");
     }
     // A connection to no address goes to the own host (ip(7)).
-    let is_own = class == Some(AddressClass::Loopback) || address.is_some_and(|address| address.is_unspecified());
+    let is_own = class == Some(AddressClass::Loopback)
+        || address.is_some_and(|address| address.is_unspecified());
     if is_own || host == "localhost" || host.ends_with(".localhost") {
-        return Some("it is the host itself; a server inside the sandbox needs neither a proxy nor a policy");
+        return Some(
+            "it is the host itself; a server inside the sandbox needs neither a proxy nor a policy",
+        );
     }
-    class.filter(|class| class.is_always_blocked()).map(|_| "it is a link-local or multicast address")
+    class
+        .filter(|class| class.is_always_blocked())
+        .map(|_| "it is a link-local or multicast address")
 }
 
-/// An entry of `allowed_ips`: an address or CIDR range without addresses that are never reachable. A range inside the
-/// IPv4-mapped prefix is kept as the IPv4 range that it embeds.
+/// An entry of `allowed_ips`: an address or CIDR range without addresses that are never reachable.
+/// A range inside the IPv4-mapped prefix is kept as the IPv4 range that it embeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressRange(IpNet);
 
@@ -181,16 +198,20 @@ impl AddressRange {
             },
         };
         let range = unmapped(range);
-        let is_blocked_host =
-            range.prefix_len() == range.max_prefix_len() && AddressClass::of(range.addr()).is_always_blocked();
-        if is_blocked_host || always_blocked().iter().any(|blocked| blocked.contains(&range) || range.contains(blocked))
+        let is_blocked_host = range.prefix_len() == range.max_prefix_len()
+            && AddressClass::of(range.addr()).is_always_blocked();
+        if is_blocked_host
+            || always_blocked()
+                .iter()
+                .any(|blocked| blocked.contains(&range) || range.contains(blocked))
         {
             return Err(ViolationKind::AddressAlwaysBlocked(text.to_owned()));
         }
         Ok(Self(range))
     }
 
-    /// Returns true if the range contains `address`; an IPv4-mapped address counts as the IPv4 address.
+    /// Returns true if the range contains `address`; an IPv4-mapped address counts as the IPv4
+    /// address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())

@@ -2,7 +2,10 @@ use super::{AddressClass, AddressRange};
 use crate::violation::ViolationKind;
 
 fn class(text: &str) -> AddressClass {
-    AddressClass::of(text.parse().unwrap_or_else(|error| panic!("{text}: {error}")))
+    AddressClass::of(
+        text.parse()
+            .unwrap_or_else(|error| panic!("{text}: {error}")),
+    )
 }
 
 // Conformance: IPS-16.
@@ -32,7 +35,14 @@ fn internal_addresses_are_internal_in_every_form() {
 // Conformance: IPS-16.
 #[test]
 fn public_addresses_are_public() {
-    for text in ["8.8.8.8", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2002:0808:0808::1", "64:ff9b::808:808"] {
+    for text in [
+        "8.8.8.8",
+        "172.32.0.1",
+        "100.128.0.1",
+        "2606:4700::1111",
+        "2002:0808:0808::1",
+        "64:ff9b::808:808",
+    ] {
         assert_eq!(class(text), AddressClass::Public, "{text}");
     }
 }
@@ -105,23 +115,53 @@ fn never_reachable_addresses_are_blocked_in_every_form() {
 
 #[test]
 fn what_is_beside_an_address_that_is_never_reachable_may_be_listed() {
-    for text in ["168.63.129.17", "100.100.100.201", "192.0.0.193", "fd00:ec2::253", "64:ff9b:1::a00:1", "240.0.0.1"] {
+    for text in [
+        "168.63.129.17",
+        "100.100.100.201",
+        "192.0.0.193",
+        "fd00:ec2::253",
+        "64:ff9b:1::a00:1",
+        "240.0.0.1",
+    ] {
         assert!(!class(text).is_always_blocked(), "{text}");
         assert!(AddressRange::parse(text).is_ok(), "{text}");
     }
     // The single address is blocked at connection time; the range around it has a use.
-    assert!(AddressRange::parse("100.64.0.0/10").is_ok() && AddressRange::parse("fd00::/8").is_ok());
+    assert!(
+        AddressRange::parse("100.64.0.0/10").is_ok() && AddressRange::parse("fd00::/8").is_ok()
+    );
 }
 
 // Conformance: IPS-11.
 #[test]
 fn ranges_that_touch_blocked_addresses_are_refused() {
-    for text in ["168.63.129.16", "100.100.100.200/32", "224.0.0.0/8", "ff02::/16", "fd20:ce::254"] {
-        assert_eq!(AddressRange::parse(text), Err(ViolationKind::AddressAlwaysBlocked(text.to_owned())), "{text}");
+    for text in [
+        "168.63.129.16",
+        "100.100.100.200/32",
+        "224.0.0.0/8",
+        "ff02::/16",
+        "fd20:ce::254",
+    ] {
+        assert_eq!(
+            AddressRange::parse(text),
+            Err(ViolationKind::AddressAlwaysBlocked(text.to_owned())),
+            "{text}"
+        );
     }
-    for text in ["127.0.0.0/8", "127.0.0.1", "0.0.0.0/0", "::/0", "169.254.0.0/16", "fe80::/10", "::ffff:127.0.0.0/104"]
-    {
-        assert_eq!(AddressRange::parse(text), Err(ViolationKind::AddressAlwaysBlocked(text.to_owned())), "{text}");
+    for text in [
+        "127.0.0.0/8",
+        "127.0.0.1",
+        "0.0.0.0/0",
+        "::/0",
+        "169.254.0.0/16",
+        "fe80::/10",
+        "::ffff:127.0.0.0/104",
+    ] {
+        assert_eq!(
+            AddressRange::parse(text),
+            Err(ViolationKind::AddressAlwaysBlocked(text.to_owned())),
+            "{text}"
+        );
     }
 }
 
@@ -129,14 +169,25 @@ fn ranges_that_touch_blocked_addresses_are_refused() {
 #[test]
 fn what_is_no_address_is_refused() {
     for text in ["not-an-ip", "", "10.0.0", "10.0.0.0/33", "010.0.0.1"] {
-        assert_eq!(AddressRange::parse(text), Err(ViolationKind::AddressInvalid(text.to_owned())), "{text}");
+        assert_eq!(
+            AddressRange::parse(text),
+            Err(ViolationKind::AddressInvalid(text.to_owned())),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn a_mapped_range_is_the_range_it_stands_for() {
-    let range = AddressRange::parse("::ffff:10.1.0.0/112").unwrap_or_else(|error| panic!("{error}"));
+    let range =
+        AddressRange::parse("::ffff:10.1.0.0/112").unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(range.to_string(), "10.1.0.0/16");
     assert!(range.contains("10.1.2.3".parse().unwrap_or_else(|error| panic!("{error}"))));
-    assert!(range.contains("::ffff:10.1.2.3".parse().unwrap_or_else(|error| panic!("{error}"))));
+    assert!(
+        range.contains(
+            "::ffff:10.1.2.3"
+                .parse()
+                .unwrap_or_else(|error| panic!("{error}"))
+        )
+    );
 }

@@ -11,8 +11,9 @@ use crate::network::rule::{DenyRule, Glob, HttpRule, QueryMatcher};
 /// Segments of patterns that are compared; longer ones cover only themselves.
 const SEGMENTS: usize = 64;
 
-/// Returns true if the glob `one` covers the glob `other`, whose segments are separated by `separator`. Alternatives and classes could hold
-/// a separator, so that a pattern with them covers texts alone.
+/// Returns true if the glob `one` covers the glob `other`, whose segments are separated by
+/// `separator`. Alternatives and classes could hold a separator, so that a pattern with them covers
+/// texts alone.
 pub(super) fn glob(one: &str, other: &str, separator: char) -> bool {
     let is_plain = |pattern: &str| !pattern.contains(['?', '[', ']', '{', '}', '\\']);
     if one == other || !other.contains('*') && is_plain(other) && matches(one, other, separator) {
@@ -21,15 +22,23 @@ pub(super) fn glob(one: &str, other: &str, separator: char) -> bool {
     if !is_plain(one) || !is_plain(other) {
         return false;
     }
-    let (parts, other_parts): (Vec<_>, Vec<_>) = (one.split(separator).collect(), other.split(separator).collect());
-    let cover = Cover { takes_none: separator == '/' };
-    parts.len() + other_parts.len() <= SEGMENTS && cover.segments(&parts, &other_parts, &mut BTreeSet::new())
+    let (parts, other_parts): (Vec<_>, Vec<_>) = (
+        one.split(separator).collect(),
+        other.split(separator).collect(),
+    );
+    let cover = Cover {
+        takes_none: separator == '/',
+    };
+    parts.len() + other_parts.len() <= SEGMENTS
+        && cover.segments(&parts, &other_parts, &mut BTreeSet::new())
 }
 
 /// Returns true if the glob `one` matches a text, by the rules' meaning of globs.
 fn matches(one: &str, text: &str, separator: char) -> bool {
     let as_path = |text: &str| text.replace(separator, "/");
-    let glob = GlobBuilder::new(&as_path(one)).literal_separator(true).build();
+    let glob = GlobBuilder::new(&as_path(one))
+        .literal_separator(true)
+        .build();
     // A name has at least one more label than what follows `**.`.
     let is_bare = separator == '.' && one.strip_prefix("**.") == Some(text);
     !is_bare && glob.is_ok_and(|glob| glob.compile_matcher().is_match(as_path(text)))
@@ -42,7 +51,8 @@ struct Cover {
 }
 
 impl Cover {
-    /// Compares segments; `known` holds the lengths of what does not cover, so that none is compared twice.
+    /// Compares segments; `known` holds the lengths of what does not cover, so that none is
+    /// compared twice.
     fn segments(&self, one: &[&str], other: &[&str], known: &mut BTreeSet<(usize, usize)>) -> bool {
         if known.contains(&(one.len(), other.len())) {
             return false;
@@ -60,7 +70,9 @@ impl Cover {
                     })
             }
             ([first, rest @ ..], [other_first, other_rest @ ..]) => {
-                *other_first != "**" && segment(first, other_first) && self.segments(rest, other_rest, known)
+                *other_first != "**"
+                    && segment(first, other_first)
+                    && self.segments(rest, other_rest, known)
             }
             ([_, ..], []) => false,
         };
@@ -81,16 +93,25 @@ fn path(one: &Glob, other: &Glob) -> bool {
 }
 
 fn query(one: &QueryMatcher, other: &QueryMatcher) -> bool {
-    let covered = |other: &Glob| one.globs().iter().any(|one| one == other || one.as_str() == "**");
+    let covered = |other: &Glob| {
+        one.globs()
+            .iter()
+            .any(|one| one == other || one.as_str() == "**")
+    };
     other.globs().iter().all(covered)
 }
 
 /// Returns true if every request that `other` matches `one` matches too.
 pub(super) fn rule(one: &HttpRule, other: &HttpRule) -> bool {
     let (method, other_method) = (one.method.as_str(), other.method.as_str());
-    let has_method = method == "*" || method == other_method || method == "GET" && other_method == "HEAD";
-    let has_key =
-        |(key, matcher): (&String, &QueryMatcher)| other.query.get(key).is_some_and(|other| query(matcher, other));
+    let has_method =
+        method == "*" || method == other_method || method == "GET" && other_method == "HEAD";
+    let has_key = |(key, matcher): (&String, &QueryMatcher)| {
+        other
+            .query
+            .get(key)
+            .is_some_and(|other| query(matcher, other))
+    };
     has_method && path(&one.path, &other.path) && one.query.iter().all(has_key)
 }
 
@@ -107,11 +128,17 @@ pub(super) fn binary(one: &Binary, other: &Binary) -> bool {
     covers && (!one.exact || other.exact) && (!one.pinned || other.pinned)
 }
 
-/// Returns false if no connection is of a program of both. An entry counts for what its programs start too, unless it is `exact`.
+/// Returns false if no connection is of a program of both. An entry counts for what its programs
+/// start too, unless it is `exact`.
 pub(super) fn binaries_overlap(one: &Binary, other: &Binary) -> bool {
     let is_exact = one.exact && other.exact;
     let (one, other) = (one.path.to_string(), other.path.to_string());
-    let literal = |path: &str| path.split(['*', '?', '[', '{', '\\']).next().unwrap_or_default().to_owned();
+    let literal = |path: &str| {
+        path.split(['*', '?', '[', '{', '\\'])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
     !is_exact || {
         let (one, other) = (literal(&one), literal(&other));
         one.starts_with(&other) || other.starts_with(&one)
@@ -120,17 +147,31 @@ pub(super) fn binaries_overlap(one: &Binary, other: &Binary) -> bool {
 
 /// Returns false if no host is one of both.
 pub(super) fn hosts_overlap(one: &Endpoint, other: &Endpoint) -> bool {
-    let (Some(one), Some(other)) = (one.host(), other.host()) else { return true };
+    let (Some(one), Some(other)) = (one.host(), other.host()) else {
+        return true;
+    };
     let (one, other) = (one.to_string(), other.to_string());
-    let suffix = |host: &str| host.rsplit(['*', '?', ']', '}', '\\']).next().unwrap_or_default().to_owned();
+    let suffix = |host: &str| {
+        host.rsplit(['*', '?', ']', '}', '\\'])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
     let (end, other_end) = (suffix(&one), suffix(&other));
-    if one == end && other == other_end { one == other } else { end.ends_with(&other_end) || other_end.ends_with(&end) }
+    if one == end && other == other_end {
+        one == other
+    } else {
+        end.ends_with(&other_end) || other_end.ends_with(&end)
+    }
 }
 
 /// Returns true if `one` is for every host and address of `other`.
 pub(super) fn host(one: &Endpoint, other: &Endpoint) -> bool {
     let has_name = match (one.host(), other.host()) {
-        (None, None) => other.resolve().iter().all(|pattern| one.resolve().contains(pattern)),
+        (None, None) => other
+            .resolve()
+            .iter()
+            .all(|pattern| one.resolve().contains(pattern)),
         (Some(one), Some(other)) => glob(&one.to_string(), &other.to_string(), '.'),
         (None, Some(_)) | (Some(_), None) => false,
     };

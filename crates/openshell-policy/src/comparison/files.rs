@@ -28,24 +28,44 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
     if one.include_workdir && !other.include_workdir {
         words.push("the command may write to the working directory (--workdir)".to_owned());
     }
-    let is_hard = |filesystem: &Filesystem| filesystem.compatibility == Compatibility::HardRequirement;
+    let is_hard =
+        |filesystem: &Filesystem| filesystem.compatibility == Compatibility::HardRequirement;
     if is_hard(other) && !is_hard(one) {
-        words.push("rights that the kernel lacks are given up instead of ending the start (best_effort)".to_owned());
+        words.push(
+            "rights that the kernel lacks are given up instead of ending the start (best_effort)"
+                .to_owned(),
+        );
     }
     let lists = |filesystem: &Filesystem| {
-        let all = [&filesystem.read_only, &filesystem.read_write, &filesystem.hidden, &filesystem.noexec];
+        let all = [
+            &filesystem.read_only,
+            &filesystem.read_write,
+            &filesystem.hidden,
+            &filesystem.noexec,
+        ];
         all.into_iter().flatten().cloned().collect::<Vec<_>>()
     };
     let listed: BTreeSet<GrantedPath> = lists(one).into_iter().chain(lists(other)).collect();
-    for path in listed.iter().filter(|path| is_plain(path)).map(GrantedPath::as_path) {
+    for path in listed
+        .iter()
+        .filter(|path| is_plain(path))
+        .map(GrantedPath::as_path)
+    {
         let (its, others) = (access(one, path), access(other, path));
         if its > others {
             words.push(format!("the command may {} {}", its.verb(), path.display()));
         }
-        let is_noexec =
-            |filesystem: &Filesystem| filesystem.noexec.iter().any(|listed| path.starts_with(listed.as_path()));
+        let is_noexec = |filesystem: &Filesystem| {
+            filesystem
+                .noexec
+                .iter()
+                .any(|listed| path.starts_with(listed.as_path()))
+        };
         if its > Access::None && !is_noexec(one) && is_noexec(other) {
-            words.push(format!("the command may execute what is in {}", path.display()));
+            words.push(format!(
+                "the command may execute what is in {}",
+                path.display()
+            ));
         }
     }
     // What a pattern means, or a path in the home or the working directory, depends on the run.
@@ -56,23 +76,45 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
         ("read", &one.read_only, &other.read_only),
         ("write to", &one.read_write, &other.read_write),
     ] {
-        let new = listed.iter().filter(|path| !is_plain(path) && !known.contains(path));
-        words.extend(new.map(|path| format!("the command may {verb} {}", path.as_path().display())));
+        let new = listed
+            .iter()
+            .filter(|path| !is_plain(path) && !known.contains(path));
+        words
+            .extend(new.map(|path| format!("the command may {verb} {}", path.as_path().display())));
     }
-    // An entry by name keeps hooks of git and sockets writable, and stands for the host's temporary files.
+    // An entry by name keeps hooks of git and sockets writable, and stands for the host's temporary
+    // files.
     let is_special = |path: &Path| {
         let has = |name: &str| path.components().any(|part| part.as_os_str() == name);
         has(".git")
-            || ["/tmp", "/dev/shm"].iter().any(|folder| path.starts_with(folder))
+            || ["/tmp", "/dev/shm"]
+                .iter()
+                .any(|folder| path.starts_with(folder))
             || access(other, path) == Access::Write
     };
-    let new = one.read_write.iter().filter(|path| is_plain(path) && !other.read_write.contains(path));
-    let new = new.map(GrantedPath::as_path).filter(|path| is_special(path) && access(other, path) == access(one, path));
-    words.extend(new.map(|path| format!("the command may write to {}, which is listed by name", path.display())));
-    let temporary = one.read_only.iter().filter(|path| is_plain(path) && !other.read_only.contains(path));
-    let temporary =
-        temporary.map(GrantedPath::as_path).filter(|path| path.starts_with("/tmp") || path.starts_with("/dev/shm"));
-    words.extend(temporary.map(|path| format!("the command may read {} of the host", path.display())));
+    let new = one
+        .read_write
+        .iter()
+        .filter(|path| is_plain(path) && !other.read_write.contains(path));
+    let new = new
+        .map(GrantedPath::as_path)
+        .filter(|path| is_special(path) && access(other, path) == access(one, path));
+    words.extend(new.map(|path| {
+        format!(
+            "the command may write to {}, which is listed by name",
+            path.display()
+        )
+    }));
+    let temporary = one
+        .read_only
+        .iter()
+        .filter(|path| is_plain(path) && !other.read_only.contains(path));
+    let temporary = temporary
+        .map(GrantedPath::as_path)
+        .filter(|path| path.starts_with("/tmp") || path.starts_with("/dev/shm"));
+    words.extend(
+        temporary.map(|path| format!("the command may read {} of the host", path.display())),
+    );
     words
 }
 
@@ -83,8 +125,16 @@ fn is_plain(path: &GrantedPath) -> bool {
 
 /// The access of the most specific entry; a hidden path stays hidden.
 fn access(filesystem: &Filesystem, path: &Path) -> Access {
-    let depth = |listed: &Path| path.starts_with(listed).then(|| listed.components().count());
-    let deepest = |paths: &[GrantedPath]| paths.iter().filter_map(|listed| depth(listed.as_path())).max();
+    let depth = |listed: &Path| {
+        path.starts_with(listed)
+            .then(|| listed.components().count())
+    };
+    let deepest = |paths: &[GrantedPath]| {
+        paths
+            .iter()
+            .filter_map(|listed| depth(listed.as_path()))
+            .max()
+    };
     if deepest(&filesystem.hidden).is_some() {
         return Access::None;
     }
@@ -94,7 +144,8 @@ fn access(filesystem: &Filesystem, path: &Path) -> Access {
     };
     let is_read = |access| matches!(access, BaselineAccess::ReadExecute | BaselineAccess::Read);
     let read = deepest(&filesystem.read_only).max(baseline(is_read));
-    let write = deepest(&filesystem.read_write).max(baseline(|access| access == BaselineAccess::ReadWrite));
+    let write =
+        deepest(&filesystem.read_write).max(baseline(|access| access == BaselineAccess::ReadWrite));
     match (read, write) {
         (None, None) => Access::None,
         // At the same depth the carve-out counts.

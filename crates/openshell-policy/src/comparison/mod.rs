@@ -1,7 +1,7 @@
 //! Comparison of two policies: what the second permits that the first does not, and the reverse.
 //!
-//! Where it cannot prove that a permission is covered, it names it: a pattern that is written in another way may be named although it means
-//! the same, and nothing that is new is left out.
+//! Where it cannot prove that a permission is covered, it names it: a pattern that is written in
+//! another way may be named although it means the same, and nothing that is new is left out.
 
 mod cover;
 mod files;
@@ -18,21 +18,37 @@ pub struct Difference {
     pub words: String,
 }
 
-/// Returns the differences of `after` from `before`: what it permits more, then what it permits less.
+/// Returns the differences of `after` from `before`: what it permits more, then what it permits
+/// less.
 #[must_use]
 pub fn differences(before: &Policy, after: &Policy) -> Vec<Difference> {
-    let more = permissions(after, before).into_iter().map(|words| Difference { is_more: true, words });
-    let less = permissions(before, after).into_iter().map(|words| Difference { is_more: false, words });
+    let more = permissions(after, before)
+        .into_iter()
+        .map(|words| Difference {
+            is_more: true,
+            words,
+        });
+    let less = permissions(before, after)
+        .into_iter()
+        .map(|words| Difference {
+            is_more: false,
+            words,
+        });
     let user = (before.run_as() != after.run_as()).then(|| Difference {
         is_more: true,
-        words: format!("the command runs as {}, and not as {}", after.run_as(), before.run_as()),
+        words: format!(
+            "the command runs as {}, and not as {}",
+            after.run_as(),
+            before.run_as()
+        ),
     });
     user.into_iter().chain(more).chain(less).collect()
 }
 
 /// Returns what `one` permits and `other` does not, in words.
 fn permissions(one: &Policy, other: &Policy) -> Vec<String> {
-    let debugging = (one.permits_debugging() && !other.permits_debugging()).then_some("commands may trace each other");
+    let debugging = (one.permits_debugging() && !other.permits_debugging())
+        .then_some("commands may trace each other");
     let mut words: Vec<_> = debugging.map(str::to_owned).into_iter().collect();
     words.extend(files::permissions(one.filesystem(), other.filesystem()));
     words.extend(network::permissions(one.network(), other.network()));

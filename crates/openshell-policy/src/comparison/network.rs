@@ -50,7 +50,10 @@ pub(super) fn permissions(one: &NetworkPolicies, other: &NetworkPolicies) -> Vec
             }
         }
     }
-    found.into_iter().map(|(what, programs)| format!("{} may {what}", programs.join(", "))).collect()
+    found
+        .into_iter()
+        .map(|(what, programs)| format!("{} may {what}", programs.join(", ")))
+        .collect()
 }
 
 impl<'p> Grants<'p> {
@@ -58,10 +61,15 @@ impl<'p> Grants<'p> {
         let mut grants: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for policy in policies.values() {
             for endpoint in &policy.endpoints {
-                for (port, binary) in
-                    endpoint.ports().iter().flat_map(|port| policy.binaries.iter().map(move |binary| (port, binary)))
+                for (port, binary) in endpoint
+                    .ports()
+                    .iter()
+                    .flat_map(|port| policy.binaries.iter().map(move |binary| (port, binary)))
                 {
-                    grants.entry(*port).or_default().push(Grant { binary, endpoint });
+                    grants
+                        .entry(*port)
+                        .or_default()
+                        .push(Grant { binary, endpoint });
                 }
             }
         }
@@ -71,11 +79,17 @@ impl<'p> Grants<'p> {
     /// Returns what `grant`, one of `its` policy, permits at `port` and this policy does not.
     fn lacks(&self, port: NonZeroU16, grant: &Grant<'_>, its: &Grants<'_>) -> Vec<String> {
         let place = place(grant.endpoint, port);
-        let Some(new) = its.effect(port, grant, None) else { return Vec::new() };
-        let leaks = |is_new: bool| is_new.then(|| format!("send secrets to {place} (leaks: allow)"));
+        let Some(new) = its.effect(port, grant, None) else {
+            return Vec::new();
+        };
+        let leaks =
+            |is_new: bool| is_new.then(|| format!("send secrets to {place} (leaks: allow)"));
         let Some(known) = self.effect(port, grant, Some(its)) else {
             let reach = format!("reach {place}{}", described(grant.endpoint));
-            return [Some(reach), leaks(new.allows_leaks)].into_iter().flatten().collect();
+            return [Some(reach), leaks(new.allows_leaks)]
+                .into_iter()
+                .flatten()
+                .collect();
         };
         let mut words = Vec::new();
         if new.is_opaque && !known.is_opaque {
@@ -91,7 +105,10 @@ impl<'p> Grants<'p> {
             (None, Some(_)) => vec!["every request".to_owned()],
             (Some(new), Some(known)) => {
                 let is_new = |new: &&&HttpRule| !known.iter().any(|known| cover::rule(known, new));
-                new.iter().filter(is_new).map(|rule| written(rule)).collect()
+                new.iter()
+                    .filter(is_new)
+                    .map(|rule| written(rule))
+                    .collect()
             }
         };
         let kept = |deny: &DenyRule| new.deny.iter().any(|kept| cover::deny(kept, deny));
@@ -102,30 +119,54 @@ impl<'p> Grants<'p> {
             words.push(format!("send to {place}: {}", requests.join("; ")));
         }
         if new.takes_encoded_slash && !known.takes_encoded_slash && !is_open {
-            words.push(format!("send to {place}: paths with %2F (allow_encoded_slash)"));
+            words.push(format!(
+                "send to {place}: paths with %2F (allow_encoded_slash)"
+            ));
         }
-        let upgrades: Vec<_> = new.upgrades.difference(&known.upgrades).map(|upgrade| upgrade.as_str()).collect();
+        let upgrades: Vec<_> = new
+            .upgrades
+            .difference(&known.upgrades)
+            .map(|upgrade| upgrade.as_str())
+            .collect();
         if !upgrades.is_empty() && !is_open {
-            words.push(format!("switch to {} at {place} (upgrades)", upgrades.join(", ")));
+            words.push(format!(
+                "switch to {} at {place} (upgrades)",
+                upgrades.join(", ")
+            ));
         }
         words.extend(leaks(new.allows_leaks && !known.allows_leaks));
         words
     }
 
-    /// The effect of this policy on the way of `grant`; `None` if it does not cover that. Beside an `after`, it is the least effect on any
-    /// of the programs and hosts: entries for some of them, that `after` has not, refuse requests of those.
-    fn effect(&self, port: NonZeroU16, grant: &Grant<'_>, after: Option<&Grants<'_>>) -> Option<Effect<'p>> {
+    /// The effect of this policy on the way of `grant`; `None` if it does not cover that. Beside an
+    /// `after`, it is the least effect on any of the programs and hosts: entries for some of them,
+    /// that `after` has not, refuse requests of those.
+    fn effect(
+        &self,
+        port: NonZeroU16,
+        grant: &Grant<'_>,
+        after: Option<&Grants<'_>>,
+    ) -> Option<Effect<'p>> {
         let at_port = self.0.get(&port)?;
         let covers = |known: &&Grant<'p>| {
             cover::binary(known.binary, grant.binary) && cover::host(known.endpoint, grant.endpoint)
         };
-        let covering: Vec<_> = at_port.iter().filter(covers).map(|known| known.endpoint).collect();
+        let covering: Vec<_> = at_port
+            .iter()
+            .filter(covers)
+            .map(|known| known.endpoint)
+            .collect();
         if covering.is_empty() {
             return None;
         }
         let has = |grants: &Grants<'_>, known: &Grant<'p>| {
-            let same = |other: &Grant<'_>| other.binary == known.binary && other.endpoint == known.endpoint;
-            grants.0.get(&port).is_some_and(|grants| grants.iter().any(same))
+            let same = |other: &Grant<'_>| {
+                other.binary == known.binary && other.endpoint == known.endpoint
+            };
+            grants
+                .0
+                .get(&port)
+                .is_some_and(|grants| grants.iter().any(same))
         };
         let restricts = |known: &&Grant<'p>| {
             after.is_some_and(|after| {
@@ -134,28 +175,43 @@ impl<'p> Grants<'p> {
                     && !has(after, known)
             })
         };
-        let others = at_port.iter().filter(|known| !covers(known)).filter(restricts).map(|known| known.endpoint);
+        let others = at_port
+            .iter()
+            .filter(|known| !covers(known))
+            .filter(restricts)
+            .map(|known| known.endpoint);
         let all: Vec<_> = covering.iter().copied().chain(others).collect();
         let l7_of = |endpoints: &[&'p Endpoint]| {
             let l7 = endpoints.iter().filter_map(|endpoint| endpoint.l7());
             // The others are not judged, and relayed as bytes.
-            l7.filter(|l7| l7.protocol == Protocol::Rest).collect::<Vec<&L7>>()
+            l7.filter(|l7| l7.protocol == Protocol::Rest)
+                .collect::<Vec<&L7>>()
         };
         let (l7, all_l7) = (l7_of(&covering), l7_of(&all));
-        let is_enforced = all_l7.iter().any(|l7| l7.enforcement == Enforcement::Enforce);
+        let is_enforced = all_l7
+            .iter()
+            .any(|l7| l7.enforcement == Enforcement::Enforce);
         let is_opaque = |endpoint: &&Endpoint| endpoint.tls() == TlsMode::Skip || endpoint.is_tcp();
-        let takes_slash = |endpoint: &&Endpoint| endpoint.allow_encoded_slash() || endpoint.l7().is_none();
-        // Both cannot be had, so every connection is refused; as one that demands what this build does not have.
+        let takes_slash =
+            |endpoint: &&Endpoint| endpoint.allow_encoded_slash() || endpoint.l7().is_none();
+        // Both cannot be had, so every connection is refused; as one that demands what this build
+        // does not have.
         let is_refused = |endpoints: &[&'p Endpoint], l7: &[&L7]| {
             endpoints.iter().any(is_opaque) && !l7.is_empty()
-                || endpoints.iter().any(|endpoint| endpoint.unsupported().is_some())
+                || endpoints
+                    .iter()
+                    .any(|endpoint| endpoint.unsupported().is_some())
         };
         if is_refused(&covering, &l7) || is_refused(&all, &all_l7) {
             return None;
         }
         Some(Effect {
             rules: is_enforced.then(|| l7.iter().flat_map(|l7| &l7.rules).collect()),
-            deny: all_l7.iter().filter(|_| is_enforced).flat_map(|l7| &l7.deny_rules).collect(),
+            deny: all_l7
+                .iter()
+                .filter(|_| is_enforced)
+                .flat_map(|l7| &l7.deny_rules)
+                .collect(),
             takes_bytes: all_l7.is_empty(),
             is_opaque: covering.iter().any(is_opaque),
             allows_leaks: all.iter().all(|endpoint| endpoint.allows_leaks()),
@@ -168,14 +224,24 @@ impl<'p> Grants<'p> {
 /// The protocols to which requests may switch: all endpoints with rules must permit it.
 fn upgrades<'p>(endpoints: &[&'p Endpoint]) -> BTreeSet<&'p UpgradeProtocol> {
     let mut judging = endpoints.iter().filter(|endpoint| endpoint.l7().is_some());
-    let first: BTreeSet<_> = judging.next().map(|endpoint| endpoint.upgrades().iter().collect()).unwrap_or_default();
+    let first: BTreeSet<_> = judging
+        .next()
+        .map(|endpoint| endpoint.upgrades().iter().collect())
+        .unwrap_or_default();
     judging.fold(first, |permitted, endpoint| {
-        permitted.into_iter().filter(|upgrade| endpoint.upgrades().contains(*upgrade)).collect()
+        permitted
+            .into_iter()
+            .filter(|upgrade| endpoint.upgrades().contains(*upgrade))
+            .collect()
     })
 }
 
 fn place(endpoint: &Endpoint, port: NonZeroU16) -> String {
-    let ranges: Vec<_> = endpoint.allowed_ips().iter().map(ToString::to_string).collect();
+    let ranges: Vec<_> = endpoint
+        .allowed_ips()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     match (endpoint.host(), ranges.is_empty()) {
         (Some(host), true) => format!("{host}:{port}"),
         (Some(host), false) => format!("{host}:{port} at {}", ranges.join(", ")),
@@ -191,7 +257,9 @@ fn described(endpoint: &Endpoint) -> String {
             format!(": {}", rules.join("; "))
         }
         Some(l7) if l7.protocol == Protocol::Rest => ": every request".to_owned(),
-        _ if endpoint.tls() == TlsMode::Skip || endpoint.is_tcp() => ", without being looked into".to_owned(),
+        _ if endpoint.tls() == TlsMode::Skip || endpoint.is_tcp() => {
+            ", without being looked into".to_owned()
+        }
         _ => String::new(),
     }
 }
@@ -201,11 +269,23 @@ fn written(rule: &HttpRule) -> String {
         .query
         .iter()
         .map(|(key, matcher)| {
-            let globs: Vec<_> = matcher.globs().iter().map(|glob| glob.as_str().to_owned()).collect();
+            let globs: Vec<_> = matcher
+                .globs()
+                .iter()
+                .map(|glob| glob.as_str().to_owned())
+                .collect();
             format!("{key}={}", globs.join("|"))
         })
         .collect();
-    let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
-    let method = if rule.method.as_str() == "*" { "every method" } else { rule.method.as_str() };
+    let query = if query.is_empty() {
+        String::new()
+    } else {
+        format!("?{}", query.join("&"))
+    };
+    let method = if rule.method.as_str() == "*" {
+        "every method"
+    } else {
+        rule.method.as_str()
+    };
     format!("{method} {}{query}", rule.path.as_str())
 }

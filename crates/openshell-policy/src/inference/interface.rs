@@ -1,4 +1,5 @@
-//! Interfaces of models, one row each: the word, the requests, and the answer of `mock://` backends.
+//! Interfaces of models, one row each: the word, the requests, and the answer of `mock://`
+//! backends.
 
 use crate::violation::ViolationKind;
 
@@ -35,7 +36,11 @@ macro_rules! interfaces {
 /// The events of a streamed answer, if the interface has any.
 macro_rules! events {
     (streams $word:literal) => {
-        Some(include_str!(concat!("../../../../data/mock/", $word, ".sse")))
+        Some(include_str!(concat!(
+            "../../../../data/mock/",
+            $word,
+            ".sse"
+        )))
     };
     (whole $word:literal) => {
         None
@@ -77,9 +82,10 @@ impl Method {
     }
 }
 
-// Each row: interface, its word in route files and logs, the method, each path with the kind of the request in logs (a path that ends
-// in a slash stands for everything beneath it), and the form of its answers. `data/mock` holds the answer of a `mock://` backend by
-// the word: `.json`, and `.sse` for one that streams.
+// Each row: interface, its word in route files and logs, the method, each path with the kind of the
+// request in logs (a path that ends in a slash stands for everything beneath it), and the form of
+// its answers. `data/mock` holds the answer of a `mock://` backend by the word: `.json`, and `.sse`
+// for one that streams.
 interfaces! {
     OpenaiChatCompletions "openai_chat_completions" Post ["/v1/chat/completions" "chat_completion"] streams;
     OpenaiCompletions "openai_completions" Post ["/v1/completions" "completion"] streams;
@@ -96,8 +102,14 @@ impl Interface {
     /// It is none.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let word = text.trim().to_ascii_lowercase();
-        let known = Self::ALL.iter().copied().find(|interface| interface.as_str() == word);
-        known.ok_or(ViolationKind::UnknownWord { word: text.to_owned(), known: WORDS })
+        let known = Self::ALL
+            .iter()
+            .copied()
+            .find(|interface| interface.as_str() == word);
+        known.ok_or(ViolationKind::UnknownWord {
+            word: text.to_owned(),
+            known: WORDS,
+        })
     }
 
     /// Word in route files and logs.
@@ -112,11 +124,17 @@ impl Interface {
         self.row().method
     }
 
-    /// Kind of a request for `path`, in canonical form and without its query; `None` if the interface has no such.
+    /// Kind of a request for `path`, in canonical form and without its query; `None` if the
+    /// interface has no such.
     #[must_use]
     pub fn kind_of(self, path: &str) -> Option<&'static str> {
-        let is_for = |known: &str| path == known || (known.ends_with('/') && path.starts_with(known));
-        self.row().calls.iter().find(|(known, _)| is_for(known)).map(|(_, kind)| *kind)
+        let is_for =
+            |known: &str| path == known || (known.ends_with('/') && path.starts_with(known));
+        self.row()
+            .calls
+            .iter()
+            .find(|(known, _)| is_for(known))
+            .map(|(_, kind)| *kind)
     }
 
     /// Answer of a `mock://` backend, with `{model}` for the model.
@@ -139,9 +157,14 @@ mod tests {
     #[test]
     fn words_are_unique_and_each_request_is_of_one_interface() {
         for interface in Interface::ALL {
-            assert_eq!(Interface::parse(&interface.as_str().to_ascii_uppercase()), Ok(*interface));
+            assert_eq!(
+                Interface::parse(&interface.as_str().to_ascii_uppercase()),
+                Ok(*interface)
+            );
             for (path, _) in interface.row().calls {
-                let of = |other: &&Interface| other.method() == interface.method() && other.kind_of(path).is_some();
+                let of = |other: &&Interface| {
+                    other.method() == interface.method() && other.kind_of(path).is_some()
+                };
                 assert_eq!(Interface::ALL.iter().filter(of).count(), 1, "{path}");
             }
             assert!(interface.mock_answer().contains("{model}"));

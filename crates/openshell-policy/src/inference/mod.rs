@@ -34,7 +34,11 @@ impl Provider {
     /// Returns the scheme of the provider named `word`.
     #[must_use]
     pub fn named(word: &str) -> Self {
-        if word.trim().eq_ignore_ascii_case("anthropic") { Self::Anthropic } else { Self::Bearer }
+        if word.trim().eq_ignore_ascii_case("anthropic") {
+            Self::Anthropic
+        } else {
+            Self::Bearer
+        }
     }
 }
 
@@ -63,7 +67,11 @@ impl Backend {
     /// The scheme is another one, the host is missing, or there is more than host, port and path.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         // A password written into it must not appear in a log.
-        let shown = if text.contains('@') { "an endpoint with user information" } else { text };
+        let shown = if text.contains('@') {
+            "an endpoint with user information"
+        } else {
+            text
+        };
         let invalid = || ViolationKind::EndpointInvalid(shown.to_owned());
         let (scheme, rest) = text.trim().split_once("://").ok_or_else(invalid)?;
         let is_tls = match scheme.to_ascii_lowercase().as_str() {
@@ -73,21 +81,37 @@ impl Backend {
             _ => return Err(invalid()),
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@!$&'()*+,=".contains(&byte);
+        let is_plain =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@!$&'()*+,=".contains(&byte);
         let has_dots = path.split('/').any(|segment| matches!(segment, "." | ".."));
         if authority.contains('@') || has_dots || !path.bytes().all(is_plain) {
             return Err(invalid());
         }
-        let (host, port) = match authority.rsplit_once(':').filter(|_| !authority.ends_with(']')) {
+        let (host, port) = match authority
+            .rsplit_once(':')
+            .filter(|_| !authority.ends_with(']'))
+        {
             Some((host, port)) => {
-                let is_number = port.bytes().all(|byte| byte.is_ascii_digit()) && !host.contains(':');
+                let is_number =
+                    port.bytes().all(|byte| byte.is_ascii_digit()) && !host.contains(':');
                 let is_number = is_number || host.ends_with(']');
-                (host, port.parse().ok().filter(|port| *port != 0 && is_number).ok_or_else(invalid)?)
+                (
+                    host,
+                    port.parse()
+                        .ok()
+                        .filter(|port| *port != 0 && is_number)
+                        .ok_or_else(invalid)?,
+                )
             }
             None => (authority, if is_tls { 443 } else { 80 }),
         };
         let host = Host::parse(host).map_err(|_| invalid())?;
-        Ok(Self::Server { is_tls, host, port, base: path.trim_end_matches('/').to_owned() })
+        Ok(Self::Server {
+            is_tls,
+            host,
+            port,
+            base: path.trim_end_matches('/').to_owned(),
+        })
     }
 }
 
@@ -114,7 +138,8 @@ pub enum KeySource {
     None,
 }
 
-/// Timeouts of a backend, in seconds. A model may think for minutes; TCP keepalive finds out sooner if its server has gone.
+/// Timeouts of a backend, in seconds. A model may think for minutes; TCP keepalive finds out sooner
+/// if its server has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Until the connection is established.
@@ -127,7 +152,11 @@ pub struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { connect: 30, first_byte: 600, idle: 600 }
+        Self {
+            connect: 30,
+            first_byte: 600,
+            idle: 600,
+        }
     }
 }
 
@@ -136,7 +165,8 @@ impl Default for Timeouts {
 pub struct Budget {
     /// Limit of requests.
     pub max_requests: Option<NonZeroU64>,
-    /// Limit of input and output tokens, as reported in responses. Requests under way when it is reached are completed.
+    /// Limit of input and output tokens, as reported in responses. Requests under way when it is
+    /// reached are completed.
     pub max_tokens: Option<NonZeroU64>,
 }
 
@@ -187,12 +217,29 @@ mod tests {
     #[test]
     fn a_backend_is_a_scheme_a_host_a_port_and_a_path() {
         let server = |is_tls, host: &str, port, base: &str| {
-            Ok(Backend::Server { is_tls, host: Host::parse(host).unwrap(), port, base: base.to_owned() })
+            Ok(Backend::Server {
+                is_tls,
+                host: Host::parse(host).unwrap(),
+                port,
+                base: base.to_owned(),
+            })
         };
-        assert_eq!(Backend::parse("http://h.test:8000/v1/"), server(false, "h.test", 8000, "/v1"));
-        assert_eq!(Backend::parse("https://API.test"), server(true, "api.test", 443, ""));
-        assert_eq!(Backend::parse("http://[::1]:1"), server(false, "::1", 1, ""));
-        assert_eq!(Backend::parse("http://127.0.0.1/a/b"), server(false, "127.0.0.1", 80, "/a/b"));
+        assert_eq!(
+            Backend::parse("http://h.test:8000/v1/"),
+            server(false, "h.test", 8000, "/v1")
+        );
+        assert_eq!(
+            Backend::parse("https://API.test"),
+            server(true, "api.test", 443, "")
+        );
+        assert_eq!(
+            Backend::parse("http://[::1]:1"),
+            server(false, "::1", 1, "")
+        );
+        assert_eq!(
+            Backend::parse("http://127.0.0.1/a/b"),
+            server(false, "127.0.0.1", 80, "/a/b")
+        );
         assert_eq!(Backend::parse("mock://anything"), Ok(Backend::Mock));
         for none in [
             "",
@@ -214,9 +261,15 @@ mod tests {
 
     #[test]
     fn words_are_read_in_any_case() {
-        assert_eq!(Interface::parse(" OpenAI_Chat_Completions "), Ok(Interface::OpenaiChatCompletions));
+        assert_eq!(
+            Interface::parse(" OpenAI_Chat_Completions "),
+            Ok(Interface::OpenaiChatCompletions)
+        );
         assert!(Interface::parse("chat").is_err());
         assert_eq!(Provider::named("Anthropic"), Provider::Anthropic);
-        assert_eq!(["openai", "nvidia", "x"].map(Provider::named), [Provider::Bearer; 3]);
+        assert_eq!(
+            ["openai", "nvidia", "x"].map(Provider::named),
+            [Provider::Bearer; 3]
+        );
     }
 }

@@ -11,7 +11,8 @@ use crate::violation::ViolationKind;
 pub struct Binary {
     /// The programs.
     pub path: BinaryPattern,
-    /// True if only the calling program counts, not its ancestors, and it may have no code from files that the workload can write.
+    /// True if only the calling program counts, not its ancestors, and it may have no code from
+    /// files that the workload can write.
     pub exact: bool,
     /// False if the file at the path may change.
     pub pinned: bool,
@@ -23,8 +24,8 @@ impl fmt::Display for Binary {
     }
 }
 
-/// An absolute path, or a glob over paths if it contains `*`. Matched against the executables of a caller and of its
-/// ancestors, never against arguments.
+/// An absolute path, or a glob over paths if it contains `*`. Matched against the executables of a
+/// caller and of its ancestors, never against arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BinaryPattern(String);
 
@@ -62,9 +63,13 @@ impl fmt::Display for BinaryPattern {
     }
 }
 
-/// Checks that the policy engine can evaluate the glob `text`; an invalid one would fail every evaluation.
+/// Checks that the policy engine can evaluate the glob `text`; an invalid one would fail every
+/// evaluation.
 pub(crate) fn glob(text: &str) -> Result<(), ViolationKind> {
-    let invalid = |problem: String| ViolationKind::GlobInvalid { glob: text.to_owned(), problem };
+    let invalid = |problem: String| ViolationKind::GlobInvalid {
+        glob: text.to_owned(),
+        problem,
+    };
     if text.is_empty() || text.contains('\0') {
         return Err(invalid("it is empty or holds a NUL byte".to_owned()));
     }

@@ -59,7 +59,10 @@ impl Protocol {
             "rest" => Ok(Self::Rest),
             "sql" => Ok(Self::Sql),
             "tcp" => Ok(Self::Tcp),
-            _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "rest, sql, tcp" }),
+            _ => Err(ViolationKind::UnknownWord {
+                word: word.to_owned(),
+                known: "rest, sql, tcp",
+            }),
         }
     }
 
@@ -74,7 +77,8 @@ impl Protocol {
     }
 }
 
-/// A protocol that requests may switch to (RFC 9110 §7.8), in lower case: bytes follow that nobody judges.
+/// A protocol that requests may switch to (RFC 9110 §7.8), in lower case: bytes follow that nobody
+/// judges.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UpgradeProtocol(String);
 
@@ -82,15 +86,25 @@ impl UpgradeProtocol {
     /// Parses a name with or without a version, case-insensitively.
     ///
     /// # Errors
-    /// It is none, WebSocket, which needs no permission, or HTTP or TLS, whose requests would pass unseen.
+    /// It is none, WebSocket, which needs no permission, or HTTP or TLS, whose requests would pass
+    /// unseen.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let word = text.to_ascii_lowercase();
-        let (name, version) =
-            word.split_once('/').map_or((word.as_str(), None), |(name, version)| (name, Some(version)));
+        let (name, version) = word
+            .split_once('/')
+            .map_or((word.as_str(), None), |(name, version)| {
+                (name, Some(version))
+            });
         let is_token = |part: &str| {
-            !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._+".contains(&byte))
+            !part.is_empty()
+                && part
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._+".contains(&byte))
         };
-        let is_judged = name == "websocket" || ["http", "h2", "tls"].iter().any(|prefix| name.starts_with(prefix));
+        let is_judged = name == "websocket"
+            || ["http", "h2", "tls"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix));
         match is_token(name) && version.is_none_or(is_token) && !is_judged {
             true => Ok(Self(word)),
             false => Err(ViolationKind::UpgradeInvalid(text.to_owned())),
@@ -122,7 +136,10 @@ impl Enforcement {
         match word {
             "audit" => Ok(Self::Audit),
             "enforce" => Ok(Self::Enforce),
-            _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "enforce, audit" }),
+            _ => Err(ViolationKind::UnknownWord {
+                word: word.to_owned(),
+                known: "enforce, audit",
+            }),
         }
     }
 
@@ -178,10 +195,18 @@ impl Endpoint {
             return Err(violations);
         }
         Ok(Self {
-            ports: parts.port.into_iter().chain(parts.ports.unwrap_or_default()).collect(),
+            ports: parts
+                .port
+                .into_iter()
+                .chain(parts.ports.unwrap_or_default())
+                .collect(),
             host: parts.host,
             l7,
-            tls: if parts.tls_skip { TlsMode::Skip } else { TlsMode::Automatic },
+            tls: if parts.tls_skip {
+                TlsMode::Skip
+            } else {
+                TlsMode::Automatic
+            },
             allowed_ips: parts.allowed_ips,
             resolve: parts.resolve,
             allow_encoded_slash: parts.allow_encoded_slash,
@@ -222,7 +247,8 @@ impl Endpoint {
         &self.allowed_ips
     }
 
-    /// Patterns of names that may be looked up if there is no host, to find out if their addresses are permitted.
+    /// Patterns of names that may be looked up if there is no host, to find out if their addresses
+    /// are permitted.
     #[must_use]
     pub fn resolve(&self) -> &[HostPattern] {
         &self.resolve
@@ -246,17 +272,21 @@ impl Endpoint {
         self.allows_leaks
     }
 
-    /// Returns true if `%2F` may occur in a path: the policy permits it, or its rules have no path patterns that could
-    /// match one reading of the path and not the other.
+    /// Returns true if `%2F` may occur in a path: the policy permits it, or its rules have no path
+    /// patterns that could match one reading of the path and not the other.
     #[must_use]
     pub fn takes_encoded_slash(&self) -> bool {
         let rules = |l7: &L7| {
-            l7.rules.iter().chain(l7.deny_rules.iter().map(|deny| &deny.rule)).all(|rule| rule.path.is_everything())
+            l7.rules
+                .iter()
+                .chain(l7.deny_rules.iter().map(|deny| &deny.rule))
+                .all(|rule| rule.path.is_everything())
         };
         self.allow_encoded_slash || self.l7.as_ref().is_some_and(rules)
     }
 
-    /// What a gateway demands here and this build does not have, so that every connection is refused; `None` if it has all.
+    /// What a gateway demands here and this build does not have, so that every connection is
+    /// refused; `None` if it has all.
     #[must_use]
     pub fn unsupported(&self) -> Option<&str> {
         self.unsupported.as_deref()
@@ -279,22 +309,49 @@ fn contradictions(parts: &EndpointParts) -> Vec<ViolationKind> {
         || parts.deny_rules.is_some()
         || parts.access.is_some_and(|access| access != Access::Full);
     let checks = [
-        (parts.host.is_none() && parts.allowed_ips.is_empty(), ViolationKind::EndpointWithoutHost),
-        (parts.port.is_some() && parts.ports.is_some(), ViolationKind::PortAndPorts),
-        (parts.port.is_none() && !has_ports, ViolationKind::PortMissing),
+        (
+            parts.host.is_none() && parts.allowed_ips.is_empty(),
+            ViolationKind::EndpointWithoutHost,
+        ),
+        (
+            parts.port.is_some() && parts.ports.is_some(),
+            ViolationKind::PortAndPorts,
+        ),
+        (
+            parts.port.is_none() && !has_ports,
+            ViolationKind::PortMissing,
+        ),
         (has_empty_rules, ViolationKind::RulesEmpty),
-        (!has_empty_rules && parts.rules.is_some() && parts.access.is_some(), ViolationKind::RulesAndAccess),
-        (parts.tls_skip && parts.protocol.is_some(), ViolationKind::TlsSkipWithL7),
-        (parts.host.is_some() && !parts.resolve.is_empty(), ViolationKind::ResolveWithHost),
-        (is_tcp && parts.host.is_none(), ViolationKind::TcpWithoutHost),
+        (
+            !has_empty_rules && parts.rules.is_some() && parts.access.is_some(),
+            ViolationKind::RulesAndAccess,
+        ),
+        (
+            parts.tls_skip && parts.protocol.is_some(),
+            ViolationKind::TlsSkipWithL7,
+        ),
+        (
+            parts.host.is_some() && !parts.resolve.is_empty(),
+            ViolationKind::ResolveWithHost,
+        ),
+        (
+            is_tcp && parts.host.is_none(),
+            ViolationKind::TcpWithoutHost,
+        ),
         (is_tcp && is_narrowed, ViolationKind::TcpWithRules),
     ];
-    checks.into_iter().filter_map(|(is_violated, kind)| is_violated.then_some(kind)).collect()
+    checks
+        .into_iter()
+        .filter_map(|(is_violated, kind)| is_violated.then_some(kind))
+        .collect()
 }
 
 /// Takes the rules of the protocol out of `parts`, and adds their contradictions to `violations`.
 fn l7(parts: &mut EndpointParts, violations: &mut Vec<ViolationKind>) -> Option<L7> {
-    let rules = parts.rules.take().or_else(|| parts.access.map(Access::rules));
+    let rules = parts
+        .rules
+        .take()
+        .or_else(|| parts.access.map(Access::rules));
     match (parts.protocol, rules) {
         (Some(Protocol::Tcp), _) => None,
         (Some(protocol), Some(rules)) => {
@@ -302,7 +359,12 @@ fn l7(parts: &mut EndpointParts, violations: &mut Vec<ViolationKind>) -> Option<
             if (protocol, enforcement) == (Protocol::Sql, Enforcement::Enforce) {
                 violations.push(ViolationKind::SqlEnforce);
             }
-            Some(L7 { protocol, enforcement, rules, deny_rules: parts.deny_rules.take().unwrap_or_default() })
+            Some(L7 {
+                protocol,
+                enforcement,
+                rules,
+                deny_rules: parts.deny_rules.take().unwrap_or_default(),
+            })
         }
         (Some(_), None) => {
             violations.push(ViolationKind::ProtocolWithoutRules);
@@ -315,8 +377,12 @@ fn l7(parts: &mut EndpointParts, violations: &mut Vec<ViolationKind>) -> Option<
                 ("enforcement", parts.enforcement.is_some()),
                 ("upgrades", parts.upgrades.is_some()),
             ];
-            violations
-                .extend(strays.iter().filter(|(_, stray)| *stray).map(|(key, _)| ViolationKind::NeedsProtocol(key)));
+            violations.extend(
+                strays
+                    .iter()
+                    .filter(|(_, stray)| *stray)
+                    .map(|(key, _)| ViolationKind::NeedsProtocol(key)),
+            );
             None
         }
     }

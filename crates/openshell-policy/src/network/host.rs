@@ -33,15 +33,18 @@ impl HostName {
     /// Normalises `text`.
     ///
     /// # Errors
-    /// An empty or overlong label or name, a character outside `[A-Za-z0-9_.-]`, or a last label that is a number
-    /// (`127.1`, `0x7f.1`, `2130706433`), which some resolvers read as an address (URL Standard, "ends in a number
-    /// checker").
+    /// An empty or overlong label or name, a character outside `[A-Za-z0-9_.-]`, or a last label
+    /// that is a number (`127.1`, `0x7f.1`, `2130706433`), which some resolvers read as an address
+    /// (URL Standard, "ends in a number checker").
     pub fn parse(text: &str) -> Result<Self, InvalidHost> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         if name.is_empty() {
             return Err(InvalidHost::Empty);
         }
-        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')) {
+        if !name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+        {
             return Err(InvalidHost::Character);
         }
         if name.split('.').any(str::is_empty) {
@@ -85,12 +88,15 @@ pub enum Host {
 }
 
 impl Host {
-    /// Parses the host of a request: a name, an IPv4 address, or an IPv6 address with or without brackets.
+    /// Parses the host of a request: a name, an IPv4 address, or an IPv6 address with or without
+    /// brackets.
     ///
     /// # Errors
     /// As [`HostName::parse`].
     pub fn parse(text: &str) -> Result<Self, InvalidHost> {
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let bare = text
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
         if let Some(inner) = bare {
             return match inner.parse::<Ipv6Addr>() {
                 Ok(address) => Ok(Self::Address(IpAddr::from(address).to_canonical())),
@@ -114,8 +120,8 @@ impl fmt::Display for Host {
     }
 }
 
-/// Pattern of hosts: a name, an IP address, or a glob that begins with `*.` (one label) or `**.` (one or more). In ASCII (UTS 46) and lower
-/// case.
+/// Pattern of hosts: a name, an IP address, or a glob that begins with `*.` (one label) or `**.`
+/// (one or more). In ASCII (UTS 46) and lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPattern(String);
 
@@ -123,10 +129,14 @@ impl HostPattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// A wildcard matches every host or every host of a top-level domain, or is not at the front; a glob does not
-    /// compile; or the text is neither a name nor an address, or has a port, path or blank.
+    /// A wildcard matches every host or every host of a top-level domain, or is not at the front; a
+    /// glob does not compile; or the text is neither a name nor an address, or has a port, path or
+    /// blank.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
-        let invalid = |problem: String| ViolationKind::HostInvalid { host: text.to_owned(), problem };
+        let invalid = |problem: String| ViolationKind::HostInvalid {
+            host: text.to_owned(),
+            problem,
+        };
         if let Some(problem) = misplaced(text) {
             return Err(invalid(problem));
         }
@@ -148,25 +158,39 @@ impl HostPattern {
             return Err(ViolationKind::HostTldWildcard(text.to_owned()));
         }
         // A glob that matches an IP address would count as an address listed by the policy.
-        if labels.last().is_some_and(|last| is_number(last) || last.contains(['*', '?', '[', '{'])) {
-            return Err(invalid("its last label must be written out, and be no number".to_owned()));
+        if labels
+            .last()
+            .is_some_and(|last| is_number(last) || last.contains(['*', '?', '[', '{']))
+        {
+            return Err(invalid(
+                "its last label must be written out, and be no number".to_owned(),
+            ));
         }
         glob(&ascii)?;
-        Ok(Self(ascii.strip_suffix('.').unwrap_or(&ascii).to_ascii_lowercase()))
+        Ok(Self(
+            ascii
+                .strip_suffix('.')
+                .unwrap_or(&ascii)
+                .to_ascii_lowercase(),
+        ))
     }
 }
 
 /// Returns what is wrong with a pattern that has more in it than a host, and the form to write.
 fn misplaced(text: &str) -> Option<String> {
     if text.contains(char::is_whitespace) {
-        return Some("a host name holds letters, digits, `-`, `_` and `.` only, and no blank".to_owned());
+        return Some(
+            "a host name holds letters, digits, `-`, `_` and `.` only, and no blank".to_owned(),
+        );
     }
     if let Some((_, rest)) = text.split_once("://") {
         let host = rest.split_once('/').map_or(rest, |(host, _)| host);
         return Some(format!("a scheme is no part of a host; write `{host}`"));
     }
     if let Some((host, _)) = text.split_once('/') {
-        return Some(format!("a path is no part of a host; write `{host}`, and paths in `rules`"));
+        return Some(format!(
+            "a path is no part of a host; write `{host}`, and paths in `rules`"
+        ));
     }
     let (host, port) = text.rsplit_once(':')?;
     let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && !host.contains(':');
@@ -193,7 +217,10 @@ impl HostPattern {
     /// Returns true if the pattern has no wildcard but `*.` or `**.` at its beginning.
     #[must_use]
     pub fn is_simple(&self) -> bool {
-        !self.parts().1.contains(['*', '?', '[', ']', '{', '}', '\\'])
+        !self
+            .parts()
+            .1
+            .contains(['*', '?', '[', ']', '{', '}', '\\'])
     }
 
     /// Returns true if `host` matches; for patterns that [are simple](Self::is_simple).
@@ -204,7 +231,10 @@ impl HostPattern {
             ("", host) => host.to_string() == rest,
             (_, Host::Address(_)) => false,
             (wildcard, Host::Name(name)) => {
-                let labels = name.as_str().strip_suffix(rest).and_then(|labels| labels.strip_suffix('.'));
+                let labels = name
+                    .as_str()
+                    .strip_suffix(rest)
+                    .and_then(|labels| labels.strip_suffix('.'));
                 labels.is_some_and(|labels| wildcard == "**." || !labels.contains('.'))
             }
         }
@@ -213,21 +243,38 @@ impl HostPattern {
     /// The one host that the pattern means; `None` if it has a wildcard.
     #[must_use]
     pub fn host(&self) -> Option<Host> {
-        Some(&self.0).filter(|text| !text.contains('*')).and_then(|text| Host::parse(text).ok())
+        Some(&self.0)
+            .filter(|text| !text.contains('*'))
+            .and_then(|text| Host::parse(text).ok())
     }
 
     /// Compiles the pattern: by the rules' meaning of patterns, though only they decide.
     #[must_use]
     pub fn matcher(&self) -> HostMatcher {
         // Labels are separated as the parts of a path.
-        let glob = || GlobBuilder::new(&path(&self.0)).literal_separator(true).build().ok();
-        let glob = if self.is_simple() { None } else { glob().map(|glob| glob.compile_matcher()) };
-        HostMatcher { pattern: self.clone(), glob }
+        let glob = || {
+            GlobBuilder::new(&path(&self.0))
+                .literal_separator(true)
+                .build()
+                .ok()
+        };
+        let glob = if self.is_simple() {
+            None
+        } else {
+            glob().map(|glob| glob.compile_matcher())
+        };
+        HostMatcher {
+            pattern: self.clone(),
+            glob,
+        }
     }
 
     /// Splits off the leading wildcard with its dot.
     fn parts(&self) -> (&str, &str) {
-        let wildcard = ["**.", "*."].into_iter().find(|wildcard| self.0.starts_with(wildcard)).unwrap_or_default();
+        let wildcard = ["**.", "*."]
+            .into_iter()
+            .find(|wildcard| self.0.starts_with(wildcard))
+            .unwrap_or_default();
         self.0.split_at(wildcard.len())
     }
 
@@ -282,17 +329,33 @@ mod tests {
             ("*.россия.рф", "*.xn--h1alffa9f.xn--p1ai"),
             ("**.例え.テスト", "**.xn--r8jz45g.xn--zckzah"),
         ] {
-            assert_eq!(HostPattern::parse(text).unwrap().to_string(), ascii, "{text}");
+            assert_eq!(
+                HostPattern::parse(text).unwrap().to_string(),
+                ascii,
+                "{text}"
+            );
         }
-        assert!(HostPattern::parse("a\u{200d}b.example").is_err(), "a joiner between letters");
+        assert!(
+            HostPattern::parse("a\u{200d}b.example").is_err(),
+            "a joiner between letters"
+        );
     }
 
     #[test]
     fn a_port_path_or_blank_in_a_host_is_an_error_with_the_form_to_write() {
         for (text, remedy) in [
-            ("example.com:443", "write `host: example.com` and `port: 443`"),
-            ("*.example.com:443", "write `host: *.example.com` and `port: 443`"),
-            ("*.example.com/x", "write `*.example.com`, and paths in `rules`"),
+            (
+                "example.com:443",
+                "write `host: example.com` and `port: 443`",
+            ),
+            (
+                "*.example.com:443",
+                "write `host: *.example.com` and `port: 443`",
+            ),
+            (
+                "*.example.com/x",
+                "write `*.example.com`, and paths in `rules`",
+            ),
             ("https://example.com/x", "write `example.com`"),
             ("*.exa mple.com", "no blank"),
             ("example.com ", "no blank"),

@@ -26,7 +26,10 @@ impl Access {
             "read-only" => Ok(Self::ReadOnly),
             "read-write" => Ok(Self::ReadWrite),
             "full" => Ok(Self::Full),
-            _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "read-only, read-write, full" }),
+            _ => Err(ViolationKind::UnknownWord {
+                word: word.to_owned(),
+                known: "read-only, read-write, full",
+            }),
         }
     }
 
@@ -40,7 +43,11 @@ impl Access {
         };
         let rule = |method: &&'static str| {
             let method = MethodPattern::known(method);
-            HttpRule { method, path: Glob::everything(), query: BTreeMap::new() }
+            HttpRule {
+                method,
+                path: Glob::everything(),
+                query: BTreeMap::new(),
+            }
         };
         methods.iter().map(rule).collect()
     }

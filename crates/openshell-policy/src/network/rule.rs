@@ -16,8 +16,9 @@ pub struct HttpRule {
     pub query: BTreeMap<String, QueryMatcher>,
 }
 
-/// A rule that denies requests. Servers differ in which paths they treat as the same, so it matches all readings of a
-/// path: in any letter case, with and without trailing slashes, percent-decoded, with repeated slashes folded.
+/// A rule that denies requests. Servers differ in which paths they treat as the same, so it matches
+/// all readings of a path: in any letter case, with and without trailing slashes, percent-decoded,
+/// with repeated slashes folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenyRule {
     /// Denied requests.
@@ -43,7 +44,9 @@ impl MethodPattern {
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if text.is_empty() || !text.bytes().all(token) {
-            return Err(ViolationKind::MethodInvalid { method: text.to_owned() });
+            return Err(ViolationKind::MethodInvalid {
+                method: text.to_owned(),
+            });
         }
         Ok(Self(text.to_ascii_uppercase()))
     }
@@ -54,14 +57,20 @@ impl MethodPattern {
         &self.0
     }
 
-    /// Returns true if the method is `*` or registered (RFC 9110 §16.1, IANA's HTTP Method Registry).
+    /// Returns true if the method is `*` or registered (RFC 9110 §16.1, IANA's HTTP Method
+    /// Registry).
     #[must_use]
     pub fn is_known(&self) -> bool {
-        const REGISTERED: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE MKACTIVITY \
-                                  MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH PUT \
-                                  QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF \
+        const REGISTERED: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE \
+                                  GET HEAD LABEL LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL \
+                                  MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST \
+                                  PROPFIND PROPPATCH PUT QUERY REBIND REPORT SEARCH TRACE UNBIND \
+                                  UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF \
                                   VERSION-CONTROL";
-        self.0 == "*" || REGISTERED.split_ascii_whitespace().any(|method| method == self.0)
+        self.0 == "*"
+            || REGISTERED
+                .split_ascii_whitespace()
+                .any(|method| method == self.0)
     }
 }
 
@@ -94,8 +103,13 @@ impl Glob {
     /// Returns the text of a glob that matches only `text`.
     #[must_use]
     pub fn literal(text: &str) -> String {
-        let escape =
-            |c: char| if matches!(c, '*' | '?' | '[' | ']' | '{' | '}') { format!("\\{c}") } else { c.to_string() };
+        let escape = |c: char| {
+            if matches!(c, '*' | '?' | '[' | ']' | '{' | '}') {
+                format!("\\{c}")
+            } else {
+                c.to_string()
+            }
+        };
         text.chars().map(escape).collect()
     }
 

@@ -1,8 +1,8 @@
 //! Reader of credentials documents.
 
 use crate::credential::{
-    Binding, BoundHost, CredentialName, CredentialSpec, MAX_CREDENTIALS, PathPrefix, SHORT_SECRET_BYTES, Source,
-    check_secret,
+    Binding, BoundHost, CredentialName, CredentialSpec, MAX_CREDENTIALS, PathPrefix,
+    SHORT_SECRET_BYTES, Source, check_secret,
 };
 use crate::secret::Secret;
 use crate::violation::{ViolationKind, WarningKind};
@@ -20,7 +20,13 @@ pub(super) fn credentials(
     };
     let entries = reader.entries(&at)?;
     if entries.len() > MAX_CREDENTIALS {
-        reader.reject(&at, ViolationKind::TooManyCredentials { count: entries.len(), limit: MAX_CREDENTIALS });
+        reader.reject(
+            &at,
+            ViolationKind::TooManyCredentials {
+                count: entries.len(),
+                limit: MAX_CREDENTIALS,
+            },
+        );
         return None;
     }
     let mut specs = Vec::new();
@@ -38,16 +44,24 @@ fn credential(reader: &mut Reader, at: &At<'_>, name: CredentialName) -> Option<
     let mut fields = reader.mapping(at, &["env", "file", "value", "hosts", "path"])?;
     let before = reader.violation_count();
     let sources = [
-        fields.take("env").map(|at| reader.text(&at, variable).map(Source::Variable)),
-        fields.take("file").map(|at| reader.text(&at, |path| Ok(Source::File(path.into())))),
-        fields.take("value").map(|at| value(reader, &at).map(Source::Value)),
+        fields
+            .take("env")
+            .map(|at| reader.text(&at, variable).map(Source::Variable)),
+        fields
+            .take("file")
+            .map(|at| reader.text(&at, |path| Ok(Source::File(path.into())))),
+        fields
+            .take("value")
+            .map(|at| value(reader, &at).map(Source::Value)),
     ];
     let mut sources = sources.into_iter().flatten();
     let (Some(source), None) = (sources.next(), sources.next()) else {
         reader.reject(at, ViolationKind::CredentialSource);
         return None;
     };
-    let hosts = fields.take("hosts").map(|at| (reader.texts(&at, BoundHost::parse), at));
+    let hosts = fields
+        .take("hosts")
+        .map(|at| (reader.texts(&at, BoundHost::parse), at));
     if let Some((hosts, at)) = &hosts
         && hosts.is_empty()
         && reader.violation_count() == before
@@ -57,12 +71,25 @@ fn credential(reader: &mut Reader, at: &At<'_>, name: CredentialName) -> Option<
     if hosts.is_none() {
         reader.warn(at, WarningKind::CredentialUnbound);
     }
-    let path = fields.take("path").and_then(|at| reader.text(&at, PathPrefix::parse));
-    Some(CredentialSpec { name, source: source?, binding: Binding { hosts: hosts.map(|(hosts, _)| hosts), path } })
+    let path = fields
+        .take("path")
+        .and_then(|at| reader.text(&at, PathPrefix::parse));
+    Some(CredentialSpec {
+        name,
+        source: source?,
+        binding: Binding {
+            hosts: hosts.map(|(hosts, _)| hosts),
+            path,
+        },
+    })
 }
 
 pub(super) fn variable(name: &str) -> Result<String, ViolationKind> {
-    if name.is_empty() || name.contains(['=', '\0']) { Err(ViolationKind::VariableName) } else { Ok(name.to_owned()) }
+    if name.is_empty() || name.contains(['=', '\0']) {
+        Err(ViolationKind::VariableName)
+    } else {
+        Ok(name.to_owned())
+    }
 }
 
 fn value(reader: &mut Reader, at: &At<'_>) -> Option<Secret> {

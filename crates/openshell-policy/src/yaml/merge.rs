@@ -16,15 +16,20 @@ enum Tree {
     Mapping(Vec<(String, Tree)>),
 }
 
-/// Returns the document that grants what any of `documents`, which are valid policies, grants. Lists are joined; of single values the first one
-/// counts; a network policy whose name is taken gets a number behind it.
+/// Returns the document that grants what any of `documents`, which are valid policies, grants.
+/// Lists are joined; of single values the first one counts; a network policy whose name is taken
+/// gets a number behind it.
 ///
 /// # Errors
 /// A document is no YAML, or the whole cannot be written.
 pub fn merged(documents: &[&str]) -> Result<String, Violations> {
     let mut whole = Tree::Mapping(Vec::new());
     let failed = |(line, problem)| {
-        Violations(vec![Violation { path: FieldPath::root(), line, kind: ViolationKind::Syntax(problem) }])
+        Violations(vec![Violation {
+            path: FieldPath::root(),
+            line,
+            kind: ViolationKind::Syntax(problem),
+        }])
     };
     for document in documents {
         whole.join(tree(&Node::parse(document).map_err(failed)?));
@@ -40,7 +45,12 @@ fn tree(node: &Node) -> Tree {
         Value::Integer(value) => Tree::Integer(*value),
         Value::Text(text) => Tree::Text(text.clone()),
         Value::Sequence(items) => Tree::Sequence(items.iter().map(tree).collect()),
-        Value::Mapping(entries) => Tree::Mapping(entries.iter().map(|(key, node)| (key.clone(), tree(node))).collect()),
+        Value::Mapping(entries) => Tree::Mapping(
+            entries
+                .iter()
+                .map(|(key, node)| (key.clone(), tree(node)))
+                .collect(),
+        ),
     }
 }
 
@@ -58,7 +68,9 @@ impl Tree {
                 for (key, value) in more {
                     match entries.iter_mut().find(|(known, _)| *known == key) {
                         None => entries.push((key, value)),
-                        Some((name, known)) if name == "network_policies" => known.join_policies(value),
+                        Some((name, known)) if name == "network_policies" => {
+                            known.join_policies(value)
+                        }
                         Some((_, known)) => known.join(value),
                     }
                 }
@@ -67,12 +79,23 @@ impl Tree {
         }
     }
 
-    /// Adds network policies: the endpoints of one must not be given to the programs of another of the same name.
+    /// Adds network policies: the endpoints of one must not be given to the programs of another of
+    /// the same name.
     fn join_policies(&mut self, other: Self) {
-        let (Self::Mapping(entries), Self::Mapping(more)) = (self, other) else { return };
+        let (Self::Mapping(entries), Self::Mapping(more)) = (self, other) else {
+            return;
+        };
         for (name, policy) in more {
-            let is_taken = |name: &str, entries: &[(String, Self)]| entries.iter().any(|(known, _)| known == name);
-            let numbered = (1..).map(|number| if number == 1 { name.clone() } else { format!("{name}-{number}") });
+            let is_taken = |name: &str, entries: &[(String, Self)]| {
+                entries.iter().any(|(known, _)| known == name)
+            };
+            let numbered = (1..).map(|number| {
+                if number == 1 {
+                    name.clone()
+                } else {
+                    format!("{name}-{number}")
+                }
+            });
             let free = numbered.into_iter().find(|name| !is_taken(name, entries));
             entries.extend(free.map(|name| (name, policy)));
         }
@@ -88,12 +111,16 @@ impl Serialize for Tree {
             Self::Text(text) => serializer.serialize_str(text),
             Self::Sequence(items) => {
                 let mut sequence = serializer.serialize_seq(Some(items.len()))?;
-                items.iter().try_for_each(|item| sequence.serialize_element(item))?;
+                items
+                    .iter()
+                    .try_for_each(|item| sequence.serialize_element(item))?;
                 sequence.end()
             }
             Self::Mapping(entries) => {
                 let mut map = serializer.serialize_map(Some(entries.len()))?;
-                entries.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
+                entries
+                    .iter()
+                    .try_for_each(|(key, value)| map.serialize_entry(key, value))?;
                 map.end()
             }
         }

@@ -1,5 +1,5 @@
-//! Strict readers of the YAML documents: policies, credentials, inference routes. Every violation is reported with its
-//! path and line.
+//! Strict readers of the YAML documents: policies, credentials, inference routes. Every violation
+//! is reported with its path and line.
 
 mod credentials;
 mod merge;
@@ -16,7 +16,9 @@ use crate::inference::RouteFile;
 use crate::network::endpoint::Endpoint;
 use crate::policy::Policy;
 use crate::process::{Identity, Processes, RunAs};
-use crate::violation::{FieldPath, ReadOnlyWritable, Violation, ViolationKind, Violations, Warning, WarningKind};
+use crate::violation::{
+    FieldPath, ReadOnlyWritable, Violation, ViolationKind, Violations, Warning, WarningKind,
+};
 pub use merge::merged;
 use node::{Node, Value};
 use reader::{At, Reader};
@@ -32,7 +34,8 @@ pub fn policy(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
     read(document, read_policy)
 }
 
-/// Reads the policy of a gateway as a document, whose endpoints may name what this build does not have (`unsupported`).
+/// Reads the policy of a gateway as a document, whose endpoints may name what this build does not
+/// have (`unsupported`).
 ///
 /// # Errors
 /// As [`policy`].
@@ -44,20 +47,33 @@ pub fn policy_of_gateway(document: &str) -> Result<(Policy, Vec<Warning>), Viola
 }
 
 fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
-    let mut fields =
-        reader.mapping(at, &["version", "filesystem_policy", "landlock", "process", "network_policies"])?;
+    let mut fields = reader.mapping(
+        at,
+        &[
+            "version",
+            "filesystem_policy",
+            "landlock",
+            "process",
+            "network_policies",
+        ],
+    )?;
     version(reader, fields.take("version"));
     let compatibility = landlock(reader, fields.take("landlock"));
     let filesystem = filesystem(reader, fields.take("filesystem_policy"), compatibility);
     let processes = processes(reader, fields.take("process"));
-    let policies = fields.take("network_policies").map(|at| network::policies(reader, &at)).unwrap_or_default();
+    let policies = fields
+        .take("network_policies")
+        .map(|at| network::policies(reader, &at))
+        .unwrap_or_default();
     if reader.has_violations() {
         return None;
     }
     match Policy::new(filesystem, processes, policies) {
         Ok(policy) => Some(policy),
         Err(violations) => {
-            violations.into_iter().for_each(|(path, kind)| reader.reject_at_path(at, path, kind));
+            violations
+                .into_iter()
+                .for_each(|(path, kind)| reader.reject_at_path(at, path, kind));
             None
         }
     }
@@ -70,13 +86,18 @@ fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
 pub fn endpoints(document: &str) -> Result<Vec<Endpoint>, Violations> {
     let (endpoints, _) = read(document, |reader, at| {
         let items = reader.sequence(at)?;
-        Some(items.iter().filter_map(|item| network::endpoint(reader, item)).collect())
+        Some(
+            items
+                .iter()
+                .filter_map(|item| network::endpoint(reader, item))
+                .collect(),
+        )
     })?;
     Ok(endpoints)
 }
 
-/// Reads a credentials document and wipes its parsed texts; only the secrets themselves remain. Names that `is_taken`
-/// returns true for are rejected.
+/// Reads a credentials document and wipes its parsed texts; only the secrets themselves remain.
+/// Names that `is_taken` returns true for are rejected.
 ///
 /// # Errors
 /// All violations in the order of the document.
@@ -84,7 +105,9 @@ pub fn credentials(
     document: &str,
     is_taken: impl Fn(&str) -> bool,
 ) -> Result<(Vec<CredentialSpec>, Vec<Warning>), Violations> {
-    read(document, |reader, at| credentials::credentials(reader, at, is_taken))
+    read(document, |reader, at| {
+        credentials::credentials(reader, at, is_taken)
+    })
 }
 
 /// Reads an inference route document.
@@ -99,12 +122,22 @@ fn read<T>(
     document: &str,
     build: impl FnOnce(&mut Reader, &At<'_>) -> Option<T>,
 ) -> Result<(T, Vec<Warning>), Violations> {
-    let whole = |line, kind| Violations(vec![Violation { path: FieldPath::root(), line, kind }]);
+    let whole = |line, kind| {
+        Violations(vec![Violation {
+            path: FieldPath::root(),
+            line,
+            kind,
+        }])
+    };
     if document.len() > MAX_DOCUMENT_BYTES {
-        let kind = ViolationKind::DocumentTooLarge { bytes: document.len(), limit: MAX_DOCUMENT_BYTES };
+        let kind = ViolationKind::DocumentTooLarge {
+            bytes: document.len(),
+            limit: MAX_DOCUMENT_BYTES,
+        };
         return Err(whole(None, kind));
     }
-    let mut root = Node::parse(document).map_err(|(line, problem)| whole(line, ViolationKind::Syntax(problem)))?;
+    let mut root = Node::parse(document)
+        .map_err(|(line, problem)| whole(line, ViolationKind::Syntax(problem)))?;
     let mut reader = Reader::default();
     let built = build(&mut reader, &At::root(&root));
     root.wipe();
@@ -115,35 +148,65 @@ fn version(reader: &mut Reader, at: Option<At<'_>>) {
     let Some(at) = at else { return };
     match at.node.value() {
         Value::Integer(1) => {}
-        Value::Integer(other) => reader.reject(&at, ViolationKind::UnknownVersion(other.to_string())),
-        other => reader.reject(&at, ViolationKind::WrongType { expected: "the number 1", found: other.kind() }),
+        Value::Integer(other) => {
+            reader.reject(&at, ViolationKind::UnknownVersion(other.to_string()))
+        }
+        other => reader.reject(
+            &at,
+            ViolationKind::WrongType {
+                expected: "the number 1",
+                found: other.kind(),
+            },
+        ),
     }
 }
 
 fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibility) -> Filesystem {
-    let defaults = Filesystem { compatibility, ..Filesystem::default() };
+    let defaults = Filesystem {
+        compatibility,
+        ..Filesystem::default()
+    };
     let Some(at) = at else { return defaults };
-    let Some(mut fields) = reader.mapping(&at, &["include_workdir", "read_only", "read_write", "hidden", "noexec"])
-    else {
+    let Some(mut fields) = reader.mapping(
+        &at,
+        &[
+            "include_workdir",
+            "read_only",
+            "read_write",
+            "hidden",
+            "noexec",
+        ],
+    ) else {
         return defaults;
     };
-    let mut paths = |reader: &mut Reader, key, parse: fn(&str) -> Result<GrantedPath, ViolationKind>| {
-        let items = fields.take(key).and_then(|at| reader.sequence(&at)).unwrap_or_default();
-        items.into_iter().filter_map(|item| Some((reader.text(&item, parse)?, item))).collect::<Vec<_>>()
-    };
+    let mut paths =
+        |reader: &mut Reader, key, parse: fn(&str) -> Result<GrantedPath, ViolationKind>| {
+            let items = fields
+                .take(key)
+                .and_then(|at| reader.sequence(&at))
+                .unwrap_or_default();
+            items
+                .into_iter()
+                .filter_map(|item| Some((reader.text(&item, parse)?, item)))
+                .collect::<Vec<_>>()
+        };
     let read_only = paths(reader, "read_only", GrantedPath::parse_pattern);
     let read_write = paths(reader, "read_write", GrantedPath::parse);
     let hidden = paths(reader, "hidden", hidden_path);
     let noexec = paths(reader, "noexec", GrantedPath::parse_pattern);
     for (path, at) in &read_only {
-        let Some(found) = writable_parent(path, &read_write) else { continue };
+        let Some(found) = writable_parent(path, &read_write) else {
+            continue;
+        };
         match compatibility {
             Compatibility::BestEffort => reader.warn(at, WarningKind::ReadOnlyWritable(found)),
-            Compatibility::HardRequirement => reader.reject(at, ViolationKind::ReadOnlyWritable(found)),
+            Compatibility::HardRequirement => {
+                reader.reject(at, ViolationKind::ReadOnlyWritable(found))
+            }
         }
     }
-    let [only_read, read_write, only_hidden, noexec] =
-        [&read_only, &read_write, &hidden, &noexec].map(|paths| paths.iter().map(|(path, _)| path.clone()).collect());
+    let [only_read, read_write, only_hidden, noexec] = [&read_only, &read_write, &hidden, &noexec]
+        .map(|paths| paths.iter().map(|(path, _)| path.clone()).collect());
     let filesystem = Filesystem {
         read_only: only_read,
         read_write,
@@ -157,7 +220,10 @@ fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibil
     };
     if let Some((path, granted)) = filesystem.hidden_grant() {
         let [hidden_path, granted] = [path, granted].map(|path| path.display().to_string());
-        let kind = ViolationKind::HiddenGrant { hidden: hidden_path, granted };
+        let kind = ViolationKind::HiddenGrant {
+            hidden: hidden_path,
+            granted,
+        };
         hidden
             .iter()
             .filter(|(hidden, _)| hidden.as_path() == path)
@@ -171,7 +237,9 @@ const NEEDED: &[&str] = &["/", "/proc", "/dev"];
 
 fn hidden_path(text: &str) -> Result<GrantedPath, ViolationKind> {
     match GrantedPath::parse_pattern(text)? {
-        path if NEEDED.iter().any(|needed| path.as_path() == Path::new(needed))
+        path if NEEDED
+            .iter()
+            .any(|needed| path.as_path() == Path::new(needed))
             || path.as_path().starts_with("/proc") =>
         {
             Err(ViolationKind::PathNeeded(text.to_owned()))
@@ -181,36 +249,70 @@ fn hidden_path(text: &str) -> Result<GrantedPath, ViolationKind> {
 }
 
 /// Returns the grant that makes `path` writable although `read_only` lists it.
-fn writable_parent(path: &GrantedPath, read_write: &[(GrantedPath, At<'_>)]) -> Option<ReadOnlyWritable> {
+fn writable_parent(
+    path: &GrantedPath,
+    read_write: &[(GrantedPath, At<'_>)],
+) -> Option<ReadOnlyWritable> {
     let shown = |path: &Path| path.display().to_string();
     let listed = read_write.iter().find(|(writable, _)| path == writable);
-    let baseline = BASELINE.iter().filter(|row| row.access == BaselineAccess::ReadWrite);
+    let baseline = BASELINE
+        .iter()
+        .filter(|row| row.access == BaselineAccess::ReadWrite);
     let (writable, line) = match listed {
         Some((writable, at)) => (shown(writable.as_path()), Some(at.node.line())),
-        None => (baseline.map(|row| row.path).find(|row| path.as_path() == Path::new(row))?.to_owned(), None),
+        None => (
+            baseline
+                .map(|row| row.path)
+                .find(|row| path.as_path() == Path::new(row))?
+                .to_owned(),
+            None,
+        ),
     };
-    Some(ReadOnlyWritable { path: shown(path.as_path()), writable, line })
+    Some(ReadOnlyWritable {
+        path: shown(path.as_path()),
+        writable,
+        line,
+    })
 }
 
 fn landlock(reader: &mut Reader, at: Option<At<'_>>) -> Compatibility {
     let word = |word: &str| match word {
         "best_effort" => Ok(Compatibility::BestEffort),
         "hard_requirement" => Ok(Compatibility::HardRequirement),
-        _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "best_effort, hard_requirement" }),
+        _ => Err(ViolationKind::UnknownWord {
+            word: word.to_owned(),
+            known: "best_effort, hard_requirement",
+        }),
     };
-    at.and_then(|at| reader.mapping(&at, &["compatibility"])?.take("compatibility"))
-        .and_then(|at| reader.text(&at, word))
-        .unwrap_or(Compatibility::BestEffort)
+    at.and_then(|at| {
+        reader
+            .mapping(&at, &["compatibility"])?
+            .take("compatibility")
+    })
+    .and_then(|at| reader.text(&at, word))
+    .unwrap_or(Compatibility::BestEffort)
 }
 
 fn processes(reader: &mut Reader, at: Option<At<'_>>) -> Processes {
-    let Some(mut fields) = at.and_then(|at| reader.mapping(&at, &["run_as_user", "run_as_group", "debug"])) else {
+    let Some(mut fields) =
+        at.and_then(|at| reader.mapping(&at, &["run_as_user", "run_as_group", "debug"]))
+    else {
         return Processes::default();
     };
-    let user = fields.take("run_as_user").and_then(|at| identity(reader, &at));
-    let group = fields.take("run_as_group").and_then(|at| identity(reader, &at));
-    let debug = fields.take("debug").and_then(|at| reader.boolean(&at)).unwrap_or(false);
-    Processes { run_as: RunAs { user, group }, debug }
+    let user = fields
+        .take("run_as_user")
+        .and_then(|at| identity(reader, &at));
+    let group = fields
+        .take("run_as_group")
+        .and_then(|at| identity(reader, &at));
+    let debug = fields
+        .take("debug")
+        .and_then(|at| reader.boolean(&at))
+        .unwrap_or(false);
+    Processes {
+        run_as: RunAs { user, group },
+        debug,
+    }
 }
 
 fn identity(reader: &mut Reader, at: &At<'_>) -> Option<Identity> {

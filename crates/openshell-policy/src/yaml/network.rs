@@ -47,61 +47,124 @@ fn policy(reader: &mut Reader, at: &At<'_>) -> Option<NetworkPolicy> {
     if let Some(at) = fields.take("name") {
         let _ = reader.text(&at, |_| Ok(()));
     }
-    let items = fields.take("endpoints").and_then(|at| reader.sequence(&at)).unwrap_or_default();
-    let endpoints = items.iter().filter_map(|item| endpoint(reader, item)).collect();
-    let items = fields.take("binaries").and_then(|at| reader.sequence(&at)).unwrap_or_default();
-    let binaries = items.iter().filter_map(|item| binary(reader, item)).collect();
-    Some(NetworkPolicy { endpoints, binaries })
+    let items = fields
+        .take("endpoints")
+        .and_then(|at| reader.sequence(&at))
+        .unwrap_or_default();
+    let endpoints = items
+        .iter()
+        .filter_map(|item| endpoint(reader, item))
+        .collect();
+    let items = fields
+        .take("binaries")
+        .and_then(|at| reader.sequence(&at))
+        .unwrap_or_default();
+    let binaries = items
+        .iter()
+        .filter_map(|item| binary(reader, item))
+        .collect();
+    Some(NetworkPolicy {
+        endpoints,
+        binaries,
+    })
 }
 
 fn binary(reader: &mut Reader, at: &At<'_>) -> Option<Binary> {
     // `harness` is an obsolete flag without effect.
     let mut fields = reader.mapping(at, &["path", "exact", "pinned", "harness"])?;
-    let mut flag = |key: &str, default| fields.take(key).map_or(Some(default), |at| reader.boolean(&at));
+    let mut flag = |key: &str, default| {
+        fields
+            .take(key)
+            .map_or(Some(default), |at| reader.boolean(&at))
+    };
     let (exact, pinned) = (flag("exact", false), flag("pinned", true));
     let Some(path) = fields.take("path") else {
         reader.reject(at, ViolationKind::Missing("path"));
         return None;
     };
-    Some(Binary { path: reader.text(&path, BinaryPattern::parse)?, exact: exact?, pinned: pinned? })
+    Some(Binary {
+        path: reader.text(&path, BinaryPattern::parse)?,
+        exact: exact?,
+        pinned: pinned?,
+    })
 }
 
 /// Parses the only handling of secrets in requests that an endpoint can demand.
 fn leaks(word: &str) -> Result<(), ViolationKind> {
     match word {
         "allow" => Ok(()),
-        _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "allow" }),
+        _ => Err(ViolationKind::UnknownWord {
+            word: word.to_owned(),
+            known: "allow",
+        }),
     }
 }
 
 pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     let before = reader.violation_count();
     let of_gateway = [ENDPOINT_KEYS, &["unsupported"]].concat();
-    let known = if reader.is_of_gateway { &of_gateway } else { ENDPOINT_KEYS };
-    let mut keys = Keys { fields: reader.mapping(at, known)?, written: Vec::new(), invalid: Vec::new() };
+    let known = if reader.is_of_gateway {
+        &of_gateway
+    } else {
+        ENDPOINT_KEYS
+    };
+    let mut keys = Keys {
+        fields: reader.mapping(at, known)?,
+        written: Vec::new(),
+        invalid: Vec::new(),
+    };
     let mut parts = EndpointParts {
-        host: keys.read(reader, "host", |reader, at| reader.text(at, HostPattern::parse)),
+        host: keys.read(reader, "host", |reader, at| {
+            reader.text(at, HostPattern::parse)
+        }),
         port: keys.read(reader, "port", port),
         ports: keys.read(reader, "ports", |reader, at| {
             let items = reader.sequence(at)?;
             Some(items.iter().filter_map(|item| port(reader, item)).collect())
         }),
-        protocol: keys.read(reader, "protocol", |reader, at| reader.text(at, Protocol::parse)),
-        enforcement: keys.read(reader, "enforcement", |reader, at| reader.text(at, Enforcement::parse)),
-        access: keys.read(reader, "access", |reader, at| reader.text(at, Access::parse)),
-        allow_encoded_slash: keys.read(reader, "allow_encoded_slash", Reader::boolean).unwrap_or(false),
+        protocol: keys.read(reader, "protocol", |reader, at| {
+            reader.text(at, Protocol::parse)
+        }),
+        enforcement: keys.read(reader, "enforcement", |reader, at| {
+            reader.text(at, Enforcement::parse)
+        }),
+        access: keys.read(reader, "access", |reader, at| {
+            reader.text(at, Access::parse)
+        }),
+        allow_encoded_slash: keys
+            .read(reader, "allow_encoded_slash", Reader::boolean)
+            .unwrap_or(false),
         ..EndpointParts::default()
     };
-    parts.upgrades = keys
-        .read(reader, "upgrades", |reader, at| Some(reader.texts(at, UpgradeProtocol::parse).into_iter().collect()));
-    parts.allows_leaks = keys.read(reader, "leaks", |reader, at| reader.text(at, leaks)).is_some();
-    parts.tls_skip = keys.read(reader, "tls", |reader, at| Some(tls_skip(reader, at))).unwrap_or(false);
+    parts.upgrades = keys.read(reader, "upgrades", |reader, at| {
+        Some(
+            reader
+                .texts(at, UpgradeProtocol::parse)
+                .into_iter()
+                .collect(),
+        )
+    });
+    parts.allows_leaks = keys
+        .read(reader, "leaks", |reader, at| reader.text(at, leaks))
+        .is_some();
+    parts.tls_skip = keys
+        .read(reader, "tls", |reader, at| Some(tls_skip(reader, at)))
+        .unwrap_or(false);
     parts.rules = keys.read(reader, "rules", |reader, at| rules(reader, at, allow_rule));
-    parts.deny_rules = keys.read(reader, "deny_rules", |reader, at| rules(reader, at, deny_rule));
-    parts.allowed_ips = keys.read(reader, "allowed_ips", |reader, at| Some(ranges(reader, at))).unwrap_or_default();
-    parts.resolve =
-        keys.read(reader, "resolve", |reader, at| Some(reader.texts(at, HostPattern::parse))).unwrap_or_default();
-    parts.unsupported = keys.read(reader, "unsupported", |reader, at| reader.text(at, |text| Ok(text.to_owned())));
+    parts.deny_rules = keys.read(reader, "deny_rules", |reader, at| {
+        rules(reader, at, deny_rule)
+    });
+    parts.allowed_ips = keys
+        .read(reader, "allowed_ips", |reader, at| Some(ranges(reader, at)))
+        .unwrap_or_default();
+    parts.resolve = keys
+        .read(reader, "resolve", |reader, at| {
+            Some(reader.texts(at, HostPattern::parse))
+        })
+        .unwrap_or_default();
+    parts.unsupported = keys.read(reader, "unsupported", |reader, at| {
+        reader.text(at, |text| Ok(text.to_owned()))
+    });
     if let Some(what) = &parts.unsupported {
         reader.warn(at, WarningKind::Unsupported(what.clone()));
     }
@@ -111,17 +174,29 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     if parts.host.is_none() && parts.resolve.is_empty() {
         reader.warn(at, WarningKind::NamesNotResolved);
     }
-    if parts.protocol.is_some_and(|protocol| protocol != Protocol::Tcp) && parts.enforcement.is_none() {
-        let host = parts.host.as_ref().map_or_else(|| "any host".to_owned(), ToString::to_string);
+    if parts
+        .protocol
+        .is_some_and(|protocol| protocol != Protocol::Tcp)
+        && parts.enforcement.is_none()
+    {
+        let host = parts
+            .host
+            .as_ref()
+            .map_or_else(|| "any host".to_owned(), ToString::to_string);
         let ports = parts.port.iter().chain(parts.ports.iter().flatten());
         let ports: Vec<_> = ports.map(ToString::to_string).collect();
-        reader.warn(at, WarningKind::EnforcementDefaults(format!("{host}:{}", ports.join(","))));
+        reader.warn(
+            at,
+            WarningKind::EnforcementDefaults(format!("{host}:{}", ports.join(","))),
+        );
     }
     let (endpoint, violations) = match Endpoint::new(parts) {
         Ok(endpoint) => (Some(endpoint), Vec::new()),
         Err(violations) => (None, violations),
     };
-    keys.contradictions(violations).into_iter().for_each(|violation| reader.reject(at, violation));
+    keys.contradictions(violations)
+        .into_iter()
+        .for_each(|violation| reader.reject(at, violation));
     endpoint.filter(|_| reader.violation_count() == before)
 }
 
@@ -150,7 +225,8 @@ impl<'n> Keys<'n> {
         part
     }
 
-    /// Filters the contradictions between keys: drops those implied by an invalid value, adds those that an invalid value hides.
+    /// Filters the contradictions between keys: drops those implied by an invalid value, adds those
+    /// that an invalid value hides.
     fn contradictions(&self, mut violations: Vec<ViolationKind>) -> Vec<ViolationKind> {
         violations.retain(|violation| {
             let about: &[&str] = match violation {
@@ -164,10 +240,12 @@ impl<'n> Keys<'n> {
             };
             !about.iter().any(|key| self.invalid.contains(key))
         });
-        for (pair, violation) in
-            [(["port", "ports"], ViolationKind::PortAndPorts), (["rules", "access"], ViolationKind::RulesAndAccess)]
-        {
-            let is_hidden = pair.iter().any(|key| self.invalid.contains(key)) && !violations.contains(&violation);
+        for (pair, violation) in [
+            (["port", "ports"], ViolationKind::PortAndPorts),
+            (["rules", "access"], ViolationKind::RulesAndAccess),
+        ] {
+            let is_hidden = pair.iter().any(|key| self.invalid.contains(key))
+                && !violations.contains(&violation);
             if is_hidden && pair.iter().all(|key| self.written.contains(key)) {
                 violations.push(violation);
             }
@@ -187,7 +265,10 @@ fn port(reader: &mut Reader, at: &At<'_>) -> Option<NonZeroU16> {
 fn tls_skip(reader: &mut Reader, at: &At<'_>) -> bool {
     let word = reader.text(at, |word| match word {
         "skip" | "terminate" | "passthrough" => Ok(word.to_owned()),
-        _ => Err(ViolationKind::UnknownWord { word: word.to_owned(), known: "skip (or leave `tls` out)" }),
+        _ => Err(ViolationKind::UnknownWord {
+            word: word.to_owned(),
+            known: "skip (or leave `tls` out)",
+        }),
     });
     match word {
         Some(word) if word != "skip" => {
@@ -201,7 +282,9 @@ fn tls_skip(reader: &mut Reader, at: &At<'_>) -> bool {
 fn ranges(reader: &mut Reader, at: &At<'_>) -> Vec<AddressRange> {
     let mut ranges = Vec::new();
     for item in reader.sequence(at).unwrap_or_default() {
-        let Some(range) = reader.text(&item, AddressRange::parse) else { continue };
+        let Some(range) = reader.text(&item, AddressRange::parse) else {
+            continue;
+        };
         if range.is_broad() {
             reader.warn(&item, WarningKind::BroadRange(range.to_string()));
         }
@@ -210,7 +293,11 @@ fn ranges(reader: &mut Reader, at: &At<'_>) -> Vec<AddressRange> {
     ranges
 }
 
-fn rules<R>(reader: &mut Reader, at: &At<'_>, rule: fn(&mut Reader, &At<'_>) -> Option<R>) -> Option<Vec<R>> {
+fn rules<R>(
+    reader: &mut Reader,
+    at: &At<'_>,
+    rule: fn(&mut Reader, &At<'_>) -> Option<R>,
+) -> Option<Vec<R>> {
     let items = reader.sequence(at)?;
     Some(items.iter().filter_map(|item| rule(reader, item)).collect())
 }
@@ -226,8 +313,14 @@ fn allow_rule(reader: &mut Reader, at: &At<'_>) -> Option<HttpRule> {
 
 fn deny_rule(reader: &mut Reader, at: &At<'_>) -> Option<DenyRule> {
     let mut fields = reader.mapping(at, &[RULE_KEYS, &["case_sensitive"]].concat())?;
-    let case_sensitive = fields.take("case_sensitive").and_then(|at| reader.boolean(&at)).unwrap_or(false);
-    Some(DenyRule { rule: http_rule(reader, at, &mut fields)?, case_sensitive })
+    let case_sensitive = fields
+        .take("case_sensitive")
+        .and_then(|at| reader.boolean(&at))
+        .unwrap_or(false);
+    Some(DenyRule {
+        rule: http_rule(reader, at, &mut fields)?,
+        case_sensitive,
+    })
 }
 
 const RULE_KEYS: &[&str] = &["method", "path", "query"];
@@ -248,8 +341,15 @@ fn http_rule(reader: &mut Reader, at: &At<'_>, fields: &mut Fields<'_>) -> Optio
         Some(method)
     });
     let path = required(reader, "path").and_then(|at| reader.text(&at, Glob::parse));
-    let query = fields.take("query").map(|at| query(reader, &at)).unwrap_or_default();
-    Some(HttpRule { method: method?, path: path?, query })
+    let query = fields
+        .take("query")
+        .map(|at| query(reader, &at))
+        .unwrap_or_default();
+    Some(HttpRule {
+        method: method?,
+        path: path?,
+        query,
+    })
 }
 
 fn query(reader: &mut Reader, at: &At<'_>) -> BTreeMap<String, QueryMatcher> {
@@ -258,7 +358,10 @@ fn query(reader: &mut Reader, at: &At<'_>) -> BTreeMap<String, QueryMatcher> {
         return BTreeMap::new();
     }
     let entries = reader.entries(at).unwrap_or_default();
-    entries.iter().filter_map(|(key, at)| Some(((*key).to_owned(), matcher(reader, at)?))).collect()
+    entries
+        .iter()
+        .filter_map(|(key, at)| Some(((*key).to_owned(), matcher(reader, at)?)))
+        .collect()
 }
 
 fn matcher(reader: &mut Reader, at: &At<'_>) -> Option<QueryMatcher> {

@@ -34,7 +34,12 @@ impl Node {
         };
         serde_saphyr::from_str_with_options(document, options)
             .map(Self)
-            .map_err(|error| (error.location().map(|location| location.line()), problem(&error)))
+            .map_err(|error| {
+                (
+                    error.location().map(|location| location.line()),
+                    problem(&error),
+                )
+            })
     }
 
     pub(super) fn value(&self) -> &Value {
@@ -61,21 +66,33 @@ impl Node {
 fn problem(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error as E;
     match error {
-        E::DuplicateMappingKey { key: Some(key), .. } => format!("the key `{key}` stands there twice"),
+        E::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the key `{key}` stands there twice")
+        }
         E::DuplicateMappingKey { key: None, .. } => "a key stands there twice".to_owned(),
         E::MultipleDocuments { .. } => "a second document begins; a file holds one".to_owned(),
-        E::RecursiveReferencesRequireWeakTypes { .. } => "an alias stands inside of what it repeats".to_owned(),
+        E::RecursiveReferencesRequireWeakTypes { .. } => {
+            "an alias stands inside of what it repeats".to_owned()
+        }
         E::AliasReplayLimitExceeded { .. }
         | E::AliasExpansionLimitExceeded { .. }
-        | E::AliasReplayStackDepthExceeded { .. } => "its aliases repeat too much; write it out".to_owned(),
-        E::Budget { breach: BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. }, .. } => {
-            "the document has too many values".to_owned()
+        | E::AliasReplayStackDepthExceeded { .. } => {
+            "its aliases repeat too much; write it out".to_owned()
         }
-        E::Budget { breach: BudgetBreach::Depth { .. }, .. } => "the document is nested too deeply".to_owned(),
+        E::Budget {
+            breach: BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. },
+            ..
+        } => "the document has too many values".to_owned(),
+        E::Budget {
+            breach: BudgetBreach::Depth { .. },
+            ..
+        } => "the document is nested too deeply".to_owned(),
         E::Budget { .. } => "the document is too large".to_owned(),
         other => {
             let text = other.to_string();
-            let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
+            let problem = text
+                .rsplit_once(" at line ")
+                .map_or(text.as_str(), |(problem, _)| problem);
             match problem {
                 "recursion limit exceeded" => "the document is nested too deeply".to_owned(),
                 "expected string scalar" => "a key is a text".to_owned(),
@@ -138,7 +155,9 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        i64::try_from(value).map(Value::Integer).map_err(|_| E::custom("a number too large for any key"))
+        i64::try_from(value)
+            .map(Value::Integer)
+            .map_err(|_| E::custom("a number too large for any key"))
     }
 
     fn visit_f64<E: Error>(self, _: f64) -> Result<Value, E> {

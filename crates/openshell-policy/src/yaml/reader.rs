@@ -15,7 +15,10 @@ pub(super) struct At<'n> {
 
 impl<'n> At<'n> {
     pub(super) fn root(node: &'n Node) -> Self {
-        Self { node, path: FieldPath::root() }
+        Self {
+            node,
+            path: FieldPath::root(),
+        }
     }
 }
 
@@ -50,17 +53,26 @@ impl Reader {
     }
 
     pub(super) fn reject(&mut self, at: &At<'_>, kind: ViolationKind) {
-        self.violations.push(Violation { path: at.path.clone(), line: Some(at.node.line()), kind });
+        self.violations.push(Violation {
+            path: at.path.clone(),
+            line: Some(at.node.line()),
+            kind,
+        });
     }
 
-    /// Rejects a combination of values that have been read already; the line is looked up by the path.
+    /// Rejects a combination of values that have been read already; the line is looked up by the
+    /// path.
     pub(super) fn reject_at_path(&mut self, root: &At<'_>, path: FieldPath, kind: ViolationKind) {
         let line = line_of(root.node, &FieldPath::root(), &path);
         self.violations.push(Violation { path, line, kind });
     }
 
     pub(super) fn warn(&mut self, at: &At<'_>, kind: WarningKind) {
-        self.warnings.push(Warning { path: at.path.clone(), line: Some(at.node.line()), kind });
+        self.warnings.push(Warning {
+            path: at.path.clone(),
+            line: Some(at.node.line()),
+            kind,
+        });
     }
 
     /// Returns the value, or records its violation.
@@ -87,7 +99,15 @@ impl Reader {
             self.wrong_type(at, "a map");
             return None;
         };
-        let field = |(key, node): &'n (String, Node)| (key.as_str(), At { node, path: at.path.key(key) });
+        let field = |(key, node): &'n (String, Node)| {
+            (
+                key.as_str(),
+                At {
+                    node,
+                    path: at.path.key(key),
+                },
+            )
+        };
         Some(entries.iter().map(field).collect())
     }
 
@@ -96,24 +116,50 @@ impl Reader {
             self.wrong_type(at, "a list");
             return None;
         };
-        Some(items.iter().enumerate().map(|(index, node)| At { node, path: at.path.index(index) }).collect())
+        Some(
+            items
+                .iter()
+                .enumerate()
+                .map(|(index, node)| At {
+                    node,
+                    path: at.path.index(index),
+                })
+                .collect(),
+        )
     }
 
-    pub(super) fn text<T>(&mut self, at: &At<'_>, parse: impl FnOnce(&str) -> Result<T, ViolationKind>) -> Option<T> {
+    pub(super) fn text<T>(
+        &mut self,
+        at: &At<'_>,
+        parse: impl FnOnce(&str) -> Result<T, ViolationKind>,
+    ) -> Option<T> {
         let Value::Text(text) = at.node.value() else {
             self.wrong_type(at, "a text (put it in quotes)");
             return None;
         };
         if text.len() > MAX_TEXT_BYTES {
-            self.reject(at, ViolationKind::TextTooLong { bytes: text.len(), limit: MAX_TEXT_BYTES });
+            self.reject(
+                at,
+                ViolationKind::TextTooLong {
+                    bytes: text.len(),
+                    limit: MAX_TEXT_BYTES,
+                },
+            );
             return None;
         }
         self.check(at, parse(text))
     }
 
-    pub(super) fn texts<T>(&mut self, at: &At<'_>, parse: impl Fn(&str) -> Result<T, ViolationKind>) -> Vec<T> {
+    pub(super) fn texts<T>(
+        &mut self,
+        at: &At<'_>,
+        parse: impl Fn(&str) -> Result<T, ViolationKind>,
+    ) -> Vec<T> {
         let items = self.sequence(at).unwrap_or_default();
-        items.iter().filter_map(|item| self.text(item, &parse)).collect()
+        items
+            .iter()
+            .filter_map(|item| self.text(item, &parse))
+            .collect()
     }
 
     pub(super) fn boolean(&mut self, at: &At<'_>) -> Option<bool> {
@@ -136,7 +182,13 @@ impl Reader {
     }
 
     fn wrong_type(&mut self, at: &At<'_>, expected: &'static str) {
-        self.reject(at, ViolationKind::WrongType { expected, found: at.node.value().kind() });
+        self.reject(
+            at,
+            ViolationKind::WrongType {
+                expected,
+                found: at.node.value().kind(),
+            },
+        );
     }
 }
 
@@ -145,10 +197,13 @@ fn line_of(node: &Node, here: &FieldPath, wanted: &FieldPath) -> Option<u64> {
         return Some(node.line());
     }
     match node.value() {
-        Value::Mapping(entries) => entries.iter().find_map(|(key, value)| line_of(value, &here.key(key), wanted)),
-        Value::Sequence(items) => {
-            items.iter().enumerate().find_map(|(index, item)| line_of(item, &here.index(index), wanted))
-        }
+        Value::Mapping(entries) => entries
+            .iter()
+            .find_map(|(key, value)| line_of(value, &here.key(key), wanted)),
+        Value::Sequence(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| line_of(item, &here.index(index), wanted)),
         Value::Null | Value::Boolean(_) | Value::Integer(_) | Value::Float | Value::Text(_) => None,
     }
 }

@@ -11,7 +11,10 @@ fn messages(document: &str) -> Vec<String> {
 
 /// A policy of nothing but `endpoint`.
 fn with_endpoint(endpoint: &str) -> String {
-    format!("network_policies:\n  web:\n    endpoints:\n      - {endpoint}\n    binaries: [{{path: /usr/bin/curl}}]\n")
+    format!(
+        "network_policies:\n  web:\n    endpoints:\n      - {endpoint}\n    binaries: [{{path: \
+         /usr/bin/curl}}]\n"
+    )
 }
 
 #[track_caller]
@@ -56,9 +59,17 @@ network_policies:
 "#;
     let (policy, warnings) = policy(document).unwrap_or_else(|violations| panic!("{violations}"));
     assert_eq!(warnings, []);
-    let github = policy.network().values().next().unwrap_or_else(|| panic!("a policy"));
+    let github = policy
+        .network()
+        .values()
+        .next()
+        .unwrap_or_else(|| panic!("a policy"));
     assert_eq!(github.endpoints.len(), 2);
-    let flags: Vec<_> = github.binaries.iter().map(|binary| (binary.exact, binary.pinned)).collect();
+    let flags: Vec<_> = github
+        .binaries
+        .iter()
+        .map(|binary| (binary.exact, binary.pinned))
+        .collect();
     assert_eq!(flags, [(false, true), (false, true), (true, false)]);
     assert!(policy.permits_debugging());
 }
@@ -66,17 +77,18 @@ network_policies:
 // Conformance: POL-24.
 #[test]
 fn every_violation_is_reported_at_once_with_its_line() {
-    let document =
-        "version: 2\nfilesystem_policy:\n  read_only: [usr, /a/../b]\nprocess: {run_as_user: root}\nnetwork:\n  x: 1\n";
+    let document = "version: 2\nfilesystem_policy:\n  read_only: [usr, /a/../b]\nprocess: \
+                    {run_as_user: root}\nnetwork:\n  x: 1\n";
     assert_eq!(
         messages(document),
         [
             "line 1: version: version 2 is unknown; 1 is the only one",
             "line 3: filesystem_policy.read_only[0]: `usr` is not an absolute path",
             "line 3: filesystem_policy.read_only[1]: `/a/../b` contains `..`",
-            "line 4: process.run_as_user: the workload never runs as root; name an unprivileged user or group",
-            "line 6: network: unknown key `network`: did you mean `network_policies`? known here: version, filesystem_policy, landlock, process, \
-             network_policies",
+            "line 4: process.run_as_user: the workload never runs as root; name an unprivileged \
+             user or group",
+            "line 6: network: unknown key `network`: did you mean `network_policies`? known here: \
+             version, filesystem_policy, landlock, process, network_policies",
         ]
     );
 }
@@ -96,8 +108,14 @@ fn what_is_wrong_with_the_yaml_is_said_in_the_words_of_its_author() {
     let deep = "[".repeat(3000);
     for (document, expected) in [
         ("a: 1\na: 2\n", "line 2: the key `a` stands there twice"),
-        ("a: 1\n---\nb: 2\n", "a second document begins; a file holds one"),
-        ("a: &x [*x]", "line 1: an alias stands inside of what it repeats"),
+        (
+            "a: 1\n---\nb: 2\n",
+            "a second document begins; a file holds one",
+        ),
+        (
+            "a: &x [*x]",
+            "line 1: an alias stands inside of what it repeats",
+        ),
         (&many, "line 1: the document has too many values"),
         (&deep, "line 1: the document is nested too deeply"),
         ("a: [", "line 1: unclosed bracket '['"),
@@ -111,47 +129,101 @@ fn what_is_wrong_with_the_yaml_is_said_in_the_words_of_its_author() {
 #[test]
 fn every_violation_of_an_endpoint_is_reported_at_once() {
     check(
-        "{host: \"*\", port: 0, protocol: rest, tls: skip, rules: [{allow: {method: \"a b\", path: /}}], access: full}",
-        &["matches all hosts", "a port is", "is not an HTTP method", "`tls: skip` hides", "`rules` and `access`"],
+        "{host: \"*\", port: 0, protocol: rest, tls: skip, rules: [{allow: {method: \"a b\", path: \
+         /}}], access: full}",
+        &[
+            "matches all hosts",
+            "a port is",
+            "is not an HTTP method",
+            "`tls: skip` hides",
+            "`rules` and `access`",
+        ],
     );
-    check("{host: \"*\", port: 0, ports: [1], access: full}", &["matches all", "a port is", "needs a", "`port` and"]);
-    check("{hosts: a.test, port: 1}", &["unknown key `hosts`", "an endpoint needs a `host`"]);
+    check(
+        "{host: \"*\", port: 0, ports: [1], access: full}",
+        &["matches all", "a port is", "needs a", "`port` and"],
+    );
+    check(
+        "{hosts: a.test, port: 1}",
+        &["unknown key `hosts`", "an endpoint needs a `host`"],
+    );
     // A key with an invalid value is not reported as missing.
     check("{host: \"*\", port: 1}", &["matches all hosts"]);
     check("{host: a.test, port: 0}", &["a port is"]);
-    check("{host: a.test, port: 1, protocol: rest, access: fool}", &["`fool`"]);
-    check("{host: a.test, port: 1, protocol: rust, access: full}", &["`rust`"]);
-    check("{host: a.test, port: 1, protocol: rest, rules: [{allow: {method: \"a b\", path: /}}]}", &["HTTP method"]);
+    check(
+        "{host: a.test, port: 1, protocol: rest, access: fool}",
+        &["`fool`"],
+    );
+    check(
+        "{host: a.test, port: 1, protocol: rust, access: full}",
+        &["`rust`"],
+    );
+    check(
+        "{host: a.test, port: 1, protocol: rest, rules: [{allow: {method: \"a b\", path: /}}]}",
+        &["HTTP method"],
+    );
 }
 
 #[test]
 fn a_read_only_path_that_may_be_written_is_named_with_both_lines() {
-    let document = "filesystem_policy:\n  read_only: [/usr, /a/b, /a/b/c,\n    /tmp, /tmp/x]\n  read_write:\n    - /c\n    - /a/b\n";
+    let document = "filesystem_policy:\n  read_only: [/usr, /a/b, /a/b/c,\n    /tmp, /tmp/x]\n  \
+                    read_write:\n    - /c\n    - /a/b\n";
     let (_, warnings) = policy(document).unwrap_or_else(|violations| panic!("{violations}"));
     let warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
     let expected = [
-        "line 2: filesystem_policy.read_only[1]: `/a/b` is not read-only: `read_write` lists `/a/b` too (line 6); list it once",
-        "line 3: filesystem_policy.read_only[3]: `/tmp` is not read-only: every sandbox may write in `/tmp`; keep it elsewhere",
+        "line 2: filesystem_policy.read_only[1]: `/a/b` is not read-only: `read_write` lists \
+         `/a/b` too (line 6); list it once",
+        "line 3: filesystem_policy.read_only[3]: `/tmp` is not read-only: every sandbox may write \
+         in `/tmp`; keep it elsewhere",
     ];
     assert_eq!(warnings, expected);
-    assert_eq!(messages(&format!("{document}landlock: {{compatibility: hard_requirement}}")), expected);
-    assert_eq!(policy("filesystem_policy: {read_only: [/ab], read_write: [/a]}").unwrap().1, []);
+    assert_eq!(
+        messages(&format!(
+            "{document}landlock: {{compatibility: hard_requirement}}"
+        )),
+        expected
+    );
+    assert_eq!(
+        policy("filesystem_policy: {read_only: [/ab], read_write: [/a]}")
+            .unwrap()
+            .1,
+        []
+    );
 }
 
 #[test]
 fn unknown_words_never_mean_the_weaker_mode() {
-    assert!(messages("landlock: {compatibility: hard}")[0].contains("`hard` is not one of best_effort"));
-    check("{host: a.test, port: 1, protocol: http, access: full}", &["`http` is not one of rest, sql"]);
+    assert!(
+        messages("landlock: {compatibility: hard}")[0].contains("`hard` is not one of best_effort")
+    );
+    check(
+        "{host: a.test, port: 1, protocol: http, access: full}",
+        &["`http` is not one of rest, sql"],
+    );
     check("{host: a.test, port: 1, protocol: REST, access: full}", &[]);
-    check("{host: a.test, port: 1, protocol: rest, enforcement: Enforce, access: full}", &["`Enforce`"]);
+    check(
+        "{host: a.test, port: 1, protocol: rest, enforcement: Enforce, access: full}",
+        &["`Enforce`"],
+    );
     check("{host: a.test, port: 1, tls: none}", &["`none`"]);
 }
 
 #[test]
 fn root_is_refused_in_every_spelling() {
     for user in ["root", "0", "\"0\"", "\"00\""] {
-        assert_eq!(messages(&format!("process: {{run_as_user: {user}}}")).len(), 1, "{user}");
-        assert_eq!(messages(&format!("process: {{run_as_user: \"7\", run_as_group: {user}}}")).len(), 1, "{user}");
+        assert_eq!(
+            messages(&format!("process: {{run_as_user: {user}}}")).len(),
+            1,
+            "{user}"
+        );
+        assert_eq!(
+            messages(&format!(
+                "process: {{run_as_user: \"7\", run_as_group: {user}}}"
+            ))
+            .len(),
+            1,
+            "{user}"
+        );
     }
     assert_eq!(messages("process: {run_as_user: 61184}"), [] as [&str; 0]);
     assert_eq!(messages("process: {run_as_user: 4294967295}").len(), 1);
@@ -160,16 +232,32 @@ fn root_is_refused_in_every_spelling() {
 // Conformance: POL-07, POL-08, POL-09, POL-10, POL-11.
 #[test]
 fn protocols_need_rules() {
-    check("{host: a.test, port: 1, protocol: rest}", &["web.endpoints[0]: `protocol` needs `rules` or `access`"]);
     check(
-        "{host: a.test, port: 1, protocol: rest, access: full, rules: [{allow: {method: GET, path: /}}]}",
+        "{host: a.test, port: 1, protocol: rest}",
+        &["web.endpoints[0]: `protocol` needs `rules` or `access`"],
+    );
+    check(
+        "{host: a.test, port: 1, protocol: rest, access: full, rules: [{allow: {method: GET, path: \
+         /}}]}",
         &["`rules` and `access` are mutually exclusive"],
     );
-    check("{host: a.test, port: 1, rules: []}", &["an empty list", "needs a `protocol`"]);
-    check("{host: a.test, port: 1, protocol: sql, enforcement: enforce, access: full}", &["SQL enforcement"]);
-    check("{host: a.test, port: 1, protocol: sql, enforcement: audit, access: full}", &[]);
+    check(
+        "{host: a.test, port: 1, rules: []}",
+        &["an empty list", "needs a `protocol`"],
+    );
+    check(
+        "{host: a.test, port: 1, protocol: sql, enforcement: enforce, access: full}",
+        &["SQL enforcement"],
+    );
+    check(
+        "{host: a.test, port: 1, protocol: sql, enforcement: audit, access: full}",
+        &[],
+    );
     for key in ["access: full", "enforcement: audit", "deny_rules: []"] {
-        check(&format!("{{host: a.test, port: 1, {key}}}"), &["needs a `protocol`"]);
+        check(
+            &format!("{{host: a.test, port: 1, {key}}}"),
+            &["needs a `protocol`"],
+        );
     }
 }
 
@@ -177,10 +265,19 @@ fn protocols_need_rules() {
 #[test]
 fn a_rule_needs_a_method_and_a_path() {
     let rule = |allow: &str| {
-        format!("{{host: a.test, port: 1, protocol: rest, enforcement: audit, rules: [{{allow: {allow}}}]}}")
+        format!(
+            "{{host: a.test, port: 1, protocol: rest, enforcement: audit, rules: [{{allow: \
+             {allow}}}]}}"
+        )
     };
-    check(&rule("{method: GET}"), &["web.endpoints[0].rules[0].allow: `path` is missing"]);
-    check(&rule("{path: /}"), &["web.endpoints[0].rules[0].allow: `method` is missing"]);
+    check(
+        &rule("{method: GET}"),
+        &["web.endpoints[0].rules[0].allow: `path` is missing"],
+    );
+    check(
+        &rule("{path: /}"),
+        &["web.endpoints[0].rules[0].allow: `method` is missing"],
+    );
     check(&rule("{method: GET, path: /}"), &[]);
 }
 
@@ -207,11 +304,18 @@ fn wildcards_are_narrow() {
 fn query_matchers_have_one_shape() {
     let rule = |query: &str| {
         format!(
-            "{{host: a.test, port: 1, protocol: rest, enforcement: audit, rules: [{{allow: {{method: GET, path: /, query: {query}}}}}]}}"
+            "{{host: a.test, port: 1, protocol: rest, enforcement: audit, rules: [{{allow: \
+             {{method: GET, path: /, query: {query}}}}}]}}"
         )
     };
-    check(&rule("{v: {glob: a, any: [b]}}"), &["web.endpoints[0].rules[0].allow.query.v: `glob` and `any`"]);
-    check(&rule("{v: {regex: a}}"), &["unknown key `regex`", "a query matcher is"]);
+    check(
+        &rule("{v: {glob: a, any: [b]}}"),
+        &["web.endpoints[0].rules[0].allow.query.v: `glob` and `any`"],
+    );
+    check(
+        &rule("{v: {regex: a}}"),
+        &["unknown key `regex`", "a query matcher is"],
+    );
     for matcher in ["1", "[]", "{}"] {
         check(&rule(&format!("{{v: {matcher}}}")), &["a query matcher is"]);
     }
@@ -224,15 +328,27 @@ fn query_matchers_have_one_shape() {
 #[test]
 fn doubtful_words_load_with_a_warning() {
     let document = with_endpoint(
-        "{host: a.test, port: 1, tls: passthrough, protocol: rest, rules: [{allow: {method: BREW, path: /}}]}",
+        "{host: a.test, port: 1, tls: passthrough, protocol: rest, rules: [{allow: {method: BREW, \
+         path: /}}]}",
     );
     let (_, warnings) = policy(&document).unwrap_or_else(|violations| panic!("{violations}"));
     let texts: Vec<_> = warnings.iter().map(ToString::to_string).collect();
     assert_eq!(texts.len(), 3);
-    assert!(texts.iter().any(|text| text.contains("Unknown HTTP method `BREW`")), "{texts:?}");
-    assert!(texts.iter().any(|text| text.contains("deprecated")), "{texts:?}");
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains("Unknown HTTP method `BREW`")),
+        "{texts:?}"
+    );
+    assert!(
+        texts.iter().any(|text| text.contains("deprecated")),
+        "{texts:?}"
+    );
     let refuses_nothing = "`enforcement` is left out, so the rules refuse nothing at a.test:1 and";
-    assert!(texts.iter().any(|text| text.contains(refuses_nothing)), "{texts:?}");
+    assert!(
+        texts.iter().any(|text| text.contains(refuses_nothing)),
+        "{texts:?}"
+    );
 }
 
 // Conformance: POL-21.
@@ -240,30 +356,53 @@ fn doubtful_words_load_with_a_warning() {
 fn deprecated_tls_modes_mean_automatic() {
     for word in ["terminate", "passthrough"] {
         let document = with_endpoint(&format!("{{host: a.test, port: 1, tls: {word}}}"));
-        let (policy, warnings) = policy(&document).unwrap_or_else(|violations| panic!("{violations}"));
-        let modes: Vec<_> = policy.network().values().flat_map(|web| &web.endpoints).map(Endpoint::tls).collect();
+        let (policy, warnings) =
+            policy(&document).unwrap_or_else(|violations| panic!("{violations}"));
+        let modes: Vec<_> = policy
+            .network()
+            .values()
+            .flat_map(|web| &web.endpoints)
+            .map(Endpoint::tls)
+            .collect();
         assert_eq!(modes, [TlsMode::Automatic], "{word}");
-        assert!(warnings.len() == 1 && warnings[0].to_string().contains("deprecated"), "{word}: {warnings:?}");
+        assert!(
+            warnings.len() == 1 && warnings[0].to_string().contains("deprecated"),
+            "{word}: {warnings:?}"
+        );
     }
 }
 
 // Conformance: POL-22.
 #[test]
 fn skipping_what_is_judged_is_an_error_across_policies() {
-    check("{host: a.test, port: 443, tls: skip, protocol: rest, enforcement: audit, access: full}", &["tls: skip"]);
-    let document = "network_policies:\n  a: {endpoints: [{host: x.test, ports: [80, 443], tls: skip}]}\n  \
-                    b:\n    endpoints:\n      - {host: X.test, port: 443, protocol: rest, enforcement: audit, access: full}\n";
+    check(
+        "{host: a.test, port: 443, tls: skip, protocol: rest, enforcement: audit, access: full}",
+        &["tls: skip"],
+    );
+    let document = "network_policies:\n  a: {endpoints: [{host: x.test, ports: [80, 443], tls: \
+                    skip}]}\n  b:\n    endpoints:\n      - {host: X.test, port: 443, protocol: \
+                    rest, enforcement: audit, access: full}\n";
     assert_eq!(messages(document).len(), 1);
-    assert!(messages(document)[0].starts_with("line 2: network_policies.a.endpoints[0]: "), "{:?}", messages(document));
+    assert!(
+        messages(document)[0].starts_with("line 2: network_policies.a.endpoints[0]: "),
+        "{:?}",
+        messages(document)
+    );
 }
 
 #[test]
 fn ports_are_whole_numbers_in_one_key() {
-    check("{host: a.test, port: 1, ports: [2]}", &["mutually exclusive"]);
+    check(
+        "{host: a.test, port: 1, ports: [2]}",
+        &["mutually exclusive"],
+    );
     check("{host: a.test}", &["`port` or `ports`"]);
     check("{host: a.test, ports: []}", &["`port` or `ports`"]);
     for port in ["0", "-1", "65536", "\"443\"", "1.5", "[1]"] {
-        check(&format!("{{host: a.test, port: {port}}}"), &["a port is a whole number"]);
+        check(
+            &format!("{{host: a.test, port: {port}}}"),
+            &["a port is a whole number"],
+        );
     }
 }
 
@@ -272,33 +411,54 @@ fn ports_are_whole_numbers_in_one_key() {
 fn an_endpoint_names_a_host_or_its_addresses() {
     check("{port: 1}", &["an endpoint needs a `host`"]);
     check("{port: 1, allowed_ips: [10.0.0.1]}", &[]);
-    check("{host: a.test, port: 1, allowed_ips: [127.0.0.1]}", &["allowed_ips[0]: `127.0.0.1` overlaps"]);
+    check(
+        "{host: a.test, port: 1, allowed_ips: [127.0.0.1]}",
+        &["allowed_ips[0]: `127.0.0.1` overlaps"],
+    );
 }
 
 #[test]
 fn documents_have_bounds() {
-    let long = format!("network_policies: {{a: {{name: \"{}\"}}}}", "x".repeat(super::reader::MAX_TEXT_BYTES + 1));
+    let long = format!(
+        "network_policies: {{a: {{name: \"{}\"}}}}",
+        "x".repeat(super::reader::MAX_TEXT_BYTES + 1)
+    );
     assert!(messages(&long)[0].contains("at most 65536"));
     let huge = " ".repeat(super::MAX_DOCUMENT_BYTES + 1);
     assert!(messages(&huge)[0].contains("at most 4194304"));
     let endpoint = "{host: a.test, port: 1},";
-    let many = format!("network_policies: {{a: {{endpoints: [{}]}}}}", endpoint.repeat(10_001));
-    assert!(messages(&many)[0].contains("10001 endpoints"), "{:?}", messages(&many).first());
+    let many = format!(
+        "network_policies: {{a: {{endpoints: [{}]}}}}",
+        endpoint.repeat(10_001)
+    );
+    assert!(
+        messages(&many)[0].contains("10001 endpoints"),
+        "{:?}",
+        messages(&many).first()
+    );
 }
 
 #[test]
 fn lists_join_single_values_stay_and_policies_of_one_name_are_kept_apart() {
-    let one = "process: {run_as_user: \"1000\"}\nfilesystem_policy: {include_workdir: false, read_write: [/a], hidden: [\"~\"]}\n\
-               network_policies: {web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /bin/a}]}}\n";
-    let other = "filesystem_policy: {include_workdir: true, read_write: [/a, /b], read_only: [\"**/x: y\"]}\n\
-                 network_policies: {web: {endpoints: [{host: b.test, port: 1}], binaries: [{path: \"/**\"}]}, n: {endpoints: \
-                 [{host: \"*.c.test\", port: 2, protocol: tcp}], binaries: [{path: /bin/c}]}}\n";
+    let one = "process: {run_as_user: \"1000\"}\nfilesystem_policy: {include_workdir: false, \
+               read_write: [/a], hidden: [\"~\"]}\nnetwork_policies: {web: {endpoints: [{host: \
+               a.test, port: 1}], binaries: [{path: /bin/a}]}}\n";
+    let other = "filesystem_policy: {include_workdir: true, read_write: [/a, /b], read_only: \
+                 [\"**/x: y\"]}\nnetwork_policies: {web: {endpoints: [{host: b.test, port: 1}], \
+                 binaries: [{path: \"/**\"}]}, n: {endpoints: [{host: \"*.c.test\", port: 2, \
+                 protocol: tcp}], binaries: [{path: /bin/c}]}}\n";
     let text = merged(&[one, other]).unwrap();
-    let expected = "process: {run_as_user: \"1000\"}\nfilesystem_policy: {include_workdir: false, read_write: [/a, /b], hidden: [\"~\"], \
-                    read_only: [\"**/x: y\"]}\nnetwork_policies: {web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: \
-                    /bin/a}]}, web-2: {endpoints: [{host: b.test, port: 1}], binaries: [{path: \"/**\"}]}, n: {endpoints: [{host: \
-                    \"*.c.test\", port: 2, protocol: tcp}], binaries: [{path: /bin/c}]}}\n";
-    assert_eq!(policy(&text).unwrap().0, policy(expected).unwrap().0, "{text}");
+    let expected = "process: {run_as_user: \"1000\"}\nfilesystem_policy: {include_workdir: false, \
+                    read_write: [/a, /b], hidden: [\"~\"], read_only: [\"**/x: \
+                    y\"]}\nnetwork_policies: {web: {endpoints: [{host: a.test, port: 1}], \
+                    binaries: [{path: /bin/a}]}, web-2: {endpoints: [{host: b.test, port: 1}], \
+                    binaries: [{path: \"/**\"}]}, n: {endpoints: [{host: \"*.c.test\", port: 2, \
+                    protocol: tcp}], binaries: [{path: /bin/c}]}}\n";
+    assert_eq!(
+        policy(&text).unwrap().0,
+        policy(expected).unwrap().0,
+        "{text}"
+    );
     assert_eq!(merged(&[&text]).unwrap(), text);
     assert!(merged(&[one, "a: ["]).is_err());
 }

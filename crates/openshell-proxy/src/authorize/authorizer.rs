@@ -67,10 +67,21 @@ impl Authorization {
 #[cfg(test)]
 impl Authorization {
     /// Leave of `caller`, which made no connection, to reach `target` under the policy in force.
-    pub(crate) fn assumed(authorizer: &Authorizer, caller: Caller, target: &Target) -> Result<Self, Refusal> {
+    pub(crate) fn assumed(
+        authorizer: &Authorizer,
+        caller: Caller,
+        target: &Target,
+    ) -> Result<Self, Refusal> {
         let generations = authorizer.policy.subscribe();
-        let permit = authorizer.mode.judge(&authorizer.policy.load(), &caller, target, || Ok(()))?;
-        Ok(Self { caller, permit: Arc::new(permit), generations })
+        let permit =
+            authorizer
+                .mode
+                .judge(&authorizer.policy.load(), &caller, target, || Ok(()))?;
+        Ok(Self {
+            caller,
+            permit: Arc::new(permit),
+            generations,
+        })
     }
 }
 
@@ -78,21 +89,29 @@ impl Authorizer {
     /// Creates an authorizer by `policy` for callers verified by `identifier`.
     #[must_use]
     pub fn new(policy: Arc<PolicyStore>, identifier: Arc<Identifier>, mode: Mode) -> Self {
-        Self { policy, identifier, places: Arc::default(), mode }
+        Self {
+            policy,
+            identifier,
+            places: Arc::default(),
+            mode,
+        }
     }
 
-    /// Judges a connection of `identity` to `target`. A known program's is judged at once; else in one of the slots, on a
-    /// blocking thread: hashing a program, reading arguments, and evaluating rules may take long.
+    /// Judges a connection of `identity` to `target`. A known program's is judged at once; else in
+    /// one of the slots, on a blocking thread: hashing a program, reading arguments, and evaluating
+    /// rules may take long.
     ///
     /// # Errors
-    /// The caller is not identified, or not judged within [`Limits::JUDGE_DEADLINE`], or the policy refuses the connection.
+    /// The caller is not identified, or not judged within [`Limits::JUDGE_DEADLINE`], or the policy
+    /// refuses the connection.
     pub async fn authorize(
         &self,
         identity: &Identity,
         target: &Target,
         record: &mut Record,
     ) -> Result<Authorization, Refusal> {
-        let (generations, watch, began) = (self.policy.subscribe(), Stopwatch::start(), Instant::now());
+        let (generations, watch, began) =
+            (self.policy.subscribe(), Stopwatch::start(), Instant::now());
         let identified = identity.as_ref().map_err(Clone::clone)?;
         let (caller, permit) = match self.judge_at_once(identified, target) {
             Some(permit) => (identified.caller().clone(), Ok(permit)),
@@ -101,10 +120,16 @@ impl Authorizer {
         record.called_by(caller.clone());
         record.decided_since(began);
         let us = watch.micros();
-        let permit = Arc::new(permit.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "denied"))?);
+        let permit = Arc::new(
+            permit.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "denied"))?,
+        );
         debug!(policy = permit.policy(), generation = permit.generation(), inspection = %permit.inspection(), us, "authorized");
         record.permitted_by(permit.policy(), permit.observed());
-        Ok(Authorization { caller, permit, generations })
+        Ok(Authorization {
+            caller,
+            permit,
+            generations,
+        })
     }
 
     /// Returns the permit of a verified program if the policy in force has given it one before.
@@ -113,7 +138,13 @@ impl Authorizer {
         let program = &identified.caller().program;
         let is_known = policy.has_permitted(program, target) && !policy.has_exact_entry(program);
         let is_ready = is_known && self.identifier.is_verified(identified);
-        is_ready.then(|| self.mode.judge(&policy, identified.caller(), target, || Ok(())).ok()).flatten()
+        is_ready
+            .then(|| {
+                self.mode
+                    .judge(&policy, identified.caller(), target, || Ok(()))
+                    .ok()
+            })
+            .flatten()
     }
 
     /// Judges a connection on a blocking thread.
@@ -125,7 +156,9 @@ impl Authorizer {
         let (identifier, policy) = (Arc::clone(&self.identifier), Arc::clone(&self.policy));
         let mode = self.mode.clone();
         let is_listed = policy.load().lists(&identified.caller().program);
-        let place = self.places.for_new(is_listed, identifier.unread_bytes(&identified));
+        let place = self
+            .places
+            .for_new(is_listed, identifier.unread_bytes(&identified));
         let decision = async {
             let place = place.await;
             let work = tokio::task::spawn_blocking(move || {
@@ -136,21 +169,34 @@ impl Authorizer {
                 if permit.is_err() || !policy.has_exact_entry(&caller.program) {
                     return (caller, permit);
                 }
-                let Some(why) = identifier.modified_by(&identified) else { return (caller, permit) };
+                let Some(why) = identifier.modified_by(&identified) else {
+                    return (caller, permit);
+                };
                 // Other entries may permit it.
-                let program = Program { is_modified: true, ..Program::clone(&caller.program) };
-                let caller = Caller { program: program.into(), ..caller };
+                let program = Program {
+                    is_modified: true,
+                    ..Program::clone(&caller.program)
+                };
+                let caller = Caller {
+                    program: program.into(),
+                    ..caller
+                };
                 let permit = mode.judge(&policy, &caller, &target, verify);
                 let denied = |refusal: Refusal| match refusal.is_policy_denial() {
-                    true => Refusal::caller_modified(why, identified.caller().program.executable.clone()),
+                    true => Refusal::caller_modified(
+                        why,
+                        identified.caller().program.executable.clone(),
+                    ),
                     false => refusal,
                 };
                 (caller, permit.map_err(denied))
             });
-            work.await.map_err(|error| Refusal::engine(error.to_string()))
+            work.await
+                .map_err(|error| Refusal::engine(error.to_string()))
         };
         let decided = tokio::time::timeout(Limits::JUDGE_DEADLINE, decision).await;
-        decided.map_err(|_| Refusal::caller_unknown("finding out who asks took too long".to_owned()))?
+        decided
+            .map_err(|_| Refusal::caller_unknown("finding out who asks took too long".to_owned()))?
     }
 
     /// Judges `action`, a message of `caller` inside a connection with `permit`.
@@ -166,9 +212,14 @@ impl Authorizer {
         let watch = Stopwatch::start();
         let judged = message::judge(&self.places.new, permit, action).await;
         let us = watch.micros();
-        let message_permit =
-            judged.inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "message denied"))?;
-        debug!(policy = message_permit.policy(), generation = permit.generation(), us, "message authorized");
+        let message_permit = judged
+            .inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "message denied"))?;
+        debug!(
+            policy = message_permit.policy(),
+            generation = permit.generation(),
+            us,
+            "message authorized"
+        );
         if let Mode::Observe(observations) = &self.mode {
             let (method, path) = action.rule();
             observations.add_request(&caller.program.executable, permit.target(), &method, &path);
@@ -185,7 +236,8 @@ impl Authorizer {
         }
     }
 
-    /// Notes, if the run is observed, that bytes of `caller` to `target` are relayed uninspected, `raw` if they are not inside TLS.
+    /// Notes, if the run is observed, that bytes of `caller` to `target` are relayed uninspected,
+    /// `raw` if they are not inside TLS.
     pub(super) fn note_opaque(&self, caller: &Caller, target: &Target, raw: bool) {
         if let Mode::Observe(observations) = &self.mode {
             observations.add_opaque(&caller.program.executable, target, raw);
@@ -228,7 +280,10 @@ mod tests {
     async fn a_program_that_is_not_identified_has_no_leave() {
         let (services, audit) = testing::services("{host: web.test, port: 80}");
         let mut record = Record::new(&services.audit, "CONNECT web.test:80".to_owned(), None);
-        let authorized = services.authorizer.authorize(&nobody(), &testing::target("web.test:80"), &mut record).await;
+        let authorized = services
+            .authorizer
+            .authorize(&nobody(), &testing::target("web.test:80"), &mut record)
+            .await;
         let refusal = authorized.unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::CallerUnknown);
         assert!(record.subject().caller.is_none());
@@ -240,11 +295,29 @@ mod tests {
     async fn a_client_waits_for_a_slot_no_longer_than_for_its_judgement() {
         let (services, _) = testing::services("{host: web.test, port: 80}");
         let all = u32::try_from(Limits::JUDGING).unwrap();
-        let _held = services.authorizer.places.new.acquire_many(all).await.unwrap();
-        let (mut record, begin) = (Record::new(&services.audit, String::new(), None), Instant::now());
-        let authorized =
-            services.authorizer.authorize(&testing::identity(), &testing::target("web.test:80"), &mut record).await;
-        assert_eq!(authorized.unwrap_err().reason(), "finding out who asks took too long");
+        let _held = services
+            .authorizer
+            .places
+            .new
+            .acquire_many(all)
+            .await
+            .unwrap();
+        let (mut record, begin) = (
+            Record::new(&services.audit, String::new(), None),
+            Instant::now(),
+        );
+        let authorized = services
+            .authorizer
+            .authorize(
+                &testing::identity(),
+                &testing::target("web.test:80"),
+                &mut record,
+            )
+            .await;
+        assert_eq!(
+            authorized.unwrap_err().reason(),
+            "finding out who asks took too long"
+        );
         assert!(begin.elapsed() >= Limits::JUDGE_DEADLINE);
     }
 
@@ -253,7 +326,10 @@ mod tests {
         let (services, _) = testing::services("{host: web.test, port: 80}");
         let authorization = testing::authorization(&services, "web.test:80");
         assert!(!authorization.is_stale());
-        services.authorizer.policy.replace(testing::snapshot(2, "{host: web.test, port: 80}"));
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, "{host: web.test, port: 80}"));
         assert!(authorization.is_stale());
     }
 }

@@ -1,4 +1,5 @@
-//! An authorized connection: its program and addresses, the permit in force for it, and the activities that need one.
+//! An authorized connection: its program and addresses, the permit in force for it, and the
+//! activities that need one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,7 +26,8 @@ pub struct Connection {
     addresses: Mutex<Vec<IpAddr>>,
     permit: Mutex<Arc<Permit>>,
     activities: Mutex<Activities>,
-    /// Fires before the connection ends; received by connections that send their client a last message.
+    /// Fires before the connection ends; received by connections that send their client a last
+    /// message.
     shutdown: watch::Sender<bool>,
 }
 
@@ -52,7 +54,8 @@ impl StreamId {
 struct Activities {
     /// True once bytes are relayed uninspected.
     is_opaque: bool,
-    /// The last message of an HTTP/1.1 connection; it stays when it is answered, or has upgraded the connection.
+    /// The last message of an HTTP/1.1 connection; it stays when it is answered, or has upgraded
+    /// the connection.
     message: Option<Message>,
     /// The messages of open streams.
     streams: BTreeMap<StreamId, Message>,
@@ -103,7 +106,8 @@ impl Connection {
         }
     }
 
-    /// Returns the permit under the policy in force, after judging the connection again if that has changed.
+    /// Returns the permit under the policy in force, after judging the connection again if that has
+    /// changed.
     ///
     /// # Errors
     /// The policy no longer permits the connection.
@@ -112,20 +116,27 @@ impl Connection {
         if permit.generation() == authorizer.policy.load().generation() {
             return Ok(permit);
         }
-        self.reauthorize(authorizer).await.map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
+        self.reauthorize(authorizer)
+            .await
+            .map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
     }
 
-    /// Notes `message` as the activity in place of the one before; then as [`Self::current_permit`].
+    /// Notes `message` as the activity in place of the one before; then as
+    /// [`Self::current_permit`].
     ///
     /// # Errors
     /// As [`Self::current_permit`].
-    pub async fn replace_message(&self, authorizer: &Authorizer, message: Message) -> Result<Arc<Permit>, Refusal> {
+    pub async fn replace_message(
+        &self,
+        authorizer: &Authorizer,
+        message: Message,
+    ) -> Result<Arc<Permit>, Refusal> {
         lock(&self.activities).message = Some(message);
         self.current_permit(authorizer).await
     }
 
-    /// Notes that bytes are relayed uninspected from now on, and for observation if they are `raw`, not inside TLS; then as
-    /// [`Self::current_permit`].
+    /// Notes that bytes are relayed uninspected from now on, and for observation if they are `raw`,
+    /// not inside TLS; then as [`Self::current_permit`].
     ///
     /// # Errors
     /// As [`Self::current_permit`], or the permit has rules for messages.
@@ -138,9 +149,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Registers the `message` of a stream, judged by `permit`; returns false if the policy has changed since.
+    /// Registers the `message` of a stream, judged by `permit`; returns false if the policy has
+    /// changed since.
     #[must_use]
-    pub fn register(&self, authorizer: &Authorizer, permit: &Permit, stream: StreamId, message: Message) -> bool {
+    pub fn register(
+        &self,
+        authorizer: &Authorizer,
+        permit: &Permit,
+        stream: StreamId,
+        message: Message,
+    ) -> bool {
         lock(&self.activities).streams.insert(stream, message);
         permit.generation() == authorizer.policy.load().generation()
     }
@@ -150,8 +168,8 @@ impl Connection {
         lock(&self.activities).streams.remove(&stream);
     }
 
-    /// Subscribes to the shutdown signal. While a receiver exists, the end of the connection is delayed for its last
-    /// message.
+    /// Subscribes to the shutdown signal. While a receiver exists, the end of the connection is
+    /// delayed for its last message.
     #[must_use]
     pub fn shutdown_signal(&self) -> watch::Receiver<bool> {
         self.shutdown.subscribe()
@@ -164,11 +182,21 @@ impl Connection {
     }
 
     /// Judges the connection and its activities by the policy in force.
-    pub(super) async fn reauthorize(&self, authorizer: &Authorizer) -> Result<Arc<Permit>, Refusal> {
+    pub(super) async fn reauthorize(
+        &self,
+        authorizer: &Authorizer,
+    ) -> Result<Arc<Permit>, Refusal> {
         let (snapshot, mode) = (authorizer.policy.load(), authorizer.mode.clone());
         let (caller, target) = (self.caller.clone(), self.target.clone());
-        let (addresses, activities) = (lock(&self.addresses).clone(), lock(&self.activities).clone());
-        let place = authorizer.places.for_open().await.map_err(|error| Refusal::engine(error.to_string()))?;
+        let (addresses, activities) = (
+            lock(&self.addresses).clone(),
+            lock(&self.activities).clone(),
+        );
+        let place = authorizer
+            .places
+            .for_open()
+            .await
+            .map_err(|error| Refusal::engine(error.to_string()))?;
         let judged = tokio::task::spawn_blocking(move || {
             let _place = place;
             let permit = mode.judge(&snapshot, &caller, &target, || Ok(()))?;
@@ -176,7 +204,9 @@ impl Connection {
             activities.permitted_by(&permit)?;
             Ok(Arc::new(permit))
         });
-        let permit = judged.await.unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))?;
+        let permit = judged
+            .await
+            .unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))?;
         // Another judgement may have ended meanwhile.
         let mut known = lock(&self.permit);
         if known.generation() <= permit.generation() {
@@ -194,10 +224,14 @@ impl Activities {
         }
         if self.is_opaque {
             let what = "there are rules now for what is inside, which is not looked at";
-            return Err(Refusal::unsupported_protocol(what, permit.policy().map(str::to_owned)));
+            return Err(Refusal::unsupported_protocol(
+                what,
+                permit.policy().map(str::to_owned),
+            ));
         }
         let mut messages = self.message.iter().chain(self.streams.values());
-        messages.try_for_each(|message| message::judge_now(permit, &permit.action(message)?).map(drop))
+        messages
+            .try_for_each(|message| message::judge_now(permit, &permit.action(message)?).map(drop))
     }
 }
 
@@ -218,41 +252,75 @@ mod tests {
     use crate::testing;
 
     const PLAIN: &str = "{host: web.test, port: 80}";
-    const FULL: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
-    const ONLY_B: &str =
-        "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /b}}]}";
+    const FULL: &str =
+        "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
+    const ONLY_B: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: \
+                          [{allow: {method: GET, path: /b}}]}";
     const LISTED: &str = "{host: web.test, port: 80, allowed_ips: [8.8.8.0/24]}";
 
     fn get(path: &str) -> Message {
-        Message::Http { method: Method::GET, uri: path.parse().unwrap() }
+        Message::Http {
+            method: Method::GET,
+            uri: path.parse().unwrap(),
+        }
     }
 
     #[tokio::test]
     async fn a_connection_that_a_later_generation_permits_has_its_permit() {
         let (services, _) = testing::services(PLAIN);
         let connection = testing::connection(&services, "web.test:80");
-        services.authorizer.policy.replace(testing::snapshot(2, FULL));
-        assert_eq!(connection.current_permit(&services.authorizer).await.unwrap().generation(), 2);
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, FULL));
+        assert_eq!(
+            connection
+                .current_permit(&services.authorizer)
+                .await
+                .unwrap()
+                .generation(),
+            2
+        );
         assert!(connection.permit().rules().is_some());
     }
 
     #[tokio::test]
-    async fn a_connection_that_a_later_generation_refuses_keeps_its_permit_and_has_leave_for_nothing() {
+    async fn a_connection_that_a_later_generation_refuses_keeps_its_permit_and_has_leave_for_nothing()
+     {
         let (services, _) = testing::services(PLAIN);
         let connection = testing::connection(&services, "web.test:80");
-        services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
-        let refusal = connection.current_permit(&services.authorizer).await.unwrap_err();
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+        let refusal = connection
+            .current_permit(&services.authorizer)
+            .await
+            .unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
         assert_eq!(connection.permit().generation(), 1);
-        assert!(connection.replace_message(&services.authorizer, get("/b")).await.is_err());
-        assert!(connection.start_opaque(&services.authorizer, true).await.is_err());
+        assert!(
+            connection
+                .replace_message(&services.authorizer, get("/b"))
+                .await
+                .is_err()
+        );
+        assert!(
+            connection
+                .start_opaque(&services.authorizer, true)
+                .await
+                .is_err()
+        );
     }
 
     #[tokio::test]
     async fn a_connection_with_rules_is_not_relayed_uninspected() {
         let (services, _) = testing::services(FULL);
         let connection = testing::connection(&services, "web.test:80");
-        let refusal = connection.start_opaque(&services.authorizer, true).await.unwrap_err();
+        let refusal = connection
+            .start_opaque(&services.authorizer, true)
+            .await
+            .unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::UnsupportedL7Protocol);
     }
 
@@ -260,11 +328,23 @@ mod tests {
     async fn an_uninspected_connection_is_refused_once_there_are_rules() {
         let (services, _) = testing::services(PLAIN);
         let connection = testing::connection(&services, "web.test:80");
-        connection.start_opaque(&services.authorizer, true).await.unwrap();
-        services.authorizer.policy.replace(testing::snapshot(2, FULL));
-        let refusal = connection.current_permit(&services.authorizer).await.unwrap_err();
+        connection
+            .start_opaque(&services.authorizer, true)
+            .await
+            .unwrap();
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, FULL));
+        let refusal = connection
+            .current_permit(&services.authorizer)
+            .await
+            .unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
-        assert_eq!(refusal.reason(), "there are rules now for what is inside, which is not looked at");
+        assert_eq!(
+            refusal.reason(),
+            "there are rules now for what is inside, which is not looked at"
+        );
     }
 
     #[tokio::test]
@@ -273,10 +353,23 @@ mod tests {
             let (services, _) = testing::services(FULL);
             let connection = testing::connection(&services, "web.test:80");
             for path in ["/first", last] {
-                connection.replace_message(&services.authorizer, get(path)).await.unwrap();
+                connection
+                    .replace_message(&services.authorizer, get(path))
+                    .await
+                    .unwrap();
             }
-            services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
-            assert_eq!(connection.current_permit(&services.authorizer).await.is_ok(), is_permitted, "{last}");
+            services
+                .authorizer
+                .policy
+                .replace(testing::snapshot(2, ONLY_B));
+            assert_eq!(
+                connection
+                    .current_permit(&services.authorizer)
+                    .await
+                    .is_ok(),
+                is_permitted,
+                "{last}"
+            );
         }
     }
 
@@ -288,10 +381,25 @@ mod tests {
         let [one, other] = [0, 1].map(StreamId::after);
         assert!(connection.register(&services.authorizer, &permit, one, get("/a")));
         assert!(connection.register(&services.authorizer, &permit, other, get("/b")));
-        services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
-        assert!(connection.current_permit(&services.authorizer).await.is_err());
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, ONLY_B));
+        assert!(
+            connection
+                .current_permit(&services.authorizer)
+                .await
+                .is_err()
+        );
         connection.complete(one);
-        assert_eq!(connection.current_permit(&services.authorizer).await.unwrap().generation(), 2);
+        assert_eq!(
+            connection
+                .current_permit(&services.authorizer)
+                .await
+                .unwrap()
+                .generation(),
+            2
+        );
     }
 
     #[tokio::test]
@@ -299,7 +407,10 @@ mod tests {
         let (services, _) = testing::services(FULL);
         let connection = testing::connection(&services, "web.test:80");
         let permit = connection.permit();
-        services.authorizer.policy.replace(testing::snapshot(2, FULL));
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, FULL));
         assert!(!connection.register(&services.authorizer, &permit, StreamId::after(0), get("/a")));
     }
 
@@ -308,10 +419,14 @@ mod tests {
         let elsewhere: IpAddr = "8.8.4.4".parse().unwrap();
         let (services, _) = testing::services(PLAIN);
         let authorizer = &services.authorizer;
-        let (moved, both) =
-            (testing::connection(&services, "web.test:80"), testing::connection(&services, "web.test:80"));
-        let (returned, unmoved) =
-            (testing::connection(&services, "web.test:80"), testing::connection(&services, "web.test:80"));
+        let (moved, both) = (
+            testing::connection(&services, "web.test:80"),
+            testing::connection(&services, "web.test:80"),
+        );
+        let (returned, unmoved) = (
+            testing::connection(&services, "web.test:80"),
+            testing::connection(&services, "web.test:80"),
+        );
         moved.moved_to(elsewhere);
         both.also_at(elsewhere);
         returned.moved_to(elsewhere);

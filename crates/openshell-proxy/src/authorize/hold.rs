@@ -19,7 +19,8 @@ pub struct Hold {
 pub(super) struct Held<'h>(&'h Hold);
 
 impl Hold {
-    /// Drives `work`, apart from the times when it is held: then nothing of it happens, so that no byte passes.
+    /// Drives `work`, apart from the times when it is held: then nothing of it happens, so that no
+    /// byte passes.
     pub async fn over<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(move |cx| {
             self.waker.register(cx.waker());

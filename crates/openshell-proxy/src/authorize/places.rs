@@ -22,7 +22,9 @@ pub(super) struct Places {
 
 /// A place, free again when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place(#[expect(dead_code, reason = "held for its drop")] Vec<OwnedSemaphorePermit>);
+pub(super) struct Place(
+    #[expect(dead_code, reason = "held for its drop")] Vec<OwnedSemaphorePermit>,
+);
 
 impl Default for Places {
     fn default() -> Self {
@@ -38,15 +40,24 @@ impl Default for Places {
 }
 
 impl Places {
-    /// Waits for a place for a new connection of a program, of which `unread` bytes have to be read. Who waits for the program to be
-    /// read, or is not listed, takes no place from others meanwhile.
-    pub(super) async fn for_new(&self, is_listed: bool, unread: u64) -> Result<Place, AcquireError> {
+    /// Waits for a place for a new connection of a program, of which `unread` bytes have to be
+    /// read. Who waits for the program to be read, or is not listed, takes no place from others
+    /// meanwhile.
+    pub(super) async fn for_new(
+        &self,
+        is_listed: bool,
+        unread: u64,
+    ) -> Result<Place, AcquireError> {
         let mut held = Vec::new();
         if !is_listed {
             held.push(Arc::clone(&self.unlisted).acquire_owned().await?);
         }
         if unread > 0 {
-            let reading = if unread < Limits::LARGE_PROGRAM { &self.small } else { &self.large };
+            let reading = if unread < Limits::LARGE_PROGRAM {
+                &self.small
+            } else {
+                &self.large
+            };
             held.push(Arc::clone(reading).acquire_owned().await?);
         }
         held.push(Arc::clone(&self.new).acquire_owned().await?);
@@ -64,7 +75,9 @@ mod tests {
     use super::Places;
     use crate::limits::Limits;
 
-    fn is_free(place: impl Future<Output = Result<super::Place, tokio::sync::AcquireError>>) -> bool {
+    fn is_free(
+        place: impl Future<Output = Result<super::Place, tokio::sync::AcquireError>>,
+    ) -> bool {
         use futures_util::FutureExt as _;
         place.now_or_never().is_some()
     }
@@ -73,14 +86,25 @@ mod tests {
     fn programs_that_are_not_listed_or_have_to_be_read_leave_places_to_the_others() {
         use futures_util::FutureExt as _;
         let places = Places::default();
-        let unlisted: Vec<_> =
-            (0..1500).map_while(|_| places.for_new(false, 0).now_or_never()).map(Result::unwrap).collect();
-        let large: Vec<_> =
-            (0..48).map_while(|_| places.for_new(true, 2 << 30).now_or_never()).map(Result::unwrap).collect();
-        let small: Vec<_> = (0..48).map_while(|_| places.for_new(true, 1).now_or_never()).map(Result::unwrap).collect();
+        let unlisted: Vec<_> = (0..1500)
+            .map_while(|_| places.for_new(false, 0).now_or_never())
+            .map(Result::unwrap)
+            .collect();
+        let large: Vec<_> = (0..48)
+            .map_while(|_| places.for_new(true, 2 << 30).now_or_never())
+            .map(Result::unwrap)
+            .collect();
+        let small: Vec<_> = (0..48)
+            .map_while(|_| places.for_new(true, 1).now_or_never())
+            .map(Result::unwrap)
+            .collect();
         assert_eq!(
             [unlisted.len(), large.len(), small.len()],
-            [Limits::JUDGING_UNLISTED, Limits::READING_LARGE, Limits::READING_SMALL]
+            [
+                Limits::JUDGING_UNLISTED,
+                Limits::READING_LARGE,
+                Limits::READING_SMALL
+            ]
         );
         assert!(is_free(places.for_new(true, 0)) && is_free(places.for_open()));
         drop((large, unlisted));

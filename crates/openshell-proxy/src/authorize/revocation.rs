@@ -20,8 +20,8 @@ use crate::limits::Limits;
 pub struct RevocationWatch {
     connection: Arc<Connection>,
     generations: watch::Receiver<Generation>,
-    /// The generation by which this watch last judged the connection; a message in it may have been judged by a newer
-    /// one.
+    /// The generation by which this watch last judged the connection; a message in it may have been
+    /// judged by a newer one.
     generation: u64,
 }
 
@@ -29,10 +29,18 @@ impl RevocationWatch {
     /// Watches `authorization`, whose connection leads to `address`.
     #[must_use]
     pub fn new(authorization: Authorization, address: IpAddr) -> Self {
-        let Authorization { caller, permit, generations } = authorization;
+        let Authorization {
+            caller,
+            permit,
+            generations,
+        } = authorization;
         let generation = permit.generation();
         let connection = Arc::new(Connection::new(caller, permit, address));
-        Self { connection, generations, generation }
+        Self {
+            connection,
+            generations,
+            generation,
+        }
     }
 
     /// The watched connection.
@@ -41,9 +49,10 @@ impl RevocationWatch {
         &self.connection
     }
 
-    /// Returns the reason once the connection is permitted no longer, or cannot be judged within [`Limits::JUDGE_DEADLINE`]. From
-    /// [`Limits::HOLD_AFTER`] after the change on until then its work is held by `hold`, which is to be polled after this: a thread that had
-    /// no time for the connection for so long passes none of its bytes. Cancel safe.
+    /// Returns the reason once the connection is permitted no longer, or cannot be judged within
+    /// [`Limits::JUDGE_DEADLINE`]. From [`Limits::HOLD_AFTER`] after the change on until then its
+    /// work is held by `hold`, which is to be polled after this: a thread that had no time for the
+    /// connection for so long passes none of its bytes. Cancel safe.
     pub async fn revoked(&mut self, authorizer: &Authorizer, hold: &Hold) -> Refusal {
         loop {
             match self.next(authorizer, hold).await {
@@ -56,8 +65,11 @@ impl RevocationWatch {
     /// Waits for one change, and judges the connection after it.
     async fn next(&mut self, authorizer: &Authorizer, hold: &Hold) -> Result<(), Refusal> {
         let generation = self.generation;
-        let changed =
-            self.generations.wait_for(|current| current.number != generation).await.map(|current| current.since);
+        let changed = self
+            .generations
+            .wait_for(|current| current.number != generation)
+            .await
+            .map(|current| current.since);
         let changed = match changed {
             Ok(changed) => changed,
             // Without a sender there are no more generations.
@@ -69,10 +81,15 @@ impl RevocationWatch {
             Err(_) => {
                 let _held = hold.begin();
                 let late = timeout(Limits::JUDGE_DEADLINE - Limits::HOLD_AFTER, judging).await;
-                late.unwrap_or_else(|_| Err(Refusal::engine("judging it by the new policy took too long".to_owned())))
+                late.unwrap_or_else(|_| {
+                    Err(Refusal::engine(
+                        "judging it by the new policy took too long".to_owned(),
+                    ))
+                })
             }
         };
-        let permit = judged.map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))?;
+        let permit =
+            judged.map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))?;
         self.generation = permit.generation();
         Ok(())
     }
@@ -99,11 +116,22 @@ mod tests {
     async fn a_generation_that_refuses_a_connection_ends_it_with_the_reason() {
         let (services, _) = testing::services(PLAIN);
         let mut watch = testing::watch(&services, "web.test:80");
-        assert!(timeout(DAY, watch.revoked(&services.authorizer, &Hold::default())).await.is_err());
-        services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+        assert!(
+            timeout(DAY, watch.revoked(&services.authorizer, &Hold::default()))
+                .await
+                .is_err()
+        );
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, "{host: other.test, port: 80}"));
         let refusal = watch.revoked(&services.authorizer, &Hold::default()).await;
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
-        assert!(refusal.reason().contains("web.test"), "{}", refusal.reason());
+        assert!(
+            refusal.reason().contains("web.test"),
+            "{}",
+            refusal.reason()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -111,8 +139,15 @@ mod tests {
         let (services, _) = testing::services(PLAIN);
         let mut watch = testing::watch(&services, "web.test:80");
         for generation in 2..5 {
-            services.authorizer.policy.replace(testing::snapshot(generation, PLAIN));
-            assert!(timeout(DAY, watch.revoked(&services.authorizer, &Hold::default())).await.is_err());
+            services
+                .authorizer
+                .policy
+                .replace(testing::snapshot(generation, PLAIN));
+            assert!(
+                timeout(DAY, watch.revoked(&services.authorizer, &Hold::default()))
+                    .await
+                    .is_err()
+            );
             assert_eq!(watch.connection().permit().generation(), generation);
         }
     }
@@ -155,8 +190,14 @@ mod tests {
             () = hold.over(work.as_mut()) => pending().await,
         };
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
-        assert!(begun.elapsed() >= Limits::JUDGE_DEADLINE && begun.elapsed() < Limits::JUDGE_DEADLINE + second);
-        assert!(passed.load(Ordering::Relaxed) - before <= 11, "{passed:?} {before}");
+        assert!(
+            begun.elapsed() >= Limits::JUDGE_DEADLINE
+                && begun.elapsed() < Limits::JUDGE_DEADLINE + second
+        );
+        assert!(
+            passed.load(Ordering::Relaxed) - before <= 11,
+            "{passed:?} {before}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -171,7 +212,9 @@ mod tests {
             passed.fetch_add(1, Ordering::Relaxed);
             std::task::Poll::<()>::Pending
         }));
-        authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+        authorizer
+            .policy
+            .replace(testing::snapshot(2, "{host: other.test, port: 80}"));
         tokio::time::advance(2 * Limits::HOLD_AFTER).await;
         tokio::select! {
             biased;
@@ -185,8 +228,17 @@ mod tests {
     async fn a_generation_between_the_judgement_and_the_watch_counts() {
         let (services, _) = testing::services(PLAIN);
         let authorization = testing::authorization(&services, "web.test:80");
-        services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, "{host: other.test, port: 80}"));
         let mut watch = RevocationWatch::new(authorization, testing::UPSTREAM);
-        assert_eq!(watch.revoked(&services.authorizer, &Hold::default()).await.code(), ReasonCode::PolicyChanged);
+        assert_eq!(
+            watch
+                .revoked(&services.authorizer, &Hold::default())
+                .await
+                .code(),
+            ReasonCode::PolicyChanged
+        );
     }
 }

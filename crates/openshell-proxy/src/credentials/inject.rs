@@ -5,7 +5,9 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use hyper::header::{ACCEPT, ACCEPT_CHARSET, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT, ACCEPT_CHARSET, ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue,
+};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Uri};
 use zeroize::Zeroizing;
@@ -18,7 +20,8 @@ use crate::limits::Limits;
 use crate::placeholder::{self, Coding};
 use crate::target::{Origin, Scheme, Target};
 
-/// A request in the form for its upstream, without a placeholder in its head. Only [`inject`] makes one.
+/// A request in the form for its upstream, without a placeholder in its head. Only [`inject`] makes
+/// one.
 ///
 /// ```compile_fail
 /// let request = hyper::Request::new(());
@@ -31,7 +34,8 @@ pub struct CredentialedRequest<B> {
 
 impl<B> std::fmt::Debug for CredentialedRequest<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CredentialedRequest").finish_non_exhaustive()
+        f.debug_struct("CredentialedRequest")
+            .finish_non_exhaustive()
     }
 }
 
@@ -49,12 +53,13 @@ impl<B> CredentialedRequest<B> {
     }
 }
 
-/// Replaces the placeholders in the head of `request`, which goes to `origin`, as the last step before it is sent. If
-/// the response `is_searched` for secrets, or the request holds any, an uncompressed response is asked for.
+/// Replaces the placeholders in the head of `request`, which goes to `origin`, as the last step
+/// before it is sent. If the response `is_searched` for secrets, or the request holds any, an
+/// uncompressed response is asked for.
 ///
 /// # Errors
-/// A credential is unknown, not bound to the request's target, or not valid in its place; or a placeholder is in a
-/// place where none is replaced.
+/// A credential is unknown, not bound to the request's target, or not valid in its place; or a
+/// placeholder is in a place where none is replaced.
 pub fn inject<B>(
     mut request: Request<B>,
     origin: &Origin,
@@ -62,7 +67,14 @@ pub fn inject<B>(
     is_searched: bool,
 ) -> Result<CredentialedRequest<B>, Refusal> {
     let (method, uri) = (request.method().clone(), request.uri().clone());
-    let mut injection = Injection { vault, origin, method, uri, used: Vec::new(), bytes: 0 };
+    let mut injection = Injection {
+        vault,
+        origin,
+        method,
+        uri,
+        used: Vec::new(),
+        bytes: 0,
+    };
     refuse_any(request.method().as_str().as_bytes(), "the method")?;
     if let Some(uri) = injection.uri(request.uri())? {
         *request.uri_mut() = uri;
@@ -72,12 +84,17 @@ pub fn inject<B>(
     if is_searched || !used.is_empty() {
         // Compressed responses cannot be searched.
         let identity = HeaderValue::from_static("identity");
-        request.headers_mut().insert(ACCEPT_ENCODING, identity.clone());
-        if request.headers_mut().contains_key(GRPC_ACCEPT_ENCODING) || head::is_grpc(request.headers()) {
+        request
+            .headers_mut()
+            .insert(ACCEPT_ENCODING, identity.clone());
+        if request.headers_mut().contains_key(GRPC_ACCEPT_ENCODING)
+            || head::is_grpc(request.headers())
+        {
             request.headers_mut().insert(GRPC_ACCEPT_ENCODING, identity);
         }
         request.headers_mut().remove(CONNECT_ACCEPT_ENCODING);
-        // Nor can those in a character set of the client's choice, in which each byte of a secret may be two.
+        // Nor can those in a character set of the client's choice, in which each byte of a secret
+        // may be two.
         request.headers_mut().remove(ACCEPT_CHARSET);
         if let Some(accept) = without_charsets(request.headers()) {
             request.headers_mut().insert(ACCEPT, accept);
@@ -86,10 +103,14 @@ pub fn inject<B>(
     Ok(CredentialedRequest { request, used })
 }
 
-/// Returns the media types that a client accepts without the character sets that it names; `None` if it names none.
+/// Returns the media types that a client accepts without the character sets that it names; `None`
+/// if it names none.
 fn without_charsets(headers: &HeaderMap) -> Option<HeaderValue> {
     let is_charset = |parameter: &[u8]| {
-        parameter.trim_ascii_start().get(..7).is_some_and(|name| name.eq_ignore_ascii_case(b"charset"))
+        parameter
+            .trim_ascii_start()
+            .get(..7)
+            .is_some_and(|name| name.eq_ignore_ascii_case(b"charset"))
     };
     let mut accepted = Vec::new();
     let mut has_charset = false;
@@ -97,13 +118,16 @@ fn without_charsets(headers: &HeaderMap) -> Option<HeaderValue> {
         for media_type in value.as_bytes().split(|byte| *byte == b',') {
             let mut parts = media_type.split(|byte| *byte == b';');
             let name = parts.next().unwrap_or_default();
-            let (charsets, parameters): (Vec<_>, Vec<_>) = parts.partition(|parameter| is_charset(parameter));
+            let (charsets, parameters): (Vec<_>, Vec<_>) =
+                parts.partition(|parameter| is_charset(parameter));
             has_charset |= !charsets.is_empty();
             accepted.push([&[name], &parameters[..]].concat().join(&b';'));
         }
     }
     // What was a header value stays one without some of its bytes.
-    has_charset.then(|| HeaderValue::from_bytes(&accepted.join(&b','))).and_then(Result::ok)
+    has_charset
+        .then(|| HeaderValue::from_bytes(&accepted.join(&b',')))
+        .and_then(Result::ok)
 }
 
 const CONNECT_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("connect-accept-encoding");
@@ -128,8 +152,12 @@ const PATH_SEGMENT: InsertionPoint = InsertionPoint {
         let leads_elsewhere = secret == b"." || secret.windows(2).any(|pair| pair == b"..");
         // The path must stay the one that was judged (CWE-22).
         match leads_elsewhere
-            || secret.iter().any(|byte| matches!(byte, b'/' | b'\\' | b'?' | b'#' | b';' | b'%' | 0..=0x1f | 0x7f))
-        {
+            || secret.iter().any(|byte| {
+                matches!(
+                    byte,
+                    b'/' | b'\\' | b'?' | b'#' | b';' | b'%' | 0..=0x1f | 0x7f
+                )
+            }) {
             true => Err("it cannot stand in a path, which it would change"),
             false => Ok(()),
         }
@@ -137,15 +165,22 @@ const PATH_SEGMENT: InsertionPoint = InsertionPoint {
 };
 
 /// The value of a query parameter (RFC 3986 §3.4, §2.3).
-const QUERY_VALUE: InsertionPoint =
-    InsertionPoint { name: "the query", coding: Coding::Percent, needs_no_encoding: is_unreserved, check: |_| Ok(()) };
+const QUERY_VALUE: InsertionPoint = InsertionPoint {
+    name: "the query",
+    coding: Coding::Percent,
+    needs_no_encoding: is_unreserved,
+    check: |_| Ok(()),
+};
 
 /// A field value (RFC 9110 §5.5).
 const FIELD_VALUE: InsertionPoint = InsertionPoint {
     name: "a header",
     coding: Coding::Plain,
     needs_no_encoding: |_| true,
-    check: |secret| match secret.iter().any(|byte| matches!(byte, 0..=8 | 10..=0x1f | 0x7f)) {
+    check: |secret| match secret
+        .iter()
+        .any(|byte| matches!(byte, 0..=8 | 10..=0x1f | 0x7f))
+    {
         true => Err("it holds a control character, which no header may"),
         false => Ok(()),
     },
@@ -170,16 +205,27 @@ struct Injection<'r> {
 impl Injection<'_> {
     fn uri(&mut self, uri: &Uri) -> Result<Option<Uri>, Refusal> {
         let path = self.fill(uri.path().as_bytes(), &PATH_SEGMENT)?;
-        let query = uri.query().map(|query| self.query(query)).transpose()?.flatten();
+        let query = uri
+            .query()
+            .map(|query| self.query(query))
+            .transpose()?
+            .flatten();
         if path.is_none() && query.is_none() {
             return Ok(None);
         }
         let path = path.as_deref().map_or(uri.path().as_bytes(), Vec::as_slice);
-        let query = query.as_deref().map(Vec::as_slice).or(uri.query().map(str::as_bytes));
+        let query = query
+            .as_deref()
+            .map(Vec::as_slice)
+            .or(uri.query().map(str::as_bytes));
         let mark = if query.is_some() { &b"?"[..] } else { b"" };
         let written = Zeroizing::new([path, mark, query.unwrap_or_default()].concat());
         let too_long = |_| {
-            let name = self.used.last().map(|used| used.name().to_owned()).unwrap_or_default();
+            let name = self
+                .used
+                .last()
+                .map(|used| used.name().to_owned())
+                .unwrap_or_default();
             Refusal::credential_unsafe(&name, "the target becomes too long")
         };
         let mut parts = uri.clone().into_parts();
@@ -192,9 +238,14 @@ impl Injection<'_> {
         let mut parts = Vec::new();
         let mut is_filled = false;
         for (index, pair) in query.split('&').enumerate() {
-            let (name, value) = pair.split_once('=').map_or((pair, None), |(name, value)| (name, Some(value)));
+            let (name, value) = pair
+                .split_once('=')
+                .map_or((pair, None), |(name, value)| (name, Some(value)));
             refuse_any(name.as_bytes(), "the name of a query parameter")?;
-            let filled = value.map(|value| self.fill(value.as_bytes(), &QUERY_VALUE)).transpose()?.flatten();
+            let filled = value
+                .map(|value| self.fill(value.as_bytes(), &QUERY_VALUE))
+                .transpose()?
+                .flatten();
             is_filled |= filled.is_some();
             let mark = if index > 0 { &b"&"[..] } else { b"" };
             parts.push(Zeroizing::new([mark, name.as_bytes()].concat()));
@@ -209,7 +260,11 @@ impl Injection<'_> {
 
     fn headers(&mut self, headers: &mut HeaderMap) -> Result<(), Refusal> {
         for (name, value) in headers.iter_mut() {
-            let basic = if *name == AUTHORIZATION { self.basic(value.as_bytes())? } else { None };
+            let basic = if *name == AUTHORIZATION {
+                self.basic(value.as_bytes())?
+            } else {
+                None
+            };
             let filled = match basic {
                 Some(filled) => Some(filled),
                 None => self.fill(value.as_bytes(), &FIELD_VALUE)?,
@@ -226,7 +281,8 @@ impl Injection<'_> {
         Ok(())
     }
 
-    /// Fills a Basic `Authorization` value, in whose Base64 token a placeholder may be (RFC 7617 §2).
+    /// Fills a Basic `Authorization` value, in whose Base64 token a placeholder may be (RFC 7617
+    /// §2).
     fn basic(&mut self, value: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
         const LENIENT: GeneralPurpose = GeneralPurpose::new(
             &base64::alphabet::STANDARD,
@@ -234,17 +290,27 @@ impl Injection<'_> {
                 .with_decode_padding_mode(DecodePaddingMode::Indifferent)
                 .with_decode_allow_trailing_bits(true),
         );
-        let Some((scheme, token)) = value.split_at_checked(b"Basic ".len()) else { return Ok(None) };
+        let Some((scheme, token)) = value.split_at_checked(b"Basic ".len()) else {
+            return Ok(None);
+        };
         if !scheme.eq_ignore_ascii_case(b"Basic ") {
             return Ok(None);
         }
-        let Ok(decoded) = LENIENT.decode(token.trim_ascii()) else { return Ok(None) };
-        let filled = self.fill(&decoded, &FIELD_VALUE)?.map(|filled| Zeroizing::new(STANDARD.encode(&*filled)));
+        let Ok(decoded) = LENIENT.decode(token.trim_ascii()) else {
+            return Ok(None);
+        };
+        let filled = self
+            .fill(&decoded, &FIELD_VALUE)?
+            .map(|filled| Zeroizing::new(STANDARD.encode(&*filled)));
         Ok(filled.map(|token| Zeroizing::new([b"Basic ", token.as_bytes()].concat())))
     }
 
     /// Replaces the placeholders in `text` by their secrets; `None` if there are none.
-    fn fill(&mut self, text: &[u8], point: &InsertionPoint) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
+    fn fill(
+        &mut self,
+        text: &[u8],
+        point: &InsertionPoint,
+    ) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
         let found = placeholder::find(text, point.coding);
         let (mut parts, mut end) = (Vec::new(), 0);
         for found in &found {
@@ -272,7 +338,11 @@ impl Injection<'_> {
         }
         let kept = text.get(end..).unwrap_or_default();
         refuse_any(kept, point.name)?;
-        let parts: Vec<_> = parts.iter().map(|part| part.as_slice()).chain([kept]).collect();
+        let parts: Vec<_> = parts
+            .iter()
+            .map(|part| part.as_slice())
+            .chain([kept])
+            .collect();
         Ok((!found.is_empty()).then(|| Zeroizing::new(parts.concat())))
     }
 
@@ -293,18 +363,24 @@ impl Injection<'_> {
         if self.origin.scheme == Scheme::Http && !binding.permits_clear(host, *port) {
             let why = match *port == Scheme::Https.default_port() {
                 true => "it would go to port 443 without TLS",
-                false => "it would go out without TLS; bind it to `http://HOST:PORT` if that is meant",
+                false => {
+                    "it would go out without TLS; bind it to `http://HOST:PORT` if that is meant"
+                }
             };
             return Err(unsafe_because(why));
         }
         if let Some(prefixes) = binding.prefixes(host, *port) {
-            // Without a canonical form the target could be read in two ways, and its connection may have no rules.
+            // Without a canonical form the target could be read in two ways, and its connection may
+            // have no rules.
             let is_canonical = |target: &RequestTarget| {
-                target.to_uri().is_ok_and(|canonical| canonical.path_and_query() == self.uri.path_and_query())
+                target
+                    .to_uri()
+                    .is_ok_and(|canonical| canonical.path_and_query() == self.uri.path_and_query())
             };
             let target = RequestTarget::canonical(&self.method, &self.uri, true).ok();
-            let target =
-                target.filter(is_canonical).ok_or_else(|| Refusal::credential_for_other_paths(name.to_owned()))?;
+            let target = target
+                .filter(is_canonical)
+                .ok_or_else(|| Refusal::credential_for_other_paths(name.to_owned()))?;
             let readings = [Some(target.path()), target.without_parameters()];
             let is_permitted = |path: &str| prefixes.iter().any(|prefix| prefix.includes(path));
             if !readings.into_iter().flatten().all(is_permitted) {

@@ -35,8 +35,8 @@ pub struct Scrubber {
     messages: Option<Messages>,
 }
 
-/// Boundaries in a stream of gRPC messages. The prefix of each is a byte of flags and four of its length, big-endian
-/// (gRPC over HTTP/2, Length-Prefixed-Message).
+/// Boundaries in a stream of gRPC messages. The prefix of each is a byte of flags and four of its
+/// length, big-endian (gRPC over HTTP/2, Length-Prefixed-Message).
 #[derive(Debug, Default)]
 struct Messages {
     /// The current prefix.
@@ -48,7 +48,8 @@ struct Messages {
 }
 
 impl Messages {
-    /// Returns the bytes of `part`, the next one, that follow the last message ending in it; `None` if none ends.
+    /// Returns the bytes of `part`, the next one, that follow the last message ending in it; `None`
+    /// if none ends.
     ///
     /// # Errors
     /// The text is no stream of messages.
@@ -98,19 +99,29 @@ impl Scrubber {
     pub fn new(watched: Watched) -> Self {
         let longest = watched.longest().unwrap_or(0);
         let (held, masked) = (BytesMut::new(), Vec::new());
-        Self { watched, matcher: Matcher::default(), longest, held, masked, messages: None }
+        Self {
+            watched,
+            matcher: Matcher::default(),
+            longest,
+            held,
+            masked,
+            messages: None,
+        }
     }
 
-    /// Creates a scrubber for a stream of messages, each of which the client may have to receive before the next is
-    /// sent.
+    /// Creates a scrubber for a stream of messages, each of which the client may have to receive
+    /// before the next is sent.
     #[must_use]
     pub fn of_messages(watched: Watched) -> Self {
-        Self { messages: Some(Messages::default()), ..Self::new(watched) }
+        Self {
+            messages: Some(Messages::default()),
+            ..Self::new(watched)
+        }
     }
 
-    /// Returns the bytes at the end of `held` and `part` to hold back. A secret ends at the latest with its line or
-    /// message, since the next message begins with zeros. The count depends on lines alone, or its
-    /// timing would tell a guesser how much of a secret is matched.
+    /// Returns the bytes at the end of `held` and `part` to hold back. A secret ends at the latest
+    /// with its line or message, since the next message begins with zeros. The count depends on
+    /// lines alone, or its timing would tell a guesser how much of a secret is matched.
     fn hold_back(&mut self, part: &[u8]) -> usize {
         // In UTF-16 each other byte of a secret may be a zero.
         let ends_line = |end: &usize| match part.get(..*end) {
@@ -121,7 +132,11 @@ impl Scrubber {
             Some(end) => part.len() - end,
             None => part.len() + self.held.len(),
         };
-        let message = match self.messages.as_mut().map(|messages| messages.after_last(part)) {
+        let message = match self
+            .messages
+            .as_mut()
+            .map(|messages| messages.after_last(part))
+        {
             Some(Ok(message)) => message,
             // A text that is no stream of messages is treated as lines.
             Some(Err(NotMessages)) => {
@@ -130,13 +145,16 @@ impl Scrubber {
             }
             None => None,
         };
-        line.min(message.unwrap_or(line)).min(self.longest.saturating_sub(1))
+        line.min(message.unwrap_or(line))
+            .min(self.longest.saturating_sub(1))
     }
 
     /// Takes the next `part`; returns the text to send on, and true if a secret ended in the part.
     pub fn push(&mut self, part: Bytes) -> (Bytes, bool) {
         let (before, held_back, mut found) = (self.held.len(), self.hold_back(&part), Vec::new());
-        let Self { watched, matcher, .. } = self;
+        let Self {
+            watched, matcher, ..
+        } = self;
         matcher.push(watched.search(), &part, before, |credential, place| {
             if watched.includes(credential) {
                 found.push(place);
@@ -145,7 +163,8 @@ impl Scrubber {
         let is_found = !found.is_empty();
         if before == 0 && !is_found {
             let sent = part.len() - held_back;
-            self.held.extend_from_slice(part.get(sent..).unwrap_or_default());
+            self.held
+                .extend_from_slice(part.get(sent..).unwrap_or_default());
             self.masked.resize(held_back, false);
             return (part.slice(..sent), false);
         }
@@ -171,7 +190,11 @@ impl Scrubber {
     /// Returns the first `length` bytes held back, masked.
     fn take(&mut self, length: usize) -> Bytes {
         let (text, mut masks) = (self.held.split_to(length), self.masked.drain(..length));
-        if masks.as_slice().contains(&true) { masked(&text, masks.by_ref()) } else { text.freeze() }
+        if masks.as_slice().contains(&true) {
+            masked(&text, masks.by_ref())
+        } else {
+            text.freeze()
+        }
     }
 
     /// Masks a complete `value`; `None` if it holds no secret.
@@ -191,7 +214,9 @@ impl Scrubber {
 
     /// Returns true if a name holds a secret.
     fn is_in_name(&self, name: &HeaderName) -> bool {
-        self.watched.iter().any(|credential| credential.forms().are_in_name(name.as_str()))
+        self.watched
+            .iter()
+            .any(|credential| credential.forms().are_in_name(name.as_str()))
     }
 }
 
@@ -200,13 +225,19 @@ fn mask(masks: &mut [bool], mut ranges: Vec<Range<usize>>) {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut done = 0;
     for range in ranges {
-        masks.get_mut(range.start.max(done)..range.end).unwrap_or_default().fill(true);
+        masks
+            .get_mut(range.start.max(done)..range.end)
+            .unwrap_or_default()
+            .fill(true);
         done = done.max(range.end);
     }
 }
 
 fn masked(text: &[u8], masks: impl Iterator<Item = bool>) -> Bytes {
-    text.iter().zip(masks).map(|(byte, masked)| if masked { MASK } else { *byte }).collect()
+    text.iter()
+        .zip(masks)
+        .map(|(byte, masked)| if masked { MASK } else { *byte })
+        .collect()
 }
 
 /// Body of a response, with secrets masked.
@@ -232,8 +263,8 @@ impl<B> Scrubbed<B> {
     }
 }
 
-/// Masks the secrets of `watched` credentials in `response`, the response to a gRPC call if `is_grpc_call`; `finding` reports
-/// the first secret found.
+/// Masks the secrets of `watched` credentials in `response`, the response to a gRPC call if
+/// `is_grpc_call`; `finding` reports the first secret found.
 #[must_use]
 pub fn redact<B>(
     mut response: Response<B>,
@@ -243,9 +274,15 @@ pub fn redact<B>(
 ) -> Response<Scrubbed<B>> {
     // The form of a gRPC response; any other is treated as lines.
     let has_length = response.headers().contains_key(CONTENT_LENGTH);
-    let has_messages =
-        is_grpc_call && head::is_grpc(response.headers()) && response.status() == StatusCode::OK && !has_length;
-    let scrubber = if has_messages { Scrubber::of_messages(watched) } else { Scrubber::new(watched) };
+    let has_messages = is_grpc_call
+        && head::is_grpc(response.headers())
+        && response.status() == StatusCode::OK
+        && !has_length;
+    let scrubber = if has_messages {
+        Scrubber::of_messages(watched)
+    } else {
+        Scrubber::new(watched)
+    };
     let mut is_found = scrub_headers(&scrubber, response.headers_mut());
     let reason = response.extensions().get::<ReasonPhrase>();
     if let Some(clean) = reason.and_then(|reason| scrubber.whole(reason.as_bytes())) {
@@ -256,7 +293,9 @@ pub fn redact<B>(
         }
     }
     let encodings = [CONTENT_ENCODING, HeaderName::from_static("grpc-encoding")];
-    let mut encodings = encodings.iter().flat_map(|name| response.headers().get_all(name));
+    let mut encodings = encodings
+        .iter()
+        .flat_map(|name| response.headers().get_all(name));
     if encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         finding.report_encoded();
     }
@@ -276,10 +315,17 @@ pub fn redact<B>(
 
 /// Masks secrets in values, and removes fields with secrets in their names. Content-Length stays.
 fn scrub_headers(scrubber: &Scrubber, headers: &mut HeaderMap) -> bool {
-    let names = headers.keys().filter(|name| scrubber.is_in_name(name)).cloned().collect::<Vec<_>>();
+    let names = headers
+        .keys()
+        .filter(|name| scrubber.is_in_name(name))
+        .cloned()
+        .collect::<Vec<_>>();
     names.iter().for_each(|name| drop(headers.remove(name)));
     let mut is_found = !names.is_empty();
-    for (_, value) in headers.iter_mut().filter(|(name, _)| **name != CONTENT_LENGTH) {
+    for (_, value) in headers
+        .iter_mut()
+        .filter(|(name, _)| **name != CONTENT_LENGTH)
+    {
         if let Some(Ok(clean)) = scrubber.whole(value.as_bytes()).map(HeaderValue::try_from) {
             *value = clean;
             is_found = true;
@@ -295,27 +341,36 @@ where
     type Data = Bytes;
     type Error = B::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         while !this.is_over {
-            let (clean, is_found) = match ready!(Pin::new(&mut this.body).poll_frame(cx)?).map(Frame::into_data) {
-                Some(Ok(data)) => {
-                    let scrubber = &mut this.scrubber;
-                    this.body.pace.measure(data.len(), || scrubber.push(data))
-                }
-                Some(Err(other)) => {
-                    let mut other = other;
-                    let is_found = other.trailers_mut().is_some_and(|trailers| scrub_headers(&this.scrubber, trailers));
-                    this.trailers = Some(other);
-                    (this.scrubber.finish(), is_found)
-                }
-                None => {
-                    this.is_over = true;
-                    (this.scrubber.finish(), false)
-                }
-            };
+            let (clean, is_found) =
+                match ready!(Pin::new(&mut this.body).poll_frame(cx)?).map(Frame::into_data) {
+                    Some(Ok(data)) => {
+                        let scrubber = &mut this.scrubber;
+                        this.body.pace.measure(data.len(), || scrubber.push(data))
+                    }
+                    Some(Err(other)) => {
+                        let mut other = other;
+                        let is_found = other
+                            .trailers_mut()
+                            .is_some_and(|trailers| scrub_headers(&this.scrubber, trailers));
+                        this.trailers = Some(other);
+                        (this.scrubber.finish(), is_found)
+                    }
+                    None => {
+                        this.is_over = true;
+                        (this.scrubber.finish(), false)
+                    }
+                };
             if is_found {
-                this.finding.take().into_iter().for_each(LeakFinding::report);
+                this.finding
+                    .take()
+                    .into_iter()
+                    .for_each(LeakFinding::report);
             }
             if !clean.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(clean))));
@@ -352,7 +407,11 @@ mod tests {
     fn scrubber(secrets: &[&str]) -> Scrubber {
         let credential = |(index, secret): (usize, &&str)| {
             let name = CredentialName::parse(&format!("A{index}")).unwrap();
-            (name, Secret::new(secret.as_bytes().to_vec()), Binding::default())
+            (
+                name,
+                Secret::new(secret.as_bytes().to_vec()),
+                Binding::default(),
+            )
         };
         let vault = Vault::new(secrets.iter().enumerate().map(credential));
         let credential = |index| Arc::clone(vault.get(&format!("A{index}")).unwrap());
@@ -362,8 +421,10 @@ mod tests {
     /// The redacted `parts`, and the length of each output.
     fn passed(secrets: &[&str], parts: &[&str]) -> (String, Vec<usize>) {
         let mut scrubber = scrubber(secrets);
-        let mut sent: Vec<_> =
-            parts.iter().map(|part| scrubber.push(Bytes::copy_from_slice(part.as_bytes())).0).collect();
+        let mut sent: Vec<_> = parts
+            .iter()
+            .map(|part| scrubber.push(Bytes::copy_from_slice(part.as_bytes())).0)
+            .collect();
         sent.push(scrubber.finish());
         let lengths = sent.iter().map(Bytes::len).collect();
         (String::from_utf8(sent.concat()).unwrap(), lengths)
@@ -376,7 +437,11 @@ mod tests {
         for first in 0..=text.len() {
             for second in first..=text.len() {
                 let parts = [&text[..first], &text[first..second], &text[second..]];
-                assert_eq!(passed(&["hunter2"], &parts).0, expected, "cut at {first} and {second}");
+                assert_eq!(
+                    passed(&["hunter2"], &parts).0,
+                    expected,
+                    "cut at {first} and {second}"
+                );
             }
         }
         let bytes: Vec<_> = (0..text.len()).map(|at| &text[at..=at]).collect();
@@ -387,10 +452,16 @@ mod tests {
     fn secrets_that_overlap_are_masked_as_one() {
         assert_eq!(passed(&["aba"], &["xab", "ab", "ax"]).0, "x*****x");
         assert_eq!(passed(&["aba"], &["abab", "c"]).0, "***bc");
-        assert_eq!(passed(&["abcd", "cdef"], &["abc", "def", "-cde"]).0, "******-cde");
+        assert_eq!(
+            passed(&["abcd", "cdef"], &["abc", "def", "-cde"]).0,
+            "******-cde"
+        );
         assert_eq!(passed(&["x", "xyz"], &["x", "y", "z", "xy"]).0, "****y");
         let long = "k".repeat(64 * 1024);
-        assert_eq!(passed(&[&long], &[&long[1..], "k", "-", &long[1..]]).0, "*".repeat(65536) + "-" + &long[1..]);
+        assert_eq!(
+            passed(&[&long], &[&long[1..], "k", "-", &long[1..]]).0,
+            "*".repeat(65536) + "-" + &long[1..]
+        );
     }
 
     #[test]
@@ -407,14 +478,21 @@ mod tests {
             "a/b+c=&quot;d\\e f-0123456789".to_owned(),
         ];
         for form in forms {
-            assert_eq!(passed(&[secret], &["<", &form, ">"]).0, format!("<{}>", "*".repeat(form.len())), "{form}");
+            assert_eq!(
+                passed(&[secret], &["<", &form, ">"]).0,
+                format!("<{}>", "*".repeat(form.len())),
+                "{form}"
+            );
         }
         for before in ["", "u:", "us:", "user:"] {
             let text = format!("{before}{secret}");
             for encoded in [STANDARD.encode(&text), URL_SAFE_NO_PAD.encode(&text)] {
                 let masked = passed(&[secret], &[&encoded]).0;
                 // At its ends a character holds bits of its neighbours.
-                assert!(masked.matches('*').count() >= 27 && masked.len() == encoded.len(), "{encoded} {masked}");
+                assert!(
+                    masked.matches('*').count() >= 27 && masked.len() == encoded.len(),
+                    "{encoded} {masked}"
+                );
             }
         }
     }
@@ -422,24 +500,40 @@ mod tests {
     #[test]
     fn a_secret_is_masked_in_utf_16_and_where_each_byte_is_escaped_in_another_way() {
         let secret = "a/b+c=d\"e0123456789";
-        let wide = |order: fn(u16) -> [u8; 2]| secret.encode_utf16().flat_map(order).collect::<Vec<_>>();
+        let wide =
+            |order: fn(u16) -> [u8; 2]| secret.encode_utf16().flat_map(order).collect::<Vec<_>>();
         let mixed = "a%2Fb&#43;c\\u003dd&quot;e%300\\x3123456789".replace("%300", "%30");
-        for text in [wide(u16::to_le_bytes), wide(u16::to_be_bytes), mixed.into_bytes()] {
+        for text in [
+            wide(u16::to_le_bytes),
+            wide(u16::to_be_bytes),
+            mixed.into_bytes(),
+        ] {
             let text = [b"<p>".as_slice(), &text, b"</p>\0\0\0\0\0\0\0\0\0\0"].concat();
             for cut in 0..text.len() {
                 let mut scrubber = scrubber(&[secret]);
                 let (first, second) = text.split_at(cut);
-                let parts = [first, second].map(|part| scrubber.push(Bytes::copy_from_slice(part)).0);
+                let parts =
+                    [first, second].map(|part| scrubber.push(Bytes::copy_from_slice(part)).0);
                 let passed = [&parts[0][..], &parts[1], &scrubber.finish()].concat();
-                let shown: Vec<_> =
-                    passed.iter().filter(|byte| byte.is_ascii_alphanumeric() && **byte != b'p').collect();
-                assert!(shown.is_empty() && passed.len() == text.len(), "{cut}: {}", passed.escape_ascii());
+                let shown: Vec<_> = passed
+                    .iter()
+                    .filter(|byte| byte.is_ascii_alphanumeric() && **byte != b'p')
+                    .collect();
+                assert!(
+                    shown.is_empty() && passed.len() == text.len(),
+                    "{cut}: {}",
+                    passed.escape_ascii()
+                );
             }
         }
         // A run of zeros is none of a text, whatever its length.
         let mut scrubber = scrubber(&[secret]);
         let zeros = [b"a".as_slice(), &[0; 100_000], &secret.as_bytes()[1..]].concat();
-        let passed = [scrubber.push(Bytes::from(zeros.clone())).0, scrubber.finish()].concat();
+        let passed = [
+            scrubber.push(Bytes::from(zeros.clone())).0,
+            scrubber.finish(),
+        ]
+        .concat();
         assert_eq!(passed, zeros);
     }
 
@@ -447,16 +541,21 @@ mod tests {
     fn what_ends_a_line_does_not_wait() {
         // In Base64 it has ten characters.
         let lengths = |parts: &[&str]| passed(&["hunter2"], parts).1;
-        assert_eq!(lengths(&["data: hunt\n\n", "hun", "ter", "\n", ""]), [12, 0, 0, 7, 0, 0]);
+        assert_eq!(
+            lengths(&["data: hunt\n\n", "hun", "ter", "\n", ""]),
+            [12, 0, 0, 7, 0, 0]
+        );
         assert_eq!(lengths(&["\0\0\0\r"]), [4, 0]);
     }
 
     #[test]
     fn how_much_waits_tells_nothing_of_the_secret() {
         let lengths = |text: &str| passed(&["hunter2"], &[text]).1;
-        for (guess, other) in
-            [("echo: hunter", "echo: punter"), ("echo: aHVudGV", "echo: bHVudGV"), ("0123456789h", "0123456789x")]
-        {
+        for (guess, other) in [
+            ("echo: hunter", "echo: punter"),
+            ("echo: aHVudGV", "echo: bHVudGV"),
+            ("0123456789h", "0123456789x"),
+        ] {
             assert_eq!(lengths(guess), lengths(other), "{guess}");
         }
     }

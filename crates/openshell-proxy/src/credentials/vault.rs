@@ -24,13 +24,20 @@ impl Credential {
     /// A credential without placeholders.
     #[must_use]
     pub fn of(name: String, secret: Secret) -> Self {
-        Self { name, secret, binding: Binding::default(), expires: None, forms: OnceLock::new() }
+        Self {
+            name,
+            secret,
+            binding: Binding::default(),
+            expires: None,
+            forms: OnceLock::new(),
+        }
     }
 
     /// True once it is no longer valid.
     #[must_use]
     pub fn is_expired(&self) -> bool {
-        self.expires.is_some_and(|expires| expires <= SystemTime::now())
+        self.expires
+            .is_some_and(|expires| expires <= SystemTime::now())
     }
 
     /// Name of the credential in placeholders.
@@ -81,7 +88,13 @@ impl Vault {
     /// Creates a vault of `credentials`.
     #[must_use]
     pub fn new(credentials: impl IntoIterator<Item = (CredentialName, Secret, Binding)>) -> Self {
-        let entry = |(name, secret, binding)| Entry { name, secret, binding, expires: None, aliases: Vec::new() };
+        let entry = |(name, secret, binding)| Entry {
+            name,
+            secret,
+            binding,
+            expires: None,
+            aliases: Vec::new(),
+        };
         Self::of(credentials.into_iter().map(entry))
     }
 
@@ -89,11 +102,27 @@ impl Vault {
     #[must_use]
     pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
         let (mut vault, mut aliased) = (HashMap::new(), Vec::new());
-        for Entry { name, secret, binding, expires, aliases } in entries {
+        for Entry {
+            name,
+            secret,
+            binding,
+            expires,
+            aliases,
+        } in entries
+        {
             let name = name.as_str().to_owned();
-            let credential =
-                Arc::new(Credential { name: name.clone(), secret, binding, expires, forms: OnceLock::new() });
-            aliased.extend(aliases.into_iter().map(|alias| (alias, Arc::clone(&credential))));
+            let credential = Arc::new(Credential {
+                name: name.clone(),
+                secret,
+                binding,
+                expires,
+                forms: OnceLock::new(),
+            });
+            aliased.extend(
+                aliases
+                    .into_iter()
+                    .map(|alias| (alias, Arc::clone(&credential))),
+            );
             vault.insert(name, credential);
         }
         for (alias, credential) in aliased {
@@ -104,7 +133,10 @@ impl Vault {
 
     /// Each credential once.
     pub(crate) fn credentials(&self) -> impl Iterator<Item = &Arc<Credential>> {
-        self.0.iter().filter(|(name, credential)| **name == credential.name).map(|(_, credential)| credential)
+        self.0
+            .iter()
+            .filter(|(name, credential)| **name == credential.name)
+            .map(|(_, credential)| credential)
     }
 
     /// Returns true if there are no credentials.
@@ -136,7 +168,12 @@ mod tests {
             expires: None,
             aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect(),
         };
-        let entries = || [entry("v1_A", "own", &[]), entry("A", "other", &["v1_A", "v2_A"])];
+        let entries = || {
+            [
+                entry("v1_A", "own", &[]),
+                entry("A", "other", &["v1_A", "v2_A"]),
+            ]
+        };
         let [one, two] = entries();
         for entries in [entries(), [two, one]] {
             let vault = Vault::of(entries);

@@ -13,8 +13,8 @@ use crate::credentials::vault::{Credential, Vault};
 #[derive(Debug, Default)]
 pub struct CurrentVault {
     vault: ArcSwap<Vault>,
-    /// Those that answers are searched for: of the vault, and the last [`RETIRED`] replaced ones, as an upstream that has stored one may
-    /// still return it.
+    /// Those that answers are searched for: of the vault, and the last [`RETIRED`] replaced ones,
+    /// as an upstream that has stored one may still return it.
     searched: ArcSwap<Searched>,
 }
 
@@ -64,14 +64,24 @@ struct Searched {
 
 impl Searched {
     fn new(credentials: Vec<Arc<Credential>>) -> Self {
-        Self { credentials, search: OnceLock::new() }
+        Self {
+            credentials,
+            search: OnceLock::new(),
+        }
     }
 
-    /// Credentials that answers of `host` are searched for: all that may be sent there at any port, by any request, since one request may
-    /// read back what another has stored. Credentials without hosts may be sent everywhere.
+    /// Credentials that answers of `host` are searched for: all that may be sent there at any port,
+    /// by any request, since one request may read back what another has stored. Credentials without
+    /// hosts may be sent everywhere.
     fn of_host(self: &Arc<Self>, host: &Host) -> Watched {
-        let is_watched = self.credentials.iter().map(|credential| credential.binding().includes_host(host));
-        Watched { is_watched: is_watched.collect(), all: Arc::clone(self) }
+        let is_watched = self
+            .credentials
+            .iter()
+            .map(|credential| credential.binding().includes_host(host));
+        Watched {
+            is_watched: is_watched.collect(),
+            all: Arc::clone(self),
+        }
     }
 }
 
@@ -85,12 +95,16 @@ pub struct Watched {
 impl FromIterator<Arc<Credential>> for Watched {
     fn from_iter<I: IntoIterator<Item = Arc<Credential>>>(credentials: I) -> Self {
         let all = Searched::new(credentials.into_iter().collect());
-        Self { is_watched: vec![true; all.credentials.len()], all: Arc::new(all) }
+        Self {
+            is_watched: vec![true; all.credentials.len()],
+            all: Arc::new(all),
+        }
     }
 }
 
 impl Watched {
-    /// Returns those that no bytes of another meaning hold by chance: a cipher of a gigabyte has any three or four bytes.
+    /// Returns those that no bytes of another meaning hold by chance: a cipher of a gigabyte has
+    /// any three or four bytes.
     #[must_use]
     pub fn without_short(mut self) -> Self {
         for (credential, is_watched) in self.all.credentials.iter().zip(&mut self.is_watched) {
@@ -120,14 +134,21 @@ impl Watched {
     /// The search for their secrets, and for those of others.
     #[must_use]
     pub fn search(&self) -> &SecretSearch {
-        let Searched { credentials, search } = &*self.all;
-        search.get_or_init(|| SecretSearch::new(credentials.iter().map(|credential| credential.forms())))
+        let Searched {
+            credentials,
+            search,
+        } = &*self.all;
+        search.get_or_init(|| {
+            SecretSearch::new(credentials.iter().map(|credential| credential.forms()))
+        })
     }
 
     /// Bytes of the longest encoding of one of them, if there are any.
     #[must_use]
     pub fn longest(&self) -> Option<usize> {
-        self.iter().map(|credential| credential.forms().longest()).max()
+        self.iter()
+            .map(|credential| credential.forms().longest())
+            .max()
     }
 }
 
@@ -142,15 +163,24 @@ mod tests {
     fn vault(credentials: &[(&str, &str, Option<&str>)]) -> Vault {
         Vault::new(credentials.iter().map(|(name, secret, host)| {
             let hosts = host.map(|host| vec![BoundHost::parse(host).unwrap()]);
-            let binding = Binding { hosts, ..Binding::default() };
-            (CredentialName::parse(name).unwrap(), Secret::new(secret.as_bytes().to_vec()), binding)
+            let binding = Binding {
+                hosts,
+                ..Binding::default()
+            };
+            (
+                CredentialName::parse(name).unwrap(),
+                Secret::new(secret.as_bytes().to_vec()),
+                binding,
+            )
         }))
     }
 
     fn watched(vault: &CurrentVault, host: &str) -> Vec<String> {
         let watched = vault.watched(&Host::parse(host).unwrap());
-        let mut secrets: Vec<_> =
-            watched.iter().map(|known| String::from_utf8(known.secret().expose().to_vec()).unwrap()).collect();
+        let mut secrets: Vec<_> = watched
+            .iter()
+            .map(|known| String::from_utf8(known.secret().expose().to_vec()).unwrap())
+            .collect();
         secrets.sort();
         secrets
     }
@@ -158,12 +188,18 @@ mod tests {
     #[test]
     fn answers_are_searched_for_what_may_go_to_their_host_at_any_port_also_when_it_was_replaced() {
         let current = CurrentVault::default();
-        current.replace(vault(&[("A", "bound", Some("a.test:8443")), ("B", "unbound", None)]));
+        current.replace(vault(&[
+            ("A", "bound", Some("a.test:8443")),
+            ("B", "unbound", None),
+        ]));
         assert_eq!(watched(&current, "a.test"), ["bound", "unbound"]);
         assert_eq!(watched(&current, "b.test"), ["unbound"]);
         // What a newer file has for the same names is searched for beside what was stored before.
         for _ in 0..3 {
-            current.replace(vault(&[("A", "newer", Some("a.test")), ("B", "unbound", None)]));
+            current.replace(vault(&[
+                ("A", "newer", Some("a.test")),
+                ("B", "unbound", None),
+            ]));
         }
         assert_eq!(watched(&current, "a.test"), ["bound", "newer", "unbound"]);
     }

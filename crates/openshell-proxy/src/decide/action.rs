@@ -9,8 +9,8 @@ use crate::decide::http_request::{HttpRequest, Reads};
 use crate::denial::refusal::Refusal;
 use crate::http::target::TargetError;
 
-/// A message as its client sent it. A connection keeps the ones in flight, because a later generation may demand
-/// another canonical form.
+/// A message as its client sent it. A connection keeps the ones in flight, because a later
+/// generation may demand another canonical form.
 #[derive(Clone, Debug)]
 pub enum Message {
     /// The head of an HTTP request.
@@ -43,7 +43,10 @@ impl Message {
     /// Reads the message in the head of an HTTP request.
     #[must_use]
     pub fn of(request: &Parts) -> Self {
-        Self::Http { method: request.method.clone(), uri: request.uri.clone() }
+        Self::Http {
+            method: request.method.clone(),
+            uri: request.uri.clone(),
+        }
     }
 
     /// The message as it was sent, for connections without rules.
@@ -54,7 +57,11 @@ impl Message {
     }
 
     /// Normalizes the message into the form that rules for `protocol` read.
-    pub(super) fn canonical(&self, protocol: Protocol, takes_encoded_slash: bool) -> Result<Action, TargetError> {
+    pub(super) fn canonical(
+        &self,
+        protocol: Protocol,
+        takes_encoded_slash: bool,
+    ) -> Result<Action, TargetError> {
         match (self, protocol) {
             // The last two have no rules over messages.
             (Self::Http { method, uri }, Protocol::Rest | Protocol::Sql | Protocol::Tcp) => {

@@ -10,7 +10,8 @@ use crate::denial::refusal::{Matches, Nearest, Refusal};
 use crate::peer::Caller;
 use crate::target::Target;
 
-/// Judges a connection of `caller` to `target`. Before a permit is given, `verify` checks its fingerprints.
+/// Judges a connection of `caller` to `target`. Before a permit is given, `verify` checks its
+/// fingerprints.
 ///
 /// # Errors
 /// The policy refuses the connection, or the engine fails.
@@ -23,7 +24,9 @@ pub fn judge(
     if let Some(reason) = snapshot.invalid() {
         return Err(Refusal::policy_invalid(reason.to_owned()));
     }
-    let answer = snapshot.judge(&caller.program, target).map_err(|error| Refusal::engine(error.to_string()))?;
+    let answer = snapshot
+        .judge(&caller.program, target)
+        .map_err(|error| Refusal::engine(error.to_string()))?;
     match &answer.verdict {
         Verdict::Deny { nearest } => {
             let reason = snapshot.deny_reason(&caller.program, target);
@@ -50,8 +53,8 @@ pub fn judge(
     }
 }
 
-/// Judges as [`judge`] does, for an observed run: a refusal by the policy becomes a permit with its code, for any
-/// address but those that are never reachable.
+/// Judges as [`judge`] does, for an observed run: a refusal by the policy becomes a permit with its
+/// code, for any address but those that are never reachable.
 ///
 /// # Errors
 /// As [`judge`], except refusals by the policy.
@@ -61,9 +64,18 @@ pub fn observe(
     target: &Target,
     verify: impl Fn() -> Result<(), Refusal>,
 ) -> Result<Permit, Refusal> {
-    let addresses = PermittedAddresses { any: true, public: true, listed: Vec::new(), literal: None };
+    let addresses = PermittedAddresses {
+        any: true,
+        public: true,
+        listed: Vec::new(),
+        literal: None,
+    };
     match judge(snapshot, caller, target, &verify) {
-        Ok(permit) => Ok(Permit { addresses, is_observed: true, ..permit }),
+        Ok(permit) => Ok(Permit {
+            addresses,
+            is_observed: true,
+            ..permit
+        }),
         Err(refusal) if refusal.is_policy_denial() => {
             verify()?;
             Ok(Permit {
@@ -82,16 +94,28 @@ pub fn observe(
 }
 
 /// Inspection that `endpoints`, which permit a connection together, demand of it.
-fn inspection(decision: &CachedDecision, policy: Option<&str>, endpoints: &[Endpoint]) -> Result<Inspection, Refusal> {
+fn inspection(
+    decision: &CachedDecision,
+    policy: Option<&str>,
+    endpoints: &[Endpoint],
+) -> Result<Inspection, Refusal> {
     let is_tcp = endpoints.iter().any(Endpoint::is_tcp);
-    let skips_tls = is_tcp || endpoints.iter().any(|endpoint| endpoint.tls() == TlsMode::Skip);
+    let skips_tls = is_tcp
+        || endpoints
+            .iter()
+            .any(|endpoint| endpoint.tls() == TlsMode::Skip);
     match &decision.rules {
         Some(_) if skips_tls => {
             let what = match is_tcp {
-                true => "one endpoint says `protocol: tcp`, and another has rules for what is inside",
+                true => {
+                    "one endpoint says `protocol: tcp`, and another has rules for what is inside"
+                }
                 false => "one endpoint says `tls: skip`, and another has rules for what is inside",
             };
-            Err(Refusal::unsupported_protocol(what, policy.map(str::to_owned)))
+            Err(Refusal::unsupported_protocol(
+                what,
+                policy.map(str::to_owned),
+            ))
         }
         Some(rules) => Ok(Inspection::Judged(rules.clone())),
         None if skips_tls => Ok(Inspection::Passthrough),
@@ -103,7 +127,10 @@ fn inspection(decision: &CachedDecision, policy: Option<&str>, endpoints: &[Endp
 fn addresses(host: &Host, endpoints: &[Endpoint]) -> PermittedAddresses {
     // An endpoint without a list whose host is an address lists that address.
     let is_listed = |endpoint: &&Endpoint| !endpoint.allowed_ips().is_empty();
-    let mut unlisted = endpoints.iter().filter(|endpoint| !is_listed(endpoint)).filter_map(Endpoint::host);
+    let mut unlisted = endpoints
+        .iter()
+        .filter(|endpoint| !is_listed(endpoint))
+        .filter_map(Endpoint::host);
     let literal = match host {
         Host::Address(address) if unlisted.any(|host| host.is_address(*address)) => Some(*address),
         Host::Address(_) | Host::Name(_) => None,
@@ -112,14 +139,21 @@ fn addresses(host: &Host, endpoints: &[Endpoint]) -> PermittedAddresses {
         any: false,
         // Custom rules that name no endpoint permit the same as an endpoint without a list.
         public: endpoints.is_empty() || !endpoints.iter().all(|endpoint| is_listed(&endpoint)),
-        listed: endpoints.iter().flat_map(|endpoint| endpoint.allowed_ips()).copied().collect(),
+        listed: endpoints
+            .iter()
+            .flat_map(|endpoint| endpoint.allowed_ips())
+            .copied()
+            .collect(),
         literal,
     }
 }
 
 fn refused(snapshot: &Snapshot, reason: String, nearest: Option<&Nearest>) -> Refusal {
     let code = match nearest {
-        Some(Nearest { matches: Matches::Endpoint, .. }) => ReasonCode::BinaryNotInPolicy,
+        Some(Nearest {
+            matches: Matches::Endpoint,
+            ..
+        }) => ReasonCode::BinaryNotInPolicy,
         _ if snapshot.policy().network().is_empty() => ReasonCode::NoNetworkPolicies,
         _ => ReasonCode::EndpointNotInPolicy,
     };

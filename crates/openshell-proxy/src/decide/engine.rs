@@ -89,11 +89,15 @@ pub enum EngineError {
     #[error("policy evaluation error: {0}")]
     Evaluate(String),
     #[error("policy evaluation error: {query} answered {answer}, which is not {expected}")]
-    Answer { query: &'static str, answer: String, expected: &'static str },
+    Answer {
+        query: &'static str,
+        answer: String,
+        expected: &'static str,
+    },
 }
 
-/// Instructions of one evaluation, after which it fails: some 50 for each policy, endpoint and binary, so enough for
-/// the largest document.
+/// Instructions of one evaluation, after which it fails: some 50 for each policy, endpoint and
+/// binary, so enough for the largest document.
 const MAX_INSTRUCTIONS: usize = 20_000_000;
 
 /// Compiled glob patterns that are cached in the whole process.
@@ -109,20 +113,32 @@ struct CompiledRules {
 impl CompiledRules {
     /// Compiles `rules`; they must not conflict with `data`.
     fn new(rules: &str, data: Value) -> Result<Self, EngineError> {
-        regorus::cache::configure(regorus::cache::Config { glob: GLOB_CACHE, ..regorus::cache::Config::default() });
+        regorus::cache::configure(regorus::cache::Config {
+            glob: GLOB_CACHE,
+            ..regorus::cache::Config::default()
+        });
         let mut engine = regorus::Engine::new();
         engine.set_strict_builtin_errors(true);
-        let package = engine.add_policy("policy rules".to_owned(), rules.to_owned()).map_err(not_compiled)?;
+        let package = engine
+            .add_policy("policy rules".to_owned(), rules.to_owned())
+            .map_err(not_compiled)?;
         if package != "data.openshell.sandbox" {
             return Err(EngineError::Package);
         }
-        engine.add_policy("queries".to_owned(), queries()).map_err(not_compiled)?;
-        engine.add_data(data).map_err(|error| EngineError::Data(error.to_string()))?;
+        engine
+            .add_policy("queries".to_owned(), queries())
+            .map_err(not_compiled)?;
+        engine
+            .add_data(data)
+            .map_err(|error| EngineError::Data(error.to_string()))?;
         let entry_points = Query::ALL.map(Query::entry_point);
         let first: regorus::Rc<str> = entry_points[0].as_str().into();
-        let policy = engine.compile_with_entrypoint(&first).map_err(not_compiled)?;
-        let program = Compiler::compile_from_policy(&policy, &entry_points.each_ref().map(String::as_str))
+        let policy = engine
+            .compile_with_entrypoint(&first)
             .map_err(not_compiled)?;
+        let program =
+            Compiler::compile_from_policy(&policy, &entry_points.each_ref().map(String::as_str))
+                .map_err(not_compiled)?;
         Ok(Self { policy, program })
     }
 }
@@ -146,7 +162,10 @@ impl Engine {
     /// The rules do not compile, or are in another package.
     pub fn new(rules: &str, document: serde_json::Value) -> Result<Self, EngineError> {
         let data = Value::from(document);
-        Ok(Self { rules: CompiledRules::new(rules, data.clone())?, data })
+        Ok(Self {
+            rules: CompiledRules::new(rules, data.clone())?,
+            data,
+        })
     }
 
     /// The built-in rules over `document`. They are compiled once in the process.
@@ -155,8 +174,13 @@ impl Engine {
     /// As [`Self::new`].
     pub fn built_in(document: serde_json::Value) -> Result<Self, EngineError> {
         static RULES: OnceLock<Result<CompiledRules, EngineError>> = OnceLock::new();
-        let rules = RULES.get_or_init(|| CompiledRules::new(BUILT_IN, Value::new_object())).clone()?;
-        Ok(Self { rules, data: Value::from(document) })
+        let rules = RULES
+            .get_or_init(|| CompiledRules::new(BUILT_IN, Value::new_object()))
+            .clone()?;
+        Ok(Self {
+            rules,
+            data: Value::from(document),
+        })
     }
 
     /// The data of the rules.
@@ -168,7 +192,10 @@ impl Engine {
     /// The same rules over other data.
     #[must_use]
     pub fn over(&self, data: Value) -> Self {
-        Self { rules: self.rules.clone(), data }
+        Self {
+            rules: self.rules.clone(),
+            data,
+        }
     }
 
     /// Opens a session for queries about one `input`.
@@ -180,7 +207,9 @@ impl Engine {
         machine.set_max_instructions(MAX_INSTRUCTIONS);
         machine.set_strict_builtin_errors(true);
         machine.load_program(Arc::clone(&self.rules.program));
-        machine.set_data(self.data.clone()).map_err(|error| EngineError::Data(error.to_string()))?;
+        machine
+            .set_data(self.data.clone())
+            .map_err(|error| EngineError::Data(error.to_string()))?;
         machine.set_input(input);
         Ok(Session { machine })
     }
@@ -190,11 +219,14 @@ fn not_compiled(error: impl std::fmt::Display) -> EngineError {
     EngineError::Compile(error.to_string())
 }
 
-/// Defines a rule for each query in a package of the engine's own, so that a query that custom rules lack is undefined
-/// instead of an error.
+/// Defines a rule for each query in a package of the engine's own, so that a query that custom
+/// rules lack is undefined instead of an error.
 fn queries() -> String {
     let rule = |query: Query| format!("{0} := data.openshell.sandbox.{0}\n", query.name());
-    format!("package openshell.query\n\nimport rego.v1\n\n{}", Query::ALL.map(rule).concat())
+    format!(
+        "package openshell.query\n\nimport rego.v1\n\n{}",
+        Query::ALL.map(rule).concat()
+    )
 }
 
 /// An engine with an input.
@@ -223,9 +255,11 @@ impl Session {
         match self.ask(query)? {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.to_string())),
-            Some(other) => {
-                Err(EngineError::Answer { query: query.name(), answer: other.to_string(), expected: "a text" })
-            }
+            Some(other) => Err(EngineError::Answer {
+                query: query.name(),
+                answer: other.to_string(),
+                expected: "a text",
+            }),
         }
     }
 }

@@ -31,16 +31,26 @@ impl HttpRequest {
     /// A `method` request for `uri` as it was sent, for connections without rules.
     #[must_use]
     pub fn as_written(method: &Method, uri: &Uri) -> Self {
-        Self { method: method.clone(), target: RequestTarget::as_written(uri) }
+        Self {
+            method: method.clone(),
+            target: RequestTarget::as_written(uri),
+        }
     }
 
     /// Normalizes a `method` request for `uri`.
     ///
     /// # Errors
     /// The target has no canonical form.
-    pub fn canonical(method: &Method, uri: &Uri, takes_encoded_slash: bool) -> Result<Self, TargetError> {
+    pub fn canonical(
+        method: &Method,
+        uri: &Uri,
+        takes_encoded_slash: bool,
+    ) -> Result<Self, TargetError> {
         let target = RequestTarget::canonical(method, uri, takes_encoded_slash)?;
-        Ok(Self { method: method.clone(), target })
+        Ok(Self {
+            method: method.clone(),
+            target,
+        })
     }
 
     /// The method and path that denials, proposals and observations name.
@@ -51,14 +61,26 @@ impl HttpRequest {
     /// Bytes that the workload chose.
     pub(super) fn bytes(&self) -> usize {
         let Self { method, target } = self;
-        let texts = [Some(target.path()), target.without_parameters(), target.query(), Some(method.as_str())];
+        let texts = [
+            Some(target.path()),
+            target.without_parameters(),
+            target.query(),
+            Some(method.as_str()),
+        ];
         texts.iter().flatten().map(|text| text.len()).sum()
     }
 
     /// The parts that a decision depends on, as its key in the cache.
     pub(super) fn key(&self, reads: Reads) -> Self {
-        let target = if reads.queries { self.target.clone() } else { self.target.without_query() };
-        Self { method: self.method.clone(), target }
+        let target = if reads.queries {
+            self.target.clone()
+        } else {
+            self.target.without_query()
+        };
+        Self {
+            method: self.method.clone(),
+            target,
+        }
     }
 
     /// Checks that the query can be decoded, if the rules read it.
@@ -72,13 +94,24 @@ impl HttpRequest {
     /// Inputs of the rules: the request, and, if its path has parameters, the request without them.
     pub(super) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
         let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (name, value) in self.target.parameters().map_err(|error| error.to_string())? {
+        for (name, value) in self
+            .target
+            .parameters()
+            .map_err(|error| error.to_string())?
+        {
             parameters.entry(name).or_default().push(value);
         }
         let form = |path: &str| {
-            let readings = if reads.readings { readings(path) } else { Vec::new() };
+            let readings = if reads.readings {
+                readings(path)
+            } else {
+                Vec::new()
+            };
             let method = self.method.as_str();
-            let caseless: Vec<_> = readings.iter().map(|reading| without_case(reading)).collect();
+            let caseless: Vec<_> = readings
+                .iter()
+                .map(|reading| without_case(reading))
+                .collect();
             Value::from(json!({
                 "method": method,
                 "path": path,
@@ -87,23 +120,34 @@ impl HttpRequest {
                 "query_params": parameters,
             }))
         };
-        Ok((form(self.target.path()), self.target.without_parameters().map(form)))
+        Ok((
+            form(self.target.path()),
+            self.target.without_parameters().map(form),
+        ))
     }
 }
 
-/// Readings of the canonical `path` by servers: as it is; percent-decoded, also twice; and decoded without parameters and without
-/// blanks around segments and dots at their ends. Repeated slashes are folded, and each reading is given with and without a slash at its
-/// end.
+/// Readings of the canonical `path` by servers: as it is; percent-decoded, also twice; and decoded
+/// without parameters and without blanks around segments and dots at their ends. Repeated slashes
+/// are folded, and each reading is given with and without a slash at its end.
 fn readings(path: &str) -> Vec<String> {
     let mut all = Vec::with_capacity(4);
     let whole = decoded(path);
     let twice = decoded(&whole);
     let bare = |segment: &str| {
         let name = segment.split(';').next().unwrap_or_default();
-        name.trim_start().trim_end_matches(|last: char| last == '.' || last.is_whitespace()).to_owned()
+        name.trim_start()
+            .trim_end_matches(|last: char| last == '.' || last.is_whitespace())
+            .to_owned()
     };
     let bare = |path: &str| path.split('/').map(bare).collect::<Vec<_>>().join("/");
-    for reading in [path.to_owned(), folded(&whole), folded(&bare(&whole)), folded(&twice), folded(&bare(&twice))] {
+    for reading in [
+        path.to_owned(),
+        folded(&whole),
+        folded(&bare(&whole)),
+        folded(&twice),
+        folded(&bare(&twice)),
+    ] {
         let bare = reading.trim_end_matches('/');
         for reading in [bare.to_owned(), format!("{bare}/")] {
             if !reading.is_empty() && !all.contains(&reading) {

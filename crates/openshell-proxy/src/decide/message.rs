@@ -48,21 +48,30 @@ impl MessagePermit {
     }
 }
 
-/// Judges `action` inside a connection with `permit`. A costly evaluation waits for one of `slots` and runs on a
-/// blocking thread.
+/// Judges `action` inside a connection with `permit`. A costly evaluation waits for one of `slots`
+/// and runs on a blocking thread.
 ///
 /// # Errors
 /// The policy refuses the message, or the engine fails.
-pub async fn judge(slots: &Arc<Semaphore>, permit: &Permit, action: &Action) -> Result<MessagePermit, Refusal> {
+pub async fn judge(
+    slots: &Arc<Semaphore>,
+    permit: &Permit,
+    action: &Action,
+) -> Result<MessagePermit, Refusal> {
     if let Some(rules) = permit.rules().filter(|rules| rules.is_slow_for(action)) {
         let (rules, action) = (Arc::clone(rules), action.clone());
         // A started evaluation keeps its slot, also when its client gives up.
-        let slot = Arc::clone(slots).acquire_owned().await.map_err(|error| Refusal::engine(error.to_string()))?;
+        let slot = Arc::clone(slots)
+            .acquire_owned()
+            .await
+            .map_err(|error| Refusal::engine(error.to_string()))?;
         let evaluated = tokio::task::spawn_blocking(move || {
             let _slot = slot;
             rules.verdict(&action).map(drop)
         });
-        evaluated.await.map_err(|error| Refusal::engine(error.to_string()))??;
+        evaluated
+            .await
+            .map_err(|error| Refusal::engine(error.to_string()))??;
     }
     judge_now(permit, action)
 }
@@ -72,8 +81,11 @@ pub async fn judge(slots: &Arc<Semaphore>, permit: &Permit, action: &Action) -> 
 /// # Errors
 /// As [`judge`], or the text is no request.
 pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit, Refusal> {
-    let method = Method::from_bytes(method.as_bytes()).map_err(|_| Refusal::bad_request("the method is no method"))?;
-    let uri: Uri = target.parse().map_err(|_| Refusal::bad_request("the path is no path"))?;
+    let method = Method::from_bytes(method.as_bytes())
+        .map_err(|_| Refusal::bad_request("the method is no method"))?;
+    let uri: Uri = target
+        .parse()
+        .map_err(|_| Refusal::bad_request("the path is no path"))?;
     judge_now(permit, &permit.action(&Message::Http { method, uri })?)
 }
 
@@ -83,18 +95,43 @@ pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit,
 /// As [`judge`].
 pub fn judge_now(permit: &Permit, action: &Action) -> Result<MessagePermit, Refusal> {
     let Some(rules) = permit.rules() else {
-        return Ok(MessagePermit { policy: permit.policy().map(str::to_owned), judged: Judged::Unjudged });
+        return Ok(MessagePermit {
+            policy: permit.policy().map(str::to_owned),
+            judged: Judged::Unjudged,
+        });
     };
     match &*rules.verdict(action)? {
-        MessageVerdict::Allow { policy } => Ok(MessagePermit { policy: policy.clone(), judged: Judged::Allowed }),
-        MessageVerdict::Deny { fault, policy, reason } if rules.are_enforced() && !permit.is_observed() => {
+        MessageVerdict::Allow { policy } => Ok(MessagePermit {
+            policy: policy.clone(),
+            judged: Judged::Allowed,
+        }),
+        MessageVerdict::Deny {
+            fault,
+            policy,
+            reason,
+        } if rules.are_enforced() && !permit.is_observed() => {
             let (method, path) = action.rule();
-            let request = JudgedRequest { policy: policy.clone(), method, path, fault: fault.clone() };
+            let request = JudgedRequest {
+                policy: policy.clone(),
+                method,
+                path,
+                fault: fault.clone(),
+            };
             Err(Refusal::request(reason.clone(), request))
         }
-        MessageVerdict::Deny { fault, policy, reason } => {
-            let judged = Judged::Audited { code: fault.code(), reason: reason.clone() };
-            Ok(MessagePermit { policy: policy.clone(), judged })
+        MessageVerdict::Deny {
+            fault,
+            policy,
+            reason,
+        } => {
+            let judged = Judged::Audited {
+                code: fault.code(),
+                reason: reason.clone(),
+            };
+            Ok(MessagePermit {
+                policy: policy.clone(),
+                judged,
+            })
         }
     }
 }

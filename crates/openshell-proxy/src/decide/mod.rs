@@ -1,4 +1,5 @@
-//! Decisions on connections and on the messages inside them, by one immutable generation of the policy.
+//! Decisions on connections and on the messages inside them, by one immutable generation of the
+//! policy.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 

@@ -13,8 +13,8 @@ use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
 use crate::http::target::TargetError;
 use crate::target::Target;
 
-/// Permit to reach one target. Only [`super::connection::judge`] makes one, so that nothing is resolved or dialled
-/// without a decision:
+/// Permit to reach one target. Only [`super::connection::judge`] makes one, so that nothing is
+/// resolved or dialled without a decision:
 ///
 /// ```compile_fail
 /// use openshell_proxy::decide::permit::Permit;
@@ -109,7 +109,8 @@ impl Permit {
         }
     }
 
-    /// True if the requests of the connection may hold secrets: all endpoints that permit it say so.
+    /// True if the requests of the connection may hold secrets: all endpoints that permit it say
+    /// so.
     #[must_use]
     pub fn allows_leaks(&self) -> bool {
         self.allows_leaks
@@ -126,13 +127,21 @@ impl Permit {
     /// # Errors
     /// Rules judge the message, and its target has no canonical form.
     pub fn action(&self, message: &Message) -> Result<Action, Refusal> {
-        let Some(rules) = self.rules() else { return Ok(message.as_written()) };
-        let canonical = |takes_encoded_slash| message.canonical(rules.protocol(), takes_encoded_slash);
+        let Some(rules) = self.rules() else {
+            return Ok(message.as_written());
+        };
+        let canonical =
+            |takes_encoded_slash| message.canonical(rules.protocol(), takes_encoded_slash);
         match canonical(rules.takes_encoded_slash() || self.is_observed) {
             Err(error @ TargetError::EncodedSlash) => {
                 let action = canonical(true).map_err(Refusal::target)?;
                 let ((method, path), fault) = (action.rule(), RequestFault::EncodedSlash);
-                let request = JudgedRequest { policy: self.policy.clone(), method, path, fault };
+                let request = JudgedRequest {
+                    policy: self.policy.clone(),
+                    method,
+                    path,
+                    fault,
+                };
                 Err(Refusal::request(error.to_string(), request))
             }
             action => action.map_err(Refusal::target),

@@ -45,7 +45,9 @@ pub(super) struct Slice {
 
 impl std::fmt::Debug for Rules {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rules").field("policy", &self.slice.policy).finish_non_exhaustive()
+        f.debug_struct("Rules")
+            .field("policy", &self.slice.policy)
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,38 +78,74 @@ impl Weighter<MessageKey, Arc<MessageVerdict>> for MessageWeighter {
 /// Verdict of the rules on one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MessageVerdict {
-    Allow { policy: Option<String> },
-    Deny { fault: RequestFault, policy: Option<String>, reason: String },
+    Allow {
+        policy: Option<String>,
+    },
+    Deny {
+        fault: RequestFault,
+        policy: Option<String>,
+        reason: String,
+    },
 }
 
 /// Rules that are evaluated on a connection thread; more may take milliseconds.
 const CHEAP_RULES: usize = 200;
 
 impl Rules {
-    /// The rules of the connection of `slice`, permitted by `endpoints`; `None` if none of them judges messages.
-    pub(super) fn new(slice: Slice, endpoints: &[Endpoint], cache: Arc<MessageCache>) -> Option<Self> {
+    /// The rules of the connection of `slice`, permitted by `endpoints`; `None` if none of them
+    /// judges messages.
+    pub(super) fn new(
+        slice: Slice,
+        endpoints: &[Endpoint],
+        cache: Arc<MessageCache>,
+    ) -> Option<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        let judging: Vec<(&Endpoint, &L7)> =
-            endpoints.iter().filter_map(|endpoint| Some((endpoint, message_rules(endpoint)?))).collect();
+        let judging: Vec<(&Endpoint, &L7)> = endpoints
+            .iter()
+            .filter_map(|endpoint| Some((endpoint, message_rules(endpoint)?)))
+            .collect();
         let protocol = judging.first().map(|(_, l7)| l7.protocol)?;
-        let is_enforced = judging.iter().any(|(_, l7)| l7.enforcement == Enforcement::Enforce);
-        let count: usize = judging.iter().map(|(_, l7)| l7.rules.len() + l7.deny_rules.len()).sum();
+        let is_enforced = judging
+            .iter()
+            .any(|(_, l7)| l7.enforcement == Enforcement::Enforce);
+        let count: usize = judging
+            .iter()
+            .map(|(_, l7)| l7.rules.len() + l7.deny_rules.len())
+            .sum();
         let has_query = |l7: &L7| {
-            l7.rules.iter().chain(l7.deny_rules.iter().map(|deny| &deny.rule)).any(|rule| !rule.query.is_empty())
+            l7.rules
+                .iter()
+                .chain(l7.deny_rules.iter().map(|deny| &deny.rule))
+                .any(|rule| !rule.query.is_empty())
         };
-        let permitted =
-            |upgrade: &&UpgradeProtocol| judging.iter().all(|(endpoint, _)| endpoint.upgrades().contains(*upgrade));
+        let permitted = |upgrade: &&UpgradeProtocol| {
+            judging
+                .iter()
+                .all(|(endpoint, _)| endpoint.upgrades().contains(*upgrade))
+        };
         let first = judging.first().map(|(endpoint, _)| endpoint.upgrades());
-        let upgrades = first.into_iter().flatten().filter(permitted).cloned().collect();
+        let upgrades = first
+            .into_iter()
+            .flatten()
+            .filter(permitted)
+            .cloned()
+            .collect();
         Some(Self {
             upgrades,
             id: IDS.fetch_add(1, Ordering::Relaxed),
             protocol,
-            enforcement: if is_enforced { Enforcement::Enforce } else { Enforcement::Audit },
-            takes_encoded_slash: judging.iter().all(|(endpoint, _)| endpoint.takes_encoded_slash()),
+            enforcement: if is_enforced {
+                Enforcement::Enforce
+            } else {
+                Enforcement::Audit
+            },
+            takes_encoded_slash: judging
+                .iter()
+                .all(|(endpoint, _)| endpoint.takes_encoded_slash()),
             reads: Reads {
                 queries: !slice.is_built_in || judging.iter().any(|(_, l7)| has_query(l7)),
-                readings: !slice.is_built_in || judging.iter().any(|(_, l7)| !l7.deny_rules.is_empty()),
+                readings: !slice.is_built_in
+                    || judging.iter().any(|(_, l7)| !l7.deny_rules.is_empty()),
             },
             is_costly: !slice.is_built_in || count > CHEAP_RULES,
             slice,
@@ -151,15 +189,21 @@ impl Rules {
     pub(super) fn verdict(&self, action: &Action) -> Result<Arc<MessageVerdict>, Refusal> {
         action.check(self.reads)?;
         let key = self.key(action);
-        let verdict = self.cache.get_or_insert_with(&key, || self.evaluate(&key.action).map(Arc::new));
+        let verdict = self
+            .cache
+            .get_or_insert_with(&key, || self.evaluate(&key.action).map(Arc::new));
         verdict.map_err(|error| Refusal::engine(error.to_string()))
     }
 
     fn key(&self, action: &Action) -> MessageKey {
-        MessageKey { rules: self.id, action: action.key(self.reads) }
+        MessageKey {
+            rules: self.id,
+            action: action.key(self.reads),
+        }
     }
 
-    /// Evaluates the rules on every reading of `action` that an upstream may have; each must be permitted.
+    /// Evaluates the rules on every reading of `action` that an upstream may have; each must be
+    /// permitted.
     fn evaluate(&self, action: &Action) -> Result<MessageVerdict, EngineError> {
         let (form, other) = action.inputs(self.reads).map_err(EngineError::Evaluate)?;
         let verdict = self.evaluate_form(form)?;
@@ -179,13 +223,23 @@ impl Rules {
         let mut session = self.slice.engine.about(Value::from(input))?;
         let named = |policy: Option<String>| policy.or_else(|| self.slice.policy.clone());
         if session.ask(Query::AllowRequest)? == Some(Value::from(true)) {
-            return Ok(MessageVerdict::Allow { policy: named(session.ask_text(Query::AllowingPolicy)?) });
+            return Ok(MessageVerdict::Allow {
+                policy: named(session.ask_text(Query::AllowingPolicy)?),
+            });
         }
         let denying = session.ask_text(Query::DenyingPolicy)?;
         let reason = session.ask_text(Query::RequestDenyReason)?;
         let mut reason = reason.unwrap_or_else(|| "request denied by policy".to_owned());
         reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
-        let fault = if denying.is_some() { RequestFault::DenyRule } else { RequestFault::NoRule };
-        Ok(MessageVerdict::Deny { fault, policy: named(denying), reason })
+        let fault = if denying.is_some() {
+            RequestFault::DenyRule
+        } else {
+            RequestFault::NoRule
+        };
+        Ok(MessageVerdict::Deny {
+            fault,
+            policy: named(denying),
+            reason,
+        })
     }
 }

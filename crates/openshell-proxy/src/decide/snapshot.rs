@@ -33,7 +33,10 @@ pub enum LoadError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error("the policy rules answer `{query}` with what no policy document may hold")]
-    Static { query: &'static str, source: Violations },
+    Static {
+        query: &'static str,
+        source: Violations,
+    },
 }
 
 /// Policy, rules and cached decisions of one generation. Never changes; a reload makes another.
@@ -41,7 +44,8 @@ pub enum LoadError {
 pub struct Snapshot {
     generation: u64,
     policy: Policy,
-    /// The reason for which everything is refused, if the policy that should be in force is invalid.
+    /// The reason for which everything is refused, if the policy that should be in force is
+    /// invalid.
     invalid: Option<String>,
     /// Targets of the symlinks among the policy's binaries.
     links: BTreeMap<String, String>,
@@ -55,8 +59,8 @@ pub struct Snapshot {
 /// Rules of a generation, with an engine over its policy.
 #[derive(Debug)]
 enum SnapshotRules {
-    /// The built-in rules, known to compile. Their engine is made when it is first needed, as many commands never open
-    /// a connection.
+    /// The built-in rules, known to compile. Their engine is made when it is first needed, as many
+    /// commands never open a connection.
     BuiltIn(OnceLock<Result<Engine, EngineError>>),
     /// Custom rules.
     Custom(Engine),
@@ -72,12 +76,18 @@ struct DecisionWeighter;
 impl Weighter<CacheKey, Arc<CachedDecision>> for DecisionWeighter {
     fn weight(&self, key: &CacheKey, decision: &Arc<CachedDecision>) -> u64 {
         let program = &key.program;
-        let texts = program.ancestors.iter().chain(&program.cmdline_paths).chain([&program.executable]);
+        let texts = program
+            .ancestors
+            .iter()
+            .chain(&program.cmdline_paths)
+            .chain([&program.executable]);
         let bytes: usize = texts.map(|text| text.len() + size_of::<String>()).sum();
         let rules = match &decision.verdict {
-            Verdict::Allow { endpoints, .. } => {
-                endpoints.iter().filter_map(Endpoint::l7).map(|l7| l7.rules.len() + l7.deny_rules.len()).sum()
-            }
+            Verdict::Allow { endpoints, .. } => endpoints
+                .iter()
+                .filter_map(Endpoint::l7)
+                .map(|l7| l7.rules.len() + l7.deny_rules.len())
+                .sum(),
             Verdict::Deny { .. } => 0,
         };
         (bytes + rules * RULE_BYTES).max(Limits::DECISION_BYTES) as u64
@@ -102,45 +112,81 @@ pub(super) struct CachedDecision {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Permitted by `policy`, with the demands of `endpoints`.
-    Allow { policy: Option<String>, endpoints: Vec<Endpoint> },
+    Allow {
+        policy: Option<String>,
+        endpoints: Vec<Endpoint>,
+    },
     /// Refused.
     Deny { nearest: Option<Nearest> },
 }
 
 impl Snapshot {
-    /// Creates a generation of `policy` under the built-in rules or under `rules`; `links` resolves symlinks.
+    /// Creates a generation of `policy` under the built-in rules or under `rules`; `links` resolves
+    /// symlinks.
     ///
     /// # Errors
     /// The rules do not compile, or change the static parts of the policy into an invalid document.
-    pub fn new(generation: u64, policy: Policy, rules: Option<&str>, links: Links<'_>) -> Result<Self, LoadError> {
+    pub fn new(
+        generation: u64,
+        policy: Policy,
+        rules: Option<&str>,
+        links: Links<'_>,
+    ) -> Result<Self, LoadError> {
         let links = targets(&policy, links);
         let (policy, rules) = match rules.filter(|rules| *rules != BUILT_IN) {
             None => (policy, SnapshotRules::BuiltIn(OnceLock::new())),
-            // Custom rules may change the static data; their answers are held to the schema of a policy document.
+            // Custom rules may change the static data; their answers are held to the schema of a
+            // policy document.
             Some(rules) => {
                 let engine = Engine::new(rules, rego_data(&policy, &links))?;
-                (with_static_answers(&engine, policy)?, SnapshotRules::Custom(engine))
+                (
+                    with_static_answers(&engine, policy)?,
+                    SnapshotRules::Custom(engine),
+                )
             }
         };
         let bytes = (Limits::DECISIONS * Limits::DECISION_BYTES) as u64;
         let decisions = Cache::with_weighter(Limits::DECISIONS, bytes, DecisionWeighter);
-        let messages = Arc::new(Cache::with_weighter(Limits::DECISIONS, bytes, MessageWeighter));
-        let all = policy.network().values().flat_map(|policy| &policy.binaries);
-        let special = all.filter(|binary| binary.exact || !binary.pinned).cloned().collect();
-        Ok(Self { generation, policy, invalid: None, links, special, rules, decisions, messages })
+        let messages = Arc::new(Cache::with_weighter(
+            Limits::DECISIONS,
+            bytes,
+            MessageWeighter,
+        ));
+        let all = policy
+            .network()
+            .values()
+            .flat_map(|policy| &policy.binaries);
+        let special = all
+            .filter(|binary| binary.exact || !binary.pinned)
+            .cloned()
+            .collect();
+        Ok(Self {
+            generation,
+            policy,
+            invalid: None,
+            links,
+            special,
+            rules,
+            decisions,
+            messages,
+        })
     }
 
-    /// Creates a generation in place of an invalid policy, which refuses every connection for `reason`. The static parts are those of
-    /// `policy`.
+    /// Creates a generation in place of an invalid policy, which refuses every connection for
+    /// `reason`. The static parts are those of `policy`.
     ///
     /// # Errors
     /// None occurs with the built-in rules.
     pub fn refusing(generation: u64, policy: Policy, reason: String) -> Result<Self, LoadError> {
         let snapshot = Self::new(generation, policy.without_network(), None, &|_| None)?;
-        Ok(Self { invalid: Some(reason), ..snapshot })
+        Ok(Self {
+            invalid: Some(reason),
+            ..snapshot
+        })
     }
 
-    /// The reason for which everything is refused, if the policy that should be in force is invalid.
+    /// The reason for which everything is refused, if the policy that should be in force is
+    /// invalid.
     #[must_use]
     pub fn invalid(&self) -> Option<&str> {
         self.invalid.as_deref()
@@ -152,7 +198,8 @@ impl Snapshot {
         self.generation
     }
 
-    /// False for custom rules. Arguments count only for those: built-in rules merely put them into reasons.
+    /// False for custom rules. Arguments count only for those: built-in rules merely put them into
+    /// reasons.
     pub(super) fn is_built_in(&self) -> bool {
         matches!(self.rules, SnapshotRules::BuiltIn(_))
     }
@@ -167,7 +214,8 @@ impl Snapshot {
         match &self.rules {
             SnapshotRules::Custom(engine) => Ok(engine),
             SnapshotRules::BuiltIn(engine) => {
-                let engine = engine.get_or_init(|| Engine::built_in(rego_data(&self.policy, &self.links)));
+                let engine =
+                    engine.get_or_init(|| Engine::built_in(rego_data(&self.policy, &self.links)));
                 engine.as_ref().map_err(Clone::clone)
             }
         }
@@ -186,17 +234,26 @@ impl Snapshot {
     }
 
     /// Evaluates the rules on a connection of `program` to `target`; results are cached.
-    pub(super) fn judge(&self, program: &Program, target: &Target) -> Result<Arc<CachedDecision>, EngineError> {
-        let mut key = CacheKey { program: program.clone(), target: target.clone() };
+    pub(super) fn judge(
+        &self,
+        program: &Program,
+        target: &Target,
+    ) -> Result<Arc<CachedDecision>, EngineError> {
+        let mut key = CacheKey {
+            program: program.clone(),
+            target: target.clone(),
+        };
         if self.is_built_in() {
             key.program.cmdline_paths.clear();
         }
-        self.decisions.get_or_insert_with(&key, || self.evaluate(&key).map(Arc::new))
+        self.decisions
+            .get_or_insert_with(&key, || self.evaluate(&key).map(Arc::new))
     }
 
     /// Returns true if an entry that counts only for unmodified programs names `program`.
     pub(crate) fn has_exact_entry(&self, program: &Program) -> bool {
-        self.entries_of(&program.executable).any(|binary| binary.exact)
+        self.entries_of(&program.executable)
+            .any(|binary| binary.exact)
     }
 
     /// Returns false if an entry permits the file at `path` to change.
@@ -204,60 +261,101 @@ impl Snapshot {
         self.entries_of(path).all(|binary| binary.pinned)
     }
 
-    /// Returns true if an entry names `program` or an ancestor, by a pattern too. Rules of others may name any.
+    /// Returns true if an entry names `program` or an ancestor, by a pattern too. Rules of others
+    /// may name any.
     pub(crate) fn lists(&self, program: &Program) -> bool {
-        let mut binaries = self.policy.network().values().flat_map(|policy| &policy.binaries);
+        let mut binaries = self
+            .policy
+            .network()
+            .values()
+            .flat_map(|policy| &policy.binaries);
         let paths = || std::iter::once(&program.executable).chain(&program.ancestors);
         !self.is_built_in() || binaries.any(|binary| paths().any(|path| self.is_of(binary, path)))
     }
 
     /// Returns true if `binary` names the program at `path`.
     fn is_of(&self, binary: &Binary, path: &str) -> bool {
-        binary.path.matches(path) || self.links.get(&binary.to_string()).is_some_and(|target| target == path)
+        binary.path.matches(path)
+            || self
+                .links
+                .get(&binary.to_string())
+                .is_some_and(|target| target == path)
     }
 
     /// Entries that are exact or not pinned, and one of whose programs is `path`.
     fn entries_of(&self, path: &str) -> impl Iterator<Item = &Binary> {
-        self.special.iter().filter(move |binary| self.is_of(binary, path))
+        self.special
+            .iter()
+            .filter(move |binary| self.is_of(binary, path))
     }
 
     /// Returns true if `program` has been permitted to go to `target`, and arguments do not count.
     pub(crate) fn has_permitted(&self, program: &Program, target: &Target) -> bool {
-        let key = CacheKey { program: program.clone(), target: target.clone() };
-        let is_permit = |decision: Arc<CachedDecision>| matches!(decision.verdict, Verdict::Allow { .. });
+        let key = CacheKey {
+            program: program.clone(),
+            target: target.clone(),
+        };
+        let is_permit =
+            |decision: Arc<CachedDecision>| matches!(decision.verdict, Verdict::Allow { .. });
         self.is_built_in() && self.decisions.get(&key).is_some_and(is_permit)
     }
 
     /// The reason for which the rules refuse `program` going to `target`; empty if they give none.
-    pub(super) fn deny_reason(&self, program: &Program, target: &Target) -> Result<String, EngineError> {
+    pub(super) fn deny_reason(
+        &self,
+        program: &Program,
+        target: &Target,
+    ) -> Result<String, EngineError> {
         let mut session = self.engine()?.about(Value::from(input(program, target)))?;
         let mut reason = session.ask_text(Query::DenyReason)?.unwrap_or_default();
         reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
         Ok(reason)
     }
 
-    fn evaluate(&self, CacheKey { program, target }: &CacheKey) -> Result<CachedDecision, EngineError> {
+    fn evaluate(
+        &self,
+        CacheKey { program, target }: &CacheKey,
+    ) -> Result<CachedDecision, EngineError> {
         let input = input(program, target);
         let mut session = self.engine()?.about(Value::from(input.clone()))?;
         if session.ask(Query::NetworkAction)? != Some(Value::from("allow")) {
-            let nearest = session.ask(Query::NearestPolicy)?.as_ref().and_then(nearest);
-            return Ok(CachedDecision { verdict: Verdict::Deny { nearest }, rules: None });
+            let nearest = session
+                .ask(Query::NearestPolicy)?
+                .as_ref()
+                .and_then(nearest);
+            return Ok(CachedDecision {
+                verdict: Verdict::Deny { nearest },
+                rules: None,
+            });
         }
         let policy = session.ask_text(Query::MatchedNetworkPolicy)?;
-        let Permitted { endpoints, engine, judging_policy } = match self.is_built_in() {
+        let Permitted {
+            endpoints,
+            engine,
+            judging_policy,
+        } = match self.is_built_in() {
             true => self.permitted(&mut session)?,
             false => self.permitted_by_foreign_rules(&mut session)?,
         };
-        let slice =
-            Slice { engine, is_built_in: self.is_built_in(), input, policy: judging_policy.or_else(|| policy.clone()) };
+        let slice = Slice {
+            engine,
+            is_built_in: self.is_built_in(),
+            input,
+            policy: judging_policy.or_else(|| policy.clone()),
+        };
         let rules = Rules::new(slice, &endpoints, Arc::clone(&self.messages));
-        Ok(CachedDecision { verdict: Verdict::Allow { policy, endpoints }, rules: rules.map(Arc::new) })
+        Ok(CachedDecision {
+            verdict: Verdict::Allow { policy, endpoints },
+            rules: rules.map(Arc::new),
+        })
     }
 
-    /// The endpoints named by the built-in rules, looked up in the policy, and an engine over the slice of the policy
-    /// that judges the connection's messages.
+    /// The endpoints named by the built-in rules, looked up in the policy, and an engine over the
+    /// slice of the policy that judges the connection's messages.
     fn permitted(&self, session: &mut Session) -> Result<Permitted, EngineError> {
-        let answer = session.ask(Query::MatchedEndpoints)?.unwrap_or(Value::Undefined);
+        let answer = session
+            .ask(Query::MatchedEndpoints)?
+            .unwrap_or(Value::Undefined);
         let unexpected = || EngineError::Answer {
             query: Query::MatchedEndpoints.name(),
             answer: answer.to_string(),
@@ -269,50 +367,84 @@ impl Snapshot {
         for pair in answer.as_set().ok().ok_or_else(unexpected)? {
             let (key, index) = (&pair[0], &pair[1]);
             let name = key.as_string().ok().ok_or_else(unexpected)?;
-            let place = index.as_u64().ok().and_then(|index| usize::try_from(index).ok()).ok_or_else(unexpected)?;
+            let place = index
+                .as_u64()
+                .ok()
+                .and_then(|index| usize::try_from(index).ok())
+                .ok_or_else(unexpected)?;
             let mut policies = self.policy.network().iter();
-            let policy = policies.find_map(|(known, policy)| (known.as_str() == &**name).then_some(policy));
-            let endpoint = policy.and_then(|policy| policy.endpoints.get(place)).ok_or_else(unexpected)?;
+            let policy =
+                policies.find_map(|(known, policy)| (known.as_str() == &**name).then_some(policy));
+            let endpoint = policy
+                .and_then(|policy| policy.endpoints.get(place))
+                .ok_or_else(unexpected)?;
             // Keys are sorted.
             if judging_policy.is_none() && message_rules(endpoint).is_some() {
                 judging_policy = Some(name.to_string());
             }
-            slices.entry(key.clone()).or_insert_with(Vec::new).push(data[key]["endpoints"][index].clone());
+            slices
+                .entry(key.clone())
+                .or_insert_with(Vec::new)
+                .push(data[key]["endpoints"][index].clone());
             if !permitted.contains(endpoint) {
                 permitted.push(endpoint.clone());
             }
         }
         let slices = slices.into_iter().map(|(key, endpoints)| {
-            let slice = [("endpoints", Value::from(endpoints)), ("binaries", data[&key]["binaries"].clone())];
-            let slice: BTreeMap<Value, Value> = slice.into_iter().map(|(key, part)| (Value::from(key), part)).collect();
+            let slice = [
+                ("endpoints", Value::from(endpoints)),
+                ("binaries", data[&key]["binaries"].clone()),
+            ];
+            let slice: BTreeMap<Value, Value> = slice
+                .into_iter()
+                .map(|(key, part)| (Value::from(key), part))
+                .collect();
             (key, Value::from(slice))
         });
         let slices: BTreeMap<Value, Value> = slices.collect();
         let data = BTreeMap::from([(Value::from("network_policies"), Value::from(slices))]);
-        Ok(Permitted { endpoints: permitted, engine: engine.over(Value::from(data)), judging_policy })
+        Ok(Permitted {
+            endpoints: permitted,
+            engine: engine.over(Value::from(data)),
+            judging_policy,
+        })
     }
 
-    /// The endpoints returned by custom rules, held to the schema of a policy document. Only the custom rules know what
-    /// data they read, so the engine stays whole.
+    /// The endpoints returned by custom rules, held to the schema of a policy document. Only the
+    /// custom rules know what data they read, so the engine stays whole.
     fn permitted_by_foreign_rules(&self, session: &mut Session) -> Result<Permitted, EngineError> {
         let endpoints = match session.ask(Query::MatchedEndpointConfigs)? {
             Some(configs) => configs,
-            None => Value::from(session.ask(Query::MatchedEndpointConfig)?.into_iter().collect::<Vec<_>>()),
+            None => Value::from(
+                session
+                    .ask(Query::MatchedEndpointConfig)?
+                    .into_iter()
+                    .collect::<Vec<_>>(),
+            ),
         };
-        let text = endpoints.to_json_str().map_err(|error| EngineError::Evaluate(error.to_string()))?;
+        let text = endpoints
+            .to_json_str()
+            .map_err(|error| EngineError::Evaluate(error.to_string()))?;
         let endpoints = yaml::endpoints(&text).map_err(|violations| EngineError::Answer {
             query: Query::MatchedEndpointConfigs.name(),
             answer: violations.to_string(),
             expected: "a set of endpoints",
         })?;
         let engine = self.engine()?;
-        Ok(Permitted { endpoints, engine: engine.over(engine.data().clone()), judging_policy: None })
+        Ok(Permitted {
+            endpoints,
+            engine: engine.over(engine.data().clone()),
+            judging_policy: None,
+        })
     }
 }
 
 /// Resolves the symlinks among the binaries of `policy`, each path once.
 fn targets(policy: &Policy, links: Links<'_>) -> BTreeMap<String, String> {
-    let binaries = policy.network().values().flat_map(|policy| &policy.binaries);
+    let binaries = policy
+        .network()
+        .values()
+        .flat_map(|policy| &policy.binaries);
     let paths: BTreeSet<_> = binaries.map(ToString::to_string).collect();
     let paths = paths.into_iter();
     let targets = paths.filter_map(|path| links(&path).map(|target| (path, target)));
@@ -330,7 +462,10 @@ struct Permitted {
 
 fn input(program: &Program, target: &Target) -> BTreeMap<Value, Value> {
     let parts = [("exec", exec(program)), ("network", network(target))];
-    parts.into_iter().map(|(key, part)| (Value::from(key), Value::from(part))).collect()
+    parts
+        .into_iter()
+        .map(|(key, part)| (Value::from(key), Value::from(part)))
+        .collect()
 }
 
 fn exec(program: &Program) -> Json {
@@ -356,7 +491,10 @@ fn nearest(answer: &Value) -> Option<Nearest> {
         "host" => Matches::Host,
         _ => return None,
     };
-    Some(Nearest { name: text("name")?.to_string(), matches })
+    Some(Nearest {
+        name: text("name")?.to_string(),
+        matches,
+    })
 }
 
 /// Replaces the static parts of `policy` by the answers of custom rules.
@@ -370,7 +508,8 @@ fn with_static_answers(engine: &Engine, policy: Policy) -> Result<Policy, LoadEr
     ];
     for (query, key) in queries {
         if let Some(answer) = session.ask(query)? {
-            parts[key] = serde_json::to_value(&answer).map_err(|error| EngineError::Evaluate(error.to_string()))?;
+            parts[key] = serde_json::to_value(&answer)
+                .map_err(|error| EngineError::Evaluate(error.to_string()))?;
         }
     }
     let (answered, _) = yaml::policy(&parts.to_string()).map_err(|source| LoadError::Static {

@@ -17,7 +17,8 @@ pub struct Generation {
     pub since: Instant,
 }
 
-/// Holder of the generation in force, which a connection loads once, and of the notification of the next.
+/// Holder of the generation in force, which a connection loads once, and of the notification of the
+/// next.
 #[derive(Debug)]
 pub struct PolicyStore {
     snapshot: ArcSwap<Snapshot>,
@@ -28,8 +29,14 @@ impl PolicyStore {
     /// Puts the first generation in force.
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Self {
-        let (generations, _) = watch::channel(Generation { number: snapshot.generation(), since: Instant::now() });
-        Self { snapshot: ArcSwap::from_pointee(snapshot), generations }
+        let (generations, _) = watch::channel(Generation {
+            number: snapshot.generation(),
+            since: Instant::now(),
+        });
+        Self {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            generations,
+        }
     }
 
     /// The generation in force.
@@ -42,7 +49,10 @@ impl PolicyStore {
     pub fn replace(&self, snapshot: Snapshot) {
         let number = snapshot.generation();
         self.snapshot.store(Arc::new(snapshot));
-        self.generations.send_replace(Generation { number, since: Instant::now() });
+        self.generations.send_replace(Generation {
+            number,
+            since: Instant::now(),
+        });
     }
 
     /// Subscribes to the generations that come into force from now on.

@@ -30,13 +30,24 @@ fn load(data: &str, rules: Option<&str>) -> Result<Snapshot, LoadError> {
 fn caller(executable: &str, ancestors: &[&str]) -> Caller {
     let ancestors = ancestors.iter().map(|path| (*path).to_owned()).collect();
     let cmdline_paths = vec!["/sandbox/tool.py".to_owned()];
-    let program = Program { executable: executable.into(), ancestors, cmdline_paths, is_modified: false };
-    Caller { pid: 7, program: program.into() }
+    let program = Program {
+        executable: executable.into(),
+        ancestors,
+        cmdline_paths,
+        is_modified: false,
+    };
+    Caller {
+        pid: 7,
+        program: program.into(),
+    }
 }
 
 fn target(text: &str) -> Target {
     let (host, port) = text.rsplit_once(':').unwrap();
-    Target { host: Host::parse(host).unwrap(), port: port.parse().unwrap() }
+    Target {
+        host: Host::parse(host).unwrap(),
+        port: port.parse().unwrap(),
+    }
 }
 
 fn decide(snapshot: &Snapshot, caller: Caller, to: &str) -> Result<Permit, Refusal> {
@@ -44,13 +55,20 @@ fn decide(snapshot: &Snapshot, caller: Caller, to: &str) -> Result<Permit, Refus
 }
 
 fn by_curl(policies: &str, to: &str) -> Result<Permit, Refusal> {
-    decide(&snapshot(policies), caller("/usr/bin/curl", &["/usr/bin/bash"]), to)
+    decide(
+        &snapshot(policies),
+        caller("/usr/bin/curl", &["/usr/bin/bash"]),
+        to,
+    )
 }
 
 #[track_caller]
 fn check(policies: &str, to: &str, expected: Result<&str, ReasonCode>) {
     let result = by_curl(policies, to);
-    let result = result.as_ref().map(|permit| permit.policy().unwrap()).map_err(Refusal::code);
+    let result = result
+        .as_ref()
+        .map(|permit| permit.policy().unwrap())
+        .map_err(Refusal::code);
     assert_eq!(result, expected, "{to} under {policies}");
 }
 
@@ -70,7 +88,10 @@ use ReasonCode::{BinaryNotInPolicy, EndpointNotInPolicy, NoNetworkPolicies};
 #[test]
 fn no_policies_refuse_everything() {
     check("{}", "example.com:443", Err(NoNetworkPolicies));
-    assert_eq!(reason(by_curl("{}", "example.com:443")), "network connections not allowed by policy");
+    assert_eq!(
+        reason(by_curl("{}", "example.com:443")),
+        "network connections not allowed by policy"
+    );
 }
 
 // Conformance: L4-02, L4-03, L4-04, L4-06.
@@ -110,9 +131,18 @@ fn wildcards_stand_for_labels() {
 // Conformance: L4-11, L4-12, L4-13, L4-14, L4-15.
 #[test]
 fn binaries_match_the_program_and_its_ancestors() {
-    let with =
-        |path: &str| format!("{{web: {{endpoints: [{{host: a.test, port: 1}}], binaries: [{{path: \"{path}\"}}]}}}}");
-    for path in ["/usr/bin/cur*", "/usr/**", "/**", "/usr/bin/bash", "/usr/bin/ba*"] {
+    let with = |path: &str| {
+        format!(
+            "{{web: {{endpoints: [{{host: a.test, port: 1}}], binaries: [{{path: \"{path}\"}}]}}}}"
+        )
+    };
+    for path in [
+        "/usr/bin/cur*",
+        "/usr/**",
+        "/**",
+        "/usr/bin/bash",
+        "/usr/bin/ba*",
+    ] {
         check(&with(path), "a.test:1", Ok("web"));
     }
     for path in ["/usr/*", "/usr/bin/CURL", "/usr/bin/cur?", "/usr/bin"] {
@@ -123,21 +153,25 @@ fn binaries_match_the_program_and_its_ancestors() {
 // Conformance: L4-16, L4-05.
 #[test]
 fn arguments_explain_and_never_grant() {
-    let policy = "{web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /sandbox/tool.py}]}}";
+    let policy =
+        "{web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: /sandbox/tool.py}]}}";
     check(policy, "a.test:1", Err(BinaryNotInPolicy));
     let reason = reason(by_curl(policy, "a.test:1"));
-    let expected = "binary '/usr/bin/curl' not allowed in policy 'web' (ancestors: [/usr/bin/bash], \
-                    cmdline: [/sandbox/tool.py]). SYMLINK HINT:";
+    let expected = "binary '/usr/bin/curl' not allowed in policy 'web' (ancestors: \
+                    [/usr/bin/bash], cmdline: [/sandbox/tool.py]). SYMLINK HINT:";
     assert!(reason.starts_with(expected), "L4-05: {reason}");
 }
 
 // Conformance: L4-17, L4-18.
 #[test]
 fn a_symlink_of_the_policy_means_its_target_too() {
-    let data =
-        "network_policies: {web: {endpoints: [{host: web.test, port: 80}], binaries: [{path: /usr/bin/python3}]}}";
+    let data = "network_policies: {web: {endpoints: [{host: web.test, port: 80}], binaries: \
+                [{path: /usr/bin/python3}]}}";
     let links = |path: &str| (path == "/usr/bin/python3").then(|| "/usr/bin/python3.11".to_owned());
-    for (links, expected) in [(&links as &dyn Fn(&str) -> Option<String>, true), (&|_| None, false)] {
+    for (links, expected) in [
+        (&links as &dyn Fn(&str) -> Option<String>, true),
+        (&|_| None, false),
+    ] {
         let (policy, _) = openshell_policy::yaml::policy(data).unwrap();
         let snapshot = Snapshot::new(1, policy, None, links).unwrap();
         let decided = decide(&snapshot, caller("/usr/bin/python3.11", &[]), "web.test:80");
@@ -148,8 +182,16 @@ fn a_symlink_of_the_policy_means_its_target_too() {
 // Conformance: L4-19.
 #[test]
 fn a_policy_without_binaries_permits_no_program() {
-    check("{web: {endpoints: [{host: a.test, port: 1}]}}", "a.test:1", Err(BinaryNotInPolicy));
-    check("{web: {endpoints: [{host: a.test, port: 1}], binaries: []}}", "a.test:1", Err(BinaryNotInPolicy));
+    check(
+        "{web: {endpoints: [{host: a.test, port: 1}]}}",
+        "a.test:1",
+        Err(BinaryNotInPolicy),
+    );
+    check(
+        "{web: {endpoints: [{host: a.test, port: 1}], binaries: []}}",
+        "a.test:1",
+        Err(BinaryNotInPolicy),
+    );
 }
 
 // Conformance: L4-20, L4-21.
@@ -167,7 +209,8 @@ fn the_smallest_key_names_the_decision() {
 #[test]
 fn the_reason_names_every_policy() {
     let policies = format!(
-        "{{a: {{endpoints: [{{host: a.test, port: 1}}], {CURL}}}, b: {{endpoints: [{{host: b.test, port: 1}}], {CURL}}}}}"
+        "{{a: {{endpoints: [{{host: a.test, port: 1}}], {CURL}}}, b: {{endpoints: [{{host: b.test, \
+         port: 1}}], {CURL}}}}}"
     );
     let expected = "endpoint c.test:1 not in policy 'a'; endpoint c.test:1 not in policy 'b'";
     assert_eq!(reason(by_curl(&policies, "c.test:1")), expected);
@@ -177,8 +220,16 @@ fn the_reason_names_every_policy() {
 fn a_refusal_names_the_line_that_would_permit_and_it_does() {
     let python = "binaries: [{path: /usr/bin/python3}]";
     let cases = [
-        (web("{host: a.test, port: 1}"), "network_policies.web.endpoints: add `- {host: b.test, port: 2}`", "web"),
-        (web("{host: b.test, port: 1}"), "network_policies.web.endpoints: add `- {host: b.test, port: 2}`", "web"),
+        (
+            web("{host: a.test, port: 1}"),
+            "network_policies.web.endpoints: add `- {host: b.test, port: 2}`",
+            "web",
+        ),
+        (
+            web("{host: b.test, port: 1}"),
+            "network_policies.web.endpoints: add `- {host: b.test, port: 2}`",
+            "web",
+        ),
         (
             format!("{{web: {{endpoints: [{{host: b.test, port: 2}}], {python}}}}}"),
             "network_policies.web.binaries: add `- {path: /usr/bin/curl}`",
@@ -186,14 +237,19 @@ fn a_refusal_names_the_line_that_would_permit_and_it_does() {
         ),
         (
             format!("{{web: {{endpoints: [{{host: b.test, port: 1}}], {python}}}}}"),
-            "network_policies: add `NAME: {endpoints: [{host: b.test, port: 2}], binaries: [{path: /usr/bin/curl}]}`",
+            "network_policies: add `NAME: {endpoints: [{host: b.test, port: 2}], binaries: [{path: \
+             /usr/bin/curl}]}`",
             "web",
         ),
     ];
     for (policies, fix, nearest) in cases {
         let curl = caller("/usr/bin/curl", &["/usr/bin/bash"]);
         let refusal = by_curl(&policies, "b.test:2").unwrap_err();
-        assert_eq!(refusal.fix(&target("b.test:2"), Some(&curl)).as_deref(), Some(fix), "{policies}");
+        assert_eq!(
+            refusal.fix(&target("b.test:2"), Some(&curl)).as_deref(),
+            Some(fix),
+            "{policies}"
+        );
         assert_eq!(refusal.nearest_rule(), Some(nearest), "{policies}");
     }
     let added = web("{host: a.test, port: 1}, {host: b.test, port: 2}");
@@ -203,7 +259,11 @@ fn a_refusal_names_the_line_that_would_permit_and_it_does() {
 #[test]
 fn no_fix_is_offered_where_none_would_help_and_why_is_said() {
     let snapshot = snapshot("{}");
-    let own = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+    let own = rustix::system::uname()
+        .nodename()
+        .to_str()
+        .unwrap()
+        .to_owned();
     let own = format!("{own}:80");
     for to in [
         "127.0.0.1:80",
@@ -218,7 +278,10 @@ fn no_fix_is_offered_where_none_would_help_and_why_is_said() {
         let caller = caller("/usr/bin/curl", &[]);
         assert_eq!(refusal.fix(&target(to), Some(&caller)), None, "{to}");
         let why = refusal.no_fix(&target(to)).unwrap();
-        assert!(why.starts_with(&format!("no policy permits {}: ", target(to))), "{why}");
+        assert!(
+            why.starts_with(&format!("no policy permits {}: ", target(to))),
+            "{why}"
+        );
     }
     let refusal = decide(&snapshot, caller("/usr/bin/curl", &[]), "a.test:80").unwrap_err();
     assert_eq!(refusal.no_fix(&target("a.test:80")), None);
@@ -226,25 +289,40 @@ fn no_fix_is_offered_where_none_would_help_and_why_is_said() {
 
 #[test]
 fn a_refused_fetch_of_git_is_told_the_rule_for_it_and_that_permits_it() {
-    let endpoint =
-        |rules: &str| web(&format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"));
+    let endpoint = |rules: &str| {
+        web(&format!(
+            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"
+        ))
+    };
     let permit = by_curl(&endpoint("access: read-only"), "a.test:1").unwrap();
     let path = "/owner/repo.git/git-upload-pack";
     let refusal = message::ask(&permit, "POST", path).unwrap_err();
     let rule = "{method: POST, path: \"/**/git-upload-pack\"}";
     let fix = refusal.fix(&target("a.test:1"), None).unwrap();
-    assert!(fix.contains(&format!("`- allow: {rule}`")) && fix.contains("git fetches by POST"), "{fix}");
+    assert!(
+        fix.contains(&format!("`- allow: {rule}`")) && fix.contains("git fetches by POST"),
+        "{fix}"
+    );
     let rules = format!("rules: [{{allow: {{method: GET, path: \"**\"}}}}, {{allow: {rule}}}]");
     let permit = by_curl(&endpoint(&rules), "a.test:1").unwrap();
     assert_eq!(asked(&permit, "POST", path), allowed("web"));
-    assert_eq!(asked(&permit, "GET", "/owner/repo.git/info/refs?service=git-upload-pack"), allowed("web"));
+    assert_eq!(
+        asked(
+            &permit,
+            "GET",
+            "/owner/repo.git/info/refs?service=git-upload-pack"
+        ),
+        allowed("web")
+    );
     assert!(asked(&permit, "POST", "/owner/repo.git/git-receive-pack").is_err());
 }
 
 #[test]
 fn a_path_that_yaml_would_read_otherwise_is_quoted_in_the_fix() {
     let odd = caller("/tmp/a, b: c", &[]);
-    let fix = decide(&snapshot("{}"), odd.clone(), "a.test:1").unwrap_err().fix(&target("a.test:1"), Some(&odd));
+    let fix = decide(&snapshot("{}"), odd.clone(), "a.test:1")
+        .unwrap_err()
+        .fix(&target("a.test:1"), Some(&odd));
     assert!(fix.unwrap().contains(r#"path: "/tmp/a, b: c""#));
 }
 
@@ -252,15 +330,25 @@ fn a_path_that_yaml_would_read_otherwise_is_quoted_in_the_fix() {
 fn what_skips_tls_cannot_have_rules_by_another_endpoint() {
     let judged = "{host: a.test, port: 1, protocol: rest, enforcement: audit, access: full}";
     check(&web(judged), "a.test:1", Ok("web"));
-    let twin = web(&format!("{{host: \"*.a.test\", port: 1, tls: skip}}, {}", judged.replace("a.test", "b.a.test")));
+    let twin = web(&format!(
+        "{{host: \"*.a.test\", port: 1, tls: skip}}, {}",
+        judged.replace("a.test", "b.a.test")
+    ));
     check(&twin, "b.a.test:1", Err(ReasonCode::UnsupportedL7Protocol));
     check(&twin, "c.a.test:1", Ok("web"));
 }
 
 /// The outcome of a request under `permit`, with the policy that names it.
-fn asked(permit: &Permit, method: &str, target: &str) -> Result<(Option<String>, Judged), ReasonCode> {
+fn asked(
+    permit: &Permit,
+    method: &str,
+    target: &str,
+) -> Result<(Option<String>, Judged), ReasonCode> {
     let method = Method::from_bytes(method.as_bytes()).unwrap();
-    let message = Message::Http { method, uri: target.parse().unwrap() };
+    let message = Message::Http {
+        method,
+        uri: target.parse().unwrap(),
+    };
     let action = permit.action(&message).map_err(|refusal| refusal.code())?;
     let leave = message::judge_now(permit, &action).map_err(|refusal| refusal.code())?;
     Ok((leave.policy().map(str::to_owned), leave.judged().clone()))
@@ -275,11 +363,11 @@ fn allowed(policy: &str) -> Result<(Option<String>, Judged), ReasonCode> {
 fn rules_of_all_matching_endpoints_unite_and_the_rule_that_matched_is_named() {
     let l7 = "host: a.test, port: 1, protocol: rest, enforcement: enforce";
     let policies = format!(
-        "{{a: {{endpoints: [{{host: a.test, port: 1}}], {CURL}}}, \
-          b: {{endpoints: [{{{l7}, rules: [{{allow: {{method: GET, path: \"**\"}}}}]}}], {CURL}}}, \
-          c: {{endpoints: [{{{l7}, rules: [{{allow: {{method: POST, path: \"**\"}}}}], deny_rules: [{{method: GET, path: /x}}]}}], {CURL}}}, \
-          d: {{endpoints: [{{{l7}, access: full}}], binaries: [{{path: /usr/bin/wget}}]}}, \
-          e: {{endpoints: [{{{l2}, access: full}}], {CURL}}}}}",
+        "{{a: {{endpoints: [{{host: a.test, port: 1}}], {CURL}}}, b: {{endpoints: [{{{l7}, rules: \
+         [{{allow: {{method: GET, path: \"**\"}}}}]}}], {CURL}}}, c: {{endpoints: [{{{l7}, rules: \
+         [{{allow: {{method: POST, path: \"**\"}}}}], deny_rules: [{{method: GET, path: /x}}]}}], \
+         {CURL}}}, d: {{endpoints: [{{{l7}, access: full}}], binaries: [{{path: \
+         /usr/bin/wget}}]}}, e: {{endpoints: [{{{l2}, access: full}}], {CURL}}}}}",
         l2 = l7.replace("port: 1", "port: 2"),
     );
     let permit = by_curl(&policies, "a.test:1").unwrap();
@@ -291,19 +379,39 @@ fn rules_of_all_matching_endpoints_unite_and_the_rule_that_matched_is_named() {
         Err(ReasonCode::RequestNotInRules),
         "other programs' rules do not count"
     );
-    assert_eq!(asked(&permit, "GET", "/x"), Err(ReasonCode::RequestInDenyRules));
-    assert_eq!(asked(&permit, "GET", "/y/../x"), Err(ReasonCode::RequestInDenyRules));
-    assert_eq!(asked(&permit, "GET", "/x;v=1"), Err(ReasonCode::RequestInDenyRules), "as some servers read it");
+    assert_eq!(
+        asked(&permit, "GET", "/x"),
+        Err(ReasonCode::RequestInDenyRules)
+    );
+    assert_eq!(
+        asked(&permit, "GET", "/y/../x"),
+        Err(ReasonCode::RequestInDenyRules)
+    );
+    assert_eq!(
+        asked(&permit, "GET", "/x;v=1"),
+        Err(ReasonCode::RequestInDenyRules),
+        "as some servers read it"
+    );
 }
 
 // Conformance: L7-14, L7-15.
 #[test]
 fn what_is_audited_passes_with_its_reason() {
-    let permit = by_curl(&web("{host: a.test, port: 1, protocol: rest, access: read-only}"), "a.test:1").unwrap();
+    let permit = by_curl(
+        &web("{host: a.test, port: 1, protocol: rest, access: read-only}"),
+        "a.test:1",
+    )
+    .unwrap();
     let (policy, judged) = asked(&permit, "POST", "/a").unwrap();
     assert_eq!(policy.as_deref(), Some("web"));
     let reason = "POST /a not permitted by policy".to_owned();
-    assert_eq!(judged, Judged::Audited { code: ReasonCode::RequestNotInRules, reason });
+    assert_eq!(
+        judged,
+        Judged::Audited {
+            code: ReasonCode::RequestNotInRules,
+            reason
+        }
+    );
 }
 
 // Conformance: L7-16, L7-17, L7-18, L7-19, L7-20.
@@ -311,7 +419,8 @@ fn what_is_audited_passes_with_its_reason() {
 fn queries_are_judged_by_every_value() {
     let endpoint = |query: &str| {
         format!(
-            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: /a, query: {query}}}}}]}}"
+            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, rules: [{{allow: \
+             {{method: GET, path: /a, query: {query}}}}}]}}"
         )
     };
     let versions = by_curl(&web(&endpoint("{ver: \"1*\"}")), "a.test:1").unwrap();
@@ -322,11 +431,19 @@ fn queries_are_judged_by_every_value() {
         ("/a?ver=12&other=x", true),
         ("/a?ver=12&ver=2", false),
     ] {
-        assert_eq!(asked(&versions, "GET", target).is_ok(), expected, "{target}");
+        assert_eq!(
+            asked(&versions, "GET", target).is_ok(),
+            expected,
+            "{target}"
+        );
     }
     let letters = by_curl(&web(&endpoint("{q: {any: [\"a*\", \"b*\"]}}")), "a.test:1").unwrap();
-    for (target, expected) in [("/a?q=apple", true), ("/a?q=cherry", false), ("/a?q=a%00", false), ("/a?q=b%61", true)]
-    {
+    for (target, expected) in [
+        ("/a?q=apple", true),
+        ("/a?q=cherry", false),
+        ("/a?q=a%00", false),
+        ("/a?q=b%61", true),
+    ] {
         assert_eq!(asked(&letters, "GET", target).is_ok(), expected, "{target}");
     }
 }
@@ -335,29 +452,44 @@ fn queries_are_judged_by_every_value() {
 fn an_encoded_slash_is_allowed_only_where_all_endpoints_allow_it() {
     let endpoint = |slash| {
         format!(
-            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, rules: [{{allow: {{method: GET, path: \"/@*\"}}}}], allow_encoded_slash: {slash}}}"
+            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, rules: [{{allow: \
+             {{method: GET, path: \"/@*\"}}}}], allow_encoded_slash: {slash}}}"
         )
     };
     let permit = by_curl(&web(&endpoint(true)), "a.test:1").unwrap();
     assert_eq!(asked(&permit, "GET", "/@types%2fnode"), allowed("web"));
-    let both = by_curl(&web(&format!("{}, {}", endpoint(true), endpoint(false))), "a.test:1").unwrap();
-    assert_eq!(asked(&both, "GET", "/@types%2fnode"), Err(ReasonCode::BadRequest));
+    let both = by_curl(
+        &web(&format!("{}, {}", endpoint(true), endpoint(false))),
+        "a.test:1",
+    )
+    .unwrap();
+    assert_eq!(
+        asked(&both, "GET", "/@types%2fnode"),
+        Err(ReasonCode::BadRequest)
+    );
     let refusal = message::ask(&both, "GET", "/@types%2fnode").unwrap_err();
     let fix = refusal.fix(&target("a.test:1"), None).unwrap();
     assert_eq!(
         fix,
-        "network_policies.web.endpoints: add `allow_encoded_slash: true` to each of a.test:1 that has rules"
+        "network_policies.web.endpoints: add `allow_encoded_slash: true` to each of a.test:1 that \
+         has rules"
     );
 }
 
 #[test]
 fn an_encoded_slash_is_taken_where_rules_say_nothing_of_paths() {
     let judged = |rules: &str| {
-        let policy = web(&format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"));
+        let policy = web(&format!(
+            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"
+        ));
         let permit = by_curl(&policy, "a.test:1").unwrap();
         asked(&permit, "GET", "/@types%2Fnode").map(drop)
     };
-    for rules in ["access: full", "rules: [{allow: {method: GET, path: \"**\"}}]", "access: read-only"] {
+    for rules in [
+        "access: full",
+        "rules: [{allow: {method: GET, path: \"**\"}}]",
+        "access: read-only",
+    ] {
         assert_eq!(judged(rules), Ok(()), "{rules}");
     }
     for rules in [
@@ -372,7 +504,9 @@ fn an_encoded_slash_is_taken_where_rules_say_nothing_of_paths() {
 fn a_deny_rule_matches_every_reading_of_a_path() {
     let permit = |deny: &str| {
         let rules = format!("access: full, allow_encoded_slash: true, deny_rules: [{deny}]");
-        let policy = web(&format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"));
+        let policy = web(&format!(
+            "{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}"
+        ));
         by_curl(&policy, "a.test:1").unwrap()
     };
     let refused = Err(ReasonCode::RequestInDenyRules);
@@ -407,7 +541,14 @@ fn a_deny_rule_matches_every_reading_of_a_path() {
     for path in ["/caf%C3%A9/x", "/CAF%c3%89/x", "/caf%C3%A9", "/caf%C3%A9/"] {
         assert_eq!(asked(&below, "GET", path), refused, "{path}");
     }
-    assert_eq!(asked(&permit("{method: \"*\", path: \"//a b//\"}"), "GET", "/A%20b"), refused);
+    assert_eq!(
+        asked(
+            &permit("{method: \"*\", path: \"//a b//\"}"),
+            "GET",
+            "/A%20b"
+        ),
+        refused
+    );
     let street = permit("{method: \"*\", path: /Strasse}");
     for path in ["/%c5%bftrasse", "/stra%C3%9Fe", "/STRA%E1%BA%9EE"] {
         assert_eq!(asked(&street, "GET", path), refused, "{path}");
@@ -433,20 +574,36 @@ fn an_endpoint_without_a_host_permits_addresses_and_the_names_that_it_lists() {
     ] {
         check(&listed, target, expected);
     }
-    check(&web("{port: 1, allowed_ips: [10.1.0.0/16]}"), "a.corp.test:1", Err(EndpointNotInPolicy));
+    check(
+        &web("{port: 1, allowed_ips: [10.1.0.0/16]}"),
+        "a.corp.test:1",
+        Err(EndpointNotInPolicy),
+    );
 }
 
 #[test]
 fn a_tcp_endpoint_is_never_looked_into_and_contradicts_rules() {
     for extra in ["", ", enforcement: enforce", ", access: full"] {
-        let policy = web(&format!("{{host: db.test, port: 5432, protocol: tcp{extra}}}"));
+        let policy = web(&format!(
+            "{{host: db.test, port: 5432, protocol: tcp{extra}}}"
+        ));
         let permit = by_curl(&policy, "db.test:5432").unwrap();
-        assert!(matches!(permit.inspection(), Inspection::Passthrough), "{extra}");
+        assert!(
+            matches!(permit.inspection(), Inspection::Passthrough),
+            "{extra}"
+        );
     }
-    let both = web("{host: db.test, port: 1, protocol: tcp}, {host: db.test, port: 1, protocol: rest, access: full}");
+    let both = web(
+        "{host: db.test, port: 1, protocol: tcp}, {host: db.test, port: 1, protocol: rest, access: \
+         full}",
+    );
     let refusal = by_curl(&both, "db.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::UnsupportedL7Protocol);
-    assert!(refusal.reason().contains("`protocol: tcp`"), "{}", refusal.reason());
+    assert!(
+        refusal.reason().contains("`protocol: tcp`"),
+        "{}",
+        refusal.reason()
+    );
 }
 
 #[test]
@@ -462,35 +619,67 @@ allow_request if { input.request.path == "/open"; input.exec.path == "/usr/bin/c
     let snapshot = load("network_policies: {}", Some(rules)).unwrap();
     let permit = decide(&snapshot, caller("/usr/bin/curl", &[]), "a.test:1").unwrap();
     assert_eq!(asked(&permit, "GET", "/open"), allowed("mine"));
-    assert_eq!(asked(&permit, "GET", "/other"), Err(ReasonCode::RequestNotInRules));
+    assert_eq!(
+        asked(&permit, "GET", "/other"),
+        Err(ReasonCode::RequestNotInRules)
+    );
 }
 
 #[test]
 fn an_exact_entry_counts_for_the_program_itself_and_only_unmodified() {
-    let entry = |binaries: &str| format!("{{web: {{endpoints: [{{host: a.test, port: 1}}], binaries: [{binaries}]}}}}");
-    let exact = snapshot(&entry("{path: /usr/bin/curl, exact: true}, {path: \"/opt/**\", exact: true}"));
-    let both = snapshot(&entry("{path: /usr/bin/curl, exact: true}, {path: /usr/bin/curl}"));
+    let entry = |binaries: &str| {
+        format!("{{web: {{endpoints: [{{host: a.test, port: 1}}], binaries: [{binaries}]}}}}")
+    };
+    let exact = snapshot(&entry(
+        "{path: /usr/bin/curl, exact: true}, {path: \"/opt/**\", exact: true}",
+    ));
+    let both = snapshot(&entry(
+        "{path: /usr/bin/curl, exact: true}, {path: /usr/bin/curl}",
+    ));
     let curl = caller("/usr/bin/curl", &["/usr/bin/bash"]);
     let modified = |caller: &Caller| {
-        let program = Program { is_modified: true, ..Program::clone(&caller.program) };
-        Caller { program: program.into(), ..caller.clone() }
+        let program = Program {
+            is_modified: true,
+            ..Program::clone(&caller.program)
+        };
+        Caller {
+            program: program.into(),
+            ..caller.clone()
+        }
     };
     decide(&exact, curl.clone(), "a.test:1").unwrap();
     decide(&exact, caller("/opt/a/b", &[]), "a.test:1").unwrap();
-    for other in [caller("/usr/bin/nc", &["/usr/bin/curl"]), caller("/usr/bin/nc", &["/opt/a"]), modified(&curl)] {
-        assert_eq!(decide(&exact, other, "a.test:1").unwrap_err().code(), BinaryNotInPolicy);
+    for other in [
+        caller("/usr/bin/nc", &["/usr/bin/curl"]),
+        caller("/usr/bin/nc", &["/opt/a"]),
+        modified(&curl),
+    ] {
+        assert_eq!(
+            decide(&exact, other, "a.test:1").unwrap_err().code(),
+            BinaryNotInPolicy
+        );
     }
     decide(&both, modified(&curl), "a.test:1").unwrap();
-    for (path, is_exact) in [("/usr/bin/curl", true), ("/opt/a/b", true), ("/usr/bin/nc", false)] {
-        assert_eq!(exact.has_exact_entry(&caller(path, &[]).program), is_exact, "{path}");
+    for (path, is_exact) in [
+        ("/usr/bin/curl", true),
+        ("/opt/a/b", true),
+        ("/usr/bin/nc", false),
+    ] {
+        assert_eq!(
+            exact.has_exact_entry(&caller(path, &[]).program),
+            is_exact,
+            "{path}"
+        );
     }
 }
 
 #[test]
 fn a_program_is_pinned_unless_an_entry_excepts_it() {
-    let policy = "{web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: \"/opt/*\", pinned: false}, {path: /usr/bin/curl}]}}";
+    let policy = "{web: {endpoints: [{host: a.test, port: 1}], binaries: [{path: \"/opt/*\", \
+                  pinned: false}, {path: /usr/bin/curl}]}}";
     let snapshot = snapshot(policy);
-    let pinned = ["/opt/tool", "/opt/a/b", "/usr/bin/curl", "/usr/bin/other"].map(|path| snapshot.is_pinned(path));
+    let pinned = ["/opt/tool", "/opt/a/b", "/usr/bin/curl", "/usr/bin/other"]
+        .map(|path| snapshot.is_pinned(path));
     assert_eq!(pinned, [false, true, true, true]);
 }
 
@@ -499,7 +688,12 @@ fn a_program_is_pinned_unless_an_entry_excepts_it() {
 fn who_is_permitted_is_verified_and_who_is_refused_costs_nothing() {
     let snapshot = snapshot(&web("{host: a.test, port: 1}"));
     let caller = caller("/usr/bin/curl", &[]);
-    let changed = || Err(Refusal::caller_changed("another file".to_owned(), "/usr/bin/curl".to_owned()));
+    let changed = || {
+        Err(Refusal::caller_changed(
+            "another file".to_owned(),
+            "/usr/bin/curl".to_owned(),
+        ))
+    };
     let refusal = judge(&snapshot, &caller, &target("a.test:1"), changed).unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::CallerChanged);
     let unread = || panic!("a program that the policy refuses was hashed");
@@ -512,31 +706,56 @@ fn the_same_question_is_evaluated_once() {
     let snapshot = snapshot(&web("{host: a.test, port: 1}"));
     let program = caller("/usr/bin/curl", &[]).program;
     let first = snapshot.judge(&program, &target("a.test:1")).unwrap();
-    assert!(Arc::ptr_eq(&first, &snapshot.judge(&program, &target("a.test:1")).unwrap()));
-    let other_arguments = Program { cmdline_paths: vec!["/tmp/7".to_owned()], ..(*program).clone() };
-    assert!(Arc::ptr_eq(&first, &snapshot.judge(&other_arguments, &target("a.test:1")).unwrap()));
+    assert!(Arc::ptr_eq(
+        &first,
+        &snapshot.judge(&program, &target("a.test:1")).unwrap()
+    ));
+    let other_arguments = Program {
+        cmdline_paths: vec!["/tmp/7".to_owned()],
+        ..(*program).clone()
+    };
+    assert!(Arc::ptr_eq(
+        &first,
+        &snapshot
+            .judge(&other_arguments, &target("a.test:1"))
+            .unwrap()
+    ));
 }
 
 #[test]
 fn foreign_rules_decide_alone_and_what_they_leave_undefined_permits_nothing_more() {
-    let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if input.network.port == 1\n";
+    let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if \
+                 input.network.port == 1\n";
     let snapshot = load("network_policies: {}", Some(rules)).unwrap();
     let curl = || caller("/usr/bin/curl", &[]);
     let permit = decide(&snapshot, curl(), "a.test:1").unwrap();
-    assert!(permit.policy().is_none() && permit.addresses().public && permit.addresses().listed.is_empty());
+    assert!(
+        permit.policy().is_none()
+            && permit.addresses().public
+            && permit.addresses().listed.is_empty()
+    );
     assert!(decide(&snapshot, curl(), "a.test:2").is_err());
 }
 
 #[test]
 fn foreign_rules_are_held_to_the_schema() {
     let rules = |body: &str| format!("package openshell.sandbox\nimport rego.v1\n{body}\n");
-    let with = |body: &str| load("version: 1", Some(&rules(body))).map(|_| ()).map_err(|e| e.to_string());
-    assert!(with("process_policy := {\"run_as_user\": \"root\"}").unwrap_err().contains("process_policy"));
+    let with = |body: &str| {
+        load("version: 1", Some(&rules(body)))
+            .map(|_| ())
+            .map_err(|e| e.to_string())
+    };
+    assert!(
+        with("process_policy := {\"run_as_user\": \"root\"}")
+            .unwrap_err()
+            .contains("process_policy")
+    );
     assert!(with("filesystem_policy := {\"read_only\": [\"x\"]}").is_err());
     assert!(with("network_action := 1").is_ok());
     assert!(load("version: 1", Some("package other\nx := 1")).is_err());
     assert!(load("version: 1", Some("package openshell.sandbox\nx := :=")).is_err());
-    let odd = rules("network_action := \"allow\"\nmatched_endpoint_config := {\"protocol\": \"gopher\"}");
+    let odd =
+        rules("network_action := \"allow\"\nmatched_endpoint_config := {\"protocol\": \"gopher\"}");
     let snapshot = load("version: 1", Some(&odd)).unwrap();
     let refusal = decide(&snapshot, caller("/usr/bin/curl", &[]), "a.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::PolicyEngineError);
@@ -545,7 +764,10 @@ fn foreign_rules_are_held_to_the_schema() {
 #[test]
 fn foreign_rules_have_the_functions_that_policies_use_and_neither_a_clock_nor_a_network() {
     let load = |condition: &str| {
-        let rules = format!("package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if {condition}\n");
+        let rules = format!(
+            "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if \
+             {condition}\n"
+        );
         load("network_policies: {}", Some(&rules))
     };
     for (condition, is_permitted) in [
@@ -556,25 +778,43 @@ fn foreign_rules_have_the_functions_that_policies_use_and_neither_a_clock_nor_a_
         (r#"base64url.decode("_w==") != "a""#, true),
         (r#"json.unmarshal("[1]")[0] == input.network.port"#, true),
         (r#"glob.match("*.test", ["."], input.network.host)"#, true),
-        (r#"sprintf("%s:%d", [input.network.host, input.network.port]) == "a.test:1""#, true),
+        (
+            r#"sprintf("%s:%d", [input.network.host, input.network.port]) == "a.test:1""#,
+            true,
+        ),
     ] {
-        let decided = decide(&load(condition).unwrap(), caller("/usr/bin/curl", &[]), "a.test:1");
+        let decided = decide(
+            &load(condition).unwrap(),
+            caller("/usr/bin/curl", &[]),
+            "a.test:1",
+        );
         assert_eq!(decided.is_ok(), is_permitted, "{condition}: {decided:?}");
     }
-    for missing in ["time.now_ns() > 0", "http.send({\"method\": \"get\", \"url\": \"http://a\"}).status_code == 200"] {
+    for missing in [
+        "time.now_ns() > 0",
+        "http.send({\"method\": \"get\", \"url\": \"http://a\"}).status_code == 200",
+    ] {
         let error = load(missing).map(|_| ()).unwrap_err().to_string();
-        assert!(error.contains("the policy rules cannot be compiled"), "{missing}: {error}");
+        assert!(
+            error.contains("the policy rules cannot be compiled"),
+            "{missing}: {error}"
+        );
     }
 }
 
 #[test]
 fn an_evaluation_that_takes_too_long_refuses() {
-    let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if {\n\
-                 some i in numbers.range(1, 10000)\nsome j in numbers.range(1, 10000)\ni + j == 20000\n}\n";
+    let rules = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\" if {\nsome \
+                 i in numbers.range(1, 10000)\nsome j in numbers.range(1, 10000)\ni + j == \
+                 20000\n}\n";
     let snapshot = load("network_policies: {}", Some(rules)).unwrap();
     let refusal = decide(&snapshot, caller("/usr/bin/curl", &[]), "a.test:1").unwrap_err();
     assert_eq!(refusal.code(), ReasonCode::PolicyEngineError, "{refusal:?}");
-    assert!(refusal.reason().starts_with("policy evaluation error"), "{}", refusal.reason());
+    assert!(
+        refusal.reason().starts_with("policy evaluation error"),
+        "{}",
+        refusal.reason()
+    );
 }
 
 #[test]
@@ -601,13 +841,15 @@ network_policies:
     binaries: [{path: /usr/bin/git}, {path: "/opt/*"}]
 "#;
     let (policy, _) = openshell_policy::yaml::policy(yaml).unwrap();
-    let (again, _) = openshell_policy::yaml::policy(&rego_data(&policy, &BTreeMap::new()).to_string()).unwrap();
+    let (again, _) =
+        openshell_policy::yaml::policy(&rego_data(&policy, &BTreeMap::new()).to_string()).unwrap();
     assert_eq!(policy, again);
 }
 
 /// The built-in rules' answer about a request to a.test:1.
 fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Option<String>) {
-    let (policy, _) = openshell_policy::yaml::policy(&format!("network_policies: {}", web(endpoint))).unwrap();
+    let (policy, _) =
+        openshell_policy::yaml::policy(&format!("network_policies: {}", web(endpoint))).unwrap();
     let engine = Engine::new(BUILT_IN, rego_data(&policy, &BTreeMap::new())).unwrap();
     let input = json!({
         "exec": {"path": "/usr/bin/curl", "ancestors": [], "cmdline_paths": []},
@@ -621,25 +863,81 @@ fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Opt
 
 #[test]
 fn requests_are_judged_by_method_path_and_query() {
-    let endpoint = |rules: &str| format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}");
+    let endpoint = |rules: &str| {
+        format!("{{host: a.test, port: 1, protocol: rest, enforcement: enforce, {rules}}}")
+    };
     let rule = |rule: &str| endpoint(&format!("rules: [{{allow: {rule}}}]"));
     let none = || json!({});
     let cases = [
         (endpoint("access: read-only"), "GET", "/a", none(), true),
         (endpoint("access: read-only"), "POST", "/a", none(), false),
         (endpoint("access: read-write"), "PATCH", "/a", none(), true),
-        (endpoint("access: read-write"), "DELETE", "/a", none(), false),
+        (
+            endpoint("access: read-write"),
+            "DELETE",
+            "/a",
+            none(),
+            false,
+        ),
         (endpoint("access: full"), "BREW", "/a/b", none(), true),
         (rule("{method: GET, path: /a}"), "HEAD", "/a", none(), true),
         (rule("{method: HEAD, path: /a}"), "GET", "/a", none(), false),
-        (rule("{method: GET, path: \"/repos/**\"}"), "GET", "/repos/x/y", none(), true),
-        (rule("{method: GET, path: \"/repos/**\"}"), "GET", "/repos", none(), false),
-        (rule("{method: GET, path: \"/users/*/keys\"}"), "GET", "/users/a/b/keys", none(), false),
-        (rule("{method: GET, path: /a, query: {v: \"1*\"}}"), "GET", "/a", json!({"v": ["12"]}), true),
-        (rule("{method: GET, path: /a, query: {v: \"1*\"}}"), "GET", "/a", json!({"v": ["12", "2"]}), false),
-        (rule("{method: GET, path: /a, query: {v: \"1*\"}}"), "GET", "/a", none(), false),
-        (endpoint("access: full, deny_rules: [{method: \"*\", path: \"/x/**\"}]"), "GET", "/x/y", none(), false),
-        (endpoint("access: full, deny_rules: [{method: \"*\", path: \"/x/**\"}]"), "GET", "/y", none(), true),
+        (
+            rule("{method: GET, path: \"/repos/**\"}"),
+            "GET",
+            "/repos/x/y",
+            none(),
+            true,
+        ),
+        (
+            rule("{method: GET, path: \"/repos/**\"}"),
+            "GET",
+            "/repos",
+            none(),
+            false,
+        ),
+        (
+            rule("{method: GET, path: \"/users/*/keys\"}"),
+            "GET",
+            "/users/a/b/keys",
+            none(),
+            false,
+        ),
+        (
+            rule("{method: GET, path: /a, query: {v: \"1*\"}}"),
+            "GET",
+            "/a",
+            json!({"v": ["12"]}),
+            true,
+        ),
+        (
+            rule("{method: GET, path: /a, query: {v: \"1*\"}}"),
+            "GET",
+            "/a",
+            json!({"v": ["12", "2"]}),
+            false,
+        ),
+        (
+            rule("{method: GET, path: /a, query: {v: \"1*\"}}"),
+            "GET",
+            "/a",
+            none(),
+            false,
+        ),
+        (
+            endpoint("access: full, deny_rules: [{method: \"*\", path: \"/x/**\"}]"),
+            "GET",
+            "/x/y",
+            none(),
+            false,
+        ),
+        (
+            endpoint("access: full, deny_rules: [{method: \"*\", path: \"/x/**\"}]"),
+            "GET",
+            "/y",
+            none(),
+            true,
+        ),
         (
             endpoint("access: full, deny_rules: [{method: GET, path: \"**\", query: {v: bad}}]"),
             "GET",
@@ -650,26 +948,44 @@ fn requests_are_judged_by_method_path_and_query() {
     ];
     for (endpoint, method, path, query, expected) in cases {
         let (allowed, reason) = request(&endpoint, method, path, query.clone());
-        assert_eq!(allowed, expected, "{method} {path} {query} under {endpoint}");
+        assert_eq!(
+            allowed, expected,
+            "{method} {path} {query} under {endpoint}"
+        );
         let refused = format!("{method} {path} not permitted by policy");
         assert_eq!(reason, (!expected).then_some(refused));
     }
 }
 
-/// What the engine's interpreter says, which shares nothing with the machine that answers but the parser.
+/// What the engine's interpreter says, which shares nothing with the machine that answers but the
+/// parser.
 fn interpreted(policy: &str, input: &Value) -> (bool, bool, Value) {
     let (policy, _) = openshell_policy::yaml::policy(policy).unwrap();
     let mut engine = regorus::Engine::new();
     engine.set_strict_builtin_errors(true);
-    engine.add_policy("rules".to_owned(), BUILT_IN.to_owned()).unwrap();
-    engine.add_data(regorus::Value::from(rego_data(&policy, &BTreeMap::new()))).unwrap();
+    engine
+        .add_policy("rules".to_owned(), BUILT_IN.to_owned())
+        .unwrap();
+    engine
+        .add_data(regorus::Value::from(rego_data(&policy, &BTreeMap::new())))
+        .unwrap();
     engine.set_input(regorus::Value::from(input.clone()));
     let mut ask = |name: &str| {
-        let value = engine.eval_rule(format!("data.openshell.sandbox.{name}")).unwrap();
+        let value = engine
+            .eval_rule(format!("data.openshell.sandbox.{name}"))
+            .unwrap();
         serde_json::to_value(&value).unwrap_or(Value::Null)
     };
-    let names = [ask("request_allowed_by"), ask("request_denied_by"), ask("matching_policies")];
-    (ask("allow_network") == json!(true), ask("allow_request") == json!(true), json!(names))
+    let names = [
+        ask("request_allowed_by"),
+        ask("request_denied_by"),
+        ask("matching_policies"),
+    ];
+    (
+        ask("allow_network") == json!(true),
+        ask("allow_request") == json!(true),
+        json!(names),
+    )
 }
 
 #[test]
@@ -677,9 +993,11 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
     let rules = [
         "access: read-only",
         "rules: [{allow: {method: GET, path: \"/q/**\", query: {a: \"1\"}}}]",
-        "rules: [{allow: {method: \"*\", path: \"/q/*\", query: {a: {any: [\"1*\", \"2\"]}, b: \"x\"}}}, {allow: {method: POST, path: /p}}]",
+        "rules: [{allow: {method: \"*\", path: \"/q/*\", query: {a: {any: [\"1*\", \"2\"]}, b: \
+         \"x\"}}}, {allow: {method: POST, path: /p}}]",
         "access: full, deny_rules: [{method: \"*\", path: \"/q/**\", query: {a: \"1\"}}]",
-        "access: full, deny_rules: [{method: GET, path: \"**\", query: {a: \"1\", b: \"x\"}}, {method: DELETE, path: /p}]",
+        "access: full, deny_rules: [{method: GET, path: \"**\", query: {a: \"1\", b: \"x\"}}, \
+         {method: DELETE, path: /p}]",
     ];
     let queries = [
         json!({}),
@@ -695,26 +1013,33 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
     let mut count = 0;
     for (index, one) in rules.iter().enumerate() {
         for other in rules.iter().skip(index) {
-            let endpoint =
-                |host, rules: &str| format!("{{host: {host}, port: 1, protocol: rest, enforcement: enforce, {rules}}}");
+            let endpoint = |host, rules: &str| {
+                format!("{{host: {host}, port: 1, protocol: rest, enforcement: enforce, {rules}}}")
+            };
             let policy = format!(
-                "network_policies: {{a: {{endpoints: [{}], {CURL}}}, b: {{endpoints: [{}, {{host: a.test, port: 2}}], binaries: [{{path: \"/usr/bin/*\"}}]}}}}",
+                "network_policies: {{a: {{endpoints: [{}], {CURL}}}, b: {{endpoints: [{}, {{host: \
+                 a.test, port: 2}}], binaries: [{{path: \"/usr/bin/*\"}}]}}}}",
                 endpoint("a.test", one),
                 endpoint("\"*.a.test\"", other)
             );
             let (parsed, _) = openshell_policy::yaml::policy(&policy).unwrap();
             let engine = Engine::new(BUILT_IN, rego_data(&parsed, &BTreeMap::new())).unwrap();
             for host in ["a.test", "x.a.test", "b.test"] {
-                for (method, path) in
-                    [("GET", "/q/a"), ("HEAD", "/q/a"), ("POST", "/p"), ("DELETE", "/p"), ("GET", "/q")]
-                {
+                for (method, path) in [
+                    ("GET", "/q/a"),
+                    ("HEAD", "/q/a"),
+                    ("POST", "/p"),
+                    ("DELETE", "/p"),
+                    ("GET", "/q"),
+                ] {
                     for query in &queries {
                         let input = json!({
                             "exec": {"path": "/usr/bin/curl", "ancestors": [], "cmdline_paths": []},
                             "network": {"host": host, "port": 1},
                             "request": {"method": method, "path": path, "query_params": query},
                         });
-                        let mut session = engine.about(regorus::Value::from(input.clone())).unwrap();
+                        let mut session =
+                            engine.about(regorus::Value::from(input.clone())).unwrap();
                         let machine = (
                             session.ask(Query::NetworkAction).unwrap() == Some("allow".into()),
                             session.ask(Query::AllowRequest).unwrap() == Some(true.into()),
@@ -723,16 +1048,23 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
                         );
                         let (network, request, names) = interpreted(&policy, &input);
                         let smallest = |names: &Value| {
-                            names.as_array().and_then(|names| names.first()?.as_str().map(str::to_owned))
+                            names
+                                .as_array()
+                                .and_then(|names| names.first()?.as_str().map(str::to_owned))
                         };
                         let expected = (network, request, smallest(&names[0]), smallest(&names[1]));
                         assert_eq!(machine, expected, "{input} under {policy}");
                         let places = session.ask(Query::MatchedEndpoints).unwrap().unwrap();
                         let configs = session.ask(Query::MatchedEndpointConfigs).unwrap().unwrap();
                         let policies = &engine.data()["network_policies"];
-                        let at = |place: &regorus::Value| policies[&place[0]]["endpoints"][&place[1]].clone();
+                        let at = |place: &regorus::Value| {
+                            policies[&place[0]]["endpoints"][&place[1]].clone()
+                        };
                         let named: BTreeSet<_> = places.as_set().unwrap().iter().map(at).collect();
-                        assert!(named.iter().eq(configs.as_set().unwrap().iter()), "{input} under {policy}");
+                        assert!(
+                            named.iter().eq(configs.as_set().unwrap().iter()),
+                            "{input} under {policy}"
+                        );
                         count += 1;
                     }
                 }

@@ -1,4 +1,5 @@
-//! Explanations of refusals: the detail for the workload, and the line of policy that would permit it.
+//! Explanations of refusals: the detail for the workload, and the line of policy that would permit
+//! it.
 
 use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
 use openshell_policy::network::rule::Glob;
@@ -6,7 +7,8 @@ use openshell_policy::proposal::is_one_program;
 use openshell_policy::reason::ReasonCode;
 
 use crate::denial::refusal::{
-    AddressFault, Facts, JudgedRequest, Matches, Nearest, ProgramFault, Refusal, RequestFault, Subject,
+    AddressFault, Facts, JudgedRequest, Matches, Nearest, ProgramFault, Refusal, RequestFault,
+    Subject,
 };
 use crate::peer::Caller;
 use crate::target::Target;
@@ -30,8 +32,17 @@ impl Refusal {
     fn field(&self, name: &str, subject: &Subject) -> String {
         match name {
             "request" => subject.request.clone(),
-            "method" => subject.request.split(' ').next().unwrap_or_default().to_owned(),
-            "target" => subject.target.as_ref().map(ToString::to_string).unwrap_or_default(),
+            "method" => subject
+                .request
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+            "target" => subject
+                .target
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
             "named" => match self.facts() {
                 Facts::Authority(named) => named.clone(),
                 Facts::None
@@ -56,7 +67,8 @@ impl Refusal {
     pub fn fix(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
         match self.facts() {
             _ if self.code() == ReasonCode::UpstreamWantsCertificate => Some(format!(
-                "network_policies: `tls: skip` on the endpoints of {target}, without `protocol`, leaves TLS to the program, which may have a certificate"
+                "network_policies: `tls: skip` on the endpoints of {target}, without `protocol`, \
+                 leaves TLS to the program, which may have a certificate"
             )),
             Facts::Nearest(_) if self.no_fix(target).is_some() => None,
             Facts::Nearest(nearest) => {
@@ -66,23 +78,28 @@ impl Refusal {
             }
             Facts::Addresses(policy, AddressFault::Unlisted) => {
                 let endpoints = endpoints(policy.as_deref());
-                Some(format!("{endpoints}: add `allowed_ips` to {target}; the address is in the log"))
+                Some(format!("{endpoints}: add `allowed_ips` to {target}; the address is in the \
+                              log"))
             }
             Facts::Request(request) => Some(rule_line(request, target)),
-            Facts::NoCredential(name) => Some(format!("credentials: add {name} (the file of --credentials)")),
+            Facts::NoCredential(name) => Some(format!("credentials: add {name} (the file of \
+                                                       --credentials)")),
             Facts::CredentialHost(name) => {
                 let host = flow_text(&target.to_string());
                 Some(format!("credentials.{name}.hosts: add {host} (the file of --credentials)"))
             }
             Facts::CredentialPath(name) => {
-                Some(format!("credentials.{name}.path: shorten or remove it (the file of --credentials)"))
+                Some(format!("credentials.{name}.path: shorten or remove it (the file of \
+                              --credentials)"))
             }
             Facts::Leak(policy) => {
                 let endpoints = endpoints(policy.as_deref());
-                Some(format!("{endpoints}: if it is meant to go there, add `leaks: allow` to each of {target} (or --leaks report)"))
+                Some(format!("{endpoints}: if it is meant to go there, add `leaks: allow` to each \
+                              of {target} (or --leaks report)"))
             }
             Facts::Placeholder => Some(
-                "send no `openshell:resolve:env:…` there: it is replaced in the value of a header, of a query parameter, and in the path"
+                "send no `openshell:resolve:env:…` there: it is replaced in the value of a header, \
+                 of a query parameter, and in the path"
                     .to_owned(),
             ),
             Facts::Program(path, ProgramFault::Modified) => Some(format!(
@@ -90,7 +107,8 @@ impl Refusal {
                 flow_text(path)
             )),
             Facts::Program(path, ProgramFault::Changed) => {
-                Some(format!("network_policies: if it may change, list it as `- {{path: {}, pinned: false}}`", flow_text(path)))
+                Some(format!("network_policies: if it may change, list it as `- {{path: {}, \
+                              pinned: false}}`", flow_text(path)))
             }
             Facts::Addresses(_, AddressFault::NeverReachable | AddressFault::Other)
             | Facts::None
@@ -123,7 +141,12 @@ impl Refusal {
             | Facts::Model(_) => return None,
         };
         let host = target.host.to_string();
-        let is_own = || rustix::system::uname().nodename().to_bytes().eq_ignore_ascii_case(host.as_bytes());
+        let is_own = || {
+            rustix::system::uname()
+                .nodename()
+                .to_bytes()
+                .eq_ignore_ascii_case(host.as_bytes())
+        };
         let why = match never_reachable(&host) {
             _ if is_control_plane(target) => CONTROL_PLANE,
             Some(why) => why,
@@ -145,63 +168,100 @@ fn never(target: &Target, why: &str) -> String {
     format!("no policy permits {target}: {why}")
 }
 
-/// The end of the path of git's fetch requests (gitprotocol-http(5), Smart Service git-upload-pack).
+/// The end of the path of git's fetch requests (gitprotocol-http(5), Smart Service
+/// git-upload-pack).
 const GIT_FETCH: &str = "/git-upload-pack";
 
 /// The YAML path of the endpoints of `policy`.
 fn endpoints(policy: Option<&str>) -> String {
-    policy.map_or_else(|| "endpoints".to_owned(), |key| format!("network_policies.{key}.endpoints"))
+    policy.map_or_else(
+        || "endpoints".to_owned(),
+        |key| format!("network_policies.{key}.endpoints"),
+    )
 }
 
 fn policy_line(nearest: Option<&Nearest>, target: &Target, caller: &Caller) -> String {
     let binary = flow_text(&caller.program.executable);
-    let endpoint = format!("{{host: {}, port: {}}}", flow_text(&target.host.to_string()), target.port);
+    let endpoint = format!(
+        "{{host: {}, port: {}}}",
+        flow_text(&target.host.to_string()),
+        target.port
+    );
     match nearest {
-        Some(Nearest { name, matches: Matches::Endpoint }) => {
+        Some(Nearest {
+            name,
+            matches: Matches::Endpoint,
+        }) => {
             format!("network_policies.{name}.binaries: add `- {{path: {binary}}}`")
         }
-        Some(Nearest { name, matches: Matches::HostAndBinary | Matches::Binary }) => {
+        Some(Nearest {
+            name,
+            matches: Matches::HostAndBinary | Matches::Binary,
+        }) => {
             format!("network_policies.{name}.endpoints: add `- {endpoint}`")
         }
-        Some(Nearest { matches: Matches::Host, .. }) | None => {
-            format!("network_policies: add `NAME: {{endpoints: [{endpoint}], binaries: [{{path: {binary}}}]}}`")
+        Some(Nearest {
+            matches: Matches::Host,
+            ..
+        })
+        | None => {
+            format!(
+                "network_policies: add `NAME: {{endpoints: [{endpoint}], binaries: [{{path: \
+                 {binary}}}]}}`"
+            )
         }
     }
 }
 
 fn rule_line(request: &JudgedRequest, target: &Target) -> String {
-    let JudgedRequest { policy, method, path, fault } = request;
+    let JudgedRequest {
+        policy,
+        method,
+        path,
+        fault,
+    } = request;
     let endpoints = endpoints(policy.as_deref());
     let (literal_method, literal_path) = (flow_text(method), flow_text(&Glob::literal(path)));
     match fault {
         RequestFault::EncodedSlash => {
-            format!("{endpoints}: add `allow_encoded_slash: true` to each of {target} that has rules")
+            format!(
+                "{endpoints}: add `allow_encoded_slash: true` to each of {target} that has rules"
+            )
         }
         RequestFault::Upgrade(protocol) => {
             let protocol = protocol.as_str();
             format!(
-                "{endpoints}: add `upgrades: [{protocol}]` to each of {target} that has rules; bytes follow that nobody judges"
+                "{endpoints}: add `upgrades: [{protocol}]` to each of {target} that has rules; \
+                 bytes follow that nobody judges"
             )
         }
         RequestFault::DenyRule => {
             format!(
-                "{endpoints}: `deny_rules` of {target} match {literal_method} {literal_path}, and win over any rule"
+                "{endpoints}: `deny_rules` of {target} match {literal_method} {literal_path}, and \
+                 win over any rule"
             )
         }
         RequestFault::NoRule if method == "POST" && path.ends_with(GIT_FETCH) => format!(
-            "{endpoints}: git fetches by POST; add to the `rules` of {target} `- allow: {{method: POST, path: \"/**{GIT_FETCH}\"}}`, \
-             beside `- allow: {{method: GET, path: \"**\"}}` in place of `access: read-only`"
+            "{endpoints}: git fetches by POST; add to the `rules` of {target} `- allow: {{method: \
+             POST, path: \"/**{GIT_FETCH}\"}}`, beside `- allow: {{method: GET, path: \"**\"}}` in \
+             place of `access: read-only`"
         ),
         RequestFault::NoRule => format!(
-            "{endpoints}: add to the `rules` of {target} (or in place of its `access`) `- allow: {{method: {literal_method}, path: {literal_path}}}`"
+            "{endpoints}: add to the `rules` of {target} (or in place of its `access`) `- allow: \
+             {{method: {literal_method}, path: {literal_path}}}`"
         ),
     }
 }
 
 /// Quotes a text for YAML flow style, unless it is plain.
 fn flow_text(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+');
-    if text.bytes().all(plain) { text.to_owned() } else { serde_json::Value::from(text).to_string() }
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+');
+    if text.bytes().all(plain) {
+        text.to_owned()
+    } else {
+        serde_json::Value::from(text).to_string()
+    }
 }
 
 #[cfg(test)]
@@ -214,8 +274,16 @@ mod tests {
     use crate::target::Target;
 
     fn subject(is_inside: bool) -> Subject {
-        let target = Target { host: Host::parse("web.test").unwrap(), port: 443 };
-        Subject { request: "GET /a".to_owned(), target: Some(target), caller: None, is_inside }
+        let target = Target {
+            host: Host::parse("web.test").unwrap(),
+            port: 443,
+        };
+        Subject {
+            request: "GET /a".to_owned(),
+            target: Some(target),
+            caller: None,
+            is_inside,
+        }
     }
 
     #[test]
@@ -224,37 +292,70 @@ mod tests {
         let expected = "the request is for {target}{, and its connection is to web.test:443";
         assert_eq!(refusal.detail(&subject(true)), expected);
         let refusal = Refusal::upstream_tls_invalid("{".to_owned());
-        assert_eq!(refusal.detail(&subject(true)), "connection to web.test:443 failed: {");
+        assert_eq!(
+            refusal.detail(&subject(true)),
+            "connection to web.test:443 failed: {"
+        );
     }
 
     #[test]
     fn a_refusal_says_what_its_code_does_unless_it_was_made_with_a_text_of_its_own() {
-        let [head, model] = [Refusal::head_too_large(), Refusal::inference_request_too_large(7)];
-        assert_eq!([head.code(), model.code()], [ReasonCode::RequestTooLarge; 2]);
+        let [head, model] = [
+            Refusal::head_too_large(),
+            Refusal::inference_request_too_large(7),
+        ];
+        assert_eq!(
+            [head.code(), model.code()],
+            [ReasonCode::RequestTooLarge; 2]
+        );
         assert_eq!([head.status(), model.status()], [431, 413]);
-        assert_eq!(head.detail(&subject(true)), "the head of a request has at most 64 KiB and 256 lines");
-        assert_eq!(model.detail(&subject(true)), "a request for a model has at most 7 bytes");
+        assert_eq!(
+            head.detail(&subject(true)),
+            "the head of a request has at most 64 KiB and 256 lines"
+        );
+        assert_eq!(
+            model.detail(&subject(true)),
+            "a request for a model has at most 7 bytes"
+        );
     }
 
     #[test]
     fn requests_are_counted_for_a_proposal_unless_a_rule_denies_them() {
         let of = |fault| {
-            let request = JudgedRequest { policy: None, method: "GET".to_owned(), path: "/a".to_owned(), fault };
+            let request = JudgedRequest {
+                policy: None,
+                method: "GET".to_owned(),
+                path: "/a".to_owned(),
+                fault,
+            };
             Refusal::request("the reason".to_owned(), request)
         };
         let asked = Some(("GET".to_owned(), "/a".to_owned()));
         let cases = [
             (RequestFault::NoRule, asked.clone()),
             (RequestFault::EncodedSlash, asked),
-            (RequestFault::Upgrade(UpgradeProtocol::parse("tcp").unwrap()), None),
+            (
+                RequestFault::Upgrade(UpgradeProtocol::parse("tcp").unwrap()),
+                None,
+            ),
             (RequestFault::DenyRule, None),
         ];
         for (fault, allowable) in cases {
             assert!(of(fault.clone()).is_counted(), "{fault:?}");
-            assert_eq!(of(fault.clone()).allowable_request(), allowable, "{fault:?}");
+            assert_eq!(
+                of(fault.clone()).allowable_request(),
+                allowable,
+                "{fault:?}"
+            );
         }
         assert!(!Refusal::bad_request("no rule would help").is_counted());
-        assert_eq!(of(RequestFault::NoRule).detail(&subject(true)), "the reason");
-        assert_eq!(of(RequestFault::NoRule).detail(&subject(false)), "GET /a denied by L7 policy");
+        assert_eq!(
+            of(RequestFault::NoRule).detail(&subject(true)),
+            "the reason"
+        );
+        assert_eq!(
+            of(RequestFault::NoRule).detail(&subject(false)),
+            "GET /a denied by L7 policy"
+        );
     }
 }

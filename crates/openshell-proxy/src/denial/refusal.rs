@@ -12,8 +12,8 @@ use crate::needles::{CONCEALED, has_secret};
 use crate::peer::Caller;
 use crate::target::Target;
 
-/// An expected denial. The workload is told its code and its [`Self::detail`]; resolved addresses and internal errors
-/// are only in [`Self::reason`], for the log.
+/// An expected denial. The workload is told its code and its [`Self::detail`]; resolved addresses
+/// and internal errors are only in [`Self::reason`], for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     code: ReasonCode,
@@ -52,7 +52,8 @@ pub enum Facts {
     Placeholder,
     /// The path of a program, and its fault.
     Program(String, ProgramFault),
-    /// A request for a model, whose clients read a response format of their own; and the command that would help.
+    /// A request for a model, whose clients read a response format of their own; and the command
+    /// that would help.
     Model(Option<&'static str>),
 }
 
@@ -154,13 +155,22 @@ impl Refusal {
     /// A refusal that needs no fact beyond its code and a fixed cause.
     #[must_use]
     pub const fn new(code: ReasonCode, reason: &'static str) -> Self {
-        Self { code, reason: Cow::Borrowed(reason), detail: None, status: None, facts: Facts::None }
+        Self {
+            code,
+            reason: Cow::Borrowed(reason),
+            detail: None,
+            status: None,
+            facts: Facts::None,
+        }
     }
 
     /// A refusal with a cause that is known when it happens.
     #[must_use]
     pub fn because(code: ReasonCode, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: reason.into(), ..Self::new(code, "") }
+        Self {
+            reason: reason.into(),
+            ..Self::new(code, "")
+        }
     }
 
     fn with(mut self, facts: Facts) -> Self {
@@ -202,32 +212,44 @@ impl Refusal {
     /// No program of the sandbox was seen to make the connection.
     #[must_use]
     pub fn unwitnessed() -> Self {
-        let reason = "failed to resolve peer binary: no connect of the sandbox made this connection within 30 seconds";
+        let reason = "failed to resolve peer binary: no connect of the sandbox made this \
+                      connection within 30 seconds";
         Self::caller_unknown(reason.to_owned())
     }
 
     /// The program `path`, or an ancestor, has changed since its first use.
     #[must_use]
     pub fn caller_changed(reason: String, path: String) -> Self {
-        Self::because(ReasonCode::CallerChanged, reason).with(Facts::Program(path, ProgramFault::Changed))
+        Self::because(ReasonCode::CallerChanged, reason)
+            .with(Facts::Program(path, ProgramFault::Changed))
     }
 
-    /// The program `path` runs code from a file that the workload can write, and the policy permits it only unmodified.
+    /// The program `path` runs code from a file that the workload can write, and the policy permits
+    /// it only unmodified.
     #[must_use]
     pub fn caller_modified(reason: String, path: String) -> Self {
-        Self::because(ReasonCode::CallerModified, reason).with(Facts::Program(path, ProgramFault::Modified))
+        Self::because(ReasonCode::CallerModified, reason)
+            .with(Facts::Program(path, ProgramFault::Modified))
     }
 
     /// The host has no address that may be connected to.
     #[must_use]
-    pub fn address(code: ReasonCode, reason: String, fault: AddressFault, policy: Option<String>) -> Self {
+    pub fn address(
+        code: ReasonCode,
+        reason: String,
+        fault: AddressFault,
+        policy: Option<String>,
+    ) -> Self {
         Self::because(code, reason).with(Facts::Addresses(policy, fault))
     }
 
     /// The sandbox has no certificate authority that programs trust.
     #[must_use]
     pub const fn authority_unavailable() -> Self {
-        Self::new(ReasonCode::AuthorityUnavailable, "the trust files could not be written")
+        Self::new(
+            ReasonCode::AuthorityUnavailable,
+            "the trust files could not be written",
+        )
     }
 
     /// The client's TLS handshake failed.
@@ -245,7 +267,10 @@ impl Refusal {
     /// The upstream asked for a client certificate, and refused the connection without one.
     #[must_use]
     pub const fn upstream_wants_certificate() -> Self {
-        Self::new(ReasonCode::UpstreamWantsCertificate, "the upstream wants a client certificate")
+        Self::new(
+            ReasonCode::UpstreamWantsCertificate,
+            "the upstream wants a client certificate",
+        )
     }
 
     /// The request names another authority than that of its connection.
@@ -259,7 +284,11 @@ impl Refusal {
     #[must_use]
     pub fn request(reason: String, mut request: JudgedRequest) -> Self {
         // Logs, proposals and answers name the path.
-        let reason = if has_secret(&reason) { CONCEALED.to_owned() } else { reason };
+        let reason = if has_secret(&reason) {
+            CONCEALED.to_owned()
+        } else {
+            reason
+        };
         if has_secret(&request.path) {
             CONCEALED.clone_into(&mut request.path);
         }
@@ -275,7 +304,10 @@ impl Refusal {
     /// The upstream switched protocols unasked.
     #[must_use]
     pub const fn unsolicited_upgrade() -> Self {
-        Self::new(ReasonCode::UnsolicitedUpgrade, "101 Switching Protocols that nobody asked for")
+        Self::new(
+            ReasonCode::UnsolicitedUpgrade,
+            "101 Switching Protocols that nobody asked for",
+        )
     }
 
     /// There is no credential `name`.
@@ -295,7 +327,10 @@ impl Refusal {
     /// The secret of the credential `name` is not valid at the place of its placeholder.
     #[must_use]
     pub fn credential_unsafe(name: &str, why: &'static str) -> Self {
-        Self::because(ReasonCode::CredentialUnsafe, format!("credential {name}: {why}"))
+        Self::because(
+            ReasonCode::CredentialUnsafe,
+            format!("credential {name}: {why}"),
+        )
     }
 
     /// A placeholder stands in `place`, where none is replaced.
@@ -309,14 +344,16 @@ impl Refusal {
     #[must_use]
     pub fn credential_for_other_hosts(name: String) -> Self {
         let reason = format!("credential {name} is not for this host and port");
-        Self::because(ReasonCode::CredentialEndpointMismatch, reason).with(Facts::CredentialHost(name))
+        Self::because(ReasonCode::CredentialEndpointMismatch, reason)
+            .with(Facts::CredentialHost(name))
     }
 
     /// The credential `name` is bound to other paths.
     #[must_use]
     pub fn credential_for_other_paths(name: String) -> Self {
         let reason = format!("credential {name} is not for this path");
-        Self::because(ReasonCode::CredentialEndpointMismatch, reason).with(Facts::CredentialPath(name))
+        Self::because(ReasonCode::CredentialEndpointMismatch, reason)
+            .with(Facts::CredentialPath(name))
     }
 
     /// The request, which `policy` permits, holds a secret: of the issuer or credential `name`.
@@ -335,40 +372,62 @@ impl Refusal {
     /// The sandbox was started without models.
     #[must_use]
     pub const fn inference_not_configured() -> Self {
-        Self::new(ReasonCode::InferenceNotConfigured, "no models are configured: --inference-routes names them")
+        Self::new(
+            ReasonCode::InferenceNotConfigured,
+            "no models are configured: --inference-routes names them",
+        )
     }
 
     /// No routes for models exist yet.
     #[must_use]
     pub fn inference_without_routes() -> Self {
-        Self::new(ReasonCode::InferenceNotConfigured, "cluster inference is not configured")
-            .with(Facts::Model(Some("run: openshell cluster inference set --help")))
+        Self::new(
+            ReasonCode::InferenceNotConfigured,
+            "cluster inference is not configured",
+        )
+        .with(Facts::Model(Some(
+            "run: openshell cluster inference set --help",
+        )))
     }
 
     /// The request is not one of a model's interface.
     #[must_use]
     pub fn inference_path_not_allowed() -> Self {
-        Self::new(ReasonCode::InferencePathNotAllowed, "connection not allowed by policy").with(Facts::Model(None))
+        Self::new(
+            ReasonCode::InferencePathNotAllowed,
+            "connection not allowed by policy",
+        )
+        .with(Facts::Model(None))
     }
 
     /// No model serves the request.
     #[must_use]
     pub fn inference_no_route() -> Self {
-        Self::new(ReasonCode::InferenceNoRoute, "no compatible inference route available").with(Facts::Model(None))
+        Self::new(
+            ReasonCode::InferenceNoRoute,
+            "no compatible inference route available",
+        )
+        .with(Facts::Model(None))
     }
 
     /// The body of the request is not JSON in UTF-8.
     #[must_use]
     pub fn unsupported_encoding() -> Self {
-        Self::new(ReasonCode::UnsupportedEncoding, "the body of a request for a model is JSON in UTF-8")
-            .with(Facts::Model(None))
+        Self::new(
+            ReasonCode::UnsupportedEncoding,
+            "the body of a request for a model is JSON in UTF-8",
+        )
+        .with(Facts::Model(None))
     }
 
     /// The request asks a model for a WebSocket.
     #[must_use]
     pub fn upgrade_refused() -> Self {
-        Self::new(ReasonCode::UpgradeRefused, "models have no WebSocket; send the request over HTTP")
-            .with(Facts::Model(None))
+        Self::new(
+            ReasonCode::UpgradeRefused,
+            "models have no WebSocket; send the request over HTTP",
+        )
+        .with(Facts::Model(None))
     }
 
     /// The request for a model has more than `most` bytes.
@@ -376,7 +435,10 @@ impl Refusal {
     pub fn inference_request_too_large(most: usize) -> Self {
         let reason = format!("a request for a model has at most {most} bytes");
         let refusal = Self::because(ReasonCode::RequestTooLarge, reason).with(Facts::Model(None));
-        Self { status: Some(413), ..refusal }
+        Self {
+            status: Some(413),
+            ..refusal
+        }
     }
 
     /// The run has used up a `limit` of `route`.
@@ -389,22 +451,36 @@ impl Refusal {
     /// The backend of a model cannot be reached, or does not begin to respond.
     #[must_use]
     pub fn inference_unavailable(why: &str) -> Self {
-        Self::because(ReasonCode::InferenceUnavailable, format!("inference service unavailable: {why}"))
-            .with(Facts::Model(None))
+        Self::because(
+            ReasonCode::InferenceUnavailable,
+            format!("inference service unavailable: {why}"),
+        )
+        .with(Facts::Model(None))
     }
 
     /// The backend of a model has not begun to respond within this time.
     #[must_use]
     pub fn inference_timeout(limit: Duration) -> Self {
-        let reason = format!("no answer began within {} s (`timeouts.first_byte` of the route)", limit.as_secs());
-        let refusal = Self::because(ReasonCode::InferenceUnavailable, reason).with(Facts::Model(None));
-        Self { detail: Some("inference service unavailable: {reason}"), ..refusal }
+        let reason = format!(
+            "no answer began within {} s (`timeouts.first_byte` of the route)",
+            limit.as_secs()
+        );
+        let refusal =
+            Self::because(ReasonCode::InferenceUnavailable, reason).with(Facts::Model(None));
+        Self {
+            detail: Some("inference service unavailable: {reason}"),
+            ..refusal
+        }
     }
 
     /// The response of a model's backend is not one of its interface.
     #[must_use]
     pub fn inference_failed(why: &str) -> Self {
-        Self::because(ReasonCode::InferenceError, format!("inference service error: {why}")).with(Facts::Model(None))
+        Self::because(
+            ReasonCode::InferenceError,
+            format!("inference service error: {why}"),
+        )
+        .with(Facts::Model(None))
     }
 
     /// The request is malformed.
@@ -433,7 +509,10 @@ impl Refusal {
     #[must_use]
     pub fn connect_head_too_large() -> Self {
         let kib = Limits::CONNECT_HEAD_BYTES / 1024;
-        Self::because(ReasonCode::RequestTooLarge, format!("the head of a CONNECT has at most {kib} KiB"))
+        Self::because(
+            ReasonCode::RequestTooLarge,
+            format!("the head of a CONNECT has at most {kib} KiB"),
+        )
     }
 
     /// The policy could not be evaluated.
@@ -452,7 +531,10 @@ impl Refusal {
     #[must_use]
     pub fn upstream_malformed(defect: &'static str) -> Self {
         let refusal = Self::new(ReasonCode::UpstreamUnreachable, defect);
-        Self { detail: Some("the answer of {target} is malformed: {reason}"), ..refusal }
+        Self {
+            detail: Some("the answer of {target} is malformed: {reason}"),
+            ..refusal
+        }
     }
 
     /// The upstream cannot be connected to, or broke off.
@@ -465,14 +547,22 @@ impl Refusal {
     #[must_use]
     pub fn upstream_without_http2() -> Self {
         let reason = "the upstream speaks no HTTP/2, which gRPC needs";
-        Self { detail: Some("{request} failed: {reason}"), ..Self::new(ReasonCode::UpstreamUnreachable, reason) }
+        Self {
+            detail: Some("{request} failed: {reason}"),
+            ..Self::new(ReasonCode::UpstreamUnreachable, reason)
+        }
     }
 
     /// The answer to a request with a secret cannot be searched for it.
     #[must_use]
     pub fn answer_not_searched(why: &str) -> Self {
-        let reason = format!("the answer cannot be searched for the credential that the request carried: {why}");
-        Self { detail: Some("{request} failed: {reason}"), ..Self::because(ReasonCode::UpstreamUnreachable, reason) }
+        let reason = format!(
+            "the answer cannot be searched for the credential that the request carried: {why}"
+        );
+        Self {
+            detail: Some("{request} failed: {reason}"),
+            ..Self::because(ReasonCode::UpstreamUnreachable, reason)
+        }
     }
 
     /// The upstream did not answer in time.
@@ -484,7 +574,10 @@ impl Refusal {
     /// The same refusal, with the detail for an endpoint with `allowed_ips`.
     #[must_use]
     pub fn under_allowed_ips(self) -> Self {
-        Self { detail: Some(ReasonCode::AddressNotInAllowedIps.detail(false)), ..self }
+        Self {
+            detail: Some(ReasonCode::AddressNotInAllowedIps.detail(false)),
+            ..self
+        }
     }
 
     /// The reason code.
@@ -523,13 +616,16 @@ impl Refusal {
         self.code.stage() == DenialStage::L4
     }
 
-    /// Returns true if bytes of a permitted connection are denied: a placeholder among them, or what they are.
+    /// Returns true if bytes of a permitted connection are denied: a placeholder among them, or
+    /// what they are.
     #[must_use]
     pub fn is_of_bytes(&self) -> bool {
-        self.code.stage() == DenialStage::Credential || self.code == ReasonCode::UnsupportedL7Protocol
+        self.code.stage() == DenialStage::Credential
+            || self.code == ReasonCode::UnsupportedL7Protocol
     }
 
-    /// Returns true if the summary of a run counts it: another policy or the operator could permit it.
+    /// Returns true if the summary of a run counts it: another policy or the operator could permit
+    /// it.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         match self.code.counted() {
@@ -541,10 +637,12 @@ impl Refusal {
     /// Method and path of the request, if another rule could allow it.
     #[must_use]
     pub fn allowable_request(&self) -> Option<(String, String)> {
-        let request = self.judged_request().filter(|request| match request.fault {
-            RequestFault::NoRule | RequestFault::EncodedSlash => true,
-            RequestFault::DenyRule | RequestFault::Upgrade(_) => false,
-        })?;
+        let request = self
+            .judged_request()
+            .filter(|request| match request.fault {
+                RequestFault::NoRule | RequestFault::EncodedSlash => true,
+                RequestFault::DenyRule | RequestFault::Upgrade(_) => false,
+            })?;
         Some((request.method.clone(), request.path.clone()))
     }
 
@@ -572,7 +670,9 @@ impl Refusal {
     pub fn nearest_rule(&self) -> Option<&str> {
         match &self.facts {
             Facts::Nearest(nearest) => nearest.as_ref().map(|nearest| nearest.name.as_str()),
-            Facts::Policy(policy) | Facts::Addresses(policy, _) | Facts::Leak(policy) => policy.as_deref(),
+            Facts::Policy(policy) | Facts::Addresses(policy, _) | Facts::Leak(policy) => {
+                policy.as_deref()
+            }
             Facts::Request(request) => request.policy.as_deref(),
             Facts::None
             | Facts::Authority(_)

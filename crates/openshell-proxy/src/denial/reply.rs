@@ -56,11 +56,17 @@ struct ModelContent {
 }
 
 fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
-    let (code, detail, target) = (refusal.code(), refusal.detail(subject), subject.target.as_ref());
+    let (code, detail, target) = (
+        refusal.code(),
+        refusal.detail(subject),
+        subject.target.as_ref(),
+    );
     let content = match refusal.facts() {
-        Facts::Model(hint) => {
-            serde_json::to_vec(&ModelContent { error: detail, reason_code: code.as_str(), hint: *hint })
-        }
+        Facts::Model(hint) => serde_json::to_vec(&ModelContent {
+            error: detail,
+            reason_code: code.as_str(),
+            hint: *hint,
+        }),
         Facts::None
         | Facts::Nearest(_)
         | Facts::Policy(_)
@@ -83,7 +89,10 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
             layer: code.stage().as_str(),
             host: target.map(|target| target.host.to_string()),
             port: target.map(|target| target.port),
-            binary: subject.caller.as_ref().map(|caller| caller.program.executable.as_str()),
+            binary: subject
+                .caller
+                .as_ref()
+                .map(|caller| caller.program.executable.as_str()),
             nearest_rule: refusal.nearest_rule(),
             fix: target.and_then(|target| refusal.fix(target, subject.caller.as_ref())),
             hint: target.and_then(|target| refusal.no_fix(target)),
@@ -95,10 +104,12 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
 
 /// The request that rules denied.
 fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
-    refusal.judged_request().filter(|request| match request.fault {
-        RequestFault::NoRule | RequestFault::DenyRule => true,
-        RequestFault::EncodedSlash | RequestFault::Upgrade(_) => false,
-    })
+    refusal
+        .judged_request()
+        .filter(|request| match request.fault {
+            RequestFault::NoRule | RequestFault::DenyRule => true,
+            RequestFault::EncodedSlash | RequestFault::Upgrade(_) => false,
+        })
 }
 
 fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
@@ -107,8 +118,12 @@ fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
     let mut response = Response::new(Bytes::from(content));
     *response.status_mut() = status(refusal);
     // Clients that hide the body show the status line.
-    response.extensions_mut().insert(ReasonPhrase::from_static(refusal.code().as_str().as_bytes()));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.extensions_mut().insert(ReasonPhrase::from_static(
+        refusal.code().as_str().as_bytes(),
+    ));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // A key of a policy is always a field value.
     let policy = ruled(refusal).and_then(|request| request.policy.as_deref());
     if let Some(Ok(policy)) = policy.map(HeaderValue::from_str) {
@@ -116,7 +131,9 @@ fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
     }
     match refusal.code().connection() {
         Connection::Ends => {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Connection::Stays => {}
     }
@@ -127,17 +144,24 @@ fn status(refusal: &Refusal) -> StatusCode {
     StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// Builds the response to a refused gRPC call: a single head without a body (gRPC over HTTP/2, Trailers-Only), since
-/// clients show nothing but the status of any other.
+/// Builds the response to a refused gRPC call: a single head without a body (gRPC over HTTP/2,
+/// Trailers-Only), since clients show nothing but the status of any other.
 #[must_use]
 pub fn refused_call(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
     let status = match status(refusal) {
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => UNAVAILABLE,
         _ => PERMISSION_DENIED,
     };
-    let fix = subject.target.as_ref().and_then(|target| refusal.fix(target, subject.caller.as_ref()));
+    let fix = subject
+        .target
+        .as_ref()
+        .and_then(|target| refusal.fix(target, subject.caller.as_ref()));
     let fix = fix.map(|fix| format!("; {fix}")).unwrap_or_default();
-    let message = format!("{}: {}{fix}", refusal.code().as_str(), refusal.detail(subject));
+    let message = format!(
+        "{}: {}{fix}",
+        refusal.code().as_str(),
+        refusal.detail(subject)
+    );
     let escape = |byte: u8| match byte {
         b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),
@@ -162,7 +186,12 @@ const UNAVAILABLE: &str = "14";
 #[must_use]
 pub fn raw(refusal: &Refusal, subject: &Subject) -> Vec<u8> {
     let (head, body) = content(refusal, subject);
-    let mut answer = format!("HTTP/1.1 {} {}\r\n", head.status.as_u16(), refusal.code().as_str()).into_bytes();
+    let mut answer = format!(
+        "HTTP/1.1 {} {}\r\n",
+        head.status.as_u16(),
+        refusal.code().as_str()
+    )
+    .into_bytes();
     for (name, value) in &head.headers {
         answer.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
     }

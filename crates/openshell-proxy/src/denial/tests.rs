@@ -7,17 +7,29 @@ use openshell_policy::network::endpoint::UpgradeProtocol;
 use openshell_policy::reason::ReasonCode;
 use serde_json::{Value, json};
 
-use super::refusal::{AddressFault, JudgedRequest, Matches, Nearest, Refusal, RequestFault, Subject};
+use super::refusal::{
+    AddressFault, JudgedRequest, Matches, Nearest, Refusal, RequestFault, Subject,
+};
 use super::reply;
 use crate::testing;
 
 fn subject() -> Subject {
     let (target, caller) = (testing::target("web.test:443"), testing::caller());
-    Subject { request: "GET /a".to_owned(), target: Some(target), caller: Some(caller), is_inside: false }
+    Subject {
+        request: "GET /a".to_owned(),
+        target: Some(target),
+        caller: Some(caller),
+        is_inside: false,
+    }
 }
 
 fn denied(fault: RequestFault) -> Refusal {
-    let request = JudgedRequest { policy: Some("web".into()), method: "GET".into(), path: "/a".into(), fault };
+    let request = JudgedRequest {
+        policy: Some("web".into()),
+        method: "GET".into(),
+        path: "/a".into(),
+        fault,
+    };
     Refusal::request("no rule".to_owned(), request)
 }
 
@@ -29,56 +41,70 @@ fn address(code: ReasonCode, fault: AddressFault) -> Refusal {
 fn all() -> Vec<(Refusal, &'static str)> {
     use AddressFault::{NeverReachable, Other, Unlisted};
     use ReasonCode::{
-        AddressNotInAllowedIps, AlwaysBlockedAddress, BinaryNotInPolicy, ControlPlanePort, DnsFailed,
-        EndpointNotInPolicy, InternalAddress, NoNetworkPolicies,
+        AddressNotInAllowedIps, AlwaysBlockedAddress, BinaryNotInPolicy, ControlPlanePort,
+        DnsFailed, EndpointNotInPolicy, InternalAddress, NoNetworkPolicies,
     };
     let text = || "said in the log".to_owned();
-    let near = Some(Nearest { name: "web".to_owned(), matches: Matches::Endpoint });
+    let near = Some(Nearest {
+        name: "web".to_owned(),
+        matches: Matches::Endpoint,
+    });
     vec![
         (
             Refusal::not_in_policy(EndpointNotInPolicy, text(), None),
-            "403 policy_denied endpoint_not_in_policy: GET /a not permitted by policy; network_policies: add `NAME: \
-             {endpoints: [{host: web.test, port: 443}], binaries: [{path: /usr/bin/curl}]}`",
+            "403 policy_denied endpoint_not_in_policy: GET /a not permitted by policy; \
+             network_policies: add `NAME: {endpoints: [{host: web.test, port: 443}], binaries: \
+             [{path: /usr/bin/curl}]}`",
         ),
         (
             Refusal::not_in_policy(BinaryNotInPolicy, text(), near),
-            "403 policy_denied binary_not_in_policy: GET /a not permitted by policy; network_policies.web.binaries: add \
-             `- {path: /usr/bin/curl}`",
+            "403 policy_denied binary_not_in_policy: GET /a not permitted by policy; \
+             network_policies.web.binaries: add `- {path: /usr/bin/curl}`",
         ),
         (
             Refusal::not_in_policy(NoNetworkPolicies, text(), None),
-            "403 policy_denied no_network_policies: GET /a not permitted by policy; network_policies: add `NAME: \
-             {endpoints: [{host: web.test, port: 443}], binaries: [{path: /usr/bin/curl}]}`",
+            "403 policy_denied no_network_policies: GET /a not permitted by policy; \
+             network_policies: add `NAME: {endpoints: [{host: web.test, port: 443}], binaries: \
+             [{path: /usr/bin/curl}]}`",
         ),
-        (Refusal::policy_changed(text()), "403 policy_denied policy_changed: GET /a not permitted by policy"),
+        (
+            Refusal::policy_changed(text()),
+            "403 policy_denied policy_changed: GET /a not permitted by policy",
+        ),
         (
             Refusal::not_in_this_build("`x`", None),
             "403 policy_denied not_in_this_build: GET /a refused: `x` is not in this build",
         ),
         (
             Refusal::policy_invalid(text()),
-            "403 policy_denied policy_invalid: GET /a refused: the policy of the sandbox is invalid; its log says why",
+            "403 policy_denied policy_invalid: GET /a refused: the policy of the sandbox is \
+             invalid; its log says why",
         ),
-        (Refusal::caller_unknown(text()), "403 policy_denied caller_unknown: GET /a not permitted by policy"),
+        (
+            Refusal::caller_unknown(text()),
+            "403 policy_denied caller_unknown: GET /a not permitted by policy",
+        ),
         (
             Refusal::caller_changed(text(), "/usr/bin/tool".to_owned()),
-            "403 policy_denied caller_changed: GET /a not permitted by policy; network_policies: if it may change, list it as \
-             `- {path: /usr/bin/tool, pinned: false}`",
+            "403 policy_denied caller_changed: GET /a not permitted by policy; network_policies: \
+             if it may change, list it as `- {path: /usr/bin/tool, pinned: false}`",
         ),
         (
             Refusal::caller_modified(text(), "/usr/bin/tool".to_owned()),
-            "403 policy_denied caller_modified: GET /a not permitted by policy; network_policies: an entry `- {path: /usr/bin/tool}` \
-             without `exact: true` would permit it",
+            "403 policy_denied caller_modified: GET /a not permitted by policy; network_policies: \
+             an entry `- {path: /usr/bin/tool}` without `exact: true` would permit it",
         ),
         (
             address(InternalAddress, Unlisted),
             "403 ssrf_denied internal_address: GET web.test:443 blocked: internal address; \
-             network_policies.web.endpoints: add `allowed_ips` to web.test:443; the address is in the log",
+             network_policies.web.endpoints: add `allowed_ips` to web.test:443; the address is in \
+             the log",
         ),
         (
             address(AddressNotInAllowedIps, Unlisted),
-            "403 ssrf_denied address_not_in_allowed_ips: GET web.test:443 blocked: allowed_ips check failed; \
-             network_policies.web.endpoints: add `allowed_ips` to web.test:443; the address is in the log",
+            "403 ssrf_denied address_not_in_allowed_ips: GET web.test:443 blocked: allowed_ips \
+             check failed; network_policies.web.endpoints: add `allowed_ips` to web.test:443; the \
+             address is in the log",
         ),
         (
             address(AlwaysBlockedAddress, NeverReachable),
@@ -86,54 +112,67 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             address(AlwaysBlockedAddress, NeverReachable).under_allowed_ips(),
-            "403 ssrf_denied always_blocked_address: GET web.test:443 blocked: allowed_ips check failed",
+            "403 ssrf_denied always_blocked_address: GET web.test:443 blocked: allowed_ips check \
+             failed",
         ),
         (
             address(ControlPlanePort, Other),
             "403 ssrf_denied control_plane_port: GET web.test:443 blocked: control-plane port",
         ),
-        (address(DnsFailed, Other), "403 ssrf_denied dns_failed: GET web.test:443 blocked: DNS resolution failed"),
         (
-            denied(RequestFault::Upgrade(UpgradeProtocol::parse("TCP").unwrap())),
+            address(DnsFailed, Other),
+            "403 ssrf_denied dns_failed: GET web.test:443 blocked: DNS resolution failed",
+        ),
+        (
+            denied(RequestFault::Upgrade(
+                UpgradeProtocol::parse("TCP").unwrap(),
+            )),
             "403 unsupported_l7_protocol unsupported_l7_protocol: GET /a refused: no rule; \
-             network_policies.web.endpoints: add `upgrades: [tcp]` to each of web.test:443 that has rules; bytes follow \
-             that nobody judges",
+             network_policies.web.endpoints: add `upgrades: [tcp]` to each of web.test:443 that \
+             has rules; bytes follow that nobody judges",
         ),
         (
             Refusal::authority_unavailable(),
-            "503 authority_unavailable authority_unavailable: GET /a refused: TLS could not be opened, as the trust files \
-             could not be written (--tls-dir)",
+            "503 authority_unavailable authority_unavailable: GET /a refused: TLS could not be \
+             opened, as the trust files could not be written (--tls-dir)",
         ),
-        (Refusal::client_tls_failed("it left".to_owned()), "502 client_tls_failed client_tls_failed: it left"),
+        (
+            Refusal::client_tls_failed("it left".to_owned()),
+            "502 client_tls_failed client_tls_failed: it left",
+        ),
         (
             Refusal::upstream_tls_invalid("expired".to_owned()),
-            "502 upstream_tls_invalid upstream_tls_invalid: connection to web.test:443 failed: expired",
+            "502 upstream_tls_invalid upstream_tls_invalid: connection to web.test:443 failed: \
+             expired",
         ),
         (
             Refusal::upstream_wants_certificate(),
-            "502 upstream_wants_certificate upstream_wants_certificate: web.test:443 wants a client certificate, and the \
-             proxy has none; network_policies: `tls: skip` on the endpoints of web.test:443, without `protocol`, leaves \
-             TLS to the program, which may have a certificate",
+            "502 upstream_wants_certificate upstream_wants_certificate: web.test:443 wants a \
+             client certificate, and the proxy has none; network_policies: `tls: skip` on the \
+             endpoints of web.test:443, without `protocol`, leaves TLS to the program, which may \
+             have a certificate",
         ),
         (
             Refusal::authority_mismatch("other.test".to_owned()),
-            "421 authority_mismatch authority_mismatch: the request is for other.test, and its connection is to \
-             web.test:443",
+            "421 authority_mismatch authority_mismatch: the request is for other.test, and its \
+             connection is to web.test:443",
         ),
         (
             denied(RequestFault::NoRule),
-            "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; network_policies.web.endpoints: add to \
-             the `rules` of web.test:443 (or in place of its `access`) `- allow: {method: GET, path: /a}`",
+            "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; \
+             network_policies.web.endpoints: add to the `rules` of web.test:443 (or in place of \
+             its `access`) `- allow: {method: GET, path: /a}`",
         ),
         (
             denied(RequestFault::DenyRule),
-            "403 policy_denied request_in_deny_rules: GET /a denied by L7 policy; network_policies.web.endpoints: \
-             `deny_rules` of web.test:443 match GET /a, and win over any rule",
+            "403 policy_denied request_in_deny_rules: GET /a denied by L7 policy; \
+             network_policies.web.endpoints: `deny_rules` of web.test:443 match GET /a, and win \
+             over any rule",
         ),
         (
             denied(RequestFault::EncodedSlash),
-            "400 bad_request bad_request: no rule; network_policies.web.endpoints: add `allow_encoded_slash: true` to each \
-             of web.test:443 that has rules",
+            "400 bad_request bad_request: no rule; network_policies.web.endpoints: add \
+             `allow_encoded_slash: true` to each of web.test:443 that has rules",
         ),
         (
             Refusal::unsupported_protocol("it is none", None),
@@ -145,46 +184,53 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             Refusal::credential_unknown("KEY".to_owned()),
-            "500 credential_injection_failed credential_unknown: unresolved credential placeholder in request: there is no \
-             credential KEY; credentials: add KEY (the file of --credentials)",
+            "500 credential_injection_failed credential_unknown: unresolved credential placeholder \
+             in request: there is no credential KEY; credentials: add KEY (the file of \
+             --credentials)",
         ),
         (
             Refusal::credential_unsafe("KEY", "a line end"),
-            "500 credential_injection_failed credential_unsafe: unresolved credential placeholder in request: credential \
-             KEY: a line end",
+            "500 credential_injection_failed credential_unsafe: unresolved credential placeholder \
+             in request: credential KEY: a line end",
         ),
         (
             Refusal::placeholder_misplaced("the body"),
-            "500 credential_injection_failed credential_not_replaceable: unresolved credential placeholder in request: a \
-             placeholder in the body, where none is replaced; send no `openshell:resolve:env:…` there: it is replaced in \
-             the value of a header, of a query parameter, and in the path",
+            "500 credential_injection_failed credential_not_replaceable: unresolved credential \
+             placeholder in request: a placeholder in the body, where none is replaced; send no \
+             `openshell:resolve:env:…` there: it is replaced in the value of a header, of a query \
+             parameter, and in the path",
         ),
         (
             Refusal::credential_for_other_hosts("KEY".to_owned()),
-            "403 policy_denied credential_endpoint_mismatch: GET /a refused: credential KEY is not for this host and port; \
-             credentials.KEY.hosts: add \"web.test:443\" (the file of --credentials)",
+            "403 policy_denied credential_endpoint_mismatch: GET /a refused: credential KEY is not \
+             for this host and port; credentials.KEY.hosts: add \"web.test:443\" (the file of \
+             --credentials)",
         ),
         (
             Refusal::credential_for_other_paths("KEY".to_owned()),
-            "403 policy_denied credential_endpoint_mismatch: GET /a refused: credential KEY is not for this path; \
-             credentials.KEY.path: shorten or remove it (the file of --credentials)",
+            "403 policy_denied credential_endpoint_mismatch: GET /a refused: credential KEY is not \
+             for this path; credentials.KEY.path: shorten or remove it (the file of --credentials)",
         ),
         (
             Refusal::secret_in_request("GitHub", Some("web".to_owned())),
-            "403 policy_denied secret_in_request: GET /a refused: it holds a secret of GitHub, which is not for this host; \
-             network_policies.web.endpoints: if it is meant to go there, add `leaks: allow` to each of web.test:443 (or --leaks report)",
+            "403 policy_denied secret_in_request: GET /a refused: it holds a secret of GitHub, \
+             which is not for this host; network_policies.web.endpoints: if it is meant to go \
+             there, add `leaks: allow` to each of web.test:443 (or --leaks report)",
         ),
         (
             Refusal::inference_not_configured(),
-            "503 inference_not_configured inference_not_configured: no models are configured: --inference-routes names them",
+            "503 inference_not_configured inference_not_configured: no models are configured: \
+             --inference-routes names them",
         ),
         (
             Refusal::inference_without_routes(),
-            "503 inference_not_configured inference_not_configured: cluster inference is not configured",
+            "503 inference_not_configured inference_not_configured: cluster inference is not \
+             configured",
         ),
         (
             Refusal::inference_path_not_allowed(),
-            "403 inference_path_not_allowed inference_path_not_allowed: connection not allowed by policy",
+            "403 inference_path_not_allowed inference_path_not_allowed: connection not allowed by \
+             policy",
         ),
         (
             Refusal::inference_no_route(),
@@ -192,11 +238,13 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             Refusal::unsupported_encoding(),
-            "415 unsupported_encoding unsupported_encoding: the body of a request for a model is JSON in UTF-8",
+            "415 unsupported_encoding unsupported_encoding: the body of a request for a model is \
+             JSON in UTF-8",
         ),
         (
             Refusal::upgrade_refused(),
-            "426 upgrade_refused upgrade_refused: models have no WebSocket; send the request over HTTP",
+            "426 upgrade_refused upgrade_refused: models have no WebSocket; send the request over \
+             HTTP",
         ),
         (
             Refusal::inference_request_too_large(7),
@@ -204,19 +252,29 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             Refusal::inference_budget_exhausted("main", "max_tokens"),
-            "429 inference_budget_exhausted inference_budget_exhausted: the max_tokens of route main are used up for this \
-             run",
+            "429 inference_budget_exhausted inference_budget_exhausted: the max_tokens of route \
+             main are used up for this run",
         ),
         (
             Refusal::inference_unavailable("10.0.0.1"),
             "503 inference_unavailable inference_unavailable: inference service unavailable",
         ),
-        (Refusal::inference_failed("10.0.0.1"), "502 inference_error inference_error: inference service error"),
-        (Refusal::bad_request("malformed"), "400 bad_request bad_request: malformed"),
-        (Refusal::target("malformed"), "400 bad_request bad_request: malformed"),
+        (
+            Refusal::inference_failed("10.0.0.1"),
+            "502 inference_error inference_error: inference service error",
+        ),
+        (
+            Refusal::bad_request("malformed"),
+            "400 bad_request bad_request: malformed",
+        ),
+        (
+            Refusal::target("malformed"),
+            "400 bad_request bad_request: malformed",
+        ),
         (
             Refusal::head_too_large(),
-            "431 request_too_large request_too_large: the head of a request has at most 64 KiB and 256 lines",
+            "431 request_too_large request_too_large: the head of a request has at most 64 KiB and \
+             256 lines",
         ),
         (
             Refusal::connect_head_too_large(),
@@ -224,19 +282,26 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             Refusal::engine(text()),
-            "500 policy_engine_error policy_engine_error: GET /a refused: the policy could not be evaluated; the log says \
-             why",
+            "500 policy_engine_error policy_engine_error: GET /a refused: the policy could not be \
+             evaluated; the log says why",
         ),
-        (Refusal::limit_reached("too many"), "503 limit_reached limit_reached: GET /a refused: too many"),
+        (
+            Refusal::limit_reached("too many"),
+            "503 limit_reached limit_reached: GET /a refused: too many",
+        ),
         (
             Refusal::upstream_unreachable("10.0.0.1".to_owned()),
             "502 upstream_unreachable upstream_unreachable: connection to web.test:443 failed",
         ),
         (
             Refusal::upstream_without_http2(),
-            "502 upstream_unreachable upstream_unreachable: GET /a failed: the upstream speaks no HTTP/2, which gRPC needs",
+            "502 upstream_unreachable upstream_unreachable: GET /a failed: the upstream speaks no \
+             HTTP/2, which gRPC needs",
         ),
-        (Refusal::upstream_timeout(), "502 upstream_unreachable upstream_timeout: connection to web.test:443 failed"),
+        (
+            Refusal::upstream_timeout(),
+            "502 upstream_unreachable upstream_timeout: connection to web.test:443 failed",
+        ),
     ]
 }
 
@@ -251,17 +316,30 @@ fn every_refusal_has_its_status_words_detail_and_fix() {
     for (refusal, expected) in all() {
         let code = refusal.code();
         let head = format!("{} {} {}", refusal.status(), code.error(), code.as_str());
-        let fix = refusal.fix(target, subject.caller.as_ref()).map(|fix| format!("; {fix}")).unwrap_or_default();
-        assert_eq!(format!("{head}: {}{fix}", refusal.detail(&subject)), expected);
+        let fix = refusal
+            .fix(target, subject.caller.as_ref())
+            .map(|fix| format!("; {fix}"))
+            .unwrap_or_default();
+        assert_eq!(
+            format!("{head}: {}{fix}", refusal.detail(&subject)),
+            expected
+        );
     }
 }
 
 #[test]
 fn every_code_of_the_proxy_has_a_refusal() {
-    let refused: BTreeSet<_> = all().iter().map(|(refusal, _)| refusal.code().as_str()).collect();
+    let refused: BTreeSet<_> = all()
+        .iter()
+        .map(|(refusal, _)| refusal.code().as_str())
+        .collect();
     // A connection past the proxy is reported by the firewall, and answered by none.
     let elsewhere = |code: &&ReasonCode| **code != ReasonCode::DirectConnection;
-    let codes: BTreeSet<_> = ReasonCode::ALL.iter().filter(elsewhere).map(|code| code.as_str()).collect();
+    let codes: BTreeSet<_> = ReasonCode::ALL
+        .iter()
+        .filter(elsewhere)
+        .map(|code| code.as_str())
+        .collect();
     assert_eq!(refused, codes);
 }
 
@@ -269,12 +347,20 @@ fn every_code_of_the_proxy_has_a_refusal() {
 fn no_answer_holds_what_only_the_log_may() {
     let subject = subject();
     for (refusal, _) in all() {
-        let answers = [reply::refused(&refusal, &subject), reply::refused_call(&refusal, &subject)];
+        let answers = [
+            reply::refused(&refusal, &subject),
+            reply::refused_call(&refusal, &subject),
+        ];
         let raw = reply::raw(&refusal, &subject);
         for secret in ["10.0.0.1", "said in the log"] {
-            let told =
-                answers.iter().any(|answer| format!("{:?} {:?}", answer.headers(), answer.body()).contains(secret));
-            assert!(!told && !raw.escape_ascii().to_string().contains(secret), "{}", refusal.code().as_str());
+            let told = answers.iter().any(|answer| {
+                format!("{:?} {:?}", answer.headers(), answer.body()).contains(secret)
+            });
+            assert!(
+                !told && !raw.escape_ascii().to_string().contains(secret),
+                "{}",
+                refusal.code().as_str()
+            );
         }
     }
 }
@@ -298,7 +384,12 @@ fn an_answer_names_everything_that_is_known() {
 
 #[test]
 fn an_answer_leaves_out_what_is_unknown() {
-    let subject = Subject { request: "GET".to_owned(), target: None, caller: None, is_inside: false };
+    let subject = Subject {
+        request: "GET".to_owned(),
+        target: None,
+        caller: None,
+        is_inside: false,
+    };
     let response = reply::refused(&Refusal::bad_request("malformed"), &subject);
     let expected = json!({"error": "bad_request", "detail": "malformed", "reason_code": "bad_request", "layer": "l7"});
     assert_eq!(content(&response), expected);
@@ -320,30 +411,56 @@ fn a_refusal_ends_its_connection_unless_the_next_request_may_fare_better() {
         let response = reply::refused(&refusal, &subject());
         let stays = matches!(
             refusal.code(),
-            ReasonCode::InferenceBudgetExhausted | ReasonCode::InferenceUnavailable | ReasonCode::InferenceError
+            ReasonCode::InferenceBudgetExhausted
+                | ReasonCode::InferenceUnavailable
+                | ReasonCode::InferenceError
         );
-        assert_eq!(response.headers().contains_key(CONNECTION), !stays, "{}", refusal.code().as_str());
+        assert_eq!(
+            response.headers().contains_key(CONNECTION),
+            !stays,
+            "{}",
+            refusal.code().as_str()
+        );
     }
 }
 
 #[test]
 fn a_refused_call_is_a_status_of_grpc_without_a_body() {
     for (refusal, status, message) in [
-        (Refusal::upstream_timeout(), "14", "upstream_timeout: connection to web.test:443 failed"),
-        (Refusal::limit_reached("100% used"), "14", "limit_reached: GET /a refused: 100%25 used"),
+        (
+            Refusal::upstream_timeout(),
+            "14",
+            "upstream_timeout: connection to web.test:443 failed",
+        ),
+        (
+            Refusal::limit_reached("100% used"),
+            "14",
+            "limit_reached: GET /a refused: 100%25 used",
+        ),
         (Refusal::bad_request("ä"), "7", "bad_request: %C3%A4"),
-        (Refusal::policy_changed(String::new()), "7", "policy_changed: GET /a not permitted by policy"),
+        (
+            Refusal::policy_changed(String::new()),
+            "7",
+            "policy_changed: GET /a not permitted by policy",
+        ),
         (
             Refusal::credential_for_other_paths("KEY".to_owned()),
             "7",
-            "credential_endpoint_mismatch: GET /a refused: credential KEY is not for this path; credentials.KEY.path: \
-             shorten or remove it (the file of --credentials)",
+            "credential_endpoint_mismatch: GET /a refused: credential KEY is not for this path; \
+             credentials.KEY.path: shorten or remove it (the file of --credentials)",
         ),
     ] {
         let response = reply::refused_call(&refusal, &subject());
-        assert_eq!((response.status(), response.body().len()), (StatusCode::OK, 0));
+        assert_eq!(
+            (response.status(), response.body().len()),
+            (StatusCode::OK, 0)
+        );
         let header = |name: &str| response.headers()[name].to_str().unwrap();
-        let told = (header("content-type"), header("grpc-status"), header("grpc-message"));
+        let told = (
+            header("content-type"),
+            header("grpc-status"),
+            header("grpc-message"),
+        );
         assert_eq!(told, ("application/grpc", status, message));
     }
 }
@@ -351,15 +468,32 @@ fn a_refused_call_is_a_status_of_grpc_without_a_body() {
 #[test]
 fn a_raw_refusal_is_the_same_answer_written_out() {
     for (refusal, _) in all() {
-        let (response, raw) = (reply::refused(&refusal, &subject()), reply::raw(&refusal, &subject()));
+        let (response, raw) = (
+            reply::refused(&refusal, &subject()),
+            reply::raw(&refusal, &subject()),
+        );
         let raw = String::from_utf8(raw).unwrap();
         let (head, body) = raw.split_once("\r\n\r\n").unwrap();
         let (line, headers) = head.split_once("\r\n").unwrap();
-        assert_eq!(line, format!("HTTP/1.1 {} {}", response.status().as_u16(), refusal.code().as_str()));
+        assert_eq!(
+            line,
+            format!(
+                "HTTP/1.1 {} {}",
+                response.status().as_u16(),
+                refusal.code().as_str()
+            )
+        );
         assert_eq!(body.as_bytes(), response.body());
         let length = format!("content-length: {}", body.len());
-        let written: BTreeSet<_> = headers.split("\r\n").filter(|line| **line != length).map(str::to_owned).collect();
-        let same = response.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+        let written: BTreeSet<_> = headers
+            .split("\r\n")
+            .filter(|line| **line != length)
+            .map(str::to_owned)
+            .collect();
+        let same = response
+            .headers()
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
         assert_eq!(written, same.collect());
         assert!(headers.contains(&length));
     }

@@ -30,7 +30,11 @@ impl Known {
         if let Ok(models) = HostName::parse(MODELS_HOST) {
             known.exact.insert(models, Ports::from([443]));
         }
-        for endpoint in policy.network().values().flat_map(|policy| &policy.endpoints) {
+        for endpoint in policy
+            .network()
+            .values()
+            .flat_map(|policy| &policy.endpoints)
+        {
             match endpoint.host() {
                 Some(pattern) => known.add(pattern, endpoint),
                 None => known.ranges.extend_from_slice(endpoint.allowed_ips()),
@@ -49,7 +53,8 @@ impl Known {
                 self.exact.entry(name).or_default().extend(ports());
             }
             Some(Host::Address(IpAddr::V4(address))) if is_door(address) => {
-                self.literals.extend(ports().map(|port| SocketAddrV4::new(address, port)));
+                self.literals
+                    .extend(ports().map(|port| SocketAddrV4::new(address, port)));
             }
             Some(Host::Address(_)) => {}
             None => self.patterns.push((pattern.matcher(), ports().collect())),
@@ -60,7 +65,11 @@ impl Known {
     pub(super) fn ports(&self, name: &HostName) -> Ports {
         let exact = self.exact.get(name).into_iter();
         let host = Host::Name(name.clone());
-        let matching = self.patterns.iter().filter(|(pattern, _)| pattern.is_match(&host)).map(|(_, ports)| ports);
+        let matching = self
+            .patterns
+            .iter()
+            .filter(|(pattern, _)| pattern.is_match(&host))
+            .map(|(_, ports)| ports);
         exact.chain(matching).flatten().copied().collect()
     }
 
@@ -81,9 +90,16 @@ impl Known {
 
     /// Returns true if the policy names `address` as a host, or permits it without one.
     pub(super) fn is_listed(&self, address: Ipv4Addr) -> bool {
-        let is_literal =
-            self.literals.range(SocketAddrV4::new(address, 0)..).next().is_some_and(|door| *door.ip() == address);
-        is_literal || self.ranges.iter().any(|range| range.contains(address.into()))
+        let is_literal = self
+            .literals
+            .range(SocketAddrV4::new(address, 0)..)
+            .next()
+            .is_some_and(|door| *door.ip() == address);
+        is_literal
+            || self
+                .ranges
+                .iter()
+                .any(|range| range.contains(address.into()))
     }
 
     /// Addresses that the policy names as hosts, with their ports.
@@ -92,10 +108,14 @@ impl Known {
     }
 }
 
-/// Returns false for addresses that lead nowhere out of the sandbox: its own network's, and those that are never reachable.
+/// Returns false for addresses that lead nowhere out of the sandbox: its own network's, and those
+/// that are never reachable.
 pub(super) fn is_door(address: Ipv4Addr) -> bool {
     // Those of names as well: 198.18.0.0/15.
-    let is_own = matches!(address.octets(), [10, 200, 0, _] | [198, 18 | 19, ..] | [0, ..]);
+    let is_own = matches!(
+        address.octets(),
+        [10, 200, 0, _] | [198, 18 | 19, ..] | [0, ..]
+    );
     !(is_own || address.is_loopback() || address.is_multicast() || address.is_broadcast())
 }
 
@@ -106,19 +126,25 @@ mod tests {
     use super::{Known, Ports};
 
     fn known(endpoints: &str) -> Known {
-        let policy = format!("network_policies: {{web: {{endpoints: [{endpoints}], binaries: [{{path: /x}}]}}}}");
+        let policy = format!(
+            "network_policies: {{web: {{endpoints: [{endpoints}], binaries: [{{path: /x}}]}}}}"
+        );
         Known::new(&openshell_policy::yaml::policy(&policy).unwrap().0)
     }
 
     #[track_caller]
     fn check(endpoints: &str, name: &str, ports: &[u16]) {
-        assert_eq!(known(endpoints).ports(&HostName::parse(name).unwrap()), Ports::from_iter(ports.iter().copied()));
+        assert_eq!(
+            known(endpoints).ports(&HostName::parse(name).unwrap()),
+            Ports::from_iter(ports.iter().copied())
+        );
     }
 
     #[test]
     fn ports_are_those_of_all_endpoints_that_permit_a_name() {
-        let endpoints = "{host: db.test, port: 5432, protocol: tcp}, {host: db.test, ports: [80, 443]}, \
-                         {host: '*.apps.test', port: 22}, {host: '**.deep.test', port: 23}, {host: '*.a{b,c}.x.test', port: 9}";
+        let endpoints = "{host: db.test, port: 5432, protocol: tcp}, {host: db.test, ports: [80, \
+                         443]}, {host: '*.apps.test', port: 22}, {host: '**.deep.test', port: 23}, \
+                         {host: '*.a{b,c}.x.test', port: 9}";
         check(endpoints, "db.test", &[80, 443, 5432]);
         check(endpoints, "one.apps.test", &[22]);
         check(endpoints, "two.one.apps.test", &[]);
@@ -133,8 +159,9 @@ mod tests {
     #[test]
     fn addresses_are_doors_unless_they_lead_nowhere() {
         let known = known(
-            "{host: 198.51.100.7, ports: [80, 443]}, {host: 127.0.0.1, port: 80}, {host: 198.19.0.9, port: 80}, {host: 10.200.0.9, port: 80}, \
-             {host: '2001:db8::1', port: 80}, {allowed_ips: [203.0.113.0/24], port: 80}",
+            "{host: 198.51.100.7, ports: [80, 443]}, {host: 127.0.0.1, port: 80}, {host: \
+             198.19.0.9, port: 80}, {host: 10.200.0.9, port: 80}, {host: '2001:db8::1', port: 80}, \
+             {allowed_ips: [203.0.113.0/24], port: 80}",
         );
         let literals: Vec<_> = known.literals().iter().map(ToString::to_string).collect();
         assert_eq!(literals, ["198.51.100.7:80", "198.51.100.7:443"]);

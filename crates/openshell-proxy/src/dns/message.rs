@@ -63,7 +63,8 @@ pub enum Answer {
 #[must_use]
 pub fn read(bytes: &[u8]) -> Read {
     // The header has 12 bytes; without it there is nobody to answer.
-    let (Some(id), Some(flags), true) = (bytes.first_chunk::<2>(), bytes.get(2), bytes.len() >= 12) else {
+    let (Some(id), Some(flags), true) = (bytes.first_chunk::<2>(), bytes.get(2), bytes.len() >= 12)
+    else {
         return Read::Ignored;
     };
     let (id, is_response) = (u16::from_be_bytes(*id), flags & 0x80 != 0);
@@ -74,8 +75,9 @@ pub fn read(bytes: &[u8]) -> Read {
     if is_response {
         return Read::Ignored;
     }
-    let Some(message) =
-        Some(bytes).filter(|bytes| bytes.len() <= Limits::DNS_MESSAGE).and_then(|bytes| Message::from_vec(bytes).ok())
+    let Some(message) = Some(bytes)
+        .filter(|bytes| bytes.len() <= Limits::DNS_MESSAGE)
+        .and_then(|bytes| Message::from_vec(bytes).ok())
     else {
         return invalid(OpCode::Query, ResponseCode::FormErr);
     };
@@ -85,7 +87,9 @@ pub fn read(bytes: &[u8]) -> Read {
     if message.metadata.op_code != OpCode::Query {
         return invalid(message.metadata.op_code, ResponseCode::NotImp);
     }
-    let [query] = message.queries.as_slice() else { return invalid(OpCode::Query, ResponseCode::FormErr) };
+    let [query] = message.queries.as_slice() else {
+        return invalid(OpCode::Query, ResponseCode::FormErr);
+    };
     if query.query_class() != DNSClass::IN {
         return invalid(OpCode::Query, ResponseCode::Refused);
     }
@@ -97,7 +101,9 @@ pub fn read(bytes: &[u8]) -> Read {
         id,
         recursion_desired: message.metadata.recursion_desired,
         has_edns: edns.is_some(),
-        datagram: edns.map_or(DATAGRAM, |edns| edns.max_payload().clamp(DATAGRAM, LARGE_DATAGRAM)),
+        datagram: edns.map_or(DATAGRAM, |edns| {
+            edns.max_payload().clamp(DATAGRAM, LARGE_DATAGRAM)
+        }),
         query: query.clone(),
     })
 }
@@ -127,7 +133,9 @@ impl Question {
     #[must_use]
     pub fn address(&self) -> Option<Ipv4Addr> {
         // Only the address of a host has a pointer, and that name has all of its parts.
-        let net = (self.name().num_labels() == 6).then(|| self.name().parse_arpa_name().ok()).flatten()?;
+        let net = (self.name().num_labels() == 6)
+            .then(|| self.name().parse_arpa_name().ok())
+            .flatten()?;
         match net.addr() {
             IpAddr::V4(address) => Some(address),
             IpAddr::V6(_) => None,
@@ -159,7 +167,9 @@ impl Question {
     /// Writes `message`; a failure as the header alone, with SERVFAIL.
     fn encoded(&self, message: &Message) -> Vec<u8> {
         let [high, low] = self.id.to_be_bytes();
-        message.to_vec().unwrap_or_else(|_| vec![high, low, 0x80, 0x82, 0, 0, 0, 0, 0, 0, 0, 0])
+        message
+            .to_vec()
+            .unwrap_or_else(|_| vec![high, low, 0x80, 0x82, 0, 0, 0, 0, 0, 0, 0, 0])
     }
 
     fn message(&self, answer: Answer) -> Message {

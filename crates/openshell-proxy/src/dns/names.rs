@@ -57,9 +57,16 @@ pub enum OpenError {
     Unknown,
     #[error("every address for names has been given to one, and there is none left")]
     NoAddress,
-    #[error("there are {} new names of wildcards a minute already", Limits::WILDCARD_NAMES)]
+    #[error(
+        "there are {} new names of wildcards a minute already",
+        Limits::WILDCARD_NAMES
+    )]
     TooManyNew,
-    #[error("there are {} names or {} doors in use already", Limits::NAMES, Limits::DOORS)]
+    #[error(
+        "there are {} names or {} doors in use already",
+        Limits::NAMES,
+        Limits::DOORS
+    )]
     TooManyInUse,
     #[error("there are {} ports of names already", Limits::DOOR_PORTS)]
     TooManyPorts,
@@ -97,7 +104,8 @@ struct Changes {
 }
 
 impl Names {
-    /// No name is in use at first; they get `addresses`. New listeners, each of all doors with one port, go to `listeners`.
+    /// No name is in use at first; they get `addresses`. New listeners, each of all doors with one
+    /// port, go to `listeners`.
     #[must_use]
     pub fn new(
         policy: Arc<PolicyStore>,
@@ -111,12 +119,25 @@ impl Names {
             NameAddresses::Of(range) => (range, false),
             NameAddresses::Real => (PoolRange::default(), true),
         };
-        let table = Mutex::new(Table { pool: Pool::new(range), ..Table::default() });
-        Self { policy, doors, search, is_observed, has_real, listeners, table, change: Mutex::default() }
+        let table = Mutex::new(Table {
+            pool: Pool::new(range),
+            ..Table::default()
+        });
+        Self {
+            policy,
+            doors,
+            search,
+            is_observed,
+            has_real,
+            listeners,
+            table,
+            change: Mutex::default(),
+        }
     }
 
-    /// Returns true if `name` should have the address that it has outside, and has none yet. A name that the policy does not write out
-    /// has not: the look-up outside would carry the workload's own words, for a program that may not connect.
+    /// Returns true if `name` should have the address that it has outside, and has none yet. A name
+    /// that the policy does not write out has not: the look-up outside would carry the workload's
+    /// own words, for a program that may not connect.
     pub(super) fn needs_real(&self, name: &HostName) -> bool {
         if !self.has_real || name.as_str() == MODELS_HOST {
             return false;
@@ -129,8 +150,16 @@ impl Names {
     #[must_use]
     pub fn find(&self, name: &HostName) -> Found {
         let mut table = self.table();
-        let Table { known, in_use, generation, .. } = &mut *table;
-        if let Some(used) = in_use.get_mut(name).filter(|used| used.generation == *generation) {
+        let Table {
+            known,
+            in_use,
+            generation,
+            ..
+        } = &mut *table;
+        if let Some(used) = in_use
+            .get_mut(name)
+            .filter(|used| used.generation == *generation)
+        {
             used.asked = Instant::now();
             return Found::At(used.address);
         }
@@ -138,17 +167,25 @@ impl Names {
             return Found::Closed;
         }
         let bare = |domain: &HostName| {
-            let bare = name.as_str().strip_suffix(domain.as_str())?.strip_suffix('.')?;
+            let bare = name
+                .as_str()
+                .strip_suffix(domain.as_str())?
+                .strip_suffix('.')?;
             HostName::parse(bare).ok()
         };
-        match self.search.iter().filter_map(bare).any(|bare| !known.ports(&bare).is_empty()) {
+        match self
+            .search
+            .iter()
+            .filter_map(bare)
+            .any(|bare| !known.ports(&bare).is_empty())
+        {
             true => Found::UnknownWithDomain,
             false => Found::Unknown,
         }
     }
 
-    /// Opens the doors of `name` that the policy in force permits, and returns its address, which is the `real` one if that is free.
-    /// Blocks for up to a millisecond.
+    /// Opens the doors of `name` that the policy in force permits, and returns its address, which
+    /// is the `real` one if that is free. Blocks for up to a millisecond.
     ///
     /// # Errors
     /// The policy does not know it, a bound is reached, or the kernel refuses a door.
@@ -157,7 +194,11 @@ impl Names {
         let mut closed = Vec::new();
         let found = {
             let mut table = self.table();
-            let old = table.in_use.get(name).map(|used| used.ports.clone()).unwrap_or_default();
+            let old = table
+                .in_use
+                .get(name)
+                .map(|used| used.ports.clone())
+                .unwrap_or_default();
             let mut ports = table.known.ports(name);
             if self.is_observed {
                 ports.extend(&old);
@@ -168,7 +209,8 @@ impl Names {
                 return Err(OpenError::TooManyNew);
             }
             let room = table.make_room(name, ports.len(), &mut closed);
-            let address = room.and_then(|()| table.take_address(name, real).ok_or(OpenError::NoAddress));
+            let address =
+                room.and_then(|()| table.take_address(name, real).ok_or(OpenError::NoAddress));
             address.map(|address| (address, table.generation, old, ports))
         };
         let (address, generation, old, ports) = match found {
@@ -181,7 +223,10 @@ impl Names {
         let door = |port: &u16| SocketAddrV4::new(address, *port);
         let wanted: Vec<_> = ports.difference(&old).map(door).collect();
         let failure = self.listen(&mut change, &wanted).err();
-        let ports: Ports = ports.into_iter().filter(|port| change.listening.contains(port)).collect();
+        let ports: Ports = ports
+            .into_iter()
+            .filter(|port| change.listening.contains(port))
+            .collect();
         let opened: Vec<_> = ports.difference(&old).map(door).collect();
         closed.extend(old.difference(&ports).map(door));
         closed.retain(|door| !self.table().literals.contains(door));
@@ -192,12 +237,18 @@ impl Names {
             }
             tracing::warn!("a port of {name} is refused: {error}");
         }
-        let used = InUse { address, generation, ports, asked: Instant::now() };
+        let used = InUse {
+            address,
+            generation,
+            ports,
+            asked: Instant::now(),
+        };
         self.table().in_use.insert(name.clone(), used);
         Ok(address)
     }
 
-    /// Opens and closes doors so that they are those of the policy in force. Blocks, some microseconds for each name in use.
+    /// Opens and closes doors so that they are those of the policy in force. Blocks, some
+    /// microseconds for each name in use.
     ///
     /// # Errors
     /// The kernel refuses a door; then no new one is open.
@@ -234,15 +285,30 @@ impl Names {
         opened.retain(|door| is_heard(door.port()));
         let changed = self.doors.change(&opened, &closed);
         let mut table = self.table();
-        // Doors that could not be opened are tried again by the next change, or when their name is asked for.
+        // Doors that could not be opened are tried again by the next change, or when their name is
+        // asked for.
         (table.in_use, table.literals) = match &changed {
             Ok(()) => {
-                let in_use = std::mem::take(&mut table.in_use).into_iter().filter_map(|(name, mut used)| {
-                    used.ports = wanted.get(&name)?.iter().copied().filter(|port| is_heard(*port)).collect();
-                    used.generation = now;
-                    (self.is_observed || !used.ports.is_empty()).then_some((name, used))
-                });
-                (in_use.collect(), literals.into_iter().filter(|door| is_heard(door.port())).collect())
+                let in_use =
+                    std::mem::take(&mut table.in_use)
+                        .into_iter()
+                        .filter_map(|(name, mut used)| {
+                            used.ports = wanted
+                                .get(&name)?
+                                .iter()
+                                .copied()
+                                .filter(|port| is_heard(*port))
+                                .collect();
+                            used.generation = now;
+                            (self.is_observed || !used.ports.is_empty()).then_some((name, used))
+                        });
+                (
+                    in_use.collect(),
+                    literals
+                        .into_iter()
+                        .filter(|door| is_heard(door.port()))
+                        .collect(),
+                )
             }
             Err(_) => (HashMap::new(), BTreeSet::new()),
         };
@@ -251,48 +317,71 @@ impl Names {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Opens the door at `address`, if the run is observed and a name has this address. Blocks as [`Self::open`] does.
+    /// Opens the door at `address`, if the run is observed and a name has this address. Blocks as
+    /// [`Self::open`] does.
     #[must_use]
     pub fn open_observed(&self, address: SocketAddrV4) -> bool {
         if !self.is_observed {
             return false;
         }
         let mut change = lock(&self.change);
-        let Some(name) = self.table().pool.name(*address.ip()).cloned() else { return false };
-        let in_use = |table: &Table| -> usize { table.in_use.values().map(|used| used.ports.len()).sum() };
+        let Some(name) = self.table().pool.name(*address.ip()).cloned() else {
+            return false;
+        };
+        let in_use =
+            |table: &Table| -> usize { table.in_use.values().map(|used| used.ports.len()).sum() };
         if !self.table().in_use.contains_key(&name) || in_use(&self.table()) >= Limits::DOORS {
             return false;
         }
-        let opened = self.listen(&mut change, &[address]).is_ok() && self.doors.change(&[address], &[]).is_ok();
+        let opened = self.listen(&mut change, &[address]).is_ok()
+            && self.doors.change(&[address], &[]).is_ok();
         if opened && let Some(used) = self.table().in_use.get_mut(&name) {
             used.ports.insert(address.port());
         }
         opened
     }
 
-    /// The target of a connection to `address`: a name, or an address that the policy names as a host.
+    /// The target of a connection to `address`: a name, or an address that the policy names as a
+    /// host.
     #[must_use]
     pub fn target(&self, address: SocketAddr) -> Option<Target> {
-        let IpAddr::V4(ip) = address.ip().to_canonical() else { return None };
+        let IpAddr::V4(ip) = address.ip().to_canonical() else {
+            return None;
+        };
         let table = self.table();
         // A later policy may name the address of a name as a host.
         let host = match table.pool.name(ip) {
-            _ if table.literals.contains(&SocketAddrV4::new(ip, address.port())) => Host::Address(ip.into()),
+            _ if table
+                .literals
+                .contains(&SocketAddrV4::new(ip, address.port())) =>
+            {
+                Host::Address(ip.into())
+            }
             Some(name) => Host::Name(name.clone()),
             None => return None,
         };
-        Some(Target { host, port: address.port() })
+        Some(Target {
+            host,
+            port: address.port(),
+        })
     }
 
     /// The name whose address is `address`, unless the policy permits that address by itself.
     #[must_use]
     pub fn name(&self, address: IpAddr) -> Option<HostName> {
-        let IpAddr::V4(address) = address.to_canonical() else { return None };
+        let IpAddr::V4(address) = address.to_canonical() else {
+            return None;
+        };
         let table = self.table();
-        table.pool.name(address).filter(|_| !table.known.is_listed(address)).cloned()
+        table
+            .pool
+            .name(address)
+            .filter(|_| !table.known.is_listed(address))
+            .cloned()
     }
 
-    /// Returns true if the policy writes `name` out for connections whose bytes are never looked into.
+    /// Returns true if the policy writes `name` out for connections whose bytes are never looked
+    /// into.
     #[must_use]
     pub fn is_tcp(&self, name: &HostName) -> bool {
         self.table().known.is_tcp(name)
@@ -304,13 +393,25 @@ impl Names {
         self.table().known.tcp_names().cloned().collect()
     }
 
-    /// Listens for the ports of `opened`, unless that was begun before; the others are tried whichever fails.
+    /// Listens for the ports of `opened`, unless that was begun before; the others are tried
+    /// whichever fails.
     fn listen(&self, change: &mut Changes, opened: &[SocketAddrV4]) -> Result<(), OpenError> {
-        let new: Ports =
-            opened.iter().map(|door| door.port()).filter(|port| !change.listening.contains(port)).collect();
-        let ports: Vec<_> = new.iter().copied().take(Limits::DOOR_PORTS - change.listening.len()).collect();
+        let new: Ports = opened
+            .iter()
+            .map(|door| door.port())
+            .filter(|port| !change.listening.contains(port))
+            .collect();
+        let ports: Vec<_> = new
+            .iter()
+            .copied()
+            .take(Limits::DOOR_PORTS - change.listening.len())
+            .collect();
         let mut failure = (ports.len() < new.len()).then_some(OpenError::TooManyPorts);
-        let listeners = if ports.is_empty() { Vec::new() } else { self.doors.listen(&ports)? };
+        let listeners = if ports.is_empty() {
+            Vec::new()
+        } else {
+            self.doors.listen(&ports)?
+        };
         for (port, listener) in ports.into_iter().zip(listeners) {
             match listener {
                 Ok(listener) => {
@@ -342,8 +443,14 @@ impl Table {
         pool.take(name, real, |address| !known.is_listed(address))
     }
 
-    /// Makes room for `name` with `ports`, by names that nobody has asked for lately, whose doors are added to `closed`.
-    fn make_room(&mut self, name: &HostName, ports: usize, closed: &mut Vec<SocketAddrV4>) -> Result<(), OpenError> {
+    /// Makes room for `name` with `ports`, by names that nobody has asked for lately, whose doors
+    /// are added to `closed`.
+    fn make_room(
+        &mut self,
+        name: &HostName,
+        ports: usize,
+        closed: &mut Vec<SocketAddrV4>,
+    ) -> Result<(), OpenError> {
         let doors = |table: &Self| -> usize {
             let others = table.in_use.iter().filter(|(other, _)| *other != name);
             others.map(|(_, used)| used.ports.len()).sum()
@@ -353,9 +460,16 @@ impl Table {
         }
         let now = Instant::now();
         let is_unasked = |used: &InUse| now.duration_since(used.asked) >= Limits::NAME_UNASKED;
-        let unasked: Vec<_> = self.in_use.extract_if(|other, used| other != name && is_unasked(used)).collect();
+        let unasked: Vec<_> = self
+            .in_use
+            .extract_if(|other, used| other != name && is_unasked(used))
+            .collect();
         for (_, used) in unasked {
-            closed.extend(used.ports.iter().map(|port| SocketAddrV4::new(used.address, *port)));
+            closed.extend(
+                used.ports
+                    .iter()
+                    .map(|port| SocketAddrV4::new(used.address, *port)),
+            );
         }
         match self.in_use.len() < Limits::NAMES && doors(self) + ports <= Limits::DOORS {
             true => Ok(()),
@@ -399,7 +513,10 @@ pub fn way(policy: &Policy, target: &Target) -> Way {
     let ports: Ports = match &target.host {
         Host::Name(name) => known.ports(name),
         Host::Address(address) => {
-            let literals = known.literals().iter().filter(|door| IpAddr::V4(*door.ip()) == *address);
+            let literals = known
+                .literals()
+                .iter()
+                .filter(|door| IpAddr::V4(*door.ip()) == *address);
             literals.map(|door| door.port()).collect()
         }
     };
@@ -417,7 +534,10 @@ pub(crate) fn named(names: Option<&Names>, target: Target) -> Target {
         (Host::Address(_) | Host::Name(_), _) => None,
     };
     match name {
-        Some(name) => Target { host: Host::Name(name), port: target.port },
+        Some(name) => Target {
+            host: Host::Name(name),
+            port: target.port,
+        },
         None => target,
     }
 }
@@ -474,11 +594,26 @@ mod tests {
     }
 
     fn tested_with(endpoints: &str, is_observed: bool, addresses: NameAddresses) -> Tested {
-        let (policy, open) = (Arc::new(PolicyStore::new(testing::snapshot(1, endpoints))), Open::default());
+        let (policy, open) = (
+            Arc::new(PolicyStore::new(testing::snapshot(1, endpoints))),
+            Open::default(),
+        );
         let (sender, listeners) = mpsc::channel(Limits::DOOR_PORTS);
         let search = vec![name("search.test")];
-        let names = Names::new(Arc::clone(&policy), Box::new(open.clone()), search, is_observed, addresses, sender);
-        Tested { names, policy, open, listeners }
+        let names = Names::new(
+            Arc::clone(&policy),
+            Box::new(open.clone()),
+            search,
+            is_observed,
+            addresses,
+            sender,
+        );
+        Tested {
+            names,
+            policy,
+            open,
+            listeners,
+        }
     }
 
     fn name(text: &str) -> HostName {
@@ -487,77 +622,173 @@ mod tests {
 
     impl Tested {
         fn doors(&self) -> Vec<String> {
-            self.open.0.lock().unwrap().iter().map(ToString::to_string).collect()
+            self.open
+                .0
+                .lock()
+                .unwrap()
+                .iter()
+                .map(ToString::to_string)
+                .collect()
         }
     }
 
     #[test]
     fn a_name_has_the_doors_of_the_policy_in_force_once_somebody_asks_for_it() {
-        let mut tested = tested("{host: a.test, ports: [80, 443]}, {host: '*.b.test', port: 443}", false);
+        let mut tested = tested(
+            "{host: a.test, ports: [80, 443]}, {host: '*.b.test', port: 443}",
+            false,
+        );
         assert_eq!(tested.names.find(&name("a.test")), Found::Closed);
         assert_eq!(tested.names.find(&name("b.test")), Found::Unknown);
-        assert_eq!(tested.names.find(&name("a.test.search.test")), Found::UnknownWithDomain);
+        assert_eq!(
+            tested.names.find(&name("a.test.search.test")),
+            Found::UnknownWithDomain
+        );
         let address = tested.names.open(&name("a.test"), None).unwrap();
         assert_eq!(tested.names.find(&name("a.test")), Found::At(address));
         assert_eq!(tested.doors(), ["198.18.0.1:80", "198.18.0.1:443"]);
         tested.names.open(&name("x.b.test"), None).unwrap();
-        assert!(matches!(tested.names.open(&name("b.test"), None), Err(OpenError::Unknown)));
-        let of = |door: &str| tested.names.target(door.parse().unwrap()).map(|target| target.to_string());
+        assert!(matches!(
+            tested.names.open(&name("b.test"), None),
+            Err(OpenError::Unknown)
+        ));
+        let of = |door: &str| {
+            tested
+                .names
+                .target(door.parse().unwrap())
+                .map(|target| target.to_string())
+        };
         assert_eq!(of("198.18.0.2:443").as_deref(), Some("x.b.test:443"));
         assert_eq!((of("198.18.0.9:443"), of("10.99.0.1:443")), (None, None));
         let ports = std::iter::from_fn(|| tested.listeners.try_recv().ok()).count();
         assert_eq!(ports, 2, "one listener a port");
 
-        tested
-            .policy
-            .replace(testing::snapshot(2, "{host: '*.b.test', ports: [443, 8443]}, {host: 9.9.9.9, port: 53}"));
+        tested.policy.replace(testing::snapshot(
+            2,
+            "{host: '*.b.test', ports: [443, 8443]}, {host: 9.9.9.9, port: 53}",
+        ));
         assert_eq!(tested.names.find(&name("a.test")), Found::Unknown);
-        assert_eq!(tested.names.find(&name("x.b.test")), Found::Closed, "it has another port");
+        assert_eq!(
+            tested.names.find(&name("x.b.test")),
+            Found::Closed,
+            "it has another port"
+        );
         tested.names.refresh().unwrap();
-        assert_eq!(tested.doors(), ["9.9.9.9:53", "198.18.0.2:443", "198.18.0.2:8443"]);
-        tested.policy.replace(testing::snapshot(3, "{host: a.test, port: 80}, {host: c.test, port: 1}"));
+        assert_eq!(
+            tested.doors(),
+            ["9.9.9.9:53", "198.18.0.2:443", "198.18.0.2:8443"]
+        );
+        tested.policy.replace(testing::snapshot(
+            3,
+            "{host: a.test, port: 80}, {host: c.test, port: 1}",
+        ));
         tested.names.refresh().unwrap();
         assert_eq!(tested.doors(), Vec::<String>::new());
         tested.names.open(&name("c.test"), None).unwrap();
         tested.names.open(&name("a.test"), None).unwrap();
-        assert_eq!(tested.doors(), ["198.18.0.1:80", "198.18.0.3:1"], "an address stays its name's");
+        assert_eq!(
+            tested.doors(),
+            ["198.18.0.1:80", "198.18.0.3:1"],
+            "an address stays its name's"
+        );
     }
 
     #[test]
     fn a_name_with_its_real_address_has_its_doors_there_and_only_written_out_names_have() {
-        let endpoints = "{host: a.test, port: 443}, {host: b.test, port: 80}, {host: '*.c.test', port: 443}, {host: 11.8.8.8, port: 22}";
+        let endpoints = "{host: a.test, port: 443}, {host: b.test, port: 80}, {host: '*.c.test', \
+                         port: 443}, {host: 11.8.8.8, port: 22}";
         let tested = tested_with(endpoints, false, NameAddresses::Real);
-        let needing =
-            ["a.test", "x.c.test", "inference.local", "other.test"].map(|text| tested.names.needs_real(&name(text)));
+        let needing = ["a.test", "x.c.test", "inference.local", "other.test"]
+            .map(|text| tested.names.needs_real(&name(text)));
         assert_eq!(needing, [true, false, false, false]);
-        let open = |text: &str, real: [u8; 4]| tested.names.open(&name(text), Some(real.into())).unwrap().to_string();
+        let open = |text: &str, real: [u8; 4]| {
+            tested
+                .names
+                .open(&name(text), Some(real.into()))
+                .unwrap()
+                .to_string()
+        };
         assert_eq!(open("a.test", [11, 7, 7, 7]), "11.7.7.7");
-        assert_eq!(open("b.test", [11, 7, 7, 7]), "198.18.0.1", "another name has it");
-        assert_eq!(open("inference.local", [11, 8, 8, 8]), "198.18.0.2", "the policy lists it as a host");
+        assert_eq!(
+            open("b.test", [11, 7, 7, 7]),
+            "198.18.0.1",
+            "another name has it"
+        );
+        assert_eq!(
+            open("inference.local", [11, 8, 8, 8]),
+            "198.18.0.2",
+            "the policy lists it as a host"
+        );
         assert!(!tested.names.needs_real(&name("a.test")), "it has one");
-        assert_eq!(tested.doors(), ["11.7.7.7:443", "198.18.0.1:80", "198.18.0.2:443"]);
-        let of = |door: &str| tested.names.target(door.parse().unwrap()).map(|target| target.to_string());
+        assert_eq!(
+            tested.doors(),
+            ["11.7.7.7:443", "198.18.0.1:80", "198.18.0.2:443"]
+        );
+        let of = |door: &str| {
+            tested
+                .names
+                .target(door.parse().unwrap())
+                .map(|target| target.to_string())
+        };
         assert_eq!(of("11.7.7.7:443").as_deref(), Some("a.test:443"));
 
         // What a later policy says of the address itself holds.
-        let named = || tested.names.name("11.7.7.7".parse().unwrap()).map(|name| name.to_string());
+        let named = || {
+            tested
+                .names
+                .name("11.7.7.7".parse().unwrap())
+                .map(|name| name.to_string())
+        };
         assert_eq!(named().as_deref(), Some("a.test"));
-        tested.policy.replace(testing::snapshot(2, "{host: 11.7.7.7, ports: [22, 443]}, {host: b.test, port: 80}"));
+        tested.policy.replace(testing::snapshot(
+            2,
+            "{host: 11.7.7.7, ports: [22, 443]}, {host: b.test, port: 80}",
+        ));
         tested.names.refresh().unwrap();
-        assert_eq!(tested.doors(), ["11.7.7.7:22", "11.7.7.7:443", "198.18.0.1:80", "198.18.0.2:443"]);
-        assert_eq!((of("11.7.7.7:443").as_deref(), named()), (Some("11.7.7.7:443"), None));
-        tested.policy.replace(testing::snapshot(3, "{host: a.test, port: 443}, {host: b.test, port: 80}"));
+        assert_eq!(
+            tested.doors(),
+            [
+                "11.7.7.7:22",
+                "11.7.7.7:443",
+                "198.18.0.1:80",
+                "198.18.0.2:443"
+            ]
+        );
+        assert_eq!(
+            (of("11.7.7.7:443").as_deref(), named()),
+            (Some("11.7.7.7:443"), None)
+        );
+        tested.policy.replace(testing::snapshot(
+            3,
+            "{host: a.test, port: 443}, {host: b.test, port: 80}",
+        ));
         tested.names.refresh().unwrap();
         tested.names.open(&name("a.test"), None).unwrap();
-        assert_eq!(tested.doors(), ["11.7.7.7:443", "198.18.0.1:80", "198.18.0.2:443"]);
-        tested.policy.replace(testing::snapshot(4, "{allowed_ips: [11.7.0.0/16], port: 443}"));
+        assert_eq!(
+            tested.doors(),
+            ["11.7.7.7:443", "198.18.0.1:80", "198.18.0.2:443"]
+        );
+        tested.policy.replace(testing::snapshot(
+            4,
+            "{allowed_ips: [11.7.0.0/16], port: 443}",
+        ));
         assert_eq!(named(), None, "it is permitted without a host");
     }
 
     #[test]
     fn names_of_wildcards_are_bounded_and_those_that_are_written_out_are_not() {
-        let tested = tested("{host: '*.b.test', port: 443}, {host: a.test, port: 80}", false);
-        let opened = (0..300).filter(|n| tested.names.open(&name(&format!("n{n}.b.test")), None).is_ok()).count();
+        let tested = tested(
+            "{host: '*.b.test', port: 443}, {host: a.test, port: 80}",
+            false,
+        );
+        let opened = (0..300)
+            .filter(|n| {
+                tested
+                    .names
+                    .open(&name(&format!("n{n}.b.test")), None)
+                    .is_ok()
+            })
+            .count();
         assert_eq!(opened, 256);
         tested.names.open(&name("n7.b.test"), None).unwrap();
         tested.names.open(&name("a.test"), None).unwrap();
@@ -565,22 +796,33 @@ mod tests {
 
     #[test]
     fn a_door_that_cannot_be_opened_keeps_no_other_from_it_nor_from_its_end() {
-        let tested = tested("{host: a.test, ports: [80, 60001]}, {host: 9.9.9.9, ports: [53, 60001]}", false);
+        let tested = tested(
+            "{host: a.test, ports: [80, 60001]}, {host: 9.9.9.9, ports: [53, 60001]}",
+            false,
+        );
         assert!(matches!(tested.names.refresh(), Err(OpenError::Door(_))));
         assert_eq!(tested.doors(), ["9.9.9.9:53"]);
         tested.names.open(&name("a.test"), None).unwrap();
         assert_eq!(tested.doors(), ["9.9.9.9:53", "198.18.0.1:80"]);
-        tested.policy.replace(testing::snapshot(2, "{host: b.test, port: 60001}"));
+        tested
+            .policy
+            .replace(testing::snapshot(2, "{host: b.test, port: 60001}"));
         tested.names.refresh().unwrap();
         assert_eq!(tested.doors(), Vec::<String>::new());
-        assert!(matches!(tested.names.open(&name("b.test"), None), Err(OpenError::Door(_))));
+        assert!(matches!(
+            tested.names.open(&name("b.test"), None),
+            Err(OpenError::Door(_))
+        ));
     }
 
     #[test]
     fn an_observed_run_knows_every_name_and_opens_doors_of_those_that_were_asked_for() {
         let tested = tested("", true);
         assert_eq!(tested.names.find(&name("any.test")), Found::Closed);
-        assert!(!tested.names.open_observed("198.18.0.1:80".parse().unwrap()), "nobody has asked for it");
+        assert!(
+            !tested.names.open_observed("198.18.0.1:80".parse().unwrap()),
+            "nobody has asked for it"
+        );
         tested.names.open(&name("any.test"), None).unwrap();
         assert!(tested.names.open_observed("198.18.0.1:80".parse().unwrap()));
         assert!(!tested.names.open_observed("198.18.0.2:80".parse().unwrap()));

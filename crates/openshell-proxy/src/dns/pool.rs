@@ -14,8 +14,8 @@ use super::known::is_door;
 pub enum NameAddresses {
     /// Addresses of a range, which lead nowhere outside.
     Of(PoolRange),
-    /// Those that names have outside, if a policy writes the name out, and the address is public and neither another name's nor permitted by
-    /// itself; else those of the default range.
+    /// Those that names have outside, if a policy writes the name out, and the address is public
+    /// and neither another name's nor permitted by itself; else those of the default range.
     Real,
 }
 
@@ -47,13 +47,17 @@ pub struct PoolRange {
 impl Default for PoolRange {
     /// 198.18.0.0/15, which no host of the internet has (RFC 2544).
     fn default() -> Self {
-        Self { first: u32::from_be_bytes([198, 18, 0, 1]), count: (1 << 17) - 2 }
+        Self {
+            first: u32::from_be_bytes([198, 18, 0, 1]),
+            count: (1 << 17) - 2,
+        }
     }
 }
 
 impl PoolRange {
     fn parse(text: &str) -> Result<Self, String> {
-        const FORM: &str = "expected `real`, or a range of IPv4 addresses of 8 to 24 bits, such as 11.5.0.0/16";
+        const FORM: &str =
+            "expected `real`, or a range of IPv4 addresses of 8 to 24 bits, such as 11.5.0.0/16";
         let (address, bits) = text.split_once('/').ok_or(FORM)?;
         let address = u32::from(address.parse::<Ipv4Addr>().map_err(|_| FORM)?);
         let bits: u32 = bits.parse().map_err(|_| FORM)?;
@@ -62,13 +66,21 @@ impl PoolRange {
         }
         let last = address | (u32::MAX >> bits);
         if address & (u32::MAX >> bits) != 0 {
-            return Err(format!("the range begins at {}/{bits}", Ipv4Addr::from(address & !(u32::MAX >> bits))));
+            return Err(format!(
+                "the range begins at {}/{bits}",
+                Ipv4Addr::from(address & !(u32::MAX >> bits))
+            ));
         }
         let own = u32::from_be_bytes([10, 200, 0, 0]);
         if !is_door(address.into()) || !is_door(last.into()) || (address..=last).contains(&own) {
-            return Err(format!("{text} has addresses that lead nowhere out of a sandbox, or its own 10.200.0.0/24"));
+            return Err(format!(
+                "{text} has addresses that lead nowhere out of a sandbox, or its own 10.200.0.0/24"
+            ));
         }
-        Ok(Self { first: address + 1, count: last - address - 1 })
+        Ok(Self {
+            first: address + 1,
+            count: last - address - 1,
+        })
     }
 }
 
@@ -84,7 +96,10 @@ pub(super) struct Pool {
 
 impl Pool {
     pub(super) fn new(range: PoolRange) -> Self {
-        Self { range, ..Self::default() }
+        Self {
+            range,
+            ..Self::default()
+        }
     }
 
     /// The address of `name`, if it has one.
@@ -92,8 +107,8 @@ impl Pool {
         self.addresses.get(name).copied()
     }
 
-    /// The address of `name`: if it had none, its `real` one, or else the next of the range, of those that are `free` of other uses;
-    /// `None` if all are taken.
+    /// The address of `name`: if it had none, its `real` one, or else the next of the range, of
+    /// those that are `free` of other uses; `None` if all are taken.
     pub(super) fn take(
         &mut self,
         name: &HostName,
@@ -105,8 +120,11 @@ impl Pool {
         }
         let is_usable = |address: &Ipv4Addr| free(*address) && !self.names.contains_key(address);
         let range = self.range;
-        let mut next = (self.used..range.count).map(|index| (index + 1, Ipv4Addr::from(range.first + index)));
-        let is_public = |address: &Ipv4Addr| is_door(*address) && !AddressClass::of((*address).into()).is_internal();
+        let mut next =
+            (self.used..range.count).map(|index| (index + 1, Ipv4Addr::from(range.first + index)));
+        let is_public = |address: &Ipv4Addr| {
+            is_door(*address) && !AddressClass::of((*address).into()).is_internal()
+        };
         let address = match real.filter(|address| is_public(address) && is_usable(address)) {
             Some(address) => address,
             None => {
@@ -145,16 +163,38 @@ mod tests {
     #[test]
     fn an_address_is_one_names_for_ever_and_they_end_within_the_network() {
         let mut pool = Pool::default();
-        assert_eq!(pool.take(&name("a.test"), None, any), Some(Ipv4Addr::new(198, 18, 0, 1)));
-        assert_eq!(pool.take(&name("b.test"), None, any), Some(Ipv4Addr::new(198, 18, 0, 2)));
-        assert_eq!(pool.take(&name("a.test"), None, any), pool.get(&name("a.test")));
+        assert_eq!(
+            pool.take(&name("a.test"), None, any),
+            Some(Ipv4Addr::new(198, 18, 0, 1))
+        );
+        assert_eq!(
+            pool.take(&name("b.test"), None, any),
+            Some(Ipv4Addr::new(198, 18, 0, 2))
+        );
+        assert_eq!(
+            pool.take(&name("a.test"), None, any),
+            pool.get(&name("a.test"))
+        );
         let count = PoolRange::default().count;
-        let last = (2..count).filter_map(|n| pool.take(&name(&format!("n{n}.test")), None, any)).last();
+        let last = (2..count)
+            .filter_map(|n| pool.take(&name(&format!("n{n}.test")), None, any))
+            .last();
         assert_eq!(last, Some(Ipv4Addr::new(198, 19, 255, 254)));
         assert_eq!(pool.take(&name("more.test"), None, any), None);
-        assert_eq!(pool.take(&name("b.test"), None, any), Some(Ipv4Addr::new(198, 18, 0, 2)));
-        assert_eq!(pool.name(Ipv4Addr::new(198, 18, 0, 2)), Some(&name("b.test")));
-        for none in [[198, 18, 0, 0], [198, 19, 255, 255], [198, 17, 255, 255], [10, 200, 0, 1]] {
+        assert_eq!(
+            pool.take(&name("b.test"), None, any),
+            Some(Ipv4Addr::new(198, 18, 0, 2))
+        );
+        assert_eq!(
+            pool.name(Ipv4Addr::new(198, 18, 0, 2)),
+            Some(&name("b.test"))
+        );
+        for none in [
+            [198, 18, 0, 0],
+            [198, 19, 255, 255],
+            [198, 17, 255, 255],
+            [10, 200, 0, 1],
+        ] {
             assert_eq!(pool.name(none.into()), None);
         }
     }
@@ -168,10 +208,18 @@ mod tests {
         assert_eq!(pool.take(&name("a.test"), Some(real), free), Some(real));
         assert_eq!(pool.name(real), Some(&name("a.test")));
         let own = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 200, 0, 1)];
-        let internal = [[10, 9, 8, 7], [192, 168, 0, 1], [169, 254, 169, 254], [100, 64, 0, 1]].map(Ipv4Addr::from);
+        let internal = [
+            [10, 9, 8, 7],
+            [192, 168, 0, 1],
+            [169, 254, 169, 254],
+            [100, 64, 0, 1],
+        ]
+        .map(Ipv4Addr::from);
         let others = [real, listed].into_iter().chain(own).chain(internal);
         for (n, taken) in others.enumerate() {
-            let address = pool.take(&name(&format!("n{n}.test")), Some(taken), free).unwrap();
+            let address = pool
+                .take(&name(&format!("n{n}.test")), Some(taken), free)
+                .unwrap();
             assert_eq!(address.octets()[..3], [198, 18, 0], "{taken}");
         }
     }
@@ -179,10 +227,15 @@ mod tests {
     #[test]
     fn a_range_is_a_network_of_a_usable_size_that_leads_out_of_the_sandbox() {
         let range = "11.5.0.0/16".parse().unwrap();
-        let NameAddresses::Of(range) = range else { panic!("{range:?}") };
+        let NameAddresses::Of(range) = range else {
+            panic!("{range:?}")
+        };
         let mut pool = Pool::new(range);
         let is_free = |address| address != Ipv4Addr::new(11, 5, 0, 1);
-        assert_eq!(pool.take(&name("a.test"), None, is_free), Some(Ipv4Addr::new(11, 5, 0, 2)));
+        assert_eq!(
+            pool.take(&name("a.test"), None, is_free),
+            Some(Ipv4Addr::new(11, 5, 0, 2))
+        );
         assert_eq!("real".parse(), Ok(NameAddresses::Real));
         for (text, reason) in [
             ("11.5.0.1/16", "begins at 11.5.0.0/16"),
@@ -196,7 +249,11 @@ mod tests {
             ("224.0.0.0/8", "lead nowhere"),
             ("0.0.0.0/8", "lead nowhere"),
         ] {
-            assert!(text.parse::<NameAddresses>().is_err_and(|error| error.contains(reason)), "{text}");
+            assert!(
+                text.parse::<NameAddresses>()
+                    .is_err_and(|error| error.contains(reason)),
+                "{text}"
+            );
         }
     }
 }

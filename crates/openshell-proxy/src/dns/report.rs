@@ -29,7 +29,8 @@ pub struct NameReport {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Names that the policy does not know, each with the time of its last event and the count of look-ups since.
+    /// Names that the policy does not know, each with the time of its last event and the count of
+    /// look-ups since.
     unknown: HashMap<String, (Instant, u64)>,
     /// Causes of failures that were reported.
     failures: HashSet<Discriminant<OpenError>>,
@@ -39,13 +40,24 @@ impl NameReport {
     /// Reports to `audit`.
     #[must_use]
     pub fn new(audit: Arc<dyn Audit>) -> Self {
-        Self { audit, state: Mutex::default() }
+        Self {
+            audit,
+            state: Mutex::default(),
+        }
     }
 
-    /// Reports a question for a name that the policy does not know, once in [`Limits::UNKNOWN_NAME_INTERVAL`]; further ones are counted,
-    /// and names beyond [`Limits::UNKNOWN_NAMES`] are reported as [`FURTHER_NAMES`]. `caller` finds out who asked.
-    pub(super) fn unknown(&self, name: &str, kind: RecordType, caller: impl FnOnce() -> Option<Caller>) {
-        let Some((name, repeated)) = self.count(name) else { return };
+    /// Reports a question for a name that the policy does not know, once in
+    /// [`Limits::UNKNOWN_NAME_INTERVAL`]; further ones are counted, and names beyond
+    /// [`Limits::UNKNOWN_NAMES`] are reported as [`FURTHER_NAMES`]. `caller` finds out who asked.
+    pub(super) fn unknown(
+        &self,
+        name: &str,
+        kind: RecordType,
+        caller: impl FnOnce() -> Option<Caller>,
+    ) {
+        let Some((name, repeated)) = self.count(name) else {
+            return;
+        };
         let denial = denial(name, caller().as_ref());
         self.audit.event(&Event::Name(NameLookedUp {
             name,
@@ -60,7 +72,8 @@ impl NameReport {
         }));
     }
 
-    /// Counts a question for an unknown name. If an event is due, returns the name for it, and the number of questions since the last.
+    /// Counts a question for an unknown name. If an event is due, returns the name for it, and the
+    /// number of questions since the last.
     fn count<'n>(&self, name: &'n str) -> Option<(&'n str, u64)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (now, interval) = (Instant::now(), Limits::UNKNOWN_NAME_INTERVAL);
@@ -104,13 +117,20 @@ impl NameReport {
         }));
     }
 
-    /// Reports the answer for a name of the policy outside: its addresses, and the seconds for which they hold.
+    /// Reports the answer for a name of the policy outside: its addresses, and the seconds for
+    /// which they hold.
     pub fn outside(&self, name: &HostName, answer: &Result<Vec<IpAddr>, String>, ttl: u64) {
         let (severity, found, reason, code) = match answer {
             Ok(addresses) => (Severity::Info, Some((addresses.len(), ttl)), "", None),
-            Err(reason) => (Severity::Low, None, reason.as_str(), Some(ReasonCode::DnsFailed)),
+            Err(reason) => (
+                Severity::Low,
+                None,
+                reason.as_str(),
+                Some(ReasonCode::DnsFailed),
+            ),
         };
-        let (name, kind, action, repeated, denial) = (name.as_str(), None, Action::Allowed, 0, None);
+        let (name, kind, action, repeated, denial) =
+            (name.as_str(), None, Action::Allowed, 0, None);
         self.audit.event(&Event::Name(NameLookedUp {
             name,
             kind,
@@ -132,14 +152,17 @@ fn denial(name: &str, caller: Option<&Caller>) -> Denial {
     // No policy can permit what is no name of a host.
     let fix = HostName::parse(name).ok().map(|name| {
         format!(
-            "network_policies: add `NAME: {{endpoints: [{{host: {name}, port: PORT}}], binaries: [{{path: {path}}}]}}`"
+            "network_policies: add `NAME: {{endpoints: [{{host: {name}, port: PORT}}], binaries: \
+             [{{path: {path}}}]}}`"
         )
     });
     Denial {
         host: name.to_owned(),
         port: 0,
         binary: binary.to_owned(),
-        ancestors: program.map(|program| program.ancestors.clone()).unwrap_or_default(),
+        ancestors: program
+            .map(|program| program.ancestors.clone())
+            .unwrap_or_default(),
         code: ReasonCode::EndpointNotInPolicy,
         reason: "the policy does not know the name, so it has no address inside".to_owned(),
         fix,

@@ -59,8 +59,8 @@ enum Step {
 }
 
 impl NameServer {
-    /// Creates a name server for `names`, and for `own_names`, which are the loopback address's; it reports questions for others to
-    /// `audit`.
+    /// Creates a name server for `names`, and for `own_names`, which are the loopback address's; it
+    /// reports questions for others to `audit`.
     #[must_use]
     pub fn new(
         names: Arc<Names>,
@@ -70,14 +70,29 @@ impl NameServer {
         audit: Arc<dyn Audit>,
     ) -> Self {
         let slots = Arc::new(Semaphore::new(Limits::DNS_QUESTIONS));
-        let (slots_outside, asked) = (Semaphore::new(Limits::DNS_QUESTIONS_OUTSIDE), Mutex::default());
-        Self { names, own_names, resolver, witness, report: NameReport::new(audit), slots, slots_outside, asked }
+        let (slots_outside, asked) = (
+            Semaphore::new(Limits::DNS_QUESTIONS_OUTSIDE),
+            Mutex::default(),
+        );
+        Self {
+            names,
+            own_names,
+            resolver,
+            witness,
+            report: NameReport::new(audit),
+            slots,
+            slots_outside,
+            asked,
+        }
     }
 
     /// Answers questions at `datagrams` and `listener`, for ever.
     pub async fn run(self, datagrams: UdpSocket, listener: TcpListener) {
         let (server, datagrams) = (Arc::new(self), Arc::new(datagrams));
-        tokio::join!(Arc::clone(&server).serve_streams(listener), server.serve_datagrams(datagrams));
+        tokio::join!(
+            Arc::clone(&server).serve_streams(listener),
+            server.serve_datagrams(datagrams)
+        );
     }
 
     async fn serve_datagrams(self: Arc<Self>, datagrams: Arc<UdpSocket>) {
@@ -105,7 +120,9 @@ impl NameServer {
             let step = self.step(&question, &Client::Datagram(from.port()));
             let (server, datagrams) = (Arc::clone(&self), Arc::clone(&datagrams));
             match (step, Arc::clone(&self.slots).try_acquire_owned()) {
-                (Step::Answered(answer), _) => send(&datagrams, &question.datagram(answer), from).await,
+                (Step::Answered(answer), _) => {
+                    send(&datagrams, &question.datagram(answer), from).await
+                }
                 (step, Ok(slot)) => drop(waiting.spawn(async move {
                     let answer = server.finish(step, question.kind(), slot).await;
                     send(&datagrams, &question.datagram(answer), from).await;
@@ -127,11 +144,15 @@ impl NameServer {
             };
             let caller = self.witness.caller(client.as_fd()).and_then(Result::ok);
             let caller = caller.map(|identified| identified.caller().clone());
-            let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
+            let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+                continue;
+            };
             let server = Arc::clone(&self);
             connections.spawn(async move {
                 // A client that is gone or too slow has no more questions.
-                let _ = server.serve_stream(client, &Client::Connection(caller)).await;
+                let _ = server
+                    .serve_stream(client, &Client::Connection(caller))
+                    .await;
                 drop(slot);
             });
         }
@@ -150,7 +171,10 @@ impl NameServer {
                     let answer = match self.step(&question, client) {
                         Step::Answered(answer) => answer,
                         step => {
-                            let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
+                            let slot = Arc::clone(&self.slots)
+                                .acquire_owned()
+                                .await
+                                .map_err(io::Error::other)?;
                             self.finish(step, question.kind(), slot).await
                         }
                     };
@@ -174,7 +198,9 @@ impl NameServer {
         }
         if question.is_reverse() {
             // Of other addresses there is nothing to know, and nothing to permit.
-            let name = question.address().and_then(|address| self.names.name(address.into()));
+            let name = question
+                .address()
+                .and_then(|address| self.names.name(address.into()));
             return Step::Answered(match (name, kind) {
                 (Some(name), RecordType::PTR) => Answer::Pointer(name),
                 (Some(_), _) => Answer::NoData,
@@ -189,7 +215,11 @@ impl NameServer {
         }
         if self.own_names.contains(&name) {
             let is_address = kind == RecordType::A;
-            return Step::Answered(if is_address { message::localhost(kind) } else { Answer::NoData });
+            return Step::Answered(if is_address {
+                message::localhost(kind)
+            } else {
+                Answer::NoData
+            });
         }
         if kind == RecordType::SRV
             && let Some(of) = service_host(&name)
@@ -200,12 +230,16 @@ impl NameServer {
         match (self.names.find(&name), kind) {
             (Found::At(address), RecordType::A) => Step::Answered(Answer::Address(address.into())),
             (Found::Closed, RecordType::A) => Step::Open(name),
-            (Found::At(_) | Found::Closed, RecordType::TXT) if self.names.is_tcp(&name) => Step::Ask(name),
+            (Found::At(_) | Found::Closed, RecordType::TXT) if self.names.is_tcp(&name) => {
+                Step::Ask(name)
+            }
             (Found::At(_) | Found::Closed, _) => Step::Answered(Answer::NoData),
             (Found::UnknownWithDomain, _) => Step::Answered(Answer::NoSuchName),
             (Found::Unknown, _) => {
                 // A service of a known name is none that it has.
-                if service_host(&name).is_some_and(|of| matches!(self.names.find(&of), Found::At(_) | Found::Closed)) {
+                if service_host(&name)
+                    .is_some_and(|of| matches!(self.names.find(&of), Found::At(_) | Found::Closed))
+                {
                     return Step::Answered(Answer::NoData);
                 }
                 Step::Answered(self.refuse(name.as_str(), kind, client))
@@ -226,8 +260,12 @@ impl NameServer {
         let (real, slot) = match self.names.needs_real(&name) {
             true => {
                 drop(slot);
-                let Some(real) = self.real_address(&name).await else { return Answer::Failed };
-                let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else { return Answer::Failed };
+                let Some(real) = self.real_address(&name).await else {
+                    return Answer::Failed;
+                };
+                let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
+                    return Answer::Failed;
+                };
                 (real, slot)
             }
             false => (None, slot),
@@ -249,7 +287,8 @@ impl NameServer {
         }
     }
 
-    /// The first IPv4 address that `name` has outside, if it has one; `None` if it is not known whether it has.
+    /// The first IPv4 address that `name` has outside, if it has one; `None` if it is not known
+    /// whether it has.
     async fn real_address(&self, name: &HostName) -> Option<Option<Ipv4Addr>> {
         let _slot = self.slot_outside()?;
         self.resolver.first_ipv4(name).await.ok()
@@ -269,12 +308,18 @@ impl NameServer {
                 true
             }
         };
-        if has_room { self.slots_outside.try_acquire().ok() } else { None }
+        if has_room {
+            self.slots_outside.try_acquire().ok()
+        } else {
+            None
+        }
     }
 
     /// Asks a name server outside, a few times a minute: the question itself leaves the sandbox.
     async fn ask(&self, name: &HostName, kind: RecordType) -> Answer {
-        let Some(_slot) = self.slot_outside() else { return Answer::Failed };
+        let Some(_slot) = self.slot_outside() else {
+            return Answer::Failed;
+        };
         match self.resolver.records(name, kind).await {
             Ok(records) if records.is_empty() => Answer::NoData,
             Ok(records) => Answer::Records(records),
@@ -299,21 +344,26 @@ async fn send(datagrams: &UdpSocket, answer: &[u8], to: SocketAddr) {
 
 async fn write(stream: &mut TcpStream, answer: &[u8]) -> io::Result<()> {
     let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
-    stream.write_all(&[&length.to_be_bytes(), answer].concat()).await
+    stream
+        .write_all(&[&length.to_be_bytes(), answer].concat())
+        .await
 }
 
 fn is_localhost(name: &HostName) -> bool {
     name.as_str() == "localhost" || name.as_str().ends_with(".localhost")
 }
 
-/// The host of a service: the name behind `_service._tcp.` (RFC 2782). A service's name has at most 15 letters, digits and hyphens
-/// (RFC 6335 §5.1), which is little to tell by a question that leaves the sandbox.
+/// The host of a service: the name behind `_service._tcp.` (RFC 2782). A service's name has at most
+/// 15 letters, digits and hyphens (RFC 6335 §5.1), which is little to tell by a question that
+/// leaves the sandbox.
 fn service_host(name: &HostName) -> Option<HostName> {
     let (service, rest) = name.as_str().split_once('.')?;
     let (protocol, host) = rest.split_once('.')?;
     let service = service.strip_prefix('_')?;
     let is_service = (1..=15).contains(&service.len())
-        && service.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && service
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         && protocol == "_tcp";
     is_service.then(|| HostName::parse(host).ok()).flatten()
 }

@@ -1,4 +1,5 @@
-//! The one type of response bodies: the proxy's own, or an upstream's after every stage that it passes.
+//! The one type of response bodies: the proxy's own, or an upstream's after every stage that it
+//! passes.
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -10,7 +11,9 @@ pub type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + 
 /// Creates a body of the proxy's own.
 #[must_use]
 pub fn full(bytes: Bytes) -> ResponseBody {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+    Full::new(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 /// Boxes `body` as the body of a response.

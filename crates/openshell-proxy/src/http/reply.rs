@@ -8,6 +8,8 @@ use hyper::ext::ReasonPhrase;
 #[must_use]
 pub fn established() -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
-    response.extensions_mut().insert(ReasonPhrase::from_static(b"Connection Established"));
+    response
+        .extensions_mut()
+        .insert(ReasonPhrase::from_static(b"Connection Established"));
     response
 }

@@ -1,7 +1,7 @@
 //! A request's target in canonical form (RFC 3986 §6.2.2): one value, for deciding and for sending.
 //!
-//! Servers read dot segments, repeated slashes, path parameters and escapes in different ways. A path with two readings
-//! is normalized to one, or has no canonical form and is refused.
+//! Servers read dot segments, repeated slashes, path parameters and escapes in different ways. A
+//! path with two readings is normalized to one, or has no canonical form and is refused.
 
 use std::fmt::Write;
 
@@ -59,7 +59,11 @@ impl RequestTarget {
             "" => "/",
             path => path,
         };
-        let path = if path.starts_with('/') || path == "*" { path.to_owned() } else { format!("/{path}") };
+        let path = if path.starts_with('/') || path == "*" {
+            path.to_owned()
+        } else {
+            format!("/{path}")
+        };
         Self::new(path, None, uri.query().map(str::to_owned))
     }
 
@@ -67,7 +71,11 @@ impl RequestTarget {
     ///
     /// # Errors
     /// The target has no canonical form.
-    pub fn canonical(method: &Method, uri: &Uri, allow_encoded_slash: bool) -> Result<Self, TargetError> {
+    pub fn canonical(
+        method: &Method,
+        uri: &Uri,
+        allow_encoded_slash: bool,
+    ) -> Result<Self, TargetError> {
         if *method == Method::CONNECT {
             return Err(TargetError::NoPath);
         }
@@ -75,7 +83,11 @@ impl RequestTarget {
         if method == Method::OPTIONS && uri.path() == "*" {
             return Ok(Self::new("*".to_owned(), None, query));
         }
-        let written = if uri.path().is_empty() { "/" } else { uri.path() };
+        let written = if uri.path().is_empty() {
+            "/"
+        } else {
+            uri.path()
+        };
         if is_canonical(written.as_bytes()) {
             return Ok(Self::new(written.to_owned(), None, query));
         }
@@ -86,21 +98,34 @@ impl RequestTarget {
 
     fn new(path: String, without_parameters: Option<String>, query: Option<String>) -> Self {
         match redacted(&path) {
-            None => Self { path, without_parameters, unredacted: None, query },
+            None => Self {
+                path,
+                without_parameters,
+                unredacted: None,
+                query,
+            },
             Some(shown) => {
-                let without_parameters = without_parameters.map(|path| redacted(&path).unwrap_or(path));
-                Self { path: shown, without_parameters, unredacted: Some(path), query }
+                let without_parameters =
+                    without_parameters.map(|path| redacted(&path).unwrap_or(path));
+                Self {
+                    path: shown,
+                    without_parameters,
+                    unredacted: Some(path),
+                    query,
+                }
             }
         }
     }
 
-    /// The path as it is judged and shown, with [`REDACTED`] for each placeholder: `*`, or beginning with a slash.
+    /// The path as it is judged and shown, with [`REDACTED`] for each placeholder: `*`, or
+    /// beginning with a slash.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The path without its parameters, if it has any: servers differ on a `;` in a segment, escaped or not.
+    /// The path without its parameters, if it has any: servers differ on a `;` in a segment,
+    /// escaped or not.
     #[must_use]
     pub fn without_parameters(&self) -> Option<&str> {
         self.without_parameters.as_deref()
@@ -115,7 +140,10 @@ impl RequestTarget {
     /// Returns the target without its query.
     #[must_use]
     pub fn without_query(&self) -> Self {
-        Self { query: None, ..self.clone() }
+        Self {
+            query: None,
+            ..self.clone()
+        }
     }
 
     /// Decodes the names and values of the query, in their order.
@@ -123,7 +151,12 @@ impl RequestTarget {
     /// # Errors
     /// An escape is invalid, or the query holds NUL or is not UTF-8.
     pub fn parameters(&self) -> Result<Vec<(String, String)>, TargetError> {
-        let pairs = self.query.as_deref().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        let pairs = self
+            .query
+            .as_deref()
+            .unwrap_or_default()
+            .split('&')
+            .filter(|pair| !pair.is_empty());
         let decoded = pairs.map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             Ok((decoded_parameter(name)?, decoded_parameter(value)?))
@@ -141,24 +174,34 @@ impl RequestTarget {
             Some(query) => format!("{path}?{query}"),
             None => path.clone(),
         };
-        Ok(Uri::from(PathAndQuery::try_from(text).map_err(|_| TargetError::NoPath)?))
+        Ok(Uri::from(
+            PathAndQuery::try_from(text).map_err(|_| TargetError::NoPath)?,
+        ))
     }
 }
 
-/// Returns true if `path` is in the form that [`canonical_path`] gives, by a fast check: no escapes, no parameters, no
-/// segment that is empty or begins with a dot.
+/// Returns true if `path` is in the form that [`canonical_path`] gives, by a fast check: no
+/// escapes, no parameters, no segment that is empty or begins with a dot.
 fn is_canonical(path: &[u8]) -> bool {
     let is_known = |byte: &u8| *byte == b'/' || is_plain(*byte);
     let has_odd_segment = || path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
-    path.len() <= PATH_BYTES && path.first() == Some(&b'/') && path.iter().all(is_known) && !has_odd_segment()
+    path.len() <= PATH_BYTES
+        && path.first() == Some(&b'/')
+        && path.iter().all(is_known)
+        && !has_odd_segment()
 }
 
 /// Normalizes the path `written`; also returns the result without parameters.
-fn canonical_path(written: &[u8], allow_encoded_slash: bool) -> Result<(String, String), TargetError> {
+fn canonical_path(
+    written: &[u8],
+    allow_encoded_slash: bool,
+) -> Result<(String, String), TargetError> {
     if written.len() > PATH_BYTES {
         return Err(TargetError::TooLong);
     }
-    let Some(rest) = written.strip_prefix(b"/") else { return Err(TargetError::NoPath) };
+    let Some(rest) = written.strip_prefix(b"/") else {
+        return Err(TargetError::NoPath);
+    };
     let mut segments: Vec<String> = Vec::new();
     let mut ends_open = false;
     for segment in rest.split(|byte| *byte == b'/') {
@@ -179,13 +222,20 @@ fn canonical_path(written: &[u8], allow_encoded_slash: bool) -> Result<(String, 
         path
     };
     let whole: Vec<_> = segments.iter().map(String::as_str).collect();
-    let bare: Vec<_> = segments.iter().map(|segment| without_parameters(segment)).collect();
+    let bare: Vec<_> = segments
+        .iter()
+        .map(|segment| without_parameters(segment))
+        .collect();
     let bare_ends_open = ends_open || bare.last().is_some_and(|last| last.is_empty());
-    let bare: Vec<_> = bare.into_iter().filter(|segment| !segment.is_empty()).collect();
+    let bare: Vec<_> = bare
+        .into_iter()
+        .filter(|segment| !segment.is_empty())
+        .collect();
     Ok((join(&whole, ends_open), join(&bare, bare_ends_open)))
 }
 
-/// Cuts the parameters off a segment. An escaped `;` begins them too, since some servers forward it unescaped.
+/// Cuts the parameters off a segment. An escaped `;` begins them too, since some servers forward it
+/// unescaped.
 fn without_parameters(segment: &str) -> &str {
     let bare = segment.split(';').next().unwrap_or_default();
     bare.split("%3B").next().unwrap_or_default()
@@ -198,7 +248,11 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
     let mut rest = segment;
     while let Some((byte, after)) = rest.split_first() {
         let is_escape = *byte == b'%';
-        let (value, after) = if is_escape { escaped(after)? } else { (*byte, after) };
+        let (value, after) = if is_escape {
+            escaped(after)?
+        } else {
+            (*byte, after)
+        };
         decoded.push(value);
         match value {
             0..=0x1f | 0x7f => return Err(TargetError::Control),
@@ -227,8 +281,8 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
     Ok(text)
 }
 
-/// Returns true for bytes that mean the same escaped and unescaped, or that servers treat so (RFC 3986 §3.3, except
-/// `;`).
+/// Returns true for bytes that mean the same escaped and unescaped, or that servers treat so (RFC
+/// 3986 §3.3, except `;`).
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
 }
@@ -254,13 +308,23 @@ pub fn decoded(path: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns `text` with letters in one form that have several: those of either case, and what some servers take for one of them (Unicode
-/// Standard §5.18, Case Folding; both Turkish i are that of ASCII).
+/// Returns `text` with letters in one form that have several: those of either case, and what some
+/// servers take for one of them (Unicode Standard §5.18, Case Folding; both Turkish i are that of
+/// ASCII).
 #[must_use]
 pub fn without_case(text: &str) -> String {
-    let plain = |character: char| if matches!(character, 'İ' | 'ı') { 'i' } else { character };
+    let plain = |character: char| {
+        if matches!(character, 'İ' | 'ı') {
+            'i'
+        } else {
+            character
+        }
+    };
     let lower = text.chars().map(plain).flat_map(char::to_lowercase);
-    lower.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+    lower
+        .flat_map(char::to_uppercase)
+        .flat_map(char::to_lowercase)
+        .collect()
 }
 
 /// Replaces each run of slashes in `path` by one.
@@ -278,10 +342,17 @@ pub fn folded(path: &str) -> String {
 /// Splits off a byte written as two hexadecimal digits.
 fn escaped(digits: &[u8]) -> Result<(u8, &[u8]), TargetError> {
     let (pair, after) = digits.split_at_checked(2).ok_or(TargetError::Escape)?;
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    let digit = |byte: u8| {
+        char::from(byte)
+            .to_digit(16)
+            .and_then(|value| u8::try_from(value).ok())
+    };
     match pair {
         [high, low] => {
-            let (high, low) = (digit(*high).ok_or(TargetError::Escape)?, digit(*low).ok_or(TargetError::Escape)?);
+            let (high, low) = (
+                digit(*high).ok_or(TargetError::Escape)?,
+                digit(*low).ok_or(TargetError::Escape)?,
+            );
             Ok((high << 4 | low, after))
         }
         _ => Err(TargetError::Escape),
@@ -315,16 +386,28 @@ mod tests {
     use super::{RequestTarget, TargetError, canonical_path, is_canonical};
 
     fn target(text: &str, allow_encoded_slash: bool) -> Result<RequestTarget, TargetError> {
-        RequestTarget::canonical(&Method::GET, &text.parse::<Uri>().unwrap(), allow_encoded_slash)
+        RequestTarget::canonical(
+            &Method::GET,
+            &text.parse::<Uri>().unwrap(),
+            allow_encoded_slash,
+        )
     }
 
     #[track_caller]
     fn check(text: &str, expected: Result<&str, TargetError>) {
         let canonical = target(text, false);
-        assert_eq!(canonical.as_ref().map(RequestTarget::path), expected.as_ref().map(|path| *path), "{text}");
+        assert_eq!(
+            canonical.as_ref().map(RequestTarget::path),
+            expected.as_ref().map(|path| *path),
+            "{text}"
+        );
         if let Ok(canonical) = canonical {
             let again = RequestTarget::canonical(&Method::GET, &canonical.to_uri().unwrap(), false);
-            assert_eq!(again, Ok(canonical), "what is canonical stays as it is: {text}");
+            assert_eq!(
+                again,
+                Ok(canonical),
+                "what is canonical stays as it is: {text}"
+            );
         }
     }
 
@@ -334,7 +417,8 @@ mod tests {
         let mut paths = vec![Vec::new()];
         let mut plain = 0;
         for _ in 0..6 {
-            let longer = |path: &Vec<u8>| b"/.;%2ea".map(|byte| [path.as_slice(), &[byte]].concat());
+            let longer =
+                |path: &Vec<u8>| b"/.;%2ea".map(|byte| [path.as_slice(), &[byte]].concat());
             paths = paths.iter().flat_map(longer).collect();
             for path in paths.iter().filter(|path| is_canonical(path)) {
                 let text = String::from_utf8(path.clone()).unwrap();
@@ -411,21 +495,36 @@ mod tests {
         ] {
             check(text, Err(expected));
         }
-        check(&format!("/{}", "a".repeat(4095)), Ok(&format!("/{}", "a".repeat(4095))));
+        check(
+            &format!("/{}", "a".repeat(4095)),
+            Ok(&format!("/{}", "a".repeat(4095))),
+        );
         check(&format!("/{}", "a".repeat(4096)), Err(E::TooLong));
     }
 
     #[test]
     fn an_encoded_slash_is_kept_where_it_is_allowed_and_hides_nothing() {
-        assert_eq!(target("/@types%2fnode", true).unwrap().path(), "/@types%2Fnode");
+        assert_eq!(
+            target("/@types%2fnode", true).unwrap().path(),
+            "/@types%2Fnode"
+        );
         for hidden in ["/a%2f..%2fb", "/..%2fb", "/a%2f%2e", "/a%2f..;x"] {
-            assert_eq!(target(hidden, true), Err(TargetError::HiddenDots), "{hidden}");
+            assert_eq!(
+                target(hidden, true),
+                Err(TargetError::HiddenDots),
+                "{hidden}"
+            );
         }
     }
 
     #[test]
     fn parameters_of_segments_make_a_second_reading() {
-        let reading = |text: &str| target(text, false).unwrap().without_parameters().map(str::to_owned);
+        let reading = |text: &str| {
+            target(text, false)
+                .unwrap()
+                .without_parameters()
+                .map(str::to_owned)
+        };
         assert_eq!(reading("/a/b"), None);
         assert_eq!(reading("/admin;x/y;z=1").as_deref(), Some("/admin/y"));
         assert_eq!(reading("/admin%3bx/y%3Bz=1;a").as_deref(), Some("/admin/y"));
@@ -437,23 +536,55 @@ mod tests {
     #[test]
     fn the_query_is_read_and_sent_as_it_is() {
         let asked = target("/x?a=1&b=%20+y&&c&a=%C3%A4&d=/../%2F", false).unwrap();
-        assert_eq!(asked.to_uri().unwrap(), "/x?a=1&b=%20+y&&c&a=%C3%A4&d=/../%2F");
+        assert_eq!(
+            asked.to_uri().unwrap(),
+            "/x?a=1&b=%20+y&&c&a=%C3%A4&d=/../%2F"
+        );
         let parameters = asked.parameters().unwrap();
-        let parameters: Vec<_> = parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(parameters, [("a", "1"), ("b", "  y"), ("c", ""), ("a", "ä"), ("d", "/..//")]);
-        for (text, error) in
-            [("/x?k=%00", TargetError::Control), ("/x?k=%zz", TargetError::Escape), ("/x?%e4", TargetError::Text)]
-        {
-            assert_eq!(target(text, false).unwrap().parameters(), Err(error), "{text}");
+        let parameters: Vec<_> = parameters
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        assert_eq!(
+            parameters,
+            [
+                ("a", "1"),
+                ("b", "  y"),
+                ("c", ""),
+                ("a", "ä"),
+                ("d", "/..//")
+            ]
+        );
+        for (text, error) in [
+            ("/x?k=%00", TargetError::Control),
+            ("/x?k=%zz", TargetError::Escape),
+            ("/x?%e4", TargetError::Text),
+        ] {
+            assert_eq!(
+                target(text, false).unwrap().parameters(),
+                Err(error),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn only_options_asks_for_no_path() {
         let star: Uri = "*".parse().unwrap();
-        assert_eq!(RequestTarget::canonical(&Method::OPTIONS, &star, false).unwrap().path(), "*");
-        assert_eq!(RequestTarget::canonical(&Method::GET, &star, false), Err(TargetError::NoPath));
+        assert_eq!(
+            RequestTarget::canonical(&Method::OPTIONS, &star, false)
+                .unwrap()
+                .path(),
+            "*"
+        );
+        assert_eq!(
+            RequestTarget::canonical(&Method::GET, &star, false),
+            Err(TargetError::NoPath)
+        );
         let authority: Uri = "a.test:443".parse().unwrap();
-        assert_eq!(RequestTarget::canonical(&Method::CONNECT, &authority, false), Err(TargetError::NoPath));
+        assert_eq!(
+            RequestTarget::canonical(&Method::CONNECT, &authority, false),
+            Err(TargetError::NoPath)
+        );
     }
 }

@@ -35,7 +35,9 @@ impl Frame {
 
     /// Parses a header; `None` if it is not complete.
     fn parse(header: &[u8]) -> Option<Self> {
-        let [first, second, rest @ ..] = header else { return None };
+        let [first, second, rest @ ..] = header else {
+            return None;
+        };
         let extended = match second & 0x7f {
             126 => 2,
             127 => 8,
@@ -43,14 +45,22 @@ impl Frame {
         };
         let length = match rest.get(..extended)? {
             [] => u64::from(second & 0x7f),
-            bytes => bytes.iter().fold(0, |length, byte| length << 8 | u64::from(*byte)),
+            bytes => bytes
+                .iter()
+                .fold(0, |length, byte| length << 8 | u64::from(*byte)),
         };
         let mask = match second & 0x80 {
             0 => None,
             _ => Some(rest.get(extended..extended + 4)?.try_into().ok()?),
         };
         let (is_last, has_extension) = (first & 0x80 != 0, first & 0x70 != 0);
-        Some(Self { opcode: first & 0x0f, is_last, has_extension, mask, length })
+        Some(Self {
+            opcode: first & 0x0f,
+            is_last,
+            has_extension,
+            mask,
+            length,
+        })
     }
 
     /// Writes a frame that is not masked and of no extension.
@@ -98,12 +108,18 @@ impl Frames {
         if self.left == 0 {
             return self.begin(rest).then_some(Piece::Begin);
         }
-        let length = usize::try_from(self.left).unwrap_or(usize::MAX).min(rest.len());
+        let length = usize::try_from(self.left)
+            .unwrap_or(usize::MAX)
+            .min(rest.len());
         let (payload, after) = rest.split_at(length);
         *rest = after;
         let mask = self.frame.mask.unwrap_or_default();
         let mask = mask.iter().cycle().skip(self.turned);
-        let payload: Vec<u8> = payload.iter().zip(mask).map(|(byte, mask)| byte ^ mask).collect();
+        let payload: Vec<u8> = payload
+            .iter()
+            .zip(mask)
+            .map(|(byte, mask)| byte ^ mask)
+            .collect();
         self.left -= length as u64;
         self.turned = (self.turned + length) % 4;
         (!payload.is_empty()).then_some(Piece::Payload(payload))
@@ -143,7 +159,13 @@ mod tests {
     #[test]
     fn frames_are_read_wherever_they_are_cut() {
         let mut stream = Vec::new();
-        let payloads = [vec![], vec![1; 125], vec![2; 126], vec![3; 65_535], vec![4; 65_536]];
+        let payloads = [
+            vec![],
+            vec![1; 125],
+            vec![2; 126],
+            vec![3; 65_535],
+            vec![4; 65_536],
+        ];
         for payload in &payloads {
             Frame::write(&mut stream, 2, true, payload);
         }
@@ -168,10 +190,25 @@ mod tests {
     #[test]
     fn what_no_server_without_extensions_takes_is_not_plain() {
         let of = |header: &[u8]| Frame::parse(header).unwrap().is_plain();
-        for header in [[0x81, 5], [0x01, 5], [0x00, 5], [0x82, 5], [0x88, 0], [0x89, 125], [0x8a, 0]] {
+        for header in [
+            [0x81, 5],
+            [0x01, 5],
+            [0x00, 5],
+            [0x82, 5],
+            [0x88, 0],
+            [0x89, 125],
+            [0x8a, 0],
+        ] {
             assert!(of(&header), "{header:x?}");
         }
-        for header in [[0xc1, 5], [0xa1, 5], [0x91, 5], [0x83, 5], [0x8b, 5], [0x09, 5]] {
+        for header in [
+            [0xc1, 5],
+            [0xa1, 5],
+            [0x91, 5],
+            [0x83, 5],
+            [0x8b, 5],
+            [0x09, 5],
+        ] {
             assert!(!of(&header), "{header:x?}");
         }
         assert!(!of(&[0x89, 126, 0, 126]));

@@ -22,7 +22,8 @@ pub(super) struct Executable {
 }
 
 impl Executable {
-    /// Opens the file for reading, without waiting for it: what is no regular file has no fingerprint.
+    /// Opens the file for reading, without waiting for it: what is no regular file has no
+    /// fingerprint.
     pub(super) fn open(&self) -> io::Result<File> {
         let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -104,13 +105,18 @@ impl Executables {
         if used.len() >= Limits::EXECUTABLES {
             return Err(OpenError::TooMany);
         }
-        // The file is the one that runs, whatever is at its path by now. O_PATH asks no file system, which could take long.
+        // The file is the one that runs, whatever is at its path by now. O_PATH asks no file
+        // system, which could take long.
         let file = rustix::fs::openat(&root, link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         // An ancestor may have become another program, whose path is not known.
         if Stamp::of(&file).ok() != Some(stamp) {
             return Err(Errno::SRCH.into());
         }
-        let executable = Arc::new(Executable { path: key.1.clone(), file, stamp });
+        let executable = Arc::new(Executable {
+            path: key.1.clone(),
+            file,
+            stamp,
+        });
         used.insert(key, Arc::downgrade(&executable));
         if last.len() == Limits::RECENT_EXECUTABLES {
             last.pop_front();

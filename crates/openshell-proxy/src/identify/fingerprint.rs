@@ -13,8 +13,14 @@ use crate::limits::Limits;
 /// Reason for which a program is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Untrusted {
-    #[error("Binary integrity violation: {path} hash changed (cached: {cached}, current: {current})")]
-    Changed { path: String, cached: String, current: String },
+    #[error(
+        "Binary integrity violation: {path} hash changed (cached: {cached}, current: {current})"
+    )]
+    Changed {
+        path: String,
+        cached: String,
+        current: String,
+    },
     #[error("Failed to stat {path}: {source}")]
     Read { path: String, source: io::Error },
     #[error("{path} has more than {max} bytes, and would take too long to read", max = Limits::PROGRAM_BYTES)]
@@ -39,11 +45,19 @@ pub(super) struct Fingerprints {
 }
 
 impl Fingerprints {
-    /// Compares `executable` with the first use of its path, which this may be. A file with an unchanged stamp is not
-    /// read again. Unless it is `pinned`, a change is returned and counts as the first use.
-    pub(super) fn verify(&self, executable: &Executable, pinned: bool) -> Result<Option<Replaced>, Untrusted> {
+    /// Compares `executable` with the first use of its path, which this may be. A file with an
+    /// unchanged stamp is not read again. Unless it is `pinned`, a change is returned and counts as
+    /// the first use.
+    pub(super) fn verify(
+        &self,
+        executable: &Executable,
+        pinned: bool,
+    ) -> Result<Option<Replaced>, Untrusted> {
         let path = &executable.path;
-        let read = |source| Untrusted::Read { path: path.clone(), source };
+        let read = |source| Untrusted::Read {
+            path: path.clone(),
+            source,
+        };
         let stamp = Stamp::of(&executable.file).map_err(|errno| read(errno.into()))?;
         if self.is_current(path, &stamp) {
             return Ok(None);
@@ -52,7 +66,10 @@ impl Fingerprints {
             return Err(Untrusted::TooLarge { path: path.clone() });
         }
         // Outside the lock, as hashing a large program takes long.
-        let hash = executable.open().and_then(|file| hash(&file)).map_err(read)?;
+        let hash = executable
+            .open()
+            .and_then(|file| hash(&file))
+            .map_err(read)?;
         let mut all = self.lock();
         let first = match all.get(path) {
             Some((_, first)) => *first,
@@ -60,10 +77,17 @@ impl Fingerprints {
             None => hash,
         };
         if first != hash && pinned {
-            return Err(Untrusted::Changed { path: path.clone(), cached: hex(&first), current: hex(&hash) });
+            return Err(Untrusted::Changed {
+                path: path.clone(),
+                cached: hex(&first),
+                current: hex(&hash),
+            });
         }
         all.insert(path.clone(), (stamp, hash));
-        Ok((first != hash).then(|| Replaced { before: hex(&first), now: hex(&hash) }))
+        Ok((first != hash).then(|| Replaced {
+            before: hex(&first),
+            now: hex(&hash),
+        }))
     }
 
     /// Returns true if `executable` was verified, and had not changed when it was opened.
@@ -72,10 +96,13 @@ impl Fingerprints {
     }
 
     fn is_current(&self, path: &str, stamp: &Stamp) -> bool {
-        self.lock().get(path).is_some_and(|(cached, _)| cached == stamp)
+        self.lock()
+            .get(path)
+            .is_some_and(|(cached, _)| cached == stamp)
     }
 
-    /// Locks the fingerprints, which are consistent at every moment, so a poisoned lock is used all the same.
+    /// Locks the fingerprints, which are consistent at every moment, so a poisoned lock is used all
+    /// the same.
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Stamp, Hash)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,7 +114,11 @@ fn hash(mut file: &File) -> io::Result<Hash> {
     loop {
         let filled = file.read(&mut buffer)?;
         if filled == 0 {
-            return hasher.finish().as_ref().try_into().map_err(io::Error::other);
+            return hasher
+                .finish()
+                .as_ref()
+                .try_into()
+                .map_err(io::Error::other);
         }
         hasher.update(buffer.get(..filled).unwrap_or_default());
     }
@@ -105,7 +136,11 @@ mod tests {
 
     fn run(path: &Path) -> Executable {
         let file = File::open(path).unwrap();
-        Executable { path: path.to_str().unwrap().to_owned(), stamp: Stamp::of(&file).unwrap(), file: file.into() }
+        Executable {
+            path: path.to_str().unwrap().to_owned(),
+            stamp: Stamp::of(&file).unwrap(),
+            file: file.into(),
+        }
     }
 
     // Conformance: TOF-02.
@@ -117,9 +152,18 @@ mod tests {
         std::fs::write(&path, "one").unwrap();
         fingerprints.verify(&run(&path), true).unwrap();
         std::fs::write(&path, "two").unwrap();
-        let message = fingerprints.verify(&run(&path), true).unwrap_err().to_string();
-        assert!(message.starts_with("Binary integrity violation"), "{message}");
-        assert!(message.contains("cached: 7692c3ad") && message.contains("current: 3fc4ccfe"), "{message}");
+        let message = fingerprints
+            .verify(&run(&path), true)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.starts_with("Binary integrity violation"),
+            "{message}"
+        );
+        assert!(
+            message.contains("cached: 7692c3ad") && message.contains("current: 3fc4ccfe"),
+            "{message}"
+        );
     }
 
     // Conformance: TOF-02.
@@ -132,7 +176,10 @@ mod tests {
         fingerprints.verify(&run(&path), true).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "six").unwrap();
-        assert!(matches!(fingerprints.verify(&run(&path), true), Err(Untrusted::Changed { .. })));
+        assert!(matches!(
+            fingerprints.verify(&run(&path), true),
+            Err(Untrusted::Changed { .. })
+        ));
     }
 
     // Conformance: TOF-03.
@@ -171,7 +218,10 @@ mod tests {
         assert_eq!(fingerprints.verify(&run(&path), false).unwrap(), None);
         std::fs::write(&path, "two").unwrap();
         let replaced = fingerprints.verify(&run(&path), false).unwrap().unwrap();
-        assert!(replaced.before.starts_with("7692c3ad") && replaced.now.starts_with("3fc4ccfe"), "{replaced:?}");
+        assert!(
+            replaced.before.starts_with("7692c3ad") && replaced.now.starts_with("3fc4ccfe"),
+            "{replaced:?}"
+        );
         assert_eq!(fingerprints.verify(&run(&path), true).unwrap(), None);
     }
 
@@ -179,7 +229,13 @@ mod tests {
     fn a_program_too_large_to_read_is_refused_unread() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tool");
-        File::create(&path).unwrap().set_len(super::Limits::PROGRAM_BYTES + 1).unwrap();
-        assert!(matches!(Fingerprints::default().verify(&run(&path), true), Err(Untrusted::TooLarge { .. })));
+        File::create(&path)
+            .unwrap()
+            .set_len(super::Limits::PROGRAM_BYTES + 1)
+            .unwrap();
+        assert!(matches!(
+            Fingerprints::default().verify(&run(&path), true),
+            Err(Untrusted::TooLarge { .. })
+        ));
     }
 }

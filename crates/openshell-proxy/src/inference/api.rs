@@ -29,13 +29,24 @@ impl ApiCall {
     }
 }
 
-/// The call of a `method` request for the canonical `path`; `None` if it is not one of a model's interface.
+/// The call of a `method` request for the canonical `path`; `None` if it is not one of a model's
+/// interface.
 #[must_use]
 pub fn call(method: &Method, path: &str) -> Option<ApiCall> {
     // Clients differ in the case of methods; the backend gets upper case.
-    let is_method = |interface: &Interface| interface.method().as_str().eq_ignore_ascii_case(method.as_str());
+    let is_method = |interface: &Interface| {
+        interface
+            .method()
+            .as_str()
+            .eq_ignore_ascii_case(method.as_str())
+    };
     let mut interfaces = Interface::ALL.iter().copied().filter(is_method);
-    interfaces.find_map(|interface| Some(ApiCall { interface, kind: interface.kind_of(path)? }))
+    interfaces.find_map(|interface| {
+        Some(ApiCall {
+            interface,
+            kind: interface.kind_of(path)?,
+        })
+    })
 }
 
 #[cfg(test)]
@@ -46,12 +57,19 @@ mod tests {
     // Conformance: INF-04, INF-05.
     #[test]
     fn only_what_models_serve_is_a_call() {
-        let kind =
-            |method: &str, path| call(&Method::from_bytes(method.as_bytes()).unwrap(), path).map(|call| call.kind);
-        assert_eq!(kind("POST", "/v1/chat/completions"), Some("chat_completion"));
+        let kind = |method: &str, path| {
+            call(&Method::from_bytes(method.as_bytes()).unwrap(), path).map(|call| call.kind)
+        };
+        assert_eq!(
+            kind("POST", "/v1/chat/completions"),
+            Some("chat_completion")
+        );
         assert_eq!(kind("post", "/v1/embeddings"), Some("embeddings"));
         assert_eq!(kind("GET", "/v1/models/gpt-4.1"), Some("models_get"));
-        assert_eq!(kind("POST", "/v1/messages/count_tokens"), Some("count_tokens"));
+        assert_eq!(
+            kind("POST", "/v1/messages/count_tokens"),
+            Some("count_tokens")
+        );
         for (method, path) in [
             ("GET", "/v1/chat/completions"),
             ("POST", "/v1/models"),

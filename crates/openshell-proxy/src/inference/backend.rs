@@ -37,9 +37,17 @@ use crate::target::{Origin, Scheme, Target};
 #[must_use]
 pub fn origin(route: &Route) -> Option<Origin> {
     match &route.backend {
-        Backend::Server { is_tls, host, port, .. } => {
+        Backend::Server {
+            is_tls, host, port, ..
+        } => {
             let scheme = if *is_tls { Scheme::Https } else { Scheme::Http };
-            Some(Origin { scheme, target: Target { host: host.clone(), port: *port } })
+            Some(Origin {
+                scheme,
+                target: Target {
+                    host: host.clone(),
+                    port: *port,
+                },
+            })
         }
         Backend::Mock => None,
     }
@@ -48,7 +56,8 @@ pub fn origin(route: &Route) -> Option<Origin> {
 /// Connects `upstream` to the backend of `route`, which needs no policy.
 ///
 /// # Errors
-/// In words: the backend has no address, is not reached within the route's timeout, or has an invalid certificate.
+/// In words: the backend has no address, is not reached within the route's timeout, or has an
+/// invalid certificate.
 pub async fn connect(
     services: &Services,
     route: &Route,
@@ -58,17 +67,28 @@ pub async fn connect(
     let (backend, limit) = (&origin.target, route.timeouts.connect);
     let failed = |refusal: Refusal| format!("{backend}: {}", refusal.reason());
     let connected = async {
-        let addresses = services.egress.resolver.addresses(&backend.host.to_string()).await;
-        let addresses: Vec<_> = addresses.into_iter().map(|address| SocketAddr::new(address, backend.port)).collect();
+        let addresses = services
+            .egress
+            .resolver
+            .addresses(&backend.host.to_string())
+            .await;
+        let addresses: Vec<_> = addresses
+            .into_iter()
+            .map(|address| SocketAddr::new(address, backend.port))
+            .collect();
         if addresses.is_empty() {
             return Err(format!("{backend} has no address"));
         }
         let dialed = dial_without_deadline(&Destination::configured_by_operator(addresses)).await;
         let (stream, address) = dialed.map_err(failed)?;
-        let connected = upstream.connect(origin, &services.egress.roots, stream, address).await;
+        let connected = upstream
+            .connect(origin, &services.egress.roots, stream, address)
+            .await;
         connected.map_err(failed)
     };
-    timeout(limit, connected).await.unwrap_or_else(|_| Err(format!("{backend}: no connection within {limit:?}")))
+    timeout(limit, connected)
+        .await
+        .unwrap_or_else(|_| Err(format!("{backend}: no connection within {limit:?}")))
 }
 
 /// The upstream side of a request to a backend.
@@ -85,8 +105,19 @@ pub struct BackendSource<'s> {
 impl<'s> BackendSource<'s> {
     /// The source of exchanges with the backend of `route`, at `origin`, through `upstream`.
     #[must_use]
-    pub fn new(services: &'s Services, route: &'s Route, origin: Origin, upstream: &'s mut Upstream) -> Self {
-        Self { services, route, origin, upstream, is_reused: false }
+    pub fn new(
+        services: &'s Services,
+        route: &'s Route,
+        origin: Origin,
+        upstream: &'s mut Upstream,
+    ) -> Self {
+        Self {
+            services,
+            route,
+            origin,
+            upstream,
+            is_reused: false,
+        }
     }
 
     /// Host and port of the backend.
@@ -99,9 +130,15 @@ impl<'s> BackendSource<'s> {
     ///
     /// # Errors
     /// A redirection, which is not followed with a key.
-    pub fn checked(&self, mut response: Response<ResponseBody>) -> Result<Response<ResponseBody>, String> {
+    pub fn checked(
+        &self,
+        mut response: Response<ResponseBody>,
+    ) -> Result<Response<ResponseBody>, String> {
         if response.status().is_redirection() {
-            return Err(format!("it answers {}, and nobody goes elsewhere with a key", response.status()));
+            return Err(format!(
+                "it answers {}, and nobody goes elsewhere with a key",
+                response.status()
+            ));
         }
         headers::retain_for_client(response.headers_mut());
         Ok(response)
@@ -118,9 +155,13 @@ impl UpstreamSource for BackendSource<'_> {
         self.is_reused = !retry && self.upstream.is_open_to(&self.origin);
         if !self.is_reused {
             let connected = connect(self.services, self.route, &self.origin, self.upstream).await;
-            connected.map_err(|why| ExchangeError::Unreachable(Refusal::upstream_unreachable(why)))?;
+            connected
+                .map_err(|why| ExchangeError::Unreachable(Refusal::upstream_unreachable(why)))?;
         }
-        Ok(AuthorizedRequest { target: RequestTarget::as_written(&parts.uri), upgrade: None })
+        Ok(AuthorizedRequest {
+            target: RequestTarget::as_written(&parts.uri),
+            upgrade: None,
+        })
     }
 
     fn upstream(&mut self) -> &mut Upstream {
@@ -137,11 +178,18 @@ impl UpstreamSource for BackendSource<'_> {
 
     /// Placeholders are not replaced; the response is searched for the route's key.
     fn secrets(&self) -> Secrets {
-        Secrets { vault: Arc::new(Vault::default()), watched: self.route.credential().cloned().into_iter().collect() }
+        Secrets {
+            vault: Arc::new(Vault::default()),
+            watched: self.route.credential().cloned().into_iter().collect(),
+        }
     }
 
     fn remedy(&self) -> Remedy {
-        if self.is_reused { Remedy::Redial } else { Remedy::None }
+        if self.is_reused {
+            Remedy::Redial
+        } else {
+            Remedy::None
+        }
     }
 
     fn answer_deadline(&self) -> Option<Duration> {
@@ -157,14 +205,17 @@ fn rewritten(route: &Route, body: Bytes) -> Result<Bytes, Refusal> {
         return Err(Refusal::because(
             ReasonCode::BadRequest,
             format!(
-                "the body has {key}, by which the provider may fetch or run something, and the route has `tools: local`"
+                "the body has {key}, by which the provider may fetch or run something, and the \
+                 route has `tools: local`"
             ),
         ));
     }
     model::with_model(body, &route.model).map_err(|error| match error {
         BodyError::NotJson => Refusal::unsupported_encoding(),
         BodyError::Ambiguous => Refusal::bad_request("the body asks for more than one model"),
-        BodyError::NoObject => Refusal::bad_request("the body is no JSON object; send each request by itself"),
+        BodyError::NoObject => {
+            Refusal::bad_request("the body is no JSON object; send each request by itself")
+        }
     })
 }
 
@@ -185,7 +236,8 @@ impl BackendRequest<'_> {
     /// Returns `body` with the model of the route.
     ///
     /// # Errors
-    /// The body is no JSON object, names more than one model, or asks for tools that the route does not permit.
+    /// The body is no JSON object, names more than one model, or asks for tools that the route does
+    /// not permit.
     pub async fn rewritten(&self, body: Bytes) -> Result<Bytes, Refusal> {
         if self.call.method() == Method::GET {
             return Ok(body);
@@ -195,7 +247,8 @@ impl BackendRequest<'_> {
             0..=Limits::REWRITTEN_BYTES => rewritten(&route, body),
             _ => {
                 let work = tokio::task::spawn_blocking(move || rewritten(&route, body));
-                work.await.map_err(|error| Refusal::engine(error.to_string()))?
+                work.await
+                    .map_err(|error| Refusal::engine(error.to_string()))?
             }
         }
     }
@@ -204,12 +257,23 @@ impl BackendRequest<'_> {
     ///
     /// # Errors
     /// In words: the URI or the host has no valid form.
-    pub fn build(&self, origin: &Origin, base: &str, body: Bytes) -> Result<Request<RequestBody>, String> {
+    pub fn build(
+        &self,
+        origin: &Origin,
+        base: &str,
+        body: Bytes,
+    ) -> Result<Request<RequestBody>, String> {
         let host = head::host_value(origin).ok_or("the host of the endpoint is no header value")?;
         let path = self.target.path();
         // Most endpoints are configured with `/v1`, which client paths have too.
-        let path = if base.ends_with("/v1") { path.strip_prefix("/v1").unwrap_or(path) } else { path };
-        let uri: Uri = format!("{base}{path}{}", self.query()).parse().map_err(|error| format!("{error}"))?;
+        let path = if base.ends_with("/v1") {
+            path.strip_prefix("/v1").unwrap_or(path)
+        } else {
+            path
+        };
+        let uri: Uri = format!("{base}{path}{}", self.query())
+            .parse()
+            .map_err(|error| format!("{error}"))?;
         let mut request = Request::new(whole(body));
         *request.method_mut() = self.call.method();
         *request.uri_mut() = uri;
@@ -223,7 +287,11 @@ impl BackendRequest<'_> {
         let pairs = self.target.query().unwrap_or_default().split('&');
         let known = |pair: &&str| NAMES.contains(&pair.split('=').next().unwrap_or_default());
         let kept: Vec<_> = pairs.filter(known).collect();
-        if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) }
+        if kept.is_empty() {
+            String::new()
+        } else {
+            format!("?{}", kept.join("&"))
+        }
     }
 }
 
@@ -256,9 +324,18 @@ mod tests {
         let target = RequestTarget::canonical(&method, &uri, false).unwrap();
         let head = testing::head(Request::new(()));
         let call = call(&method, target.path());
-        let request = BackendRequest { route: &route, call, head: &head, target: &target };
-        let Backend::Server { base, .. } = &route.backend else { panic!("{backend} is no server") };
-        let request = request.build(&origin(&route).unwrap(), base, Bytes::new()).unwrap();
+        let request = BackendRequest {
+            route: &route,
+            call,
+            head: &head,
+            target: &target,
+        };
+        let Backend::Server { base, .. } = &route.backend else {
+            panic!("{backend} is no server")
+        };
+        let request = request
+            .build(&origin(&route).unwrap(), base, Bytes::new())
+            .unwrap();
         let host = request.headers()[HOST].to_str().unwrap().to_owned();
         (request.method().clone(), request.uri().to_string(), host)
     }
@@ -266,38 +343,92 @@ mod tests {
     #[test]
     fn a_request_is_for_the_path_of_the_call_below_that_of_the_endpoint() {
         for (path, backend, sent, host) in [
-            ("/v1/messages", "http://h.test:8000", "/v1/messages", "h.test:8000"),
+            (
+                "/v1/messages",
+                "http://h.test:8000",
+                "/v1/messages",
+                "h.test:8000",
+            ),
             ("/v1/messages", "http://h.test/v1", "/v1/messages", "h.test"),
-            ("/v1/messages", "https://h.test/api/v1", "/api/v1/messages", "h.test"),
-            ("/v1/messages", "http://h.test/api", "/api/v1/messages", "h.test"),
-            ("/v1/messages?beta=true&key=mine&limit=2", "http://h.test", "/v1/messages?beta=true&limit=2", "h.test"),
-            ("/v1/messages?key=mine", "http://h.test", "/v1/messages", "h.test"),
+            (
+                "/v1/messages",
+                "https://h.test/api/v1",
+                "/api/v1/messages",
+                "h.test",
+            ),
+            (
+                "/v1/messages",
+                "http://h.test/api",
+                "/api/v1/messages",
+                "h.test",
+            ),
+            (
+                "/v1/messages?beta=true&key=mine&limit=2",
+                "http://h.test",
+                "/v1/messages?beta=true&limit=2",
+                "h.test",
+            ),
+            (
+                "/v1/messages?key=mine",
+                "http://h.test",
+                "/v1/messages",
+                "h.test",
+            ),
         ] {
             let expected = (Method::POST, sent.to_owned(), host.to_owned());
-            assert_eq!(built(Method::POST, path, backend), expected, "{path} at {backend}");
+            assert_eq!(
+                built(Method::POST, path, backend),
+                expected,
+                "{path} at {backend}"
+            );
         }
-        assert_eq!(built(Method::GET, "/v1/models?after=x", "http://h.test").1, "/v1/models?after=x");
+        assert_eq!(
+            built(Method::GET, "/v1/models?after=x", "http://h.test").1,
+            "/v1/models?after=x"
+        );
     }
 
     #[test]
     fn a_mock_has_no_server() {
         assert_eq!(origin(&route("mock://")), None);
-        assert_eq!(origin(&route("https://h.test")).map(|origin| origin.scheme), Some(Scheme::Https));
+        assert_eq!(
+            origin(&route("https://h.test")).map(|origin| origin.scheme),
+            Some(Scheme::Https)
+        );
     }
 
     #[tokio::test]
     async fn the_body_of_a_post_alone_has_the_model_of_the_route() {
         let (route, head) = (route("http://h.test"), testing::head(Request::new(())));
         for (method, path, sent) in [
-            (Method::POST, "/v1/messages", r#"{"model":"model-of-the-route"}"#),
+            (
+                Method::POST,
+                "/v1/messages",
+                r#"{"model":"model-of-the-route"}"#,
+            ),
             (Method::GET, "/v1/models", r#"{"model":"mine"}"#),
         ] {
             let target = RequestTarget::canonical(&method, &path.parse().unwrap(), false).unwrap();
-            let request = BackendRequest { route: &route, call: call(&method, path), head: &head, target: &target };
-            let rewritten = request.rewritten(Bytes::from_static(br#"{"model":"mine"}"#)).await.unwrap();
-            let Backend::Server { base, .. } = &route.backend else { panic!("the backend is no server") };
-            let request = request.build(&origin(&route).unwrap(), base, rewritten).unwrap();
-            assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), sent);
+            let request = BackendRequest {
+                route: &route,
+                call: call(&method, path),
+                head: &head,
+                target: &target,
+            };
+            let rewritten = request
+                .rewritten(Bytes::from_static(br#"{"model":"mine"}"#))
+                .await
+                .unwrap();
+            let Backend::Server { base, .. } = &route.backend else {
+                panic!("the backend is no server")
+            };
+            let request = request
+                .build(&origin(&route).unwrap(), base, rewritten)
+                .unwrap();
+            assert_eq!(
+                request.into_body().collect().await.unwrap().to_bytes(),
+                sent
+            );
         }
     }
 }

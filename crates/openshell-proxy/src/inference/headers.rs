@@ -1,23 +1,30 @@
 //! Header fields that pass between clients and backends; all others are removed.
 
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, DATE, HOST, HeaderMap,
-    HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, DATE,
+    HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
 };
 use openshell_policy::inference::Provider;
 
 use crate::inference::route::Route;
 
-/// Returns true for a field of a request that may pass. Keys, cookies, organisations and projects are the operator's
-/// choice.
+/// Returns true for a field of a request that may pass. Keys, cookies, organisations and projects
+/// are the operator's choice.
 fn is_for_backend(name: &HeaderName) -> bool {
-    const NAMES: [&str; 5] = ["anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key", "x-request-id"];
+    const NAMES: [&str; 5] = [
+        "anthropic-version",
+        "anthropic-beta",
+        "openai-beta",
+        "idempotency-key",
+        "x-request-id",
+    ];
     [ACCEPT, ACCEPT_LANGUAGE, USER_AGENT].contains(name)
         || NAMES.contains(&name.as_str())
         || name.as_str().starts_with("x-stainless-")
 }
 
-/// Returns true for a field of a response that may pass. The operator's account at the backend stays hidden.
+/// Returns true for a field of a response that may pass. The operator's account at the backend
+/// stays hidden.
 fn is_for_client(name: &HeaderName) -> bool {
     const NAMES: [&str; 7] = [
         "request-id",
@@ -31,10 +38,13 @@ fn is_for_client(name: &HeaderName) -> bool {
     const PREFIXES: [&str; 2] = ["x-ratelimit-", "anthropic-ratelimit-"];
     [CONTENT_TYPE, CONTENT_ENCODING, DATE, RETRY_AFTER].contains(name)
         || NAMES.contains(&name.as_str())
-        || PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix))
+        || PREFIXES
+            .iter()
+            .any(|prefix| name.as_str().starts_with(prefix))
 }
 
-/// Builds the headers of a request to the backend of `route`, at `host`, from those of the client's request, `head`.
+/// Builds the headers of a request to the backend of `route`, at `host`, from those of the client's
+/// request, `head`.
 #[must_use]
 pub fn for_backend(head: &HeaderMap, route: &Route, host: HeaderValue) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -52,7 +62,9 @@ pub fn for_backend(head: &HeaderMap, route: &Route, host: HeaderValue) -> Header
         Provider::Bearer => AUTHORIZATION,
         Provider::Anthropic => {
             let version = HeaderName::from_static("anthropic-version");
-            headers.entry(version).or_insert(HeaderValue::from_static("2023-06-01"));
+            headers
+                .entry(version)
+                .or_insert(HeaderValue::from_static("2023-06-01"));
             HeaderName::from_static("x-api-key")
         }
     };
@@ -64,7 +76,11 @@ pub fn for_backend(head: &HeaderMap, route: &Route, host: HeaderValue) -> Header
 
 /// Removes the fields of a response that may not pass.
 pub fn retain_for_client(headers: &mut HeaderMap) {
-    let names: Vec<_> = headers.keys().filter(|name| !is_for_client(name)).cloned().collect();
+    let names: Vec<_> = headers
+        .keys()
+        .filter(|name| !is_for_client(name))
+        .cloned()
+        .collect();
     for name in names {
         headers.remove(name);
     }

@@ -17,10 +17,17 @@ pub fn answer(call: ApiCall, model: &str, streams: bool) -> Response<Bytes> {
     };
     // Escaped as in a JSON string.
     let quoted = Value::from(model).to_string();
-    let model = quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default();
+    let model = quoted
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'))
+        .unwrap_or_default();
     let mut response = Response::new(Bytes::from(template.replace("{model}", model)));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response.headers_mut().insert("x-openshell-mock", HeaderValue::from_static("true"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert("x-openshell-mock", HeaderValue::from_static("true"));
     response
 }
 
@@ -35,15 +42,32 @@ mod tests {
     fn every_answer_is_json_or_events_of_json_and_names_the_model() {
         let model = "a \"model\"";
         for interface in Interface::ALL {
-            let call = ApiCall { interface: *interface, kind: "" };
+            let call = ApiCall {
+                interface: *interface,
+                kind: "",
+            };
             let whole: Value = serde_json::from_slice(answer(call, model, false).body()).unwrap();
-            assert!(whole["model"] == model || whole["data"][0]["id"] == model, "{whole}");
-            let Some(_) = interface.mock_events() else { continue };
+            assert!(
+                whole["model"] == model || whole["data"][0]["id"] == model,
+                "{whole}"
+            );
+            let Some(_) = interface.mock_events() else {
+                continue;
+            };
             let events = answer(call, model, true).into_body();
             let events = std::str::from_utf8(&events).unwrap();
-            let data: Vec<&str> = events.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-            let json = data.iter().filter(|data| **data != "[DONE]").map(|data| serde_json::from_str::<Value>(data));
-            assert!(json.map(Result::unwrap).count() > 0 && events.contains(r#"a \"model\""#), "{events}");
+            let data: Vec<&str> = events
+                .lines()
+                .filter_map(|line| line.strip_prefix("data: "))
+                .collect();
+            let json = data
+                .iter()
+                .filter(|data| **data != "[DONE]")
+                .map(|data| serde_json::from_str::<Value>(data));
+            assert!(
+                json.map(Result::unwrap).count() > 0 && events.contains(r#"a \"model\""#),
+                "{events}"
+            );
             assert!(events.ends_with("\n\n"), "{events}");
         }
     }

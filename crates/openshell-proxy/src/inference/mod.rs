@@ -1,7 +1,8 @@
 //! `https://inference.local`: models by the operator's routes, backends and keys.
 //!
-//! The host is intercepted without a policy, at port 443 alone. Method and path of a request name the call; the first
-//! route that serves it responds. The route's key is added here, and the client's credentials are removed.
+//! The host is intercepted without a policy, at port 443 alone. Method and path of a request name
+//! the call; the first route that serves it responds. The route's key is added here, and the
+//! client's credentials are removed.
 
 pub mod api;
 pub mod backend;

@@ -1,5 +1,5 @@
-//! Replacement of the model in a request's body by the route's; every other byte stays. A body that is not JSON in
-//! UTF-8 is refused, since a backend could find another model in it.
+//! Replacement of the model in a request's body by the route's; every other byte stays. A body that
+//! is not JSON in UTF-8 is refused, since a backend could find another model in it.
 
 use std::ops::Range;
 
@@ -23,7 +23,8 @@ pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
     }
     // A string always has a JSON form.
     let model = serde_json::Value::from(model).to_string();
-    let mut written = Vec::with_capacity(body.len() + spans.models.len().max(1) * (model.len() + 16));
+    let mut written =
+        Vec::with_capacity(body.len() + spans.models.len().max(1) * (model.len() + 16));
     let mut end = 0;
     if !spans.has_exact {
         written.extend_from_slice(body.get(..spans.start).unwrap_or_default());
@@ -53,10 +54,13 @@ pub enum BodyError {
     NoObject,
 }
 
-/// Returns true unless a `charset` in the Content-Type `kind`, which may hold several, is other than UTF-8 or ASCII.
+/// Returns true unless a `charset` in the Content-Type `kind`, which may hold several, is other
+/// than UTF-8 or ASCII.
 #[must_use]
 pub fn is_utf8(kind: &[u8]) -> bool {
-    let Ok(kind) = std::str::from_utf8(kind) else { return false };
+    let Ok(kind) = std::str::from_utf8(kind) else {
+        return false;
+    };
     kind.split([';', ',']).skip(1).all(|parameter| {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         let value = value.trim().trim_matches('"').to_ascii_lowercase();
@@ -96,7 +100,13 @@ fn spans(body: &[u8]) -> Option<ModelSpans> {
 }
 
 /// Keys by which gateways of models take others than the model that is asked for.
-const OTHERS: [&str; 5] = ["models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "extra_body"];
+const OTHERS: [&str; 5] = [
+    "models",
+    "fallbacks",
+    "context_window_fallbacks",
+    "content_policy_fallbacks",
+    "extra_body",
+];
 
 struct FindModels<'b> {
     body: &'b [u8],
@@ -110,12 +120,18 @@ impl<'de> Visitor<'de> for FindModels<'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let mut found =
-            ModelSpans { start: 0, is_empty: true, has_exact: false, has_others: false, models: Vec::new() };
+        let mut found = ModelSpans {
+            start: 0,
+            is_empty: true,
+            has_exact: false,
+            has_others: false,
+            models: Vec::new(),
+        };
         while let Some((key, value)) = entries.next_entry::<String, &RawValue>()? {
             found.is_empty = false;
             found.has_exact |= key == "model";
-            found.has_others |= OTHERS.iter().any(|other| key.eq_ignore_ascii_case(other)) && value.get() != "null";
+            found.has_others |=
+                OTHERS.iter().any(|other| key.eq_ignore_ascii_case(other)) && value.get() != "null";
             if key.eq_ignore_ascii_case("model") {
                 // `value` borrows from the body.
                 let start = value.get().as_ptr().addr() - self.body.as_ptr().addr();
@@ -133,9 +149,12 @@ mod tests {
 
     #[test]
     fn only_utf_8_is_a_charset_of_a_request_for_a_model() {
-        for kind in
-            ["application/json", "application/json; charset=utf-8", "Application/JSON;Charset=\"UTF8\"", "a/b; x=y"]
-        {
+        for kind in [
+            "application/json",
+            "application/json; charset=utf-8",
+            "Application/JSON;Charset=\"UTF8\"",
+            "a/b; x=y",
+        ] {
             assert!(is_utf8(kind.as_bytes()), "{kind}");
         }
         for kind in [
@@ -159,12 +178,25 @@ mod tests {
             (r#"{"model":"x"}"#, r#"{"model":"m\"1"}"#),
             ("{}", r#"{"model":"m\"1"}"#),
             (" { } ", r#" {"model":"m\"1" } "#),
-            (r#"{"a":1.50, "b":[{"model":"inner"}]}"#, r#"{"model":"m\"1","a":1.50, "b":[{"model":"inner"}]}"#),
-            (r#"{"n": 1e400, "model" : {"x": 1} }"#, r#"{"n": 1e400, "model" : "m\"1" }"#),
-            (r#"{"mod\u0065l":"x","k":"\u00e4"}"#, r#"{"mod\u0065l":"m\"1","k":"\u00e4"}"#),
+            (
+                r#"{"a":1.50, "b":[{"model":"inner"}]}"#,
+                r#"{"model":"m\"1","a":1.50, "b":[{"model":"inner"}]}"#,
+            ),
+            (
+                r#"{"n": 1e400, "model" : {"x": 1} }"#,
+                r#"{"n": 1e400, "model" : "m\"1" }"#,
+            ),
+            (
+                r#"{"mod\u0065l":"x","k":"\u00e4"}"#,
+                r#"{"mod\u0065l":"m\"1","k":"\u00e4"}"#,
+            ),
             (r#"{"Model":"big"}"#, r#"{"model":"m\"1","Model":"m\"1"}"#),
         ] {
-            assert_eq!(with_model(Bytes::from(body), "m\"1").unwrap(), expected, "{body}");
+            assert_eq!(
+                with_model(Bytes::from(body), "m\"1").unwrap(),
+                expected,
+                "{body}"
+            );
         }
     }
 
@@ -177,10 +209,25 @@ mod tests {
             r#"{"model":"m","fallbacks":["big"]}"#,
             r#"{"extra_body":{"model":"big"}}"#,
         ] {
-            assert_eq!(with_model(Bytes::from(body), "m"), Err(BodyError::Ambiguous), "{body}");
+            assert_eq!(
+                with_model(Bytes::from(body), "m"),
+                Err(BodyError::Ambiguous),
+                "{body}"
+            );
         }
-        for body in [r#"[{"model":"big"}]"#, r#" ["x", [{}]]"#, "[1]", "5", "null", r#""model""#] {
-            assert_eq!(with_model(Bytes::from(body), "m"), Err(BodyError::NoObject), "{body}");
+        for body in [
+            r#"[{"model":"big"}]"#,
+            r#" ["x", [{}]]"#,
+            "[1]",
+            "5",
+            "null",
+            r#""model""#,
+        ] {
+            assert_eq!(
+                with_model(Bytes::from(body), "m"),
+                Err(BodyError::NoObject),
+                "{body}"
+            );
         }
         for body in [
             &br#"{"model":"x"} {"#[..],

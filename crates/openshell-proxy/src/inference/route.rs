@@ -18,8 +18,8 @@ use zeroize::Zeroizing;
 use crate::credentials::vault::Credential;
 use crate::limits::Limits;
 
-/// Bytes of the shortest key that is a secret. Backends without keys get one such as `none` or `x`, which occurs in any
-/// response.
+/// Bytes of the shortest key that is a secret. Backends without keys get one such as `none` or `x`,
+/// which occurs in any response.
 const SECRET_BYTES: usize = 8;
 
 /// Timeouts of a backend.
@@ -60,7 +60,9 @@ pub struct Route {
 
 impl fmt::Debug for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Route").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Route")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -74,8 +76,12 @@ impl Route {
             Provider::Bearer => b"Bearer ",
             Provider::Anthropic => b"",
         };
-        let written = key.as_ref().map(|key| Zeroizing::new([scheme, key.expose()].concat()));
-        let value = written.map(|written| HeaderValue::from_bytes(&written)).transpose()?;
+        let written = key
+            .as_ref()
+            .map(|key| Zeroizing::new([scheme, key.expose()].concat()));
+        let value = written
+            .map(|written| HeaderValue::from_bytes(&written))
+            .transpose()?;
         Ok(Self {
             key: value.map(|mut value| {
                 value.set_sensitive(true);
@@ -113,17 +119,25 @@ impl Route {
         self.credential.as_ref()
     }
 
-    /// Counts a request and its `cost`, its estimated tokens, if the budget allows. It stays counted if the client
-    /// leaves, since the backend works on it.
+    /// Counts a request and its `cost`, its estimated tokens, if the budget allows. It stays
+    /// counted if the client leaves, since the backend works on it.
     ///
     /// # Errors
     /// The name of the exhausted limit.
     pub fn spend(&self, cost: u64) -> Result<(), &'static str> {
-        if self.budget.max_tokens.is_some_and(|most| self.tokens.load(Ordering::Relaxed) >= most.get()) {
+        if self
+            .budget
+            .max_tokens
+            .is_some_and(|most| self.tokens.load(Ordering::Relaxed) >= most.get())
+        {
             return Err("max_tokens");
         }
         let before = self.requests.fetch_add(1, Ordering::Relaxed);
-        if self.budget.max_requests.is_some_and(|most| before >= most.get()) {
+        if self
+            .budget
+            .max_requests
+            .is_some_and(|most| before >= most.get())
+        {
             self.requests.fetch_sub(1, Ordering::Relaxed);
             return Err("max_requests");
         }
@@ -145,12 +159,16 @@ impl Route {
 
     fn add_tokens(&self, tokens: u64) {
         let add = |before: u64| Some(before.saturating_add(tokens));
-        let _ = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _ = self
+            .tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     fn take_tokens(&self, tokens: u64) {
         let take = |before: u64| Some(before.saturating_sub(tokens));
-        let _ = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let _ = self
+            .tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
     }
 }
 
@@ -166,8 +184,15 @@ impl RouteTable {
     /// Creates a table of `routes`, without the system's own.
     #[must_use]
     pub fn new(routes: impl IntoIterator<Item = Route>, max_request_bytes: usize) -> Self {
-        let routes = routes.into_iter().filter(|route| route.name != SYSTEM_ROUTE).map(Arc::new).collect();
-        Self { routes, max_request_bytes }
+        let routes = routes
+            .into_iter()
+            .filter(|route| route.name != SYSTEM_ROUTE)
+            .map(Arc::new)
+            .collect();
+        Self {
+            routes,
+            max_request_bytes,
+        }
     }
 
     /// Returns true if there are no routes.
@@ -189,7 +214,9 @@ impl RouteTable {
 
     /// Iterates over the routes that serve `interface`, in their order.
     pub fn serving(&self, interface: Interface) -> impl Iterator<Item = &Arc<Route>> {
-        self.routes.iter().filter(move |route| route.interfaces.contains(&interface))
+        self.routes
+            .iter()
+            .filter(move |route| route.interfaces.contains(&interface))
     }
 }
 
@@ -205,7 +232,10 @@ impl Inference {
     /// Puts `table` in force.
     #[must_use]
     pub fn new(table: RouteTable) -> Self {
-        Self { table: ArcSwap::from_pointee(table), memory: Shares::new(Limits::INFERENCE_KIB) }
+        Self {
+            table: ArcSwap::from_pointee(table),
+            memory: Shares::new(Limits::INFERENCE_KIB),
+        }
     }
 
     /// The routes in force.
@@ -219,8 +249,12 @@ impl Inference {
         let before = self.table();
         for route in &table.routes {
             if let Some(same) = before.routes.iter().find(|known| known.name == route.name) {
-                route.requests.store(same.requests.load(Ordering::Relaxed), Ordering::Relaxed);
-                route.tokens.store(same.tokens.load(Ordering::Relaxed), Ordering::Relaxed);
+                route
+                    .requests
+                    .store(same.requests.load(Ordering::Relaxed), Ordering::Relaxed);
+                route
+                    .tokens
+                    .store(same.tokens.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }
         self.table.store(Arc::new(table));

@@ -1,4 +1,5 @@
-//! Connections to `inference.local`: each request is routed, sent to a backend, and its response streamed back.
+//! Connections to `inference.local`: each request is routed, sent to a backend, and its response
+//! streamed back.
 
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -82,14 +83,24 @@ impl Models<'_> {
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (session, driver) = http1::connection(socket);
-        let origin = Origin { scheme: Scheme::Https, target: self.target.clone() };
+        let origin = Origin {
+            scheme: Scheme::Https,
+            target: self.target.clone(),
+        };
         let answer = |request: Request<Incoming>| {
-            let (method, path, target) = (request.method().as_str(), request.uri().path(), self.target.clone());
+            let (method, path, target) = (
+                request.method().as_str(),
+                request.uri().path(),
+                self.target.clone(),
+            );
             let record = Record::http(&self.services.audit, method, path, Scheme::Https, target);
             let mut record = record.inside(session.count());
-            self.caller.iter().for_each(|caller| record.called_by(caller.clone()));
+            self.caller
+                .iter()
+                .for_each(|caller| record.called_by(caller.clone()));
             let (parts, body) = request.into_parts();
-            let checked = head::check_authority(&parts, &origin).map(|()| Request::from_parts(parts, body));
+            let checked =
+                head::check_authority(&parts, &origin).map(|()| Request::from_parts(parts, body));
             let session = &session;
             async move {
                 match checked {
@@ -106,9 +117,14 @@ impl Models<'_> {
             () = self.preconnect(&session) => served.await,
         };
         if let Err(refusal) = served {
-            let (request, target) = (format!("CONNECT {}", self.target), Some(self.target.clone()));
+            let (request, target) = (
+                format!("CONNECT {}", self.target),
+                Some(self.target.clone()),
+            );
             let mut record = Record::new(&self.services.audit, request, target);
-            self.caller.iter().for_each(|caller| record.called_by(caller.clone()));
+            self.caller
+                .iter()
+                .for_each(|caller| record.called_by(caller.clone()));
             record.finish(Outcome::Refused(&refusal));
         }
     }
@@ -136,11 +152,19 @@ impl Models<'_> {
     ) -> Response<ResponseBody> {
         record.intercepted();
         let span = debug_span!("request", request = record.request());
-        let Routed { route, call, cost, response } =
-            match self.route(session, request, &mut record).instrument(span).await {
-                Ok(routed) => routed,
-                Err(refusal) => return refused(&refusal, record),
-            };
+        let Routed {
+            route,
+            call,
+            cost,
+            response,
+        } = match self
+            .route(session, request, &mut record)
+            .instrument(span)
+            .await
+        {
+            Ok(routed) => routed,
+            Err(refusal) => return refused(&refusal, record),
+        };
         match response {
             RouteResponse::Mock(response) => {
                 let mut meter = Meter::default();
@@ -154,7 +178,16 @@ impl Models<'_> {
                 let (mut head, body) = in_form(call, response).into_parts();
                 // Clients expect the standard reason phrase.
                 head.extensions.remove::<ReasonPhrase>();
-                let body = Streamed::new(&head, body, Report { record, route, call, cost });
+                let body = Streamed::new(
+                    &head,
+                    body,
+                    Report {
+                        record,
+                        route,
+                        call,
+                        cost,
+                    },
+                );
                 Response::from_parts(head, boxed(body))
             }
         }
@@ -177,7 +210,9 @@ impl Models<'_> {
             return Err(Refusal::inference_no_route());
         }
         let (body, held) = match call.method() {
-            Method::GET if !body.is_end_stream() => return Err(Refusal::bad_request("a GET has no body")),
+            Method::GET if !body.is_end_stream() => {
+                return Err(Refusal::bad_request("a GET has no body"));
+            }
             Method::GET => (Bytes::new(), None),
             _ => {
                 let read = self.read(body, table.max_request_bytes);
@@ -185,19 +220,35 @@ impl Models<'_> {
                 read.map_err(|_| Refusal::bad_request(LATE))??
             }
         };
-        let leaks = self.services.leaks.watch(&self.services.vault.load(), record, None);
+        let leaks = self
+            .services
+            .leaks
+            .watch(&self.services.vault.load(), record, None);
         if let Some(leaks) = leaks {
-            leaks.whole_of(body.clone(), record.program()).await.map_err(Refusal::of_model)?;
+            leaks
+                .whole_of(body.clone(), record.program())
+                .await
+                .map_err(Refusal::of_model)?;
         }
         let mut unreachable = None;
         for route in table.serving(call.interface) {
             record.routed(&route.name, call.interface.as_str(), call.kind);
-            let request = BackendRequest { route, call, head: &parts, target: &target };
+            let request = BackendRequest {
+                route,
+                call,
+                head: &parts,
+                target: &target,
+            };
             match self.send(session, &request, body.clone(), record).await {
                 Ok(response) => {
                     drop(held);
                     let cost = cost(call, &body);
-                    return Ok(Routed { route: Arc::clone(route), call, cost, response });
+                    return Ok(Routed {
+                        route: Arc::clone(route),
+                        call,
+                        cost,
+                        response,
+                    });
                 }
                 Err(RouteError::Failed(refusal)) => return Err(refusal),
                 Err(RouteError::Unreachable(refusal)) => {
@@ -210,48 +261,83 @@ impl Models<'_> {
     }
 
     /// Checks the head of a request; returns its call and its target.
-    fn call(&self, parts: &Parts, record: &mut Record) -> Result<(ApiCall, RequestTarget), Refusal> {
+    fn call(
+        &self,
+        parts: &Parts,
+        record: &mut Record,
+    ) -> Result<(ApiCall, RequestTarget), Refusal> {
         head::check_method(&parts.method)?;
         head::check_size(parts)?;
         head::check_framing(&parts.headers)?;
-        let target = RequestTarget::canonical(&parts.method, &parts.uri, false).map_err(Refusal::target)?;
+        let target =
+            RequestTarget::canonical(&parts.method, &parts.uri, false).map_err(Refusal::target)?;
         record.asks_for(target.path());
         let Some(call) = api::call(&parts.method, target.path()) else {
-            let is_upgrade = parts.headers.contains_key(UPGRADE) && api::call(&Method::POST, target.path()).is_some();
-            return Err(if is_upgrade { Refusal::upgrade_refused() } else { Refusal::inference_path_not_allowed() });
+            let is_upgrade = parts.headers.contains_key(UPGRADE)
+                && api::call(&Method::POST, target.path()).is_some();
+            return Err(if is_upgrade {
+                Refusal::upgrade_refused()
+            } else {
+                Refusal::inference_path_not_allowed()
+            });
         };
-        if !parts.headers.get_all(CONTENT_TYPE).iter().all(|kind| model::is_utf8(kind.as_bytes())) {
+        if !parts
+            .headers
+            .get_all(CONTENT_TYPE)
+            .iter()
+            .all(|kind| model::is_utf8(kind.as_bytes()))
+        {
             return Err(Refusal::unsupported_encoding());
         }
         Ok((call, target))
     }
 
-    /// Whose share of the memory a request takes: its program's, or that of all programs that the policy does not list.
+    /// Whose share of the memory a request takes: its program's, or that of all programs that the
+    /// policy does not list.
     fn sharer(&self) -> &str {
         let program = self.caller.as_ref().map(|caller| &*caller.program);
-        let listed = program.filter(|program| self.services.authorizer.policy.load().lists(program));
+        let listed =
+            program.filter(|program| self.services.authorizer.policy.load().lists(program));
         listed.map_or("", |program| &program.executable)
     }
 
     /// Reads the body of a request, within `most` bytes and the memory of all such requests.
-    async fn read(&self, mut body: Incoming, most: usize) -> Result<(Bytes, Option<Share>), Refusal> {
+    async fn read(
+        &self,
+        mut body: Incoming,
+        most: usize,
+    ) -> Result<(Bytes, Option<Share>), Refusal> {
         let too_large = || Refusal::inference_request_too_large(most);
         if body.size_hint().lower() > most as u64 {
             return Err(too_large());
         }
-        // With a known length all memory is acquired at once, so no waiting request holds a part of it.
-        let mut room = body.size_hint().exact().and_then(|length| usize::try_from(length).ok()).unwrap_or(64 * 1024);
+        // With a known length all memory is acquired at once, so no waiting request holds a part of
+        // it.
+        let mut room = body
+            .size_hint()
+            .exact()
+            .and_then(|length| usize::try_from(length).ok())
+            .unwrap_or(64 * 1024);
         let share = (kib(most) as usize).max(Limits::INFERENCE_KIB / 2);
         let taken = self.inference.memory.take(self.sharer(), kib(room), share);
-        let taken = timeout(Limits::INFERENCE_WAIT, taken).await.ok().and_then(Result::ok);
+        let taken = timeout(Limits::INFERENCE_WAIT, taken)
+            .await
+            .ok()
+            .and_then(Result::ok);
         let (mut held, mut read) = (taken.ok_or_else(too_many)?, BytesMut::with_capacity(room));
         loop {
             let frame = timeout(Limits::INFERENCE_SILENCE, body.frame()).await;
             let Some(frame) = frame.map_err(|_| Refusal::bad_request(LATE))? else {
                 break;
             };
-            let malformed = |_| Refusal::bad_request("the body of the request is malformed, or ended before its end");
-            let Ok(data) = frame.map_err(malformed)?.into_data() else { continue };
+            let malformed = |_| {
+                Refusal::bad_request(
+                    "the body of the request is malformed, or ended before its end",
+                )
+            };
+            let Ok(data) = frame.map_err(malformed)?.into_data() else {
+                continue;
+            };
             if read.len() + data.len() > most {
                 return Err(too_large());
             }
@@ -278,20 +364,31 @@ impl Models<'_> {
         let streams = model::asks_for_stream(&body);
         let cost = cost(request.call, &body);
         let body = request.rewritten(body).await.map_err(RouteError::Failed)?;
-        route
-            .spend(cost)
-            .map_err(|limit| RouteError::Failed(Refusal::inference_budget_exhausted(&route.name, limit)))?;
+        route.spend(cost).map_err(|limit| {
+            RouteError::Failed(Refusal::inference_budget_exhausted(&route.name, limit))
+        })?;
         let (Backend::Server { base, .. }, Some(origin)) = (&route.backend, origin(route)) else {
             tracing::warn!("inference route {} leads to no model: mock://", route.name);
-            return Ok(RouteResponse::Mock(mock::answer(request.call, &route.model, streams)));
+            return Ok(RouteResponse::Mock(mock::answer(
+                request.call,
+                &route.model,
+                streams,
+            )));
         };
         let failed = |why: String| RouteError::Failed(Refusal::inference_failed(&why));
         let outbound = Outbound::own(request.build(&origin, base, body).map_err(failed)?);
         let mut kept = session.upstream.lock().await;
         let mut source = BackendSource::new(self.services, route, origin, &mut kept.upstream);
-        let exchange = Exchange { services: self.services, upgrades: None, held: None };
+        let exchange = Exchange {
+            services: self.services,
+            upgrades: None,
+            held: None,
+        };
         match exchange.run(&mut source, outbound, record).await {
-            Ok(response) => source.checked(response).map(RouteResponse::Backend).map_err(failed),
+            Ok(response) => source
+                .checked(response)
+                .map(RouteResponse::Backend)
+                .map_err(failed),
             Err(error) => {
                 if !error.was_sent() {
                     route.refund(cost);
@@ -308,14 +405,18 @@ impl BackendSource<'_> {
         let unavailable = Refusal::inference_unavailable;
         match error {
             ExchangeError::Refused(refusal) => RouteError::Failed(refusal),
-            ExchangeError::Unreachable(refusal) => RouteError::Unreachable(unavailable(refusal.reason())),
-            ExchangeError::Lost | ExchangeError::NotSent => {
-                RouteError::Unreachable(unavailable(&format!("{}: it closed at once", self.backend())))
+            ExchangeError::Unreachable(refusal) => {
+                RouteError::Unreachable(unavailable(refusal.reason()))
             }
-            ExchangeError::Failed(refusal) => RouteError::Failed(Refusal::inference_failed(refusal.reason())),
-            ExchangeError::Closed => {
-                RouteError::Failed(Refusal::inference_failed(ExchangeError::Closed.into_refusal().reason()))
+            ExchangeError::Lost | ExchangeError::NotSent => RouteError::Unreachable(unavailable(
+                &format!("{}: it closed at once", self.backend()),
+            )),
+            ExchangeError::Failed(refusal) => {
+                RouteError::Failed(Refusal::inference_failed(refusal.reason()))
             }
+            ExchangeError::Closed => RouteError::Failed(Refusal::inference_failed(
+                ExchangeError::Closed.into_refusal().reason(),
+            )),
             ExchangeError::TimedOut(limit) => RouteError::Failed(Refusal::inference_timeout(limit)),
         }
     }
@@ -329,21 +430,32 @@ fn refused(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
 
 /// Estimated tokens of a request for `call` with `body`.
 fn cost(call: ApiCall, body: &Bytes) -> u64 {
-    if call.is_free() { 0 } else { request_tokens(body.len()) }
+    if call.is_free() {
+        0
+    } else {
+        request_tokens(body.len())
+    }
 }
 
-/// Returns the `response` to `call` in the form that its clients read: a server that does not count tokens may answer with a page.
+/// Returns the `response` to `call` in the form that its clients read: a server that does not count
+/// tokens may answer with a page.
 fn in_form(call: ApiCall, response: Response<ResponseBody>) -> Response<ResponseBody> {
-    let kind = response.headers().get(CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase());
+    let kind = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .map(|kind| kind.as_bytes().to_ascii_lowercase());
     let is_json = kind.is_some_and(|kind| kind.starts_with(b"application/json"));
     if !call.is_free() || response.status() != StatusCode::NOT_FOUND || is_json {
         return response;
     }
     let message = "the server of the model does not count tokens";
-    let content = json!({"type": "error", "error": {"type": "not_found_error", "message": message}});
+    let content =
+        json!({"type": "error", "error": {"type": "not_found_error", "message": message}});
     let mut answer = Response::new(full(Bytes::from(content.to_string())));
     *answer.status_mut() = StatusCode::NOT_FOUND;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer
 }
 
@@ -383,7 +495,14 @@ mod tests {
     /// A route to `backend`, for as many requests.
     fn route(backend: &str, max_requests: Option<u64>) -> Route {
         let max_requests = max_requests.and_then(NonZeroU64::new);
-        testing::route(backend, Budget { max_requests, max_tokens: None }, KEY)
+        testing::route(
+            backend,
+            Budget {
+                max_requests,
+                max_tokens: None,
+            },
+            KEY,
+        )
     }
 
     fn inference(routes: impl IntoIterator<Item = Route>) -> Inference {
@@ -394,8 +513,8 @@ mod tests {
     fn post(host: &str, kind: &str, body: &str) -> String {
         let length = body.len();
         format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer mine\r\nContent-Type: {kind}\r\n\
-             Content-Length: {length}\r\n\r\n{body}"
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer \
+             mine\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
         )
     }
 
@@ -407,7 +526,12 @@ mod tests {
     async fn served(inference: &Inference, said: &str) -> (String, Vec<&'static str>) {
         let ((services, audit), (client, near)) = (testing::services(""), duplex(64 * 1024));
         let target = testing::target("inference.local:443");
-        let models = Models { services: &services, inference, caller: None, target };
+        let models = Models {
+            services: &services,
+            inference,
+            caller: None,
+            target,
+        };
         let ((), heard) = tokio::join!(models.serve(near, None), spoken(client, said));
         (heard, audit.decisions())
     }
@@ -422,7 +546,10 @@ mod tests {
 
     #[track_caller]
     fn assert_refused((heard, decisions): (String, Vec<&'static str>), status: u16, code: &str) {
-        assert!(heard.starts_with(&format!("HTTP/1.1 {status} {code}\r\n")), "{heard}");
+        assert!(
+            heard.starts_with(&format!("HTTP/1.1 {status} {code}\r\n")),
+            "{heard}"
+        );
         assert_eq!(decisions, [code]);
     }
 
@@ -454,17 +581,35 @@ mod tests {
     async fn a_request_that_no_model_serves_is_refused_with_the_reason() {
         let one = || inference([route(MOCK, None)]);
         let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: inference.local\r\n\r\n");
-        assert_refused(served(&inference([]), &chat("{}")).await, 503, "inference_not_configured");
-        assert_refused(served(&one(), &get("/v1/models")).await, 400, "inference_no_route");
-        assert_refused(served(&one(), &get("/v1/other")).await, 403, "inference_path_not_allowed");
-        assert_refused(served(&one(), &post("other.test", "application/json", "{}")).await, 421, "authority_mismatch");
-        let upgrade = "GET /v1/chat/completions HTTP/1.1\r\nHost: inference.local\r\nUpgrade: websocket\r\n\r\n";
+        assert_refused(
+            served(&inference([]), &chat("{}")).await,
+            503,
+            "inference_not_configured",
+        );
+        assert_refused(
+            served(&one(), &get("/v1/models")).await,
+            400,
+            "inference_no_route",
+        );
+        assert_refused(
+            served(&one(), &get("/v1/other")).await,
+            403,
+            "inference_path_not_allowed",
+        );
+        assert_refused(
+            served(&one(), &post("other.test", "application/json", "{}")).await,
+            421,
+            "authority_mismatch",
+        );
+        let upgrade = "GET /v1/chat/completions HTTP/1.1\r\nHost: inference.local\r\nUpgrade: \
+                       websocket\r\n\r\n";
         assert_refused(served(&one(), upgrade).await, 426, "upgrade_refused");
     }
 
     #[tokio::test]
     async fn a_head_that_is_malformed_is_one_decision() {
-        let (heard, decisions) = served(&inference([route(MOCK, None)]), "SSH-2.0-client\r\n\r\n").await;
+        let (heard, decisions) =
+            served(&inference([route(MOCK, None)]), "SSH-2.0-client\r\n\r\n").await;
         assert!(heard.starts_with("HTTP/1.1 400 Bad Request"), "{heard}");
         assert_eq!(decisions, ["bad_request"]);
     }
@@ -472,7 +617,11 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_is_not_json_in_utf_8_is_refused() {
         let one = || inference([route(MOCK, None)]);
-        assert_refused(served(&one(), &chat("model=x")).await, 415, "unsupported_encoding");
+        assert_refused(
+            served(&one(), &chat("model=x")).await,
+            415,
+            "unsupported_encoding",
+        );
         let other = post("inference.local", "application/json; charset=utf-16", "{}");
         assert_refused(served(&one(), &other).await, 415, "unsupported_encoding");
         let two = r#"{"model": "a", "Model": "b", "model": "c"}"#;
@@ -483,10 +632,14 @@ mod tests {
     async fn a_body_that_is_too_large_is_refused_whether_it_says_so_or_not() {
         let one = || inference([route(MOCK, None)]);
         let large = format!("{{\"a\":\"{}\"}}", "x".repeat(64));
-        assert_refused(served(&one(), &chat(&large)).await, 413, "request_too_large");
+        assert_refused(
+            served(&one(), &chat(&large)).await,
+            413,
+            "request_too_large",
+        );
         let chunked = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: inference.local\r\nTransfer-Encoding: chunked\r\n\r\n\
-             {:x}\r\n{large}\r\n0\r\n\r\n",
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: inference.local\r\nTransfer-Encoding: \
+             chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n",
             large.len()
         );
         assert_refused(served(&one(), &chunked).await, 413, "request_too_large");
@@ -495,13 +648,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_stops_is_refused_in_a_while_and_one_without_room_too() {
         let ((services, audit), (mut client, near)) = (testing::services(""), duplex(64 * 1024));
-        let (inference, target) = (inference([route(MOCK, None)]), testing::target("inference.local:443"));
-        let models = Models { services: &services, inference: &inference, caller: None, target };
-        client.write_all(&chat("{}").as_bytes()[..chat("{}").len() - 1]).await.unwrap();
+        let (inference, target) = (
+            inference([route(MOCK, None)]),
+            testing::target("inference.local:443"),
+        );
+        let models = Models {
+            services: &services,
+            inference: &inference,
+            caller: None,
+            target,
+        };
+        client
+            .write_all(&chat("{}").as_bytes()[..chat("{}").len() - 1])
+            .await
+            .unwrap();
         models.serve(near, None).await;
         assert_eq!(audit.decisions(), ["bad_request"]);
         let all = u32::try_from(Limits::INFERENCE_KIB).unwrap();
-        let _held = inference.memory.take("/other", all, Limits::INFERENCE_KIB).await.unwrap();
+        let _held = inference
+            .memory
+            .take("/other", all, Limits::INFERENCE_KIB)
+            .await
+            .unwrap();
         assert_refused(served(&inference, &chat("{}")).await, 503, "limit_reached");
     }
 
@@ -510,12 +678,23 @@ mod tests {
         let (services, audit) = testing::services("{host: web.test, port: 80}");
         let inference = inference([route(MOCK, None)]);
         let half = Limits::INFERENCE_KIB / 2;
-        let _held = inference.memory.take("", u32::try_from(half).unwrap(), half).await.unwrap();
-        let listed = testing::connection(&services, "web.test:80").caller().clone();
+        let _held = inference
+            .memory
+            .take("", u32::try_from(half).unwrap(), half)
+            .await
+            .unwrap();
+        let listed = testing::connection(&services, "web.test:80")
+            .caller()
+            .clone();
         for caller in [None, Some(listed)] {
             let (client, near) = duplex(64 * 1024);
             let target = testing::target("inference.local:443");
-            let models = Models { services: &services, inference: &inference, caller, target };
+            let models = Models {
+                services: &services,
+                inference: &inference,
+                caller,
+                target,
+            };
             let said = chat("{}");
             tokio::join!(models.serve(near, None), spoken(client, &said));
         }
@@ -526,51 +705,95 @@ mod tests {
     async fn a_budget_that_is_used_up_is_refused_and_the_connection_goes_on() {
         let one = inference([route(MOCK, Some(1))]);
         let (heard, decisions) = served(&one, &[chat("{}"), chat("{}"), chat("{}")].concat()).await;
-        assert_eq!(decisions, ["allowed", "inference_budget_exhausted", "inference_budget_exhausted"]);
-        assert_eq!(heard.matches("HTTP/1.1 429 inference_budget_exhausted").count(), 2, "{heard}");
+        assert_eq!(
+            decisions,
+            [
+                "allowed",
+                "inference_budget_exhausted",
+                "inference_budget_exhausted"
+            ]
+        );
+        assert_eq!(
+            heard
+                .matches("HTTP/1.1 429 inference_budget_exhausted")
+                .count(),
+            2,
+            "{heard}"
+        );
     }
 
     #[tokio::test]
     async fn the_next_route_is_asked_where_one_cannot_be_reached() {
         let closed = at(testing::closed_address().await);
-        let (heard, decisions) = served(&inference([route(&closed, None), route(MOCK, None)]), &chat("{}")).await;
+        let (heard, decisions) = served(
+            &inference([route(&closed, None), route(MOCK, None)]),
+            &chat("{}"),
+        )
+        .await;
         assert_eq!(decisions, ["allowed"]);
-        assert!(heard.starts_with("HTTP/1.1 200") && heard.contains("openshell mock backend"), "{heard}");
+        assert!(
+            heard.starts_with("HTTP/1.1 200") && heard.contains("openshell mock backend"),
+            "{heard}"
+        );
     }
 
     #[tokio::test]
     async fn a_request_that_reached_no_backend_costs_nothing() {
         let closed = inference([route(&at(testing::closed_address().await), Some(1))]);
         for _ in 0..2 {
-            assert_refused(served(&closed, &chat("{}")).await, 503, "inference_unavailable");
+            assert_refused(
+                served(&closed, &chat("{}")).await,
+                503,
+                "inference_unavailable",
+            );
         }
     }
 
     #[tokio::test]
     async fn a_backend_gets_the_routes_model_and_key_and_not_the_clients() {
-        let (address, heard) = backend("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer: x\r\n\r\n{}").await;
-        let (answer, decisions) = served(&inference([route(&address, None)]), &chat(r#"{"model": "mine"}"#)).await;
+        let (address, heard) =
+            backend("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer: x\r\n\r\n{}").await;
+        let (answer, decisions) = served(
+            &inference([route(&address, None)]),
+            &chat(r#"{"model": "mine"}"#),
+        )
+        .await;
         assert_eq!(decisions, ["allowed"]);
-        assert!(answer.contains("\r\n{}\r\n") && !answer.to_ascii_lowercase().contains("server:"), "{answer}");
+        assert!(
+            answer.contains("\r\n{}\r\n") && !answer.to_ascii_lowercase().contains("server:"),
+            "{answer}"
+        );
         let heard = heard.await.unwrap();
-        assert!(heard.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{heard}");
-        assert!(heard.contains(&format!("Bearer {KEY}\r\n")) && heard.contains("model-of-the-route"), "{heard}");
+        assert!(
+            heard.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"),
+            "{heard}"
+        );
+        assert!(
+            heard.contains(&format!("Bearer {KEY}\r\n")) && heard.contains("model-of-the-route"),
+            "{heard}"
+        );
         assert!(!heard.contains("mine"), "{heard}");
     }
 
     #[tokio::test]
     async fn a_key_that_comes_back_is_masked() {
-        let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 16\r\n\r\nsesame-open-0123";
+        let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: \
+                      16\r\n\r\nsesame-open-0123";
         let (address, _heard) = backend(answer).await;
         let (answer, _) = served(&inference([route(&address, None)]), &chat("{}")).await;
-        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains(KEY), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && !answer.contains(KEY),
+            "{answer}"
+        );
     }
 
     #[tokio::test]
     async fn a_redirection_is_not_followed_and_not_passed_on() {
-        let (address, heard) =
-            backend("HTTP/1.1 307 Temporary Redirect\r\nLocation: http://other.test/\r\nContent-Length: 0\r\n\r\n")
-                .await;
+        let (address, heard) = backend(
+            "HTTP/1.1 307 Temporary Redirect\r\nLocation: \
+                     http://other.test/\r\nContent-Length: 0\r\n\r\n",
+        )
+        .await;
         let first = route(&address, None);
         let (answer, decisions) = served(&inference([first, route(MOCK, None)]), &chat("{}")).await;
         heard.await.unwrap();

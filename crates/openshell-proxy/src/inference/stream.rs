@@ -48,38 +48,63 @@ impl Streamed {
     /// Streams `body`, of a response with the head `head`.
     #[must_use]
     pub fn new(head: &Parts, body: ResponseBody, report: Report) -> Self {
-        let kind = head.headers.get(CONTENT_TYPE).map(|value| value.as_bytes().to_ascii_lowercase());
+        let kind = head
+            .headers
+            .get(CONTENT_TYPE)
+            .map(|value| value.as_bytes().to_ascii_lowercase());
         let is_plain = !head.headers.contains_key(CONTENT_ENCODING);
         let is_events = is_plain && kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
         let idle = Box::pin(sleep(report.route.timeouts.idle));
-        Self { body, is_events, meter: Meter::default(), idle, report: Some(report), is_cut: false }
+        Self {
+            body,
+            is_events,
+            meter: Meter::default(),
+            idle,
+            report: Some(report),
+            is_cut: false,
+        }
     }
 
     fn finish(&mut self, remark: &str) {
-        if let Some(Report { mut record, route, call, cost }) = self.report.take() {
+        if let Some(Report {
+            mut record,
+            route,
+            call,
+            cost,
+        }) = self.report.take()
+        {
             let usage = self.meter.usage();
             // A response without usage, or cut off before it, is charged by the estimate at least.
             let has_usage = usage.output.is_some() && remark.is_empty();
             // A server may take a call that is free for another one.
             let is_reported = has_usage || call.is_free();
-            let tokens = if is_reported { usage.total() } else { usage.total().max(cost + self.meter.estimate()) };
+            let tokens = if is_reported {
+                usage.total()
+            } else {
+                usage.total().max(cost + self.meter.estimate())
+            };
             route.settle(cost, tokens);
             record.record_usage(usage, remark);
             record.finish(Outcome::Allowed);
         }
     }
 
-    /// Cuts the response off, for the reason `why`. Events get an error event first, in which the client is `told` more.
+    /// Cuts the response off, for the reason `why`. Events get an error event first, in which the
+    /// client is `told` more.
     fn cut_off(&mut self, why: &str, told: &str) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         self.finish(why);
         if !self.is_events {
             return Poll::Ready(Some(Err(io::Error::other("the answer was cut off"))));
         }
         self.is_cut = true;
-        self.idle.as_mut().reset(Instant::now() + Limits::TRUNCATION_GRACE);
+        self.idle
+            .as_mut()
+            .reset(Instant::now() + Limits::TRUNCATION_GRACE);
         let message = format!("the answer of the model was cut off{told}");
         let error = json!({"error": {"type": "proxy_stream_error", "message": message}});
-        Poll::Ready(Some(Ok(Frame::data(format!("\n\nevent: error\ndata: {error}\n\n").into()))))
+        Poll::Ready(Some(Ok(Frame::data(
+            format!("\n\nevent: error\ndata: {error}\n\n").into(),
+        ))))
     }
 }
 
@@ -87,7 +112,10 @@ impl Body for Streamed {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = self.get_mut();
         if this.is_cut {
             // An error drops data that is not written yet, so the event gets a moment.
@@ -97,22 +125,30 @@ impl Body for Streamed {
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(report) = &this.report {
-                    this.idle.as_mut().reset(Instant::now() + report.route.timeouts.idle);
+                    this.idle
+                        .as_mut()
+                        .reset(Instant::now() + report.route.timeouts.idle);
                 }
                 if let Some(data) = frame.data_ref() {
                     this.meter.read(data);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => this.cut_off(&format!("the answer was cut off: {error}"), ""),
+            Poll::Ready(Some(Err(error))) => {
+                this.cut_off(&format!("the answer was cut off: {error}"), "")
+            }
             Poll::Ready(None) => {
                 this.finish("");
                 Poll::Ready(None)
             }
             Poll::Pending => match this.idle.as_mut().poll(cx) {
                 Poll::Ready(()) => {
-                    let seconds = this.report.as_ref().map_or(0, |report| report.route.timeouts.idle.as_secs());
-                    let told = format!(": nothing came for {seconds} s (`timeouts.idle` of its route)");
+                    let seconds = this
+                        .report
+                        .as_ref()
+                        .map_or(0, |report| report.route.timeouts.idle.as_secs());
+                    let told =
+                        format!(": nothing came for {seconds} s (`timeouts.idle` of its route)");
                     this.cut_off(&format!("the backend sent nothing for {seconds} s"), &told)
                 }
                 Poll::Pending => Poll::Pending,
@@ -124,7 +160,11 @@ impl Body for Streamed {
 impl Drop for Streamed {
     /// Ends the report if the client has left; the backend's connection is closed with it.
     fn drop(&mut self) {
-        let remark = if self.body.is_end_stream() { "" } else { "the client left before the end of the answer" };
+        let remark = if self.body.is_end_stream() {
+            ""
+        } else {
+            "the client left before the end of the answer"
+        };
         self.finish(remark);
     }
 }

@@ -1,11 +1,13 @@
-//! What a request has a provider do by itself: tools that run there, servers that it calls, documents that it fetches. A workload reaches
-//! hosts through them that its policy does not permit.
+//! What a request has a provider do by itself: tools that run there, servers that it calls,
+//! documents that it fetches. A workload reaches hosts through them that its policy does not
+//! permit.
 
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Keys of requests for completions, embeddings, responses and messages that have a provider fetch and run nothing, with those of
-/// servers of one's own. Any other key is one too many: providers add some that do.
+/// Keys of requests for completions, embeddings, responses and messages that have a provider fetch
+/// and run nothing, with those of servers of one's own. Any other key is one too many: providers
+/// add some that do.
 const KEYS: [&str; 69] = [
     "anthropic_beta",
     "anthropic_version",
@@ -81,7 +83,8 @@ const KEYS: [&str; 69] = [
 /// Values of `type` in a list of tools that the client runs, beside none.
 const LOCAL_TOOLS: [&str; 2] = ["function", "custom"];
 
-/// Values of `type` in the list `input` that are messages, or a client's own calls and their results.
+/// Values of `type` in the list `input` that are messages, or a client's own calls and their
+/// results.
 const LOCAL_INPUTS: [&str; 13] = [
     "apply_patch_call",
     "apply_patch_call_output",
@@ -99,7 +102,14 @@ const LOCAL_INPUTS: [&str; 13] = [
 ];
 
 /// Keys of a reference to a document, whose address need not tell that it is one.
-const REFERENCES: [&str; 6] = ["image_url", "file_url", "video_url", "audio_url", "fileData", "file_data"];
+const REFERENCES: [&str; 6] = [
+    "image_url",
+    "file_url",
+    "video_url",
+    "audio_url",
+    "fileData",
+    "file_data",
+];
 
 /// Keys of such a reference's address.
 const ADDRESSES: [&str; 3] = ["url", "fileUri", "file_uri"];
@@ -136,7 +146,8 @@ const WORDS: [&str; 15] = [
     "title",
 ];
 
-/// Returns what has a provider fetch or run something in `body`, a JSON object, or what keeps that from being told.
+/// Returns what has a provider fetch or run something in `body`, a JSON object, or what keeps that
+/// from being told.
 #[must_use]
 pub fn of_provider(body: &[u8]) -> Option<String> {
     let found = match serde_json::from_slice::<Unrepeated>(body) {
@@ -147,7 +158,9 @@ pub fn of_provider(body: &[u8]) -> Option<String> {
         // Of a repeated key another parser may take the other value.
         Err(error) if error.to_string().starts_with(REPEATED) => REPEATED.to_owned(),
         // Another parser may read what is too deep, or too large a number, for this one.
-        Err(_) if serde_json::from_slice::<IgnoredAny>(body).is_ok() => "parts that cannot be read".to_owned(),
+        Err(_) if serde_json::from_slice::<IgnoredAny>(body).is_ok() => {
+            "parts that cannot be read".to_owned()
+        }
         Err(_) => return None,
     };
     Some(found.chars().take(KEY_CHARS).collect())
@@ -158,7 +171,10 @@ const KEY_CHARS: usize = 64;
 
 fn of_request(request: &Map<String, Value>) -> Option<&str> {
     let is_known = |key: &str| KEYS.contains(&key);
-    if let Some((key, _)) = request.iter().find(|(key, value)| !value.is_null() && !is_known(key)) {
+    if let Some((key, _)) = request
+        .iter()
+        .find(|(key, value)| !value.is_null() && !is_known(key))
+    {
         return Some(key);
     }
     let are_local = match request.get("tools") {
@@ -177,7 +193,10 @@ fn of_request(request: &Map<String, Value>) -> Option<&str> {
     let input = request.get("input").and_then(Value::as_array);
     for item in input.into_iter().flatten() {
         let kind = item.get("type").filter(|kind| !kind.is_null());
-        if kind.is_some_and(|kind| kind.as_str().is_none_or(|kind| !LOCAL_INPUTS.contains(&kind))) {
+        if kind.is_some_and(|kind| {
+            kind.as_str()
+                .is_none_or(|kind| !LOCAL_INPUTS.contains(&kind))
+        }) {
             return Some("input");
         }
         if let Some(key) = fetched(item) {
@@ -249,13 +268,20 @@ impl<'de> Visitor<'de> for Unrepeated {
 
 /// Returns the value of `key`, which some parsers take in any case.
 fn value_of<'o>(object: &'o Map<String, Value>, key: &str) -> Option<&'o Value> {
-    object.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value)
+    object
+        .iter()
+        .find(|(own, _)| own.eq_ignore_ascii_case(key))
+        .map(|(_, value)| value)
 }
 
 fn is_local(tool: &Value) -> bool {
-    let Some(tool) = tool.as_object() else { return false };
+    let Some(tool) = tool.as_object() else {
+        return false;
+    };
     match value_of(tool, "type") {
-        Some(kind) => kind.as_str().is_some_and(|kind| LOCAL_TOOLS.contains(&kind)),
+        Some(kind) => kind
+            .as_str()
+            .is_some_and(|kind| LOCAL_TOOLS.contains(&kind)),
         None => tool.contains_key("name"),
     }
 }
@@ -271,7 +297,9 @@ fn fetched(value: &Value) -> Option<&str> {
 
 fn fetched_in(object: &Map<String, Value>) -> Option<&str> {
     for (key, value) in object {
-        let is_reference = REFERENCES.iter().any(|reference| key.eq_ignore_ascii_case(reference));
+        let is_reference = REFERENCES
+            .iter()
+            .any(|reference| key.eq_ignore_ascii_case(reference));
         if is_reference && (is_elsewhere(value) || value.as_object().is_some_and(has_address)) {
             return Some(key);
         }
@@ -289,17 +317,26 @@ fn fetched_in(object: &Map<String, Value>) -> Option<&str> {
 }
 
 fn has_address(object: &Map<String, Value>) -> bool {
-    ADDRESSES.iter().any(|key| value_of(object, key).is_some_and(is_elsewhere))
+    ADDRESSES
+        .iter()
+        .any(|key| value_of(object, key).is_some_and(is_elsewhere))
 }
 
 /// Returns true for a text that holds no document itself.
 fn is_elsewhere(value: &Value) -> bool {
-    value.as_str().is_some_and(|address| !address.trim_start().to_ascii_lowercase().starts_with("data:"))
+    value.as_str().is_some_and(|address| {
+        !address
+            .trim_start()
+            .to_ascii_lowercase()
+            .starts_with("data:")
+    })
 }
 
 /// Returns true for a text that begins with a scheme and the slashes of an authority (RFC 3986 §3).
 fn is_address(text: &str) -> bool {
-    let Some((scheme, _)) = text.trim_start().split_once("://") else { return false };
+    let Some((scheme, _)) = text.trim_start().split_once("://") else {
+        return false;
+    };
     let is_of_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     !scheme.is_empty() && scheme.bytes().all(is_of_scheme)
 }
@@ -311,24 +348,45 @@ mod tests {
     #[test]
     fn what_a_provider_fetches_or_runs_is_told_from_the_clients_own_tools() {
         for (body, expected) in [
-            (r#"{"messages":[{"role":"user","content":"see https://a.test/"}]}"#, None),
-            (r#"{"tools":[{"type":"function","function":{"name":"f","parameters":{"image_url":"x"}}}]}"#, None),
-            (r#"{"tools":[{"name":"f","input_schema":{}},{"type":"custom","name":"g"}]}"#, None),
-            (r#"{"messages":[{"content":[{"type":"tool_use","input":{"type":"url","url":"https://a.test"}}]}]}"#, None),
+            (
+                r#"{"messages":[{"role":"user","content":"see https://a.test/"}]}"#,
+                None,
+            ),
+            (
+                r#"{"tools":[{"type":"function","function":{"name":"f","parameters":{"image_url":"x"}}}]}"#,
+                None,
+            ),
+            (
+                r#"{"tools":[{"name":"f","input_schema":{}},{"type":"custom","name":"g"}]}"#,
+                None,
+            ),
+            (
+                r#"{"messages":[{"content":[{"type":"tool_use","input":{"type":"url","url":"https://a.test"}}]}]}"#,
+                None,
+            ),
             (
                 r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}]}]}"#,
                 None,
             ),
             (r#"{"mcp_servers":null,"tools":[]}"#, None),
             (r#"[1]"#, None),
-            (r#"{"tools":[{"type":"web_search"}],"Tools":[]}"#, Some("a repeated key")),
-            (r#"{"input":[{"image_url":"https://a.test","image_url":"data:,"}]}"#, Some("a repeated key")),
+            (
+                r#"{"tools":[{"type":"web_search"}],"Tools":[]}"#,
+                Some("a repeated key"),
+            ),
+            (
+                r#"{"input":[{"image_url":"https://a.test","image_url":"data:,"}]}"#,
+                Some("a repeated key"),
+            ),
             (r#"{"metadata":[1,-1,1.5,null,true,"x",{"b":{}}]}"#, None),
             (
                 r#"{"tools":[{"type":"function"}],"input":[{"role":"user","content":"https://a.test"},{"type":"reasoning"}]}"#,
                 None,
             ),
-            (r#"{"input":[{"type":"mcp_approval_response","approve":true}]}"#, Some("input")),
+            (
+                r#"{"input":[{"type":"mcp_approval_response","approve":true}]}"#,
+                Some("input"),
+            ),
             (r#"{"input":[{"type":"additional_tools"}]}"#, Some("input")),
             (r#"{"tools":{"type":"web_search"}}"#, Some("tools")),
             (r#"{"tools":["web_search"]}"#, Some("tools")),
@@ -340,26 +398,60 @@ mod tests {
                 r#"{"messages":[{"content":[{"type":"document_url","document_url":"https://a.test"}]}]}"#,
                 Some("document_url"),
             ),
-            (r#"{"messages":[{"content":[{"input_audio":{"data":"https://a.test"}}]}]}"#, Some("data")),
-            (r#"{"messages":[{"content":[{"source":{"url":"gs://a/b"}}]}]}"#, Some("url")),
-            (r#"{"mcp_servers":[{"url":"https://a.test"}]}"#, Some("mcp_servers")),
+            (
+                r#"{"messages":[{"content":[{"input_audio":{"data":"https://a.test"}}]}]}"#,
+                Some("data"),
+            ),
+            (
+                r#"{"messages":[{"content":[{"source":{"url":"gs://a/b"}}]}]}"#,
+                Some("url"),
+            ),
+            (
+                r#"{"mcp_servers":[{"url":"https://a.test"}]}"#,
+                Some("mcp_servers"),
+            ),
             (r#"{"Tools":[{"type":"web_search"}]}"#, Some("Tools")),
             (r#"{"tools":[{"Type":"web_search"}]}"#, Some("tools")),
-            (r#"{"messages":[{"content":[{"Image_URL":{"URL":"https://a.test"}}]}]}"#, Some("Image_URL")),
+            (
+                r#"{"messages":[{"content":[{"Image_URL":{"URL":"https://a.test"}}]}]}"#,
+                Some("Image_URL"),
+            ),
             (r#"{"web_search_options":{}}"#, Some("web_search_options")),
-            (r#"{"tools":[{"type":"web_search_20250305","name":"web_search"}]}"#, Some("tools")),
-            (r#"{"tools":[{"type":"mcp","server_url":"https://a.test"}]}"#, Some("tools")),
+            (
+                r#"{"tools":[{"type":"web_search_20250305","name":"web_search"}]}"#,
+                Some("tools"),
+            ),
+            (
+                r#"{"tools":[{"type":"mcp","server_url":"https://a.test"}]}"#,
+                Some("tools"),
+            ),
             (r#"{"tools":[{"google_search":{}}]}"#, Some("tools")),
-            (r#"{"messages":[{"content":[{"image_url":{"url":"https://a.test/?x"}}]}]}"#, Some("image_url")),
-            (r#"{"input":[{"content":[{"type":"input_image","image_url":"HTTPS://a.test"}]}]}"#, Some("image_url")),
-            (r#"{"messages":[{"content":[{"source":{"type":"url","url":"https://a.test"}}]}]}"#, Some("url")),
+            (
+                r#"{"messages":[{"content":[{"image_url":{"url":"https://a.test/?x"}}]}]}"#,
+                Some("image_url"),
+            ),
+            (
+                r#"{"input":[{"content":[{"type":"input_image","image_url":"HTTPS://a.test"}]}]}"#,
+                Some("image_url"),
+            ),
+            (
+                r#"{"messages":[{"content":[{"source":{"type":"url","url":"https://a.test"}}]}]}"#,
+                Some("url"),
+            ),
             (r#"{"contents":[]}"#, Some("contents")),
         ] {
             assert_eq!(of_provider(body.as_bytes()).as_deref(), expected, "{body}");
         }
         // What is too deep to be read may hold anything.
-        let deep = format!(r#"{{"metadata":{}{},"tools":[{{"type":"mcp"}}]}}"#, "[".repeat(130), "]".repeat(130));
-        assert_eq!(of_provider(deep.as_bytes()).as_deref(), Some("parts that cannot be read"));
+        let deep = format!(
+            r#"{{"metadata":{}{},"tools":[{{"type":"mcp"}}]}}"#,
+            "[".repeat(130),
+            "]".repeat(130)
+        );
+        assert_eq!(
+            of_provider(deep.as_bytes()).as_deref(),
+            Some("parts that cannot be read")
+        );
         assert_eq!(of_provider(b"no JSON"), None, "it is refused as such");
     }
 }

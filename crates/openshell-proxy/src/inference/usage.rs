@@ -15,8 +15,8 @@ pub struct Meter {
     events: u64,
 }
 
-/// Quotes inside strings are escaped, so only the structure of a response, arguments of tools included, can hold this
-/// key.
+/// Quotes inside strings are escaped, so only the structure of a response, arguments of tools
+/// included, can hold this key.
 const KEY: &[u8] = b"\"usage\"";
 
 impl Meter {
@@ -28,7 +28,8 @@ impl Meter {
         let text = if self.tail.is_empty() {
             part
         } else {
-            self.tail.extend_from_slice(part.get(..TAIL_BYTES).unwrap_or(part));
+            self.tail
+                .extend_from_slice(part.get(..TAIL_BYTES).unwrap_or(part));
             let joined = std::mem::take(&mut self.tail);
             self.read_usage(&joined);
             if part.len() < TAIL_BYTES {
@@ -47,30 +48,50 @@ impl Meter {
         self.usage
     }
 
-    /// Estimates the tokens of a response without usage: one for each event, or for each four bytes.
+    /// Estimates the tokens of a response without usage: one for each event, or for each four
+    /// bytes.
     #[must_use]
     pub fn estimate(&self) -> u64 {
-        if self.events > 0 { self.events } else { self.bytes / 4 }
+        if self.events > 0 {
+            self.events
+        } else {
+            self.bytes / 4
+        }
     }
 
     fn read_usage(&mut self, text: &[u8]) {
         for at in memmem::find_iter(text, KEY) {
-            let after = text.get(at + KEY.len()..).unwrap_or_default().trim_ascii_start();
-            let Some(object) = after.strip_prefix(b":") else { continue };
-            let mut values = serde_json::Deserializer::from_slice(object).into_iter::<serde_json::Value>();
-            let Some(Ok(usage)) = values.next() else { continue };
+            let after = text
+                .get(at + KEY.len()..)
+                .unwrap_or_default()
+                .trim_ascii_start();
+            let Some(object) = after.strip_prefix(b":") else {
+                continue;
+            };
+            let mut values =
+                serde_json::Deserializer::from_slice(object).into_iter::<serde_json::Value>();
+            let Some(Ok(usage)) = values.next() else {
+                continue;
+            };
             let count = |names: [&str; 2]| names.iter().find_map(|name| usage.get(name)?.as_u64());
             // Cached tokens are listed apart, and are billed as well.
             let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];
-            let cached: u64 = cached.iter().filter_map(|name| usage.get(name)?.as_u64()).fold(0, u64::saturating_add);
-            let input = count(["prompt_tokens", "input_tokens"]).map(|input| input.saturating_add(cached));
+            let cached: u64 = cached
+                .iter()
+                .filter_map(|name| usage.get(name)?.as_u64())
+                .fold(0, u64::saturating_add);
+            let input =
+                count(["prompt_tokens", "input_tokens"]).map(|input| input.saturating_add(cached));
             self.usage.input = input.or(self.usage.input);
             self.usage.output = count(["completion_tokens", "output_tokens"]).or(self.usage.output);
         }
     }
 
     fn keep_tail(&mut self, text: &[u8]) {
-        self.tail = text.get(text.len().saturating_sub(TAIL_BYTES)..).unwrap_or_default().to_vec();
+        self.tail = text
+            .get(text.len().saturating_sub(TAIL_BYTES)..)
+            .unwrap_or_default()
+            .to_vec();
     }
 }
 
@@ -82,22 +103,44 @@ mod tests {
     #[test]
     fn tokens_are_counted_wherever_an_answer_is_cut() {
         let openai = r#"{"choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":9}"}}],"usage":{"prompt_tokens":11,"completion_tokens":22,"total_tokens":33}}"#;
-        let anthropic = "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":11,\"output_tokens\":1}}}\n\nevent: message_delta\ndata: {\"usage\": {\"output_tokens\": 22}}\n\n";
-        let chunks = "data: {\"usage\":null}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":22}}\n\ndata: [DONE]\n\n";
+        let anthropic = "event: message_start\ndata: \
+                         {\"message\":{\"usage\":{\"input_tokens\":11,\"output_tokens\":1}}}\n\nevent: \
+                         message_delta\ndata: {\"usage\": {\"output_tokens\": 22}}\n\n";
+        let chunks = "data: {\"usage\":null}\n\ndata: \
+                      {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":22}}\n\ndata: \
+                      [DONE]\n\n";
         for text in [openai, anthropic, chunks] {
             for first in 0..text.len() {
                 let mut meter = Meter::default();
                 let (one, other) = text.as_bytes().split_at(first);
                 [one, other].iter().for_each(|part| meter.read(part));
-                assert_eq!(meter.usage(), TokenUsage { input: Some(11), output: Some(22) }, "{text} cut at {first}");
+                assert_eq!(
+                    meter.usage(),
+                    TokenUsage {
+                        input: Some(11),
+                        output: Some(22)
+                    },
+                    "{text} cut at {first}"
+                );
             }
             let mut meter = Meter::default();
             text.bytes().for_each(|byte| meter.read(&[byte]));
-            assert_eq!(meter.usage(), TokenUsage { input: Some(11), output: Some(22) }, "{text}");
+            assert_eq!(
+                meter.usage(),
+                TokenUsage {
+                    input: Some(11),
+                    output: Some(22)
+                },
+                "{text}"
+            );
             let mut meter = Meter::default();
-            [vec![b'x'; 10_000].as_slice(), text.as_bytes(), &vec![b'x'; 10_000]]
-                .iter()
-                .for_each(|part| meter.read(part));
+            [
+                vec![b'x'; 10_000].as_slice(),
+                text.as_bytes(),
+                &vec![b'x'; 10_000],
+            ]
+            .iter()
+            .for_each(|part| meter.read(part));
             assert_eq!(meter.usage().total(), 33, "{text}");
         }
     }

@@ -16,33 +16,48 @@ use crate::record::Record;
 use crate::target::{Target, port};
 use openshell_policy::event::Audit;
 
-/// Parses `request`, a CONNECT: its record, and its target or the refusal of one without host and port. An address that one of
-/// `names` has means the name, as of a client that looks names up itself.
+/// Parses `request`, a CONNECT: its record, and its target or the refusal of one without host and
+/// port. An address that one of `names` has means the name, as of a client that looks names up
+/// itself.
 pub fn intake<B>(
     audit: &Arc<dyn Audit>,
     names: Option<&Names>,
     request: &Request<B>,
 ) -> (Record, Result<Target, Refusal>) {
     match target(request.uri()).map(|target| named(names, target)) {
-        Ok(target) => (Record::new(audit, format!("CONNECT {target}"), Some(target.clone())), Ok(target)),
-        Err(problem) => (Record::new(audit, "CONNECT".to_owned(), None), Err(Refusal::bad_request(problem))),
+        Ok(target) => (
+            Record::new(audit, format!("CONNECT {target}"), Some(target.clone())),
+            Ok(target),
+        ),
+        Err(problem) => (
+            Record::new(audit, "CONNECT".to_owned(), None),
+            Err(Refusal::bad_request(problem)),
+        ),
     }
 }
 
 fn target(uri: &Uri) -> Result<Target, &'static str> {
-    let authority = uri.authority().filter(|_| uri.scheme().is_none()).ok_or("a CONNECT target is host:port")?;
+    let authority = uri
+        .authority()
+        .filter(|_| uri.scheme().is_none())
+        .ok_or("a CONNECT target is host:port")?;
     if authority.as_str().contains('@') {
         return Err("a CONNECT target has no user information");
     }
     let port = authority.port().and_then(|written| port(written.as_str()));
     let port = port.ok_or("a CONNECT target needs a port, as in host:443")?;
-    let host = Host::parse(authority.host()).map_err(|_| "the host of a CONNECT target is a name or an IP address")?;
+    let host = Host::parse(authority.host())
+        .map_err(|_| "the host of a CONNECT target is a name or an IP address")?;
     Ok(Target { host, port })
 }
 
 impl HttpIngress<'_> {
     /// Responds to `request`, and passes on the client's connection with `opened`.
-    pub(super) fn established(&self, request: &mut Request<Incoming>, opened: Opened) -> Response<ResponseBody> {
+    pub(super) fn established(
+        &self,
+        request: &mut Request<Incoming>,
+        opened: Opened,
+    ) -> Response<ResponseBody> {
         // The channel has room for the one tunnel of a connection.
         let _ = self.opener.try_send((hyper::upgrade::on(request), opened));
         reply::established().map(full)
@@ -63,10 +78,21 @@ mod tests {
     /// The target of a CONNECT to `uri`, and the words of its record.
     fn taken(uri: &str) -> (Result<String, String>, String) {
         let audit = Arc::new(Remembered::default()) as Arc<dyn Audit>;
-        let (record, target) = intake(&audit, None, &Request::connect(uri.parse::<Uri>().unwrap()).body(()).unwrap());
+        let (record, target) = intake(
+            &audit,
+            None,
+            &Request::connect(uri.parse::<Uri>().unwrap())
+                .body(())
+                .unwrap(),
+        );
         let words = record.request().to_owned();
         record.finish(Outcome::Allowed);
-        (target.map(|target| target.to_string()).map_err(|refusal| refusal.reason().to_owned()), words)
+        (
+            target
+                .map(|target| target.to_string())
+                .map_err(|refusal| refusal.reason().to_owned()),
+            words,
+        )
     }
 
     #[test]
@@ -77,7 +103,11 @@ mod tests {
             ("8.8.8.8:65535", "8.8.8.8:65535"),
             ("[2001:DB8::1]:443", "[2001:db8::1]:443"),
         ] {
-            assert_eq!(taken(uri), (Ok(target.to_owned()), format!("CONNECT {target}")), "{uri}");
+            assert_eq!(
+                taken(uri),
+                (Ok(target.to_owned()), format!("CONNECT {target}")),
+                "{uri}"
+            );
         }
     }
 
@@ -92,10 +122,20 @@ mod tests {
             ("a.test:", port),
             ("a.test:0", port),
             ("a.test:080", port),
-            ("user@a.test:443", "a CONNECT target has no user information"),
-            ("a!b:443", "the host of a CONNECT target is a name or an IP address"),
+            (
+                "user@a.test:443",
+                "a CONNECT target has no user information",
+            ),
+            (
+                "a!b:443",
+                "the host of a CONNECT target is a name or an IP address",
+            ),
         ] {
-            assert_eq!(taken(uri), (Err(reason.to_owned()), "CONNECT".to_owned()), "{uri}");
+            assert_eq!(
+                taken(uri),
+                (Err(reason.to_owned()), "CONNECT".to_owned()),
+                "{uri}"
+            );
         }
     }
 }

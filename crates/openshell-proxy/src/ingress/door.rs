@@ -1,4 +1,5 @@
-//! From a client and its target to the other end of a tunnel, independent of the protocol of its request.
+//! From a client and its target to the other end of a tunnel, independent of the protocol of its
+//! request.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -66,14 +67,33 @@ pub(super) struct Ingress<'p> {
 
 impl<'p> Ingress<'p> {
     /// The ingress of `client`, which is `identity` and came by `door`.
-    pub(super) fn new(proxy: &'p Proxy, identity: &'p Identity, client: &ClientStream, door: Door) -> Self {
+    pub(super) fn new(
+        proxy: &'p Proxy,
+        identity: &'p Identity,
+        client: &ClientStream,
+        door: Door,
+    ) -> Self {
         let source = client.peer_addr().ok();
-        Self { proxy, identity, way: Way { door: Some(door), source, dialed: None } }
+        Self {
+            proxy,
+            identity,
+            way: Way {
+                door: Some(door),
+                source,
+                dialed: None,
+            },
+        }
     }
 
     /// The same by another door.
     pub(super) fn by(self, door: Door) -> Self {
-        Self { way: Way { door: Some(door), ..self.way }, ..self }
+        Self {
+            way: Way {
+                door: Some(door),
+                ..self.way
+            },
+            ..self
+        }
     }
 
     /// The report of the end of `opened`.
@@ -82,11 +102,20 @@ impl<'p> Ingress<'p> {
         match opened {
             Opened::Upstream(dialed, watch) => {
                 let (connection, permit) = (watch.connection(), watch.connection().permit());
-                self.closing_at(dialed.address, connection.caller(), connection.target(), permit.policy())
+                self.closing_at(
+                    dialed.address,
+                    connection.caller(),
+                    connection.target(),
+                    permit.policy(),
+                )
             }
-            Opened::Models(ModelsClient { caller, target, .. }) => {
-                Closing::new(audit, caller.clone(), target.clone(), None, self.by(Door::Models).way)
-            }
+            Opened::Models(ModelsClient { caller, target, .. }) => Closing::new(
+                audit,
+                caller.clone(),
+                target.clone(),
+                None,
+                self.by(Door::Models).way,
+            ),
         }
     }
 
@@ -98,17 +127,29 @@ impl<'p> Ingress<'p> {
         target: &Target,
         policy: Option<&str>,
     ) -> Closing {
-        Closing::new(&self.proxy.services.audit, Some(caller.clone()), target.clone(), policy, self.way_to(address))
+        Closing::new(
+            &self.proxy.services.audit,
+            Some(caller.clone()),
+            target.clone(),
+            policy,
+            self.way_to(address),
+        )
     }
 
     /// The calling program, if it is identified, for logs; no decision depends on it.
     pub(super) fn caller(&self) -> Option<Caller> {
-        self.identity.as_ref().ok().map(|identified| identified.caller().clone())
+        self.identity
+            .as_ref()
+            .ok()
+            .map(|identified| identified.caller().clone())
     }
 
     /// Its way, with the upstream at `dialed`.
     pub(super) fn way_to(&self, dialed: SocketAddr) -> Way {
-        Way { dialed: Some(dialed), ..self.way }
+        Way {
+            dialed: Some(dialed),
+            ..self.way
+        }
     }
 
     /// Authorizes a connection to `target`, and resolves and checks its addresses.
@@ -118,14 +159,23 @@ impl<'p> Ingress<'p> {
         record: &mut Record,
     ) -> Result<(Authorization, Destination), Refusal> {
         let services = &self.proxy.services;
-        let authorization = services.authorizer.authorize(self.identity, target, record).await?;
+        let authorization = services
+            .authorizer
+            .authorize(self.identity, target, record)
+            .await?;
         let destination = services.egress.destination(&authorization.permit).await?;
-        services.authorizer.note_destination(&authorization, &destination);
+        services
+            .authorizer
+            .note_destination(&authorization, &destination);
         Ok((authorization, destination))
     }
 
     /// Opens the other end of a tunnel to `target`.
-    pub(super) async fn open(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
+    pub(super) async fn open(
+        &self,
+        target: Target,
+        record: &mut Record,
+    ) -> Result<Opened, Refusal> {
         record.came_by(self.way);
         if inference::is_target(&target) {
             return self.connect_models(target, record).await;
@@ -142,7 +192,9 @@ impl<'p> Ingress<'p> {
             // The first bytes, which tell if TLS is to be intercepted, follow the response.
             match authorization.permit.inspection() {
                 Inspection::Passthrough => {}
-                Inspection::Unjudged | Inspection::Judged(_) => drop(self.proxy.interceptor.authority()?),
+                Inspection::Unjudged | Inspection::Judged(_) => {
+                    drop(self.proxy.interceptor.authority()?)
+                }
             }
             let program = &authorization.caller.program.executable;
             let began = Instant::now();
@@ -162,7 +214,9 @@ impl<'p> Ingress<'p> {
     async fn connect_models(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
         let services = &self.proxy.services;
         let caller = self.caller();
-        caller.iter().for_each(|caller| record.called_by(caller.clone()));
+        caller
+            .iter()
+            .for_each(|caller| record.called_by(caller.clone()));
         record.intercepted();
         if self.proxy.inference.is_none() {
             return Err(Refusal::inference_not_configured());
@@ -170,8 +224,14 @@ impl<'p> Ingress<'p> {
         // Models need no policy, but a caller.
         self.identity.as_ref().map_err(Clone::clone)?;
         self.proxy.interceptor.authority()?;
-        let program = caller.as_ref().map_or("-", |caller| caller.program.executable.as_str());
+        let program = caller
+            .as_ref()
+            .map_or("-", |caller| caller.program.executable.as_str());
         let quota = services.egress.reserve(program)?;
-        Ok(Opened::Models(ModelsClient { caller, target, quota }))
+        Ok(Opened::Models(ModelsClient {
+            caller,
+            target,
+            quota,
+        }))
     }
 }

@@ -26,18 +26,25 @@ use crate::relay::upstream::Upstream;
 use crate::target::{Origin, Scheme, Target, port};
 use openshell_policy::event::Audit;
 
-/// Parses `request`: its record, and its origin or the refusal of one that is not in absolute form. A request with an
-/// https URL is sent inside TLS, since some clients leave that to their proxy.
-/// An address that one of `names` has means the name.
+/// Parses `request`: its record, and its origin or the refusal of one that is not in absolute form.
+/// A request with an https URL is sent inside TLS, since some clients leave that to their proxy. An
+/// address that one of `names` has means the name.
 pub fn intake<B>(
     audit: &Arc<dyn Audit>,
     names: Option<&Names>,
     request: &Request<B>,
 ) -> (Record, Result<Origin, Refusal>) {
     let (method, uri) = (request.method(), request.uri());
-    let refused = |what| (Record::new(audit, method.to_string(), None), Err(Refusal::bad_request(what)));
+    let refused = |what| {
+        (
+            Record::new(audit, method.to_string(), None),
+            Err(Refusal::bad_request(what)),
+        )
+    };
     let Some(authority) = uri.authority() else {
-        return refused("this is a proxy: send CONNECT host:port, or a request with an absolute http URL");
+        return refused(
+            "this is a proxy: send CONNECT host:port, or a request with an absolute http URL",
+        );
     };
     let scheme = match uri.scheme_str() {
         Some("http") => Scheme::Http,
@@ -51,15 +58,23 @@ pub fn intake<B>(
         return refused("the host of the URL is a name or an IP address");
     };
     // The library takes a malformed port for none; it is refused.
-    let after_host = authority.as_str().get(authority.host().len()..).unwrap_or_default();
+    let after_host = authority
+        .as_str()
+        .get(authority.host().len()..)
+        .unwrap_or_default();
     let port = match after_host.strip_prefix(':') {
         Some(written) => port(written),
         None => Some(scheme.default_port()).filter(|_| after_host.is_empty()),
     };
-    let Some(port) = port else { return refused("the port of the URL is a number from 1 to 65535") };
+    let Some(port) = port else {
+        return refused("the port of the URL is a number from 1 to 65535");
+    };
     let target = named(names, Target { host, port });
     // The query may hold secrets, so it is not recorded.
-    (Record::http(audit, method.as_str(), uri.path(), scheme, target.clone()), Ok(Origin { scheme, target }))
+    (
+        Record::http(audit, method.as_str(), uri.path(), scheme, target.clone()),
+        Ok(Origin { scheme, target }),
+    )
 }
 
 impl HttpIngress<'_> {
@@ -73,14 +88,24 @@ impl HttpIngress<'_> {
         let (services, session) = (&*self.ingress.proxy.services, self.session);
         let mut kept = session.upstream.lock().await;
         let request = Outbound::of_client(request, &session.tasks);
-        let mut source = ForwardSource { ingress: self, origin, kept: &mut kept, is_reused: false, connection: None };
-        let exchange = Exchange { services, upgrades: Some(&session.upgrades), held: None };
+        let mut source = ForwardSource {
+            ingress: self,
+            origin,
+            kept: &mut kept,
+            is_reused: false,
+            connection: None,
+        };
+        let exchange = Exchange {
+            services,
+            upgrades: Some(&session.upgrades),
+            held: None,
+        };
         exchange.run(&mut source, request, record).await
     }
 }
 
-/// The upstream side of a forwarded request. Each is authorized by itself, and reuses the connection of the last if
-/// that leads to its origin at a permitted address.
+/// The upstream side of a forwarded request. Each is authorized by itself, and reuses the
+/// connection of the last if that leads to its origin at a permitted address.
 struct ForwardSource<'s> {
     ingress: &'s HttpIngress<'s>,
     origin: Origin,
@@ -107,10 +132,16 @@ impl UpstreamSource for ForwardSource<'_> {
         let ingress = self.ingress.ingress.by(Door::Forward);
         record.came_by(ingress.way);
         loop {
-            let (authorization, destination) = ingress.authorize(&self.origin.target, record).await?;
+            let (authorization, destination) =
+                ingress.authorize(&self.origin.target, record).await?;
             let (permit, caller) = (&authorization.permit, &authorization.caller);
-            let authorized = authorize_request(&services.authorizer, permit, caller, parts, record).await?;
-            let reusable = self.kept.upstream.reusable(&self.origin, &destination).filter(|_| !retry);
+            let authorized =
+                authorize_request(&services.authorizer, permit, caller, parts, record).await?;
+            let reusable = self
+                .kept
+                .upstream
+                .reusable(&self.origin, &destination)
+                .filter(|_| !retry);
             self.is_reused = reusable.is_some();
             let address = match reusable {
                 Some(address) => address,
@@ -118,13 +149,26 @@ impl UpstreamSource for ForwardSource<'_> {
                     // Released first, or a program at its quota could not change its upstream.
                     self.kept.quota = None;
                     let began = Instant::now();
-                    let dialed = services.egress.connect(&destination, &caller.program.executable).await?;
+                    let dialed = services
+                        .egress
+                        .connect(&destination, &caller.program.executable)
+                        .await?;
                     record.connected_since(began);
                     let roots = &services.egress.roots;
-                    self.kept.upstream.connect(&self.origin, roots, dialed.stream, dialed.address).await?;
+                    self.kept
+                        .upstream
+                        .connect(&self.origin, roots, dialed.stream, dialed.address)
+                        .await?;
                     self.kept.quota = Some(dialed.quota);
-                    let closing = ingress.closing_at(dialed.address, caller, &self.origin.target, permit.policy());
-                    self.ingress.session.connected(closing.counted_by(self.ingress.meter));
+                    let closing = ingress.closing_at(
+                        dialed.address,
+                        caller,
+                        &self.origin.target,
+                        permit.policy(),
+                    );
+                    self.ingress
+                        .session
+                        .connected(closing.counted_by(self.ingress.meter));
                     dialed.address
                 }
             };
@@ -134,7 +178,10 @@ impl UpstreamSource for ForwardSource<'_> {
             record.came_by(ingress.way_to(address));
             let watch = RevocationWatch::new(authorization, address.ip());
             let message = Message::of(parts);
-            watch.connection().replace_message(&services.authorizer, message).await?;
+            watch
+                .connection()
+                .replace_message(&services.authorizer, message)
+                .await?;
             self.connection = Some(Arc::clone(watch.connection()));
             self.ingress.session.watch(watch).await;
             head::mark_forwarded(&mut parts.headers, &self.origin);
@@ -159,7 +206,11 @@ impl UpstreamSource for ForwardSource<'_> {
     }
 
     fn remedy(&self) -> Remedy {
-        if self.is_reused { Remedy::Redial } else { Remedy::None }
+        if self.is_reused {
+            Remedy::Redial
+        } else {
+            Remedy::None
+        }
     }
 }
 
@@ -177,7 +228,11 @@ mod tests {
     /// The origin of a GET of `uri`, and the words of its record.
     fn taken(uri: &str) -> (Result<String, String>, String) {
         let audit = Arc::new(Remembered::default()) as Arc<dyn Audit>;
-        let (record, origin) = intake(&audit, None, &Request::get(uri.parse::<Uri>().unwrap()).body(()).unwrap());
+        let (record, origin) = intake(
+            &audit,
+            None,
+            &Request::get(uri.parse::<Uri>().unwrap()).body(()).unwrap(),
+        );
         let words = record.request().to_owned();
         record.finish(Outcome::Allowed);
         let origin = origin.map(|origin| format!("{}://{}", origin.scheme.as_str(), origin.target));
@@ -189,10 +244,18 @@ mod tests {
         for (uri, origin, words) in [
             ("http://a.test/b", "http://a.test:80", "GET a.test:80/b"),
             ("https://a.test/b", "https://a.test:443", "GET a.test:443/b"),
-            ("http://A.test:8080/", "http://a.test:8080", "GET a.test:8080/"),
+            (
+                "http://A.test:8080/",
+                "http://a.test:8080",
+                "GET a.test:8080/",
+            ),
             ("http://[::1]:1/", "http://[::1]:1", "GET [::1]:1/"),
         ] {
-            assert_eq!(taken(uri), (Ok(origin.to_owned()), words.to_owned()), "{uri}");
+            assert_eq!(
+                taken(uri),
+                (Ok(origin.to_owned()), words.to_owned()),
+                "{uri}"
+            );
         }
     }
 
@@ -206,17 +269,30 @@ mod tests {
         let number = "the port of the URL is a number from 1 to 65535";
         let scheme = "only http and https URLs can be requested";
         for (uri, reason) in [
-            ("/a", "this is a proxy: send CONNECT host:port, or a request with an absolute http URL"),
+            (
+                "/a",
+                "this is a proxy: send CONNECT host:port, or a request with an absolute http URL",
+            ),
             ("ftp://a.test/", scheme),
             ("a.test:80", scheme),
-            ("http://user:word@a.test/", "the URL of a proxy request has no user information"),
-            ("http://a!b/", "the host of the URL is a name or an IP address"),
+            (
+                "http://user:word@a.test/",
+                "the URL of a proxy request has no user information",
+            ),
+            (
+                "http://a!b/",
+                "the host of the URL is a name or an IP address",
+            ),
             ("http://a.test:0/", number),
             ("http://a.test:/", number),
             ("http://a.test:080/", number),
             ("http://a.test:65536/", number),
         ] {
-            assert_eq!(taken(uri), (Err(reason.to_owned()), "GET".to_owned()), "{uri}");
+            assert_eq!(
+                taken(uri),
+                (Err(reason.to_owned()), "GET".to_owned()),
+                "{uri}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Ingress of the proxy: requests are read, authorized and answered; a permitted CONNECT yields a connection.
+//! Ingress of the proxy: requests are read, authorized and answered; a permitted CONNECT yields a
+//! connection.
 
 pub mod connect;
 pub mod door;
@@ -38,27 +39,51 @@ use crate::socket::ClientStream;
 use crate::target::{Origin, Scheme, Target};
 use door::{Connected, Ingress, Opened};
 
-/// Serves the requests of one client, which is `identity`; returns its connection once a CONNECT is permitted. Its first byte tells if
-/// it speaks SOCKS5.
+/// Serves the requests of one client, which is `identity`; returns its connection once a CONNECT is
+/// permitted. Its first byte tells if it speaks SOCKS5.
 pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> Option<Connected> {
     let services = &*proxy.services;
     let mut first = [0; CONNECT.len()];
     // Without a word there is no decision.
-    timeout(Limits::HEAD_DEADLINE, client.peek(&mut first)).await.ok()?.ok()?;
+    timeout(Limits::HEAD_DEADLINE, client.peek(&mut first))
+        .await
+        .ok()?
+        .ok()?;
     if first.starts_with(&[socks::VERSION]) {
         return Box::pin(socks::serve(proxy, client, identity)).await;
     }
     let is_connect = first == *CONNECT;
-    let largest = if is_connect { Limits::CONNECT_HEAD_BYTES } else { Limits::READ_HEAD_BYTES };
+    let largest = if is_connect {
+        Limits::CONNECT_HEAD_BYTES
+    } else {
+        Limits::READ_HEAD_BYTES
+    };
     let (session, driver) = connection(client.as_fd().try_clone_to_owned().ok());
     let (opener, mut opened) = mpsc::channel(1);
     let meter = Arc::default();
     let ingress = Ingress::new(proxy, identity, &client, Door::Connect);
-    let requests = HttpIngress { ingress, session: &session, opener, meter: &meter };
+    let requests = HttpIngress {
+        ingress,
+        session: &session,
+        opener,
+        meter: &meter,
+    };
     let answer = |request| requests.answer(request);
-    if let Err(refusal) = driver.serve(services, Metered::new(client, &meter), &protocol(largest), answer).await {
+    if let Err(refusal) = driver
+        .serve(
+            services,
+            Metered::new(client, &meter),
+            &protocol(largest),
+            answer,
+        )
+        .await
+    {
         let is_large = is_connect && refusal.code() == ReasonCode::RequestTooLarge;
-        let refusal = if is_large { Refusal::connect_head_too_large() } else { refusal };
+        let refusal = if is_large {
+            Refusal::connect_head_too_large()
+        } else {
+            refusal
+        };
         Record::new(&services.audit, "request".to_owned(), None).finish(Outcome::Refused(&refusal));
         return None;
     }
@@ -69,9 +94,16 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
         closing.left();
         return None;
     };
-    let parts = client.downcast::<TokioIo<Linger<Metered<ClientStream>>>>().ok()?;
+    let parts = client
+        .downcast::<TokioIo<Linger<Metered<ClientStream>>>>()
+        .ok()?;
     let client = parts.io.into_inner().into_inner().into_inner();
-    Some(Connected { client, surplus: parts.read_buf, opened, closing })
+    Some(Connected {
+        client,
+        surplus: parts.read_buf,
+        opened,
+        closing,
+    })
 }
 
 /// Refuses a client because there are too many connections.
@@ -82,17 +114,27 @@ pub async fn refuse_excess(proxy: Arc<Proxy>, client: ClientStream) {
             Method::CONNECT => connect::intake(&services.audit, None, &request).0,
             _ => forward::intake(&services.audit, None, &request).0,
         };
-        Some(refuse(&Refusal::limit_reached("too many connections at once"), record))
+        Some(refuse(
+            &Refusal::limit_reached("too many connections at once"),
+            record,
+        ))
     };
     let (_session, driver) = connection(None);
-    let _ = driver.serve(services, client, &protocol(Limits::CONNECT_HEAD_BYTES), answer).await;
+    let _ = driver
+        .serve(
+            services,
+            client,
+            &protocol(Limits::CONNECT_HEAD_BYTES),
+            answer,
+        )
+        .await;
 }
 
 /// The beginning of a tunnel's head.
 const CONNECT: &[u8; 8] = b"CONNECT ";
 
-/// HTTP/1.1 settings of the proxy's own listener: heads have `largest` bytes at most and are bounded in time; a half-closed client gets
-/// its response.
+/// HTTP/1.1 settings of the proxy's own listener: heads have `largest` bytes at most and are
+/// bounded in time; a half-closed client gets its response.
 fn protocol(largest: usize) -> http1::Builder {
     let mut protocol = http1::Builder::new();
     protocol
@@ -119,29 +161,43 @@ struct HttpIngress<'p> {
 
 impl<'p> HttpIngress<'p> {
     async fn answer(&self, mut request: Request<Incoming>) -> Option<Response<ResponseBody>> {
-        let (audit, names) = (&self.ingress.proxy.services.audit, self.ingress.proxy.names.as_deref());
+        let (audit, names) = (
+            &self.ingress.proxy.services.audit,
+            self.ingress.proxy.names.as_deref(),
+        );
         let (record, answered) = if request.method() == Method::CONNECT {
             let (mut record, target) = connect::intake(audit, names, &request);
-            // One that is not the first of its connection, or came in pieces, was read like any other request.
-            let is_large = head::bytes(request.uri(), request.headers()) > Limits::CONNECT_HEAD_BYTES;
+            // One that is not the first of its connection, or came in pieces, was read like any
+            // other request.
+            let is_large =
+                head::bytes(request.uri(), request.headers()) > Limits::CONNECT_HEAD_BYTES;
             let answered = match target {
                 _ if is_large => Err(Refusal::connect_head_too_large()),
                 Ok(target) => self.ingress.open(target, &mut record).await,
                 Err(refusal) => Err(refusal),
             };
-            (record, answered.map(|opened| self.established(&mut request, opened)))
+            (
+                record,
+                answered.map(|opened| self.established(&mut request, opened)),
+            )
         } else {
             let (mut record, origin) = forward::intake(audit, names, &request);
             let answered = match origin {
-                Ok(Origin { scheme: Scheme::Https, target }) if inference::is_target(&target) => {
-                    match self.models(target, &mut record) {
-                        Ok(models) => return Some(Box::pin(models.answer(self.session, request, record)).await),
-                        Err(refusal) => Err(refusal),
+                Ok(Origin {
+                    scheme: Scheme::Https,
+                    target,
+                }) if inference::is_target(&target) => match self.models(target, &mut record) {
+                    Ok(models) => {
+                        return Some(Box::pin(models.answer(self.session, request, record)).await);
                     }
-                }
+                    Err(refusal) => Err(refusal),
+                },
                 Ok(origin) => {
                     let span = debug_span!("request", request = record.request());
-                    match Box::pin(self.forward(request, origin, &mut record)).instrument(span).await {
+                    match Box::pin(self.forward(request, origin, &mut record))
+                        .instrument(span)
+                        .await
+                    {
                         Ok(response) => Ok(response),
                         Err(error) => {
                             let is_silent = matches!(error, ExchangeError::Closed);
@@ -167,11 +223,18 @@ impl<'p> HttpIngress<'p> {
     fn models(&self, target: Target, record: &mut Record) -> Result<Models<'p>, Refusal> {
         let services = &self.ingress.proxy.services;
         let caller = self.ingress.caller();
-        caller.iter().for_each(|caller| record.called_by(caller.clone()));
+        caller
+            .iter()
+            .for_each(|caller| record.called_by(caller.clone()));
         let inference = self.ingress.proxy.inference.as_deref();
         let inference = inference.ok_or(Refusal::inference_not_configured())?;
         self.ingress.identity.as_ref().map_err(Clone::clone)?;
-        Ok(Models { services, inference, caller, target })
+        Ok(Models {
+            services,
+            inference,
+            caller,
+            target,
+        })
     }
 }
 
@@ -208,10 +271,11 @@ mod tests {
         heard
     }
 
-    /// Has the doors answer `request`, which leads nowhere: the answer must begin with `status`, and `codes` are all decisions. Egress
-    /// panics if it is reached.
+    /// Has the doors answer `request`, which leads nowhere: the answer must begin with `status`,
+    /// and `codes` are all decisions. Egress panics if it is reached.
     async fn check(request: &str, status: &str, codes: &[&str]) {
-        let (services, audit) = testing::services("{host: 8.8.8.8, port: 80}, {host: 8.8.8.8, port: 443}");
+        let (services, audit) =
+            testing::services("{host: 8.8.8.8, port: 80}, {host: 8.8.8.8, port: 443}");
         let (client, near) = testing::tcp().await;
         let proxy = testing::proxy(&services);
         let identity = nobody();
@@ -225,63 +289,126 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_is_not_identified_is_refused_before_egress_at_each_door() {
         let unknown = "HTTP/1.1 403 caller_unknown\r\n";
-        check("CONNECT 8.8.8.8:443 HTTP/1.1\r\n\r\n", unknown, &["caller_unknown"]).await;
-        check("GET http://8.8.8.8/ HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n", unknown, &["caller_unknown"]).await;
-        check("GET https://8.8.8.8/ HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n", unknown, &["caller_unknown"]).await;
+        check(
+            "CONNECT 8.8.8.8:443 HTTP/1.1\r\n\r\n",
+            unknown,
+            &["caller_unknown"],
+        )
+        .await;
+        check(
+            "GET http://8.8.8.8/ HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n",
+            unknown,
+            &["caller_unknown"],
+        )
+        .await;
+        check(
+            "GET https://8.8.8.8/ HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n",
+            unknown,
+            &["caller_unknown"],
+        )
+        .await;
     }
 
     #[tokio::test]
     async fn models_that_are_not_configured_are_refused_at_each_door() {
         let status = "HTTP/1.1 503 inference_not_configured\r\n";
-        check("CONNECT inference.local:443 HTTP/1.1\r\n\r\n", status, &["inference_not_configured"]).await;
-        let forwarded = "GET https://inference.local/v1/models HTTP/1.1\r\nHost: inference.local\r\n\r\n";
+        check(
+            "CONNECT inference.local:443 HTTP/1.1\r\n\r\n",
+            status,
+            &["inference_not_configured"],
+        )
+        .await;
+        let forwarded =
+            "GET https://inference.local/v1/models HTTP/1.1\r\nHost: inference.local\r\n\r\n";
         check(forwarded, status, &["inference_not_configured"]).await;
     }
 
     #[tokio::test]
     async fn models_at_another_port_or_in_clear_text_are_a_host_like_any_other() {
         let unknown = "HTTP/1.1 403 caller_unknown\r\n";
-        check("CONNECT inference.local:80 HTTP/1.1\r\n\r\n", unknown, &["caller_unknown"]).await;
-        let forwarded = "GET http://inference.local:443/v1/models HTTP/1.1\r\nHost: inference.local\r\n\r\n";
+        check(
+            "CONNECT inference.local:80 HTTP/1.1\r\n\r\n",
+            unknown,
+            &["caller_unknown"],
+        )
+        .await;
+        let forwarded =
+            "GET http://inference.local:443/v1/models HTTP/1.1\r\nHost: inference.local\r\n\r\n";
         check(forwarded, unknown, &["caller_unknown"]).await;
     }
 
     #[tokio::test]
     async fn a_target_that_is_malformed_is_refused_and_its_client_is_not_looked_for() {
-        for request in ["CONNECT 8.8.8.8 HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n"] {
+        for request in [
+            "CONNECT 8.8.8.8 HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n",
+        ] {
             check(request, "HTTP/1.1 400 bad_request\r\n", &["bad_request"]).await;
         }
     }
 
     #[tokio::test]
     async fn a_head_that_is_no_head_is_one_decision() {
-        check("SSH-2.0-client\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", &["bad_request"]).await;
-        let large = format!("GET http://8.8.8.8/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * Limits::READ_HEAD_BYTES));
-        check(&large, "HTTP/1.1 431 Request Header Fields Too Large\r\n", &["request_too_large"]).await;
-        let large =
-            format!("\r\nCONNECT 8.8.8.8:443 HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(Limits::CONNECT_HEAD_BYTES));
-        check(&large, "HTTP/1.1 431 request_too_large\r\n", &["request_too_large"]).await;
+        check(
+            "SSH-2.0-client\r\n\r\n",
+            "HTTP/1.1 400 Bad Request\r\n",
+            &["bad_request"],
+        )
+        .await;
+        let large = format!(
+            "GET http://8.8.8.8/ HTTP/1.1\r\nX: {}\r\n\r\n",
+            "x".repeat(2 * Limits::READ_HEAD_BYTES)
+        );
+        check(
+            &large,
+            "HTTP/1.1 431 Request Header Fields Too Large\r\n",
+            &["request_too_large"],
+        )
+        .await;
+        let large = format!(
+            "\r\nCONNECT 8.8.8.8:443 HTTP/1.1\r\nX: {}\r\n\r\n",
+            "x".repeat(Limits::CONNECT_HEAD_BYTES)
+        );
+        check(
+            &large,
+            "HTTP/1.1 431 request_too_large\r\n",
+            &["request_too_large"],
+        )
+        .await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_head_that_does_not_end_in_time_is_refused() {
         let (services, audit) = testing::services("");
         let (mut client, near) = testing::tcp().await;
-        client.write_all(b"GET http://8.8.8.8/ HTTP/1.1\r\nX: ").await.unwrap();
+        client
+            .write_all(b"GET http://8.8.8.8/ HTTP/1.1\r\nX: ")
+            .await
+            .unwrap();
         let begin = Instant::now();
-        assert!(serve(&testing::proxy(&services), near, &nobody()).await.is_none());
+        assert!(
+            serve(&testing::proxy(&services), near, &nobody())
+                .await
+                .is_none()
+        );
         assert!(begin.elapsed() >= Limits::HEAD_DEADLINE);
         assert_eq!(audit.decisions(), ["bad_request"]);
     }
 
     #[tokio::test]
     async fn a_client_beyond_the_bound_is_told_so_and_asked_nothing_else() {
-        for request in ["CONNECT 8.8.8.8:443 HTTP/1.1\r\n\r\n", "GET http://8.8.8.8/ HTTP/1.1\r\nHost: a\r\n\r\n"] {
+        for request in [
+            "CONNECT 8.8.8.8:443 HTTP/1.1\r\n\r\n",
+            "GET http://8.8.8.8/ HTTP/1.1\r\nHost: a\r\n\r\n",
+        ] {
             let (services, audit) = testing::services("");
             let (client, near) = testing::tcp().await;
             let excess = refuse_excess(testing::proxy(&services), near);
             let ((), heard) = tokio::join!(excess, spoken(client, request.as_bytes()));
-            assert!(heard.starts_with("HTTP/1.1 503 limit_reached\r\n"), "{heard}");
+            assert!(
+                heard.starts_with("HTTP/1.1 503 limit_reached\r\n"),
+                "{heard}"
+            );
             assert_eq!(audit.decisions(), ["limit_reached"]);
         }
     }
@@ -291,7 +418,11 @@ mod tests {
         let (services, audit) = testing::services("");
         let (client, near) = testing::tcp().await;
         drop(client);
-        assert!(serve(&testing::proxy(&services), near, &nobody()).await.is_none());
+        assert!(
+            serve(&testing::proxy(&services), near, &nobody())
+                .await
+                .is_none()
+        );
         assert!(audit.decisions().is_empty());
         assert_eq!(Arc::strong_count(&services), 1);
     }

@@ -13,15 +13,30 @@ use crate::record::{Outcome, Record};
 use crate::socket::ClientStream;
 use crate::target::Target;
 
-/// Connects `client`, which is `identity`, to `target`. A refusal is a reset, as the client expects no answer.
-pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity, target: Target) -> Option<Connected> {
+/// Connects `client`, which is `identity`, to `target`. A refusal is a reset, as the client expects
+/// no answer.
+pub async fn serve(
+    proxy: &Proxy,
+    client: ClientStream,
+    identity: &Identity,
+    target: Target,
+) -> Option<Connected> {
     let ingress = Ingress::new(proxy, identity, &client, Door::Name);
-    let mut record = Record::new(&proxy.services.audit, format!("CONNECT {target}"), Some(target.clone()));
+    let mut record = Record::new(
+        &proxy.services.audit,
+        format!("CONNECT {target}"),
+        Some(target.clone()),
+    );
     match ingress.open(target, &mut record).await {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
             let closing = ingress.closing(&opened);
-            Some(Connected { client, surplus: Bytes::new(), opened, closing })
+            Some(Connected {
+                client,
+                surplus: Bytes::new(),
+                opened,
+                closing,
+            })
         }
         Err(refusal) => {
             record.finish(Outcome::Refused(&refusal));

@@ -1,4 +1,5 @@
-//! Requests for tunnels by SOCKS5 (RFC 1928): CONNECT without authentication, to names and addresses.
+//! Requests for tunnels by SOCKS5 (RFC 1928): CONNECT without authentication, to names and
+//! addresses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -43,15 +44,22 @@ enum Request {
     Invalid(u8, &'static str),
 }
 
-/// Serves the request of `client`, which is `identity`; returns its connection if that is permitted.
-pub async fn serve(proxy: &Proxy, mut client: ClientStream, identity: &Identity) -> Option<Connected> {
+/// Serves the request of `client`, which is `identity`; returns its connection if that is
+/// permitted.
+pub async fn serve(
+    proxy: &Proxy,
+    mut client: ClientStream,
+    identity: &Identity,
+) -> Option<Connected> {
     let audit = &proxy.services.audit;
     let refuse = |refusal: &Refusal, record: Record| record.finish(Outcome::Refused(refusal));
     let request = match timeout(Limits::HEAD_DEADLINE, read(&mut client)).await {
         Ok(Ok(request)) => request,
         Ok(Err(error)) if error.kind() != io::ErrorKind::InvalidData => return None,
         Ok(Err(_)) | Err(_) => {
-            let refusal = Refusal::bad_request("a SOCKS5 client offers to go without authentication, and asks at once");
+            let refusal = Refusal::bad_request(
+                "a SOCKS5 client offers to go without authentication, and asks at once",
+            );
             refuse(&refusal, Record::new(audit, "request".to_owned(), None));
             return None;
         }
@@ -59,7 +67,10 @@ pub async fn serve(proxy: &Proxy, mut client: ClientStream, identity: &Identity)
     let target = match request {
         Request::Connect(host, port) => named(proxy.names.as_deref(), Target { host, port }),
         Request::Invalid(code, reason) => {
-            refuse(&Refusal::bad_request(reason), Record::new(audit, "CONNECT".to_owned(), None));
+            refuse(
+                &Refusal::bad_request(reason),
+                Record::new(audit, "CONNECT".to_owned(), None),
+            );
             let _ = reply(&mut client, code).await;
             return None;
         }
@@ -72,7 +83,12 @@ pub async fn serve(proxy: &Proxy, mut client: ClientStream, identity: &Identity)
             let closing = ingress.closing(&opened);
             // A client that is gone ends the connection at its first byte.
             let _ = reply(&mut client, SUCCEEDED).await;
-            Some(Connected { client, surplus: Bytes::new(), opened, closing })
+            Some(Connected {
+                client,
+                surplus: Bytes::new(),
+                opened,
+                closing,
+            })
         }
         Err(refusal) => {
             refuse(&refusal, record);
@@ -103,20 +119,35 @@ async fn read(client: &mut ClientStream) -> io::Result<Request> {
         return invalid();
     }
     let host = match kind {
-        IPV4 => Some(Host::Address(Ipv4Addr::from(client.read_u32().await?).into())),
-        IPV6 => Some(Host::Address(IpAddr::from(Ipv6Addr::from(client.read_u128().await?)).to_canonical())),
+        IPV4 => Some(Host::Address(
+            Ipv4Addr::from(client.read_u32().await?).into(),
+        )),
+        IPV6 => Some(Host::Address(
+            IpAddr::from(Ipv6Addr::from(client.read_u128().await?)).to_canonical(),
+        )),
         NAME => {
             let mut name = vec![0; usize::from(client.read_u8().await?)];
             client.read_exact(&mut name).await?;
-            std::str::from_utf8(&name).ok().and_then(|name| Host::parse(name).ok())
+            std::str::from_utf8(&name)
+                .ok()
+                .and_then(|name| Host::parse(name).ok())
         }
         // Its length is unknown.
-        _ => return Ok(Request::Invalid(ADDRESS_UNKNOWN, "the host is a name or an IP address")),
+        _ => {
+            return Ok(Request::Invalid(
+                ADDRESS_UNKNOWN,
+                "the host is a name or an IP address",
+            ));
+        }
     };
     let port = client.read_u16().await?;
     Ok(match (command, host, port) {
-        (CONNECT, None, _) => Request::Invalid(ADDRESS_UNKNOWN, "the host is a name or an IP address"),
-        (CONNECT, _, 0) => Request::Invalid(ADDRESS_UNKNOWN, "the port is a number from 1 to 65535"),
+        (CONNECT, None, _) => {
+            Request::Invalid(ADDRESS_UNKNOWN, "the host is a name or an IP address")
+        }
+        (CONNECT, _, 0) => {
+            Request::Invalid(ADDRESS_UNKNOWN, "the port is a number from 1 to 65535")
+        }
         (CONNECT, Some(host), port) => Request::Connect(host, port),
         _ => Request::Invalid(COMMAND_UNKNOWN, "of SOCKS5 only CONNECT is served"),
     })
@@ -124,7 +155,9 @@ async fn read(client: &mut ClientStream) -> io::Result<Request> {
 
 /// Writes a reply; it names no address.
 async fn reply(client: &mut ClientStream, code: u8) -> io::Result<()> {
-    client.write_all(&[VERSION, code, 0, IPV4, 0, 0, 0, 0, 0, 0]).await
+    client
+        .write_all(&[VERSION, code, 0, IPV4, 0, 0, 0, 0, 0, 0])
+        .await
 }
 
 #[cfg(test)]
@@ -142,8 +175,10 @@ mod tests {
     async fn check(said: &[u8], heard: &[u8], codes: &[&str]) {
         let (services, audit) = testing::services("{host: web.test, port: 443}");
         let (mut client, near) = testing::tcp().await;
-        let (proxy, identity) =
-            (testing::proxy(&services), Identity::Err(Refusal::caller_unknown("nobody".to_owned())));
+        let (proxy, identity) = (
+            testing::proxy(&services),
+            Identity::Err(Refusal::caller_unknown("nobody".to_owned())),
+        );
         let speaking = async {
             client.write_all(said).await.unwrap();
             client.shutdown().await.unwrap();
@@ -153,7 +188,11 @@ mod tests {
         };
         let (connected, answer) = tokio::join!(serve(&proxy, near, &identity), speaking);
         assert!(connected.is_none());
-        assert_eq!((answer.as_slice(), audit.decisions().as_slice()), (heard, codes), "{said:?}");
+        assert_eq!(
+            (answer.as_slice(), audit.decisions().as_slice()),
+            (heard, codes),
+            "{said:?}"
+        );
         assert_eq!(Arc::strong_count(&services), 2);
     }
 
@@ -169,17 +208,38 @@ mod tests {
     async fn a_request_is_refused_in_its_own_words() {
         let name = [&[5, 1, 0, 3, 8][..], b"web.test", &[1, 187]].concat();
         check(&asking(&name), &replied(2), &["caller_unknown"]).await;
-        check(&asking(&[5, 1, 0, 1, 8, 8, 8, 8, 1, 187]), &replied(2), &["caller_unknown"]).await;
+        check(
+            &asking(&[5, 1, 0, 1, 8, 8, 8, 8, 1, 187]),
+            &replied(2),
+            &["caller_unknown"],
+        )
+        .await;
         let v6 = [&[5, 1, 0, 4][..], &[0x20; 16], &[1, 187]].concat();
         check(&asking(&v6), &replied(2), &["caller_unknown"]).await;
-        check(&asking(&[5, 2, 0, 1, 8, 8, 8, 8, 1, 187]), &replied(7), &["bad_request"]).await;
-        check(&asking(&[5, 1, 0, 1, 8, 8, 8, 8, 0, 0]), &replied(8), &["bad_request"]).await;
+        check(
+            &asking(&[5, 2, 0, 1, 8, 8, 8, 8, 1, 187]),
+            &replied(7),
+            &["bad_request"],
+        )
+        .await;
+        check(
+            &asking(&[5, 1, 0, 1, 8, 8, 8, 8, 0, 0]),
+            &replied(8),
+            &["bad_request"],
+        )
+        .await;
         check(&asking(&[5, 1, 0, 9]), &replied(8), &["bad_request"]).await;
-        check(&asking(&[5, 1, 0, 3, 1, b'!', 1, 187]), &replied(8), &["bad_request"]).await;
+        check(
+            &asking(&[5, 1, 0, 3, 1, b'!', 1, 187]),
+            &replied(8),
+            &["bad_request"],
+        )
+        .await;
     }
 
     #[tokio::test]
-    async fn a_client_that_insists_on_authentication_or_is_none_is_refused_and_one_that_goes_is_no_decision() {
+    async fn a_client_that_insists_on_authentication_or_is_none_is_refused_and_one_that_goes_is_no_decision()
+     {
         check(&[5, 1, 2], &[5, 0xff], &["bad_request"]).await;
         check(&asking(&[4, 1, 0, 1]), &[5, 0], &["bad_request"]).await;
         check(&[5], &[], &[]).await;

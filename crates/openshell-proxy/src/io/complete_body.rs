@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use crate::io::tasks::Spawner;
 use crate::limits::Limits;
 
-/// A body that fails if it ends early. The HTTP library takes a reset without an error code for a regular end.
+/// A body that fails if it ends early. The HTTP library takes a reset without an error code for a
+/// regular end.
 #[derive(Debug)]
 pub struct CompleteBody {
     /// `None` once it is dropped.
@@ -37,15 +38,23 @@ impl CompleteBody {
     /// Wraps the body of a message, in HTTP/2 if it `is_http2`.
     #[must_use]
     pub fn new(body: Incoming, is_http2: bool) -> Self {
-        Self { body: Some(body), is_http2, rest: None }
+        Self {
+            body: Some(body),
+            is_http2,
+            rest: None,
+        }
     }
 
-    /// Wraps the body of an HTTP/2 request. If it is dropped early, a task of `rest` drains it for up to
-    /// [`Limits::LINGER`], since its stream ends with it and some clients discard the response of a stream that ends
-    /// while they send.
+    /// Wraps the body of an HTTP/2 request. If it is dropped early, a task of `rest` drains it for
+    /// up to [`Limits::LINGER`], since its stream ends with it and some clients discard the
+    /// response of a stream that ends while they send.
     #[must_use]
     pub fn of_stream(body: Incoming, rest: Spawner) -> Self {
-        Self { body: Some(body), is_http2: true, rest: Some(rest) }
+        Self {
+            body: Some(body),
+            is_http2: true,
+            rest: Some(rest),
+        }
     }
 }
 
@@ -53,9 +62,14 @@ impl Body for CompleteBody {
     type Data = Bytes;
     type Error = IncompleteBody;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
         let this = self.get_mut();
-        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        let Some(body) = &mut this.body else {
+            return Poll::Ready(None);
+        };
         Poll::Ready(match ready!(Pin::new(&mut *body).poll_frame(cx)) {
             Some(frame) => Some(frame.map_err(IncompleteBody::Broken)),
             None if this.is_http2 && !body.is_end_stream() => Some(Err(IncompleteBody::Cancelled)),

@@ -1,4 +1,5 @@
-//! Cooperative budget of streams, so that one that never has to wait does not starve the others of its thread.
+//! Cooperative budget of streams, so that one that never has to wait does not starve the others of
+//! its thread.
 
 use std::task::{Context, Poll};
 
@@ -14,14 +15,20 @@ pub(crate) struct CoopBudget {
 impl Default for CoopBudget {
     /// Permits [`Limits::COOP_BYTES`].
     fn default() -> Self {
-        Self { moved: 0, most: Limits::COOP_BYTES }
+        Self {
+            moved: 0,
+            most: Limits::COOP_BYTES,
+        }
     }
 }
 
 impl CoopBudget {
     /// Permits [`Limits::COOP_FRAME_BYTES`], of a stream of which each few bytes are work.
     pub(crate) fn of_frames() -> Self {
-        Self { moved: 0, most: Limits::COOP_FRAME_BYTES }
+        Self {
+            moved: 0,
+            most: Limits::COOP_FRAME_BYTES,
+        }
     }
 
     /// Returns pending once after as many bytes as are permitted.

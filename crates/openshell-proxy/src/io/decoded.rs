@@ -1,5 +1,5 @@
-//! Decodes compressed bodies (RFC 9110 §8.4.1), so that they can be searched. Memory is bounded by the windows of the codings; what comes
-//! out is passed on in parts, however much it is.
+//! Decodes compressed bodies (RFC 9110 §8.4.1), so that they can be searched. Memory is bounded by
+//! the windows of the codings; what comes out is passed on in parts, however much it is.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,9 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use compression_codecs::core::util::{PartialBuffer, WriteBuffer};
 use compression_codecs::zstd::params::DParameter;
-use compression_codecs::{BrotliDecoder, DecodeV2, DeflateDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder};
+use compression_codecs::{
+    BrotliDecoder, DecodeV2, DeflateDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder,
+};
 use hyper::body::{Body, Frame, SizeHint};
 
 use crate::quota::QuotaGuard;
@@ -51,10 +53,14 @@ impl ContentCoding {
     fn decoder(self, first: &[u8]) -> Box<dyn DecodeV2 + Send> {
         match self {
             Self::Gzip => Box::new(GzipDecoder::new()),
-            Self::Deflate if first.first().is_some_and(|byte| byte & 0x8f == 8) => Box::new(ZlibDecoder::new()),
+            Self::Deflate if first.first().is_some_and(|byte| byte & 0x8f == 8) => {
+                Box::new(ZlibDecoder::new())
+            }
             Self::Deflate => Box::new(DeflateDecoder::new()),
             Self::Brotli => Box::new(BrotliDecoder::new()),
-            Self::Zstd => Box::new(ZstdDecoder::new_with_params(&[DParameter::window_log_max(ZSTD_WINDOW)])),
+            Self::Zstd => Box::new(ZstdDecoder::new_with_params(&[DParameter::window_log_max(
+                ZSTD_WINDOW,
+            )])),
         }
     }
 }
@@ -83,14 +89,26 @@ impl<B> Decoded<B> {
         let (coding, place) = coding.unzip();
         let input = Bytes::new();
         let (is_within, has_more, is_over) = (false, false, false);
-        Self { body, coding, decoder: None, input, is_within, has_more, trailers: None, is_over, _place: place }
+        Self {
+            body,
+            coding,
+            decoder: None,
+            input,
+            is_within,
+            has_more,
+            trailers: None,
+            is_over,
+            _place: place,
+        }
     }
 
     /// Decodes the next part of what has arrived; `None` if more has to arrive.
     fn decode(&mut self, coding: ContentCoding) -> io::Result<Option<Bytes>> {
         while self.has_more || !self.input.is_empty() {
             let is_first = self.decoder.is_none();
-            let decoder = self.decoder.get_or_insert_with(|| coding.decoder(&self.input));
+            let decoder = self
+                .decoder
+                .get_or_insert_with(|| coding.decoder(&self.input));
             // Further members follow one another.
             if !self.is_within && !is_first {
                 decoder.reinit()?;
@@ -100,10 +118,17 @@ impl<B> Decoded<B> {
             let mut input = PartialBuffer::new(&*self.input);
             let decoded = decoder.decode(&mut input, &mut output);
             // Some decoders report an error where more has to arrive; one in the text comes again.
-            let is_end = if self.input.is_empty() { decoded.unwrap_or(false) } else { decoded? };
+            let is_end = if self.input.is_empty() {
+                decoded.unwrap_or(false)
+            } else {
+                decoded?
+            };
             let (read, written) = (input.written_len(), output.written_len());
             if read == 0 && written == 0 && !self.input.is_empty() {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a part of it cannot be decoded"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a part of it cannot be decoded",
+                ));
             }
             self.input.advance(read);
             (self.is_within, self.has_more) = (!is_end, !is_end && written == PART);
@@ -120,7 +145,9 @@ impl<B> Decoded<B> {
     /// # Errors
     /// The body ends early.
     fn finish(&mut self) -> io::Result<Option<Bytes>> {
-        let Some(decoder) = self.decoder.as_mut().filter(|_| self.is_within) else { return Ok(None) };
+        let Some(decoder) = self.decoder.as_mut().filter(|_| self.is_within) else {
+            return Ok(None);
+        };
         let mut part = vec![0; PART];
         let mut output = WriteBuffer::new_initialized(&mut part);
         self.is_within = !decoder.finish(&mut output)?;
@@ -132,7 +159,10 @@ impl<B> Decoded<B> {
 
 impl<B: fmt::Debug> fmt::Debug for Decoded<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Decoded").field("body", &self.body).field("coding", &self.coding).finish_non_exhaustive()
+        f.debug_struct("Decoded")
+            .field("body", &self.body)
+            .field("coding", &self.coding)
+            .finish_non_exhaustive()
     }
 }
 
@@ -144,7 +174,10 @@ where
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let Some(coding) = this.coding else {
             return Pin::new(&mut this.body).poll_frame(cx).map_err(Into::into);
@@ -159,7 +192,10 @@ where
                     None => this.trailers.take().map(Ok),
                 });
             }
-            match ready!(Pin::new(&mut this.body).poll_frame(cx)).transpose().map_err(Into::into)? {
+            match ready!(Pin::new(&mut this.body).poll_frame(cx))
+                .transpose()
+                .map_err(Into::into)?
+            {
                 Some(frame) => match frame.into_data() {
                     Ok(data) => this.input = data,
                     Err(trailers) => (this.trailers, this.is_over) = (Some(trailers), true),
@@ -177,6 +213,10 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.coding.is_some() { SizeHint::default() } else { self.body.size_hint() }
+        if self.coding.is_some() {
+            SizeHint::default()
+        } else {
+            self.body.size_hint()
+        }
     }
 }

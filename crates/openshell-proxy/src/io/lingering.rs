@@ -1,7 +1,8 @@
 //! Lingering close of a connection.
 //!
-//! Closing a socket with unread bytes resets the connection (RFC 9112 §9.6), which would lose a response in flight,
-//! such as the refusal of a large upload. So the peer's bytes are read and discarded for a moment first.
+//! Closing a socket with unread bytes resets the connection (RFC 9112 §9.6), which would lose a
+//! response in flight, such as the refusal of a large upload. So the peer's bytes are read and
+//! discarded for a moment first.
 
 use std::io;
 use std::pin::Pin;
@@ -30,13 +31,21 @@ impl<S> Linger<S> {
     /// Wraps `stream`; sets `has_read` when bytes are read.
     #[must_use]
     pub fn new(stream: S, has_read: Arc<AtomicBool>) -> Self {
-        Self { stream, closing: None, has_read, budget: CoopBudget::default() }
+        Self {
+            stream,
+            closing: None,
+            has_read,
+            budget: CoopBudget::default(),
+        }
     }
 
     /// The same for a stream of frames.
     #[must_use]
     pub fn of_frames(stream: S) -> Self {
-        Self { budget: CoopBudget::of_frames(), ..Self::new(stream, Arc::default()) }
+        Self {
+            budget: CoopBudget::of_frames(),
+            ..Self::new(stream, Arc::default())
+        }
     }
 
     /// The wrapped stream.
@@ -47,8 +56,17 @@ impl<S> Linger<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Linger<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, has_read, budget, .. } = self.get_mut();
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self {
+            stream,
+            has_read,
+            budget,
+            ..
+        } = self.get_mut();
         ready!(budget.poll_next(cx));
         let before = buf.filled().len();
         let read = Pin::new(stream).poll_read(cx, buf);
@@ -62,7 +80,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Linger<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }
 
@@ -83,17 +105,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Linger<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, closing, .. } = self.get_mut();
+        let Self {
+            stream, closing, ..
+        } = self.get_mut();
         if closing.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
-            *closing = Some((Box::pin(sleep_until(Instant::now() + Limits::LINGER)), Limits::LINGER_BYTES));
+            *closing = Some((
+                Box::pin(sleep_until(Instant::now() + Limits::LINGER)),
+                Limits::LINGER_BYTES,
+            ));
         }
-        let Some((until, left)) = closing else { return Poll::Ready(Ok(())) };
+        let Some((until, left)) = closing else {
+            return Poll::Ready(Ok(()));
+        };
         let mut buffer = [0; 4096];
         while *left > 0 && until.as_mut().poll(cx).is_pending() {
             let mut buffer = ReadBuf::new(&mut buffer);
             match ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer)) {
-                Ok(()) if !buffer.filled().is_empty() => *left = left.saturating_sub(buffer.filled().len()),
+                Ok(()) if !buffer.filled().is_empty() => {
+                    *left = left.saturating_sub(buffer.filled().len())
+                }
                 // The peer has closed, or the connection failed.
                 Ok(()) | Err(_) => break,
             }

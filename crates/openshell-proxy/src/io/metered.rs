@@ -46,7 +46,10 @@ impl Meter {
     /// Bytes from the client, and bytes to it.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
-        (self.from_client.load(Ordering::Relaxed), self.to_client.load(Ordering::Relaxed))
+        (
+            self.from_client.load(Ordering::Relaxed),
+            self.to_client.load(Ordering::Relaxed),
+        )
     }
 
     /// The side that has ended first, if one has.
@@ -67,7 +70,10 @@ impl<S> Metered<S> {
     /// Counts the bytes of `stream` by `meter`.
     #[must_use]
     pub fn new(stream: S, meter: &Arc<Meter>) -> Self {
-        Self { stream, meter: Arc::clone(meter) }
+        Self {
+            stream,
+            meter: Arc::clone(meter),
+        }
     }
 
     /// The stream itself.
@@ -93,7 +99,11 @@ impl<S: AsFd> AsFd for Metered<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let Self { stream, meter } = self.get_mut();
         let (before, room) = (buf.filled().len(), buf.remaining());
         let read = Pin::new(stream).poll_read(cx, buf);
@@ -110,7 +120,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.written(written)
     }

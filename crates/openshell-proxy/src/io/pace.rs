@@ -1,4 +1,5 @@
-//! Pace of searches on the threads of connections: one that takes long leaves the others their time.
+//! Pace of searches on the threads of connections: one that takes long leaves the others their
+//! time.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,8 +20,8 @@ const SLOW: usize = 32 * 1024;
 /// Tasks that wait for their turn.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Pace of one task. What takes long is followed by a pause as long as that, as often as there are such tasks: together they take the
-/// time of one thread.
+/// Pace of one task. What takes long is followed by a pause as long as that, as often as there are
+/// such tasks: together they take the time of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     is_slow: bool,
@@ -82,7 +83,11 @@ pub(crate) struct Paced<B> {
 
 impl<B> Paced<B> {
     pub(crate) fn new(body: B) -> Self {
-        Self { body, rest: Bytes::new(), pace: Pace::default() }
+        Self {
+            body,
+            rest: Bytes::new(),
+            pace: Pace::default(),
+        }
     }
 
     fn next_part(&mut self) -> Bytes {
@@ -95,7 +100,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Paced<B> {
     type Data = Bytes;
     type Error = B::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.get_mut();
         ready!(this.pace.poll_turn(cx));
         if this.rest.is_empty() {
@@ -149,17 +157,31 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         pace.measure(1024, slow);
         poll_fn(|cx| pace.poll_turn(cx)).await;
-        assert!(began.elapsed() >= Duration::from_millis(3), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() >= Duration::from_millis(3),
+            "{:?}",
+            began.elapsed()
+        );
     }
 
     #[tokio::test]
     async fn a_body_comes_in_smaller_parts_once_it_takes_long() {
-        let bytes = Bytes::from((0..200_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
+        let bytes = Bytes::from(
+            (0..200_000_u32)
+                .flat_map(u32::to_le_bytes)
+                .collect::<Vec<_>>(),
+        );
         let mut body = Paced::new(Full::new(bytes.clone()));
-        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), bytes[..PART]);
+        assert_eq!(
+            body.frame().await.unwrap().unwrap().into_data().unwrap(),
+            bytes[..PART]
+        );
         body.pace.is_slow = true;
         let next = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(next, bytes[PART..PART + SLOW_PART]);
-        assert_eq!(body.collect().await.unwrap().to_bytes(), bytes[PART + SLOW_PART..]);
+        assert_eq!(
+            body.collect().await.unwrap().to_bytes(),
+            bytes[PART + SLOW_PART..]
+        );
     }
 }

@@ -14,8 +14,8 @@ use crate::io::delegate::delegate_async_write;
 const READ_BYTES: usize = 96 * 1024;
 
 thread_local! {
-    /// A free buffer of this thread: most reads find nothing, and allocating a buffer for each costs more than the
-    /// read. Left-over bytes in it are ciphertext.
+    /// A free buffer of this thread: most reads find nothing, and allocating a buffer for each
+    /// costs more than the read. Left-over bytes in it are ciphertext.
     static FREE_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -33,13 +33,27 @@ impl<S> ReadAhead<S> {
     /// Wraps `stream`.
     #[must_use]
     pub fn new(stream: S) -> Self {
-        Self { stream, ahead: Vec::new(), consumed: 0, budget: CoopBudget::default() }
+        Self {
+            stream,
+            ahead: Vec::new(),
+            consumed: 0,
+            budget: CoopBudget::default(),
+        }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, ahead, consumed, budget } = self.get_mut();
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self {
+            stream,
+            ahead,
+            consumed,
+            budget,
+        } = self.get_mut();
         if *consumed == ahead.len() {
             ready!(budget.poll_next(cx));
             if ahead.capacity() == 0 {
@@ -81,7 +95,11 @@ mod tests {
     struct Endless;
 
     impl AsyncRead for Endless {
-        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
             buf.initialize_unfilled();
             buf.advance(buf.remaining());
             Poll::Ready(Ok(()))
@@ -97,7 +115,10 @@ mod tests {
         for _ in 0..1024 {
             stream.read_exact(&mut buffer).await.unwrap();
         }
-        assert!(had_its_turn.load(Ordering::Relaxed), "four megabytes were read at once");
+        assert!(
+            had_its_turn.load(Ordering::Relaxed),
+            "four megabytes were read at once"
+        );
         other.await.unwrap();
     }
 }

@@ -1,5 +1,6 @@
-//! Tasks of one client's connections, all driven by the task that serves the client: nothing outlives the client, and a
-//! body does not cross threads with each of its parts, which would double its time.
+//! Tasks of one client's connections, all driven by the task that serves the client: nothing
+//! outlives the client, and a body does not cross threads with each of its parts, which would
+//! double its time.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -71,7 +72,11 @@ impl ConnectionTasks {
             loop {
                 let mut waiting = lock(&tasks.0);
                 running.extend(waiting.new.drain(..));
-                if !waiting.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                if !waiting
+                    .waker
+                    .as_ref()
+                    .is_some_and(|waker| waker.will_wake(cx.waker()))
+                {
                     waiting.waker = Some(cx.waker().clone());
                 }
                 drop(waiting);
@@ -109,7 +114,9 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, work: F) {
-        let Some(waiting) = self.0.upgrade() else { return };
+        let Some(waiting) = self.0.upgrade() else {
+            return;
+        };
         let mut waiting = lock(&waiting);
         if !waiting.is_over {
             waiting.new.push(Box::pin(work));
@@ -160,7 +167,10 @@ mod tests {
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!((done.load(Ordering::Relaxed), Arc::strong_count(&done)), (11, 2));
+            assert_eq!(
+                (done.load(Ordering::Relaxed), Arc::strong_count(&done)),
+                (11, 2)
+            );
             drop(hold);
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -209,7 +219,8 @@ mod tests {
             std::future::pending::<()>().await;
         });
         let mut run = Box::pin(tasks.run());
-        let polled = std::future::poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_pending())).await;
+        let polled =
+            std::future::poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_pending())).await;
         assert!(polled && Arc::strong_count(&held) == 2);
         // What is reported of a stream is reported before its connection has ended.
         drop(run);

@@ -39,7 +39,8 @@ pub struct LeakDetector {
     mode: LeakMode,
     own: ArcSwap<OwnSecrets>,
     prepared: ArcSwapOption<Prepared>,
-    /// What was reported of shapes, and of secrets that are known: what only looks like one must not use the latter's up.
+    /// What was reported of shapes, and of secrets that are known: what only looks like one must
+    /// not use the latter's up.
     reported: [Mutex<Reported>; 2],
     /// Turns for searches of large texts.
     turns: Shares,
@@ -71,8 +72,8 @@ struct Reported {
 }
 
 impl Reported {
-    /// Returns what is to be reported of the secret `name` in a request to `host`: it, the first time, or how many were not, at each power
-    /// of two.
+    /// Returns what is to be reported of the secret `name` in a request to `host`: it, the first
+    /// time, or how many were not, at each power of two.
     fn news(&mut self, name: &str, host: &str) -> Option<News> {
         let pair = (name.to_owned(), host.to_owned());
         if self.pairs.contains(&pair) {
@@ -83,7 +84,9 @@ impl Reported {
             return Some(News::Secret);
         }
         self.unreported += 1;
-        self.unreported.is_power_of_two().then_some(News::Unreported(self.unreported))
+        self.unreported
+            .is_power_of_two()
+            .then_some(News::Unreported(self.unreported))
     }
 }
 
@@ -109,12 +112,24 @@ impl LeakDetector {
     #[must_use]
     pub fn new(mode: LeakMode) -> Self {
         let (own, prepared) = (ArcSwap::default(), ArcSwapOption::default());
-        Self { mode, own, prepared, reported: Default::default(), turns: Shares::new(Limits::LARGE_SEARCHES) }
+        Self {
+            mode,
+            own,
+            prepared,
+            reported: Default::default(),
+            turns: Shares::new(Limits::LARGE_SEARCHES),
+        }
     }
 
-    /// Returns the detector for the request of `record`, with the credentials of `vault`; `None` if secrets are not searched for.
+    /// Returns the detector for the request of `record`, with the credentials of `vault`; `None` if
+    /// secrets are not searched for.
     #[must_use]
-    pub fn watch(self: &Arc<Self>, vault: &Arc<Vault>, record: &Record, policy: Option<&str>) -> Option<LeakWatch> {
+    pub fn watch(
+        self: &Arc<Self>,
+        vault: &Arc<Vault>,
+        record: &Record,
+        policy: Option<&str>,
+    ) -> Option<LeakWatch> {
         (self.mode != LeakMode::Off).then(|| LeakWatch {
             detector: Arc::clone(self),
             needles: self.needles(vault),
@@ -127,10 +142,14 @@ impl LeakDetector {
     /// Has the `keys` of the routes to models searched for, in place of those before.
     pub fn know_keys<'k>(&self, keys: impl Iterator<Item = &'k Arc<Credential>>) {
         let keys: Vec<_> = keys.cloned().collect();
-        self.own.rcu(|own| OwnSecrets { keys: keys.clone(), ..OwnSecrets::clone(own) });
+        self.own.rcu(|own| OwnSecrets {
+            keys: keys.clone(),
+            ..OwnSecrets::clone(own)
+        });
     }
 
-    /// Has the `tokens` of the gateway searched for, and the `platform_tokens` that it exchanges for them, in place of those before.
+    /// Has the `tokens` of the gateway searched for, and the `platform_tokens` that it exchanges
+    /// for them, in place of those before.
     pub fn know_tokens(&self, tokens: &[Arc<Secret>], platform_tokens: &[Arc<Secret>]) {
         self.own.rcu(|own| OwnSecrets {
             keys: own.keys.clone(),
@@ -148,7 +167,9 @@ impl LeakDetector {
 
     pub(super) fn needles(&self, vault: &Arc<Vault>) -> Arc<Needles> {
         let own = self.own.load_full();
-        let is_current = |known: &Arc<Prepared>| Arc::ptr_eq(&known.vault, vault) && Arc::ptr_eq(&known.own, &own);
+        let is_current = |known: &Arc<Prepared>| {
+            Arc::ptr_eq(&known.vault, vault) && Arc::ptr_eq(&known.own, &own)
+        };
         if let Some(prepared) = self.prepared.load_full().filter(is_current) {
             return Arc::clone(&prepared.needles);
         }
@@ -160,7 +181,11 @@ impl LeakDetector {
         });
         let shapes = Issuers::known().into_shapes().chain(own.shapes());
         let needles = Arc::new(Needles::new(shapes, credentials.chain(own.values(vault))));
-        let prepared = Prepared { vault: Arc::clone(vault), own, needles: Arc::clone(&needles) };
+        let prepared = Prepared {
+            vault: Arc::clone(vault),
+            own,
+            needles: Arc::clone(&needles),
+        };
         self.prepared.store(Some(Arc::new(prepared)));
         needles
     }
@@ -172,7 +197,10 @@ impl LeakDetector {
             Kind::Shape => shapes,
             Kind::Credential | Kind::Own => known,
         };
-        reported.lock().unwrap_or_else(PoisonError::into_inner).news(&secret.name, host)
+        reported
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .news(&secret.name, host)
     }
 }
 
@@ -180,7 +208,10 @@ impl LeakWatch {
     /// The same in an observed run, in which nothing is refused.
     #[must_use]
     pub fn reporting(self) -> Self {
-        Self { blocks: false, ..self }
+        Self {
+            blocks: false,
+            ..self
+        }
     }
 
     /// True if a secret is refused, so that bytes which may be one must not leave.
@@ -203,7 +234,8 @@ impl LeakWatch {
         self.found(&self.found_in(text))
     }
 
-    /// Searches a text of `program` that is complete; a large one elsewhere than on the calling thread, and when it is its turn.
+    /// Searches a text of `program` that is complete; a large one elsewhere than on the calling
+    /// thread, and when it is its turn.
     ///
     /// # Errors
     /// As [`Self::whole`].
@@ -211,27 +243,38 @@ impl LeakWatch {
         if text.len() <= Limits::SEARCHED_BYTES {
             return self.whole(&text);
         }
-        let turn = self.detector.turns.take(program, 1, 1).await.map_err(|error| Refusal::engine(error.to_string()))?;
+        let turn = self
+            .detector
+            .turns
+            .take(program, 1, 1)
+            .await
+            .map_err(|error| Refusal::engine(error.to_string()))?;
         let search = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             self.whole(&text)
         });
-        search.await.map_err(|error| Refusal::engine(error.to_string()))?
+        search
+            .await
+            .map_err(|error| Refusal::engine(error.to_string()))?
     }
 
     fn found_in(&self, text: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();
-        self.needles.search(text, 0..text.len(), true, |secret| found.push(secret));
+        self.needles
+            .search(text, 0..text.len(), true, |secret| found.push(secret));
         found
     }
 
-    /// Searches the head of a request: its target, as it is and decoded, and the values of its fields. A path with a secret is concealed
-    /// in `record`.
+    /// Searches the head of a request: its target, as it is and decoded, and the values of its
+    /// fields. A path with a secret is concealed in `record`.
     ///
     /// # Errors
     /// As [`Self::whole`].
     pub fn head(&mut self, parts: &Parts, record: &mut Record) -> Result<(), Refusal> {
-        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        let target = parts
+            .uri
+            .path_and_query()
+            .map_or("", |target| target.as_str());
         let mut text = target.as_bytes().to_vec();
         if target.contains('%') {
             text.push(b'\n');
@@ -264,13 +307,21 @@ impl LeakWatch {
     /// # Errors
     /// A secret is not for the request's host, and secrets are refused.
     pub fn found(&self, secrets: &[usize]) -> Result<(), Refusal> {
-        let Some(target) = self.finding.target().filter(|_| !secrets.is_empty()) else { return Ok(()) };
-        for secret in secrets.iter().filter_map(|index| self.needles.secret(*index)) {
+        let Some(target) = self.finding.target().filter(|_| !secrets.is_empty()) else {
+            return Ok(());
+        };
+        for secret in secrets
+            .iter()
+            .filter_map(|index| self.needles.secret(*index))
+        {
             if secret.home.includes_host(&target.host) {
                 continue;
             }
             if self.blocks {
-                return Err(Refusal::secret_in_request(&secret.name, self.policy.clone()));
+                return Err(Refusal::secret_in_request(
+                    &secret.name,
+                    self.policy.clone(),
+                ));
             }
             self.report(secret, target);
         }
@@ -281,7 +332,8 @@ impl LeakWatch {
         let news = self.detector.news(secret, &target.host.to_string());
         if let Some(News::Unreported(count)) = news {
             self.finding.report(&format!(
-                "a secret of {}, and not every one is reported any more, as there are too many ({count} were left out)",
+                "a secret of {}, and not every one is reported any more, as there are too many \
+                 ({count} were left out)",
                 secret.name
             ));
         } else if news.is_some() {

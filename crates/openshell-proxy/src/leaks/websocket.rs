@@ -12,7 +12,8 @@ pub struct MessageScan {
     frames: Frames,
     /// Search through the current message.
     message: Scan,
-    /// Search through the current control frame, which may stand between the frames of a message (RFC 6455 §5.4).
+    /// Search through the current control frame, which may stand between the frames of a message
+    /// (RFC 6455 §5.4).
     control: Scan,
     /// True once there was something else than frames: what follows is searched as a text.
     is_text: bool,
@@ -23,20 +24,31 @@ impl MessageScan {
     #[must_use]
     pub fn new(watch: LeakWatch) -> Self {
         let (message, control) = (watch.scan(), watch.scan());
-        Self { watch, frames: Frames::default(), message, control, is_text: false }
+        Self {
+            watch,
+            frames: Frames::default(),
+            message,
+            control,
+            is_text: false,
+        }
     }
 
     /// Searches `part`, the next one.
     ///
     /// # Errors
-    /// Secrets are refused, and a message holds one, or the text is no sequence of frames that a client may send without an extension.
+    /// Secrets are refused, and a message holds one, or the text is no sequence of frames that a
+    /// client may send without an extension.
     pub fn push(&mut self, part: &[u8]) -> Result<(), Refusal> {
         let (mut rest, mut found) = (part, Vec::new());
         while !self.is_text
             && let Some(piece) = self.frames.next(&mut rest)
         {
             let frame = self.frames.frame();
-            let scan = if frame.is_control() { &mut self.control } else { &mut self.message };
+            let scan = if frame.is_control() {
+                &mut self.control
+            } else {
+                &mut self.message
+            };
             match piece {
                 Piece::Begin if frame.mask.is_some() && frame.is_plain() => {}
                 Piece::Begin if self.watch.blocks() => return Err(Refusal::bad_request(NO_FRAMES)),
@@ -58,4 +70,5 @@ impl MessageScan {
 }
 
 /// Description of what no server takes.
-const NO_FRAMES: &str = "what follows the switch to WebSocket is no sequence of masked frames without extensions";
+const NO_FRAMES: &str =
+    "what follows the switch to WebSocket is no sequence of masked frames without extensions";

@@ -8,7 +8,8 @@ pub(super) enum Coding {
     /// Plain or percent-encoded; one may go over into the other.
     Text,
     Hex,
-    /// Base64: `lead` characters of the group of four stand before the anchor, and `skipped` bytes of what the group says.
+    /// Base64: `lead` characters of the group of four stand before the anchor, and `skipped` bytes
+    /// of what the group says.
     Base64 {
         lead: usize,
         skipped: usize,
@@ -16,32 +17,47 @@ pub(super) enum Coding {
 }
 
 impl Coding {
-    /// Decodes what begins at `at`, up to `most` bytes; also returns true if the text ends before it does.
+    /// Decodes what begins at `at`, up to `most` bytes; also returns true if the text ends before
+    /// it does.
     pub(super) fn decoded(self, text: &[u8], at: usize, most: usize) -> (Cow<'_, [u8]>, bool) {
         let rest = text.get(at..).unwrap_or_default();
         let plain = rest.get(..most).unwrap_or(rest);
         if matches!(self, Self::Text) && !plain.contains(&b'%') {
             return (Cow::Borrowed(plain), plain.len() < most);
         }
-        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let digit = |byte: Option<u8>| {
+            char::from(byte?)
+                .to_digit(16)
+                .and_then(|digit| u8::try_from(digit).ok())
+        };
         let mut decoded = Vec::with_capacity(most);
         let is_cut = match self {
             Self::Text => {
                 let mut rest = rest;
                 // An escape at the end may be cut.
-                let is_read = |rest: &[u8], decoded: usize| decoded < most && !matches!(rest, [b'%'] | [b'%', _]);
-                while let Some((byte, after)) = rest.split_first().filter(|_| is_read(rest, decoded.len())) {
-                    let escape =
-                        digit(after.first().copied()).zip(digit(after.get(1).copied())).filter(|_| *byte == b'%');
+                let is_read = |rest: &[u8], decoded: usize| {
+                    decoded < most && !matches!(rest, [b'%'] | [b'%', _])
+                };
+                while let Some((byte, after)) =
+                    rest.split_first().filter(|_| is_read(rest, decoded.len()))
+                {
+                    let escape = digit(after.first().copied())
+                        .zip(digit(after.get(1).copied()))
+                        .filter(|_| *byte == b'%');
                     decoded.push(escape.map_or(*byte, |(high, low)| high << 4 | low));
-                    rest = if escape.is_some() { after.get(2..).unwrap_or_default() } else { after };
+                    rest = if escape.is_some() {
+                        after.get(2..).unwrap_or_default()
+                    } else {
+                        after
+                    };
                 }
                 decoded.len() < most
             }
             Self::Hex => {
                 let mut digits = Lines::of(rest);
-                while let Some((high, low)) =
-                    digit(digits.next()).zip(digit(digits.next())).filter(|_| decoded.len() < most)
+                while let Some((high, low)) = digit(digits.next())
+                    .zip(digit(digits.next()))
+                    .filter(|_| decoded.len() < most)
                 {
                     decoded.push(high << 4 | low);
                 }
@@ -113,7 +129,10 @@ impl Iterator for Lines<'_> {
                 (self.rest, self.marks) = (after, 0);
                 return Some(*byte);
             }
-            let mark = LINE_ENDS.into_iter().find(|mark| self.rest.starts_with(mark)).filter(|_| self.marks < MARKS)?;
+            let mark = LINE_ENDS
+                .into_iter()
+                .find(|mark| self.rest.starts_with(mark))
+                .filter(|_| self.marks < MARKS)?;
             (self.rest, self.marks) = (self.rest.get(mark.len()..)?, self.marks + 1);
         }
     }
@@ -124,7 +143,10 @@ pub(super) fn line_end_before(text: &[u8]) -> usize {
     let mut length = 0;
     for _ in 0..MARKS {
         let before = text.get(..text.len() - length).unwrap_or_default();
-        length += LINE_ENDS.into_iter().find(|mark| before.ends_with(mark)).map_or(0, <[u8]>::len);
+        length += LINE_ENDS
+            .into_iter()
+            .find(|mark| before.ends_with(mark))
+            .map_or(0, <[u8]>::len);
     }
     length
 }

@@ -6,7 +6,8 @@ use zeroize::Zeroizing;
 
 use super::coding::{Coding, line_end_before, sextet};
 
-/// Characters of an encoded text in one line that show it to be one; lines of usual encoders are longer.
+/// Characters of an encoded text in one line that show it to be one; lines of usual encoders are
+/// longer.
 pub(super) const SHOWN: usize = 32;
 
 /// Characters of an encoded text that hold a whole secret.
@@ -26,7 +27,8 @@ pub(super) struct Encoded {
     pub(super) undecided: Option<usize>,
 }
 
-/// Iterates over the encoded texts that begin in the range `begins` of `text`; long ones come in parts that overlap.
+/// Iterates over the encoded texts that begin in the range `begins` of `text`; long ones come in
+/// parts that overlap.
 pub(super) fn encoded(text: &[u8], begins: Range<usize>) -> impl Iterator<Item = Encoded> {
     let mut from = begins.start;
     std::iter::from_fn(move || {
@@ -38,10 +40,17 @@ pub(super) fn encoded(text: &[u8], begins: Range<usize>) -> impl Iterator<Item =
         let (decoded, is_cut) = code.coding().decoded(text, begin, DECODED);
         let decoded = Zeroizing::new(decoded.into_owned());
         // What was decoded is not looked at again, but for a secret that it holds the beginning of.
-        let read = code.characters_of(decoded.len()).saturating_sub(characters + WHOLE);
+        let read = code
+            .characters_of(decoded.len())
+            .saturating_sub(characters + WHOLE);
         from = shown + read.max(SHOWN);
         let undecided = is_cut.then(|| begin.max(text.len().saturating_sub(WHOLE)));
-        Some(Encoded { begin, goes_on: is_cut || decoded.len() >= DECODED, decoded, undecided })
+        Some(Encoded {
+            begin,
+            goes_on: is_cut || decoded.len() >= DECODED,
+            decoded,
+            undecided,
+        })
     })
 }
 
@@ -55,7 +64,10 @@ enum Code {
 impl Code {
     const fn coding(self) -> Coding {
         match self {
-            Self::Base64 => Coding::Base64 { lead: 0, skipped: 0 },
+            Self::Base64 => Coding::Base64 {
+                lead: 0,
+                skipped: 0,
+            },
             Self::Hex => Coding::Hex,
         }
     }
@@ -88,7 +100,8 @@ impl Code {
         // The highest bit of each byte.
         match (self, group) {
             (Self::Base64, [one, two, three, _]) => {
-                let is_clear = |byte: u8, bit: u32| sextet(byte).is_some_and(|value| value & bit == 0);
+                let is_clear =
+                    |byte: u8, bit: u32| sextet(byte).is_some_and(|value| value & bit == 0);
                 is_clear(*one, 32) && is_clear(*two, 8) && is_clear(*three, 2)
             }
             (Self::Hex, [high, low]) => matches!(high, b'2'..=b'7') && low.is_ascii_hexdigit(),
@@ -109,7 +122,10 @@ fn next_encoded(text: &[u8], mut from: usize, end: usize) -> Option<(usize, Code
         let mut passed = SHOWN;
         for code in [Code::Base64, Code::Hex] {
             for lead in 0..code.group() {
-                let mut groups = near.get(lead..).unwrap_or_default().chunks_exact(code.group());
+                let mut groups = near
+                    .get(lead..)
+                    .unwrap_or_default()
+                    .chunks_exact(code.group());
                 match groups.rposition(|group| !code.is_ascii(group)) {
                     // No place up to there has such groups.
                     Some(other) => passed = passed.min(lead + other * code.group() + 1),
@@ -121,7 +137,8 @@ fn next_encoded(text: &[u8], mut from: usize, end: usize) -> Option<(usize, Code
     }
 }
 
-/// Returns the beginning of the encoded text around a group at `shown`, and the characters in between; at most as many as can matter.
+/// Returns the beginning of the encoded text around a group at `shown`, and the characters in
+/// between; at most as many as can matter.
 fn begin_of(text: &[u8], shown: usize, code: Code) -> (usize, usize) {
     let (mut at, mut count, mut begin) = (shown, 0, (shown, 0));
     while count < WHOLE {

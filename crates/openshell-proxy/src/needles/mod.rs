@@ -1,7 +1,8 @@
 //! Search for secrets in a text, in the encodings of common software.
 //!
-//! Each secret has anchors, texts that it holds in one encoding: the beginning of a shape, or a value. Anchors are searched for all at
-//! once; where one stands, the text from there on is decoded and compared with the shape.
+//! Each secret has anchors, texts that it holds in one encoding: the beginning of a shape, or a
+//! value. Anchors are searched for all at once; where one stands, the text from there on is decoded
+//! and compared with the shape.
 
 mod coding;
 mod encoded;
@@ -42,10 +43,12 @@ const SEARCHED: usize = 6;
 /// Bytes of an anchor that count as its beginning; the beginning of a shape is no secret.
 const BEGUN: usize = 4;
 
-/// Bytes after the beginning of a secret within which the text begins that its shape demands (`then`).
+/// Bytes after the beginning of a secret within which the text begins that its shape demands
+/// (`then`).
 const NEAR: usize = 40;
 
-/// Bytes after that text within which there is a run of Base64 of this length: the first line of a key, with headers before it.
+/// Bytes after that text within which there is a run of Base64 of this length: the first line of a
+/// key, with headers before it.
 const BODY: usize = 160;
 const BODY_RUN: usize = 32;
 
@@ -53,7 +56,8 @@ const BODY_RUN: usize = 32;
 const BESIDE: usize = 200;
 
 /// Shapes, which no log may show.
-static SHAPES: LazyLock<Needles> = LazyLock::new(|| Needles::new(Issuers::known().into_shapes(), std::iter::empty()));
+static SHAPES: LazyLock<Needles> =
+    LazyLock::new(|| Needles::new(Issuers::known().into_shapes(), std::iter::empty()));
 
 /// Shown in place of a path, or of a text about one, that holds a secret.
 pub const CONCEALED: &str = "/[SECRET]";
@@ -61,7 +65,8 @@ pub const CONCEALED: &str = "/[SECRET]";
 /// Returns true if `text`, a path or a text about one, holds what looks like a secret.
 #[must_use]
 pub fn has_secret(text: &str) -> bool {
-    SHAPES.finds_any(text.as_bytes()) || text.contains('%') && SHAPES.finds_any(&decode(text.as_bytes()).0)
+    SHAPES.finds_any(text.as_bytes())
+        || text.contains('%') && SHAPES.finds_any(&decode(text.as_bytes()).0)
 }
 
 /// Secrets to be searched for.
@@ -137,13 +142,16 @@ enum Verdict {
 
 impl std::fmt::Debug for Needles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Needles").field("secrets", &self.secrets.len()).finish_non_exhaustive()
+        f.debug_struct("Needles")
+            .field("secrets", &self.secrets.len())
+            .finish_non_exhaustive()
     }
 }
 
 impl Needles {
-    /// Prepares the search for `shapes`, each with its issuer and the hosts that it is for, and for `values`. Values of less than
-    /// [`SHORT_SECRET_BYTES`] match by chance, and are not searched for.
+    /// Prepares the search for `shapes`, each with its issuer and the hosts that it is for, and for
+    /// `values`. Values of less than [`SHORT_SECRET_BYTES`] match by chance, and are not searched
+    /// for.
     #[must_use]
     pub fn new<'v>(
         shapes: impl Iterator<Item = (String, Vec<String>, Shape)>,
@@ -151,28 +159,71 @@ impl Needles {
     ) -> Self {
         let (mut secrets, mut anchors) = (Vec::new(), Vec::new());
         for (name, hosts, shape) in shapes {
-            let hosts = hosts.iter().filter_map(|host| BoundHost::parse(host).ok()).collect();
-            let home = Binding { hosts: Some(hosts), path: None };
+            let hosts = hosts
+                .iter()
+                .filter_map(|host| BoundHost::parse(host).ok())
+                .collect();
+            let home = Binding {
+                hosts: Some(hosts),
+                path: None,
+            };
             anchors.extend(anchors_of(shape.begins.as_bytes(), secrets.len(), 3));
-            secrets.push(Sought { name, kind: Kind::Shape, home, shape: Some(shape) });
+            secrets.push(Sought {
+                name,
+                kind: Kind::Shape,
+                home,
+                shape: Some(shape),
+            });
         }
-        for Value { name, secret, home, kind } in
-            values.filter(|value| value.secret.expose().len() >= SHORT_SECRET_BYTES)
+        for Value {
+            name,
+            secret,
+            home,
+            kind,
+        } in values.filter(|value| value.secret.expose().len() >= SHORT_SECRET_BYTES)
         {
-            anchors.extend(anchors_of(distinctive(secret.expose()), secrets.len(), SHORT_SECRET_BYTES));
-            let home = Binding { hosts: Some(home.unwrap_or_default().to_vec()), path: None };
-            secrets.push(Sought { name: name.to_owned(), kind, home, shape: None });
+            anchors.extend(anchors_of(
+                distinctive(secret.expose()),
+                secrets.len(),
+                SHORT_SECRET_BYTES,
+            ));
+            let home = Binding {
+                hosts: Some(home.unwrap_or_default().to_vec()),
+                path: None,
+            };
+            secrets.push(Sought {
+                name: name.to_owned(),
+                kind,
+                home,
+                shape: None,
+            });
         }
         let mut by_first = vec![Vec::new(); 256];
         for (index, anchor) in anchors.iter().enumerate() {
             let first = anchor.bytes.first().map_or(0, |byte| usize::from(*byte));
-            by_first.get_mut(first).into_iter().for_each(|known| known.push(index));
+            by_first
+                .get_mut(first)
+                .into_iter()
+                .for_each(|known| known.push(index));
         }
-        let longest = anchors.iter().map(|anchor| anchor.bytes.len()).max().unwrap_or(0);
-        let is_plain = |anchor: &&Anchor| matches!(anchor.coding, Coding::Text) && !anchor.bytes.starts_with(b"%");
+        let longest = anchors
+            .iter()
+            .map(|anchor| anchor.bytes.len())
+            .max()
+            .unwrap_or(0);
+        let is_plain = |anchor: &&Anchor| {
+            matches!(anchor.coding, Coding::Text) && !anchor.bytes.starts_with(b"%")
+        };
         let (plain, encoded): (Vec<_>, Vec<_>) = anchors.iter().partition(is_plain);
         let (plain, encoded) = (searches(&plain), searches(&encoded));
-        Self { secrets, anchors, by_first, plain, encoded, longest }
+        Self {
+            secrets,
+            anchors,
+            by_first,
+            plain,
+            encoded,
+            longest,
+        }
     }
 
     /// The secret of an index that [`Self::search`] found.
@@ -192,8 +243,9 @@ impl Needles {
         self.longest.max(2 * encoded::SHOWN)
     }
 
-    /// Calls `found` with each secret that begins in the range `begins` of `text`. Returns the offset of the first place there where more
-    /// text could show one, unless the text `is_whole`. In bytes that are no text only plain secrets are searched for.
+    /// Calls `found` with each secret that begins in the range `begins` of `text`. Returns the
+    /// offset of the first place there where more text could show one, unless the text `is_whole`.
+    /// In bytes that are no text only plain secrets are searched for.
     pub fn search(
         &self,
         text: &[u8],
@@ -212,16 +264,30 @@ impl Needles {
         if is_text {
             self.search_anchors(&self.encoded, text, &begins, is_whole, &mut judge);
             for (secret, parts) in self.parts() {
-                parts::search(parts, text, &begins, is_whole, |at, verdict| judge(at, verdict, secret));
+                parts::search(parts, text, &begins, is_whole, |at, verdict| {
+                    judge(at, verdict, secret)
+                });
             }
             // An anchor stands in one line.
-            for Encoded { begin, decoded, goes_on, undecided } in encoded(text, begins) {
+            for Encoded {
+                begin,
+                decoded,
+                goes_on,
+                undecided,
+            } in encoded(text, begins)
+            {
                 let mut in_decoded = |_, verdict, secret| {
                     if verdict == Verdict::Secret {
                         judge(begin, verdict, secret);
                     }
                 };
-                self.search_anchors(&self.plain, &decoded, &(0..decoded.len()), !goes_on, &mut in_decoded);
+                self.search_anchors(
+                    &self.plain,
+                    &decoded,
+                    &(0..decoded.len()),
+                    !goes_on,
+                    &mut in_decoded,
+                );
                 for (secret, parts) in self.parts() {
                     if parts::is_in(parts, &decoded) {
                         in_decoded(0, Verdict::Secret, secret);
@@ -235,7 +301,8 @@ impl Needles {
         undecided
     }
 
-    /// Calls `judge` with each place in the range `begins` of `text` where `searches` find an anchor.
+    /// Calls `judge` with each place in the range `begins` of `text` where `searches` find an
+    /// anchor.
     fn search_anchors(
         &self,
         searches: &[Search],
@@ -251,8 +318,12 @@ impl Needles {
                 next = at + 1;
                 let rest = text.get(at..).unwrap_or_default();
                 let first = rest.first().map_or(0, |byte| usize::from(*byte));
-                for anchor in
-                    self.by_first.get(first).into_iter().flatten().filter_map(|index| self.anchors.get(*index))
+                for anchor in self
+                    .by_first
+                    .get(first)
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|index| self.anchors.get(*index))
                 {
                     if rest.starts_with(&anchor.bytes) {
                         judge(at, self.judge(anchor, text, at, is_whole), anchor.secret);
@@ -270,29 +341,45 @@ impl Needles {
         is_found
     }
 
-    /// Returns the offset of the first place near the end of `text` where a shape may have begun. Values are none of its concern: what waits
-    /// for them would tell a guesser how much of one is right.
+    /// Returns the offset of the first place near the end of `text` where a shape may have begun.
+    /// Values are none of its concern: what waits for them would tell a guesser how much of one is
+    /// right.
     pub(crate) fn begun(&self, text: &[u8]) -> Option<usize> {
         let from = text.len().saturating_sub(self.longest.saturating_sub(1));
         (from..text.len().saturating_sub(BEGUN - 1)).find(|at| {
             let rest = text.get(*at..).unwrap_or_default();
             let first = rest.first().map_or(0, |byte| usize::from(*byte));
-            let anchors = self.by_first.get(first).into_iter().flatten().filter_map(|index| self.anchors.get(*index));
-            let is_shape =
-                |anchor: &Anchor| self.secrets.get(anchor.secret).is_some_and(|secret| secret.kind == Kind::Shape);
-            anchors
+            let anchors = self
+                .by_first
+                .get(first)
                 .into_iter()
-                .any(|anchor| is_shape(anchor) && anchor.bytes.len() > rest.len() && anchor.bytes.starts_with(rest))
+                .flatten()
+                .filter_map(|index| self.anchors.get(*index));
+            let is_shape = |anchor: &Anchor| {
+                self.secrets
+                    .get(anchor.secret)
+                    .is_some_and(|secret| secret.kind == Kind::Shape)
+            };
+            anchors.into_iter().any(|anchor| {
+                is_shape(anchor)
+                    && anchor.bytes.len() > rest.len()
+                    && anchor.bytes.starts_with(rest)
+            })
         })
     }
 
     fn parts(&self) -> impl Iterator<Item = (usize, [usize; 3])> {
-        let parts = |(index, secret): (usize, &Sought)| Some((index, secret.shape.as_ref()?.parts?));
+        let parts =
+            |(index, secret): (usize, &Sought)| Some((index, secret.shape.as_ref()?.parts?));
         self.secrets.iter().enumerate().filter_map(parts)
     }
 
     fn judge(&self, anchor: &Anchor, text: &[u8], at: usize, is_whole: bool) -> Verdict {
-        let Some(shape) = self.secrets.get(anchor.secret).and_then(|secret| secret.shape.as_ref()) else {
+        let Some(shape) = self
+            .secrets
+            .get(anchor.secret)
+            .and_then(|secret| secret.shape.as_ref())
+        else {
             return Verdict::Secret;
         };
         let is_readable = matches!(anchor.coding, Coding::Text);
@@ -314,14 +401,19 @@ impl Needles {
 impl Search {
     fn next(&self, text: &[u8], within: Range<usize>) -> Option<usize> {
         match self {
-            Self::Packed(search) => search.find_in(text, within.into()).map(|found| found.start()),
-            Self::Automaton(search) => search.find(Input::new(text).range(within)).map(|found| found.start()),
+            Self::Packed(search) => search
+                .find_in(text, within.into())
+                .map(|found| found.start()),
+            Self::Automaton(search) => search
+                .find(Input::new(text).range(within))
+                .map(|found| found.start()),
         }
     }
 }
 
-/// Makes the searches for the beginnings of all anchors. What stands there is compared with each anchor, so that one text does for all
-/// that begin with it; the fewer there are, the faster is the search.
+/// Makes the searches for the beginnings of all anchors. What stands there is compared with each
+/// anchor, so that one text does for all that begin with it; the fewer there are, the faster is the
+/// search.
 fn searches(anchors: &[&Anchor]) -> Vec<Search> {
     let beginning = |anchor: &&Anchor| {
         let length = match anchor.coding {
@@ -335,28 +427,43 @@ fn searches(anchors: &[&Anchor]) -> Vec<Search> {
     texts.sort_unstable();
     texts.dedup();
     let packed = |texts: &[Vec<u8>]| {
-        let config = packed::Config::new().match_kind(packed::MatchKind::LeftmostFirst).clone();
+        let config = packed::Config::new()
+            .match_kind(packed::MatchKind::LeftmostFirst)
+            .clone();
         config.builder().extend(texts).build().map(Search::Packed)
     };
     let groups = texts.chunks(PACKED);
-    let vectorized = (groups.len() <= SEARCHES).then(|| groups.map(packed).collect::<Option<Vec<_>>>()).flatten();
+    let vectorized = (groups.len() <= SEARCHES)
+        .then(|| groups.map(packed).collect::<Option<Vec<_>>>())
+        .flatten();
     let automaton = || {
         let mut builder = AhoCorasick::builder();
-        builder.kind(Some(AhoCorasickKind::ContiguousNFA)).match_kind(MatchKind::LeftmostFirst);
+        builder
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .match_kind(MatchKind::LeftmostFirst);
         // It has room for all anchors of the largest set of credentials.
-        builder.build(&texts).ok().map(Search::Automaton).into_iter().collect()
+        builder
+            .build(&texts)
+            .ok()
+            .map(Search::Automaton)
+            .into_iter()
+            .collect()
     };
     vectorized.unwrap_or_else(automaton)
 }
 
-/// Returns true for UTF-8, judged by three samples of a long text: compressed data, images and ciphers hold no encoded secrets but by
-/// chance.
+/// Returns true for UTF-8, judged by three samples of a long text: compressed data, images and
+/// ciphers hold no encoded secrets but by chance.
 fn is_text(text: &[u8]) -> bool {
     const SAMPLE: usize = 64;
     let is_sample_text = |at: usize| {
         let sample = text.get(at..at + SAMPLE).unwrap_or_default();
         // It may begin and end within a character.
-        let begin = sample.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+        let begin = sample
+            .iter()
+            .take(3)
+            .take_while(|byte| **byte & 0xc0 == 0x80)
+            .count();
         let error = std::str::from_utf8(sample.get(begin..).unwrap_or_default()).err();
         error.is_none_or(|error| error.error_len().is_none())
     };
@@ -364,10 +471,18 @@ fn is_text(text: &[u8]) -> bool {
     text.len() < 16 * SAMPLE || [0, last / 2, last].into_iter().any(is_sample_text)
 }
 
-/// Returns the part of a value that no other value has by chance: of several lines one in the middle, and of what is long the end.
+/// Returns the part of a value that no other value has by chance: of several lines one in the
+/// middle, and of what is long the end.
 fn distinctive(value: &[u8]) -> &[u8] {
-    let lines: Vec<_> = value.split(|byte| *byte == b'\n').filter(|line| line.len() >= VALUE).collect();
-    let line = lines.get(lines.len() / 2).copied().filter(|_| value.contains(&b'\n')).unwrap_or(value);
+    let lines: Vec<_> = value
+        .split(|byte| *byte == b'\n')
+        .filter(|line| line.len() >= VALUE)
+        .collect();
+    let line = lines
+        .get(lines.len() / 2)
+        .copied()
+        .filter(|_| value.contains(&b'\n'))
+        .unwrap_or(value);
     line.get(line.len().saturating_sub(VALUE)..).unwrap_or(line)
 }
 
@@ -376,9 +491,19 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
     if bytes.is_empty() {
         return Vec::new();
     }
-    let anchor = |bytes: Vec<u8>, coding| Anchor { bytes: Zeroizing::new(bytes), coding, secret };
+    let anchor = |bytes: Vec<u8>, coding| Anchor {
+        bytes: Zeroizing::new(bytes),
+        coding,
+        secret,
+    };
     let hex = |upper: bool| {
-        let digits = |byte: &u8| if upper { format!("{byte:02X}") } else { format!("{byte:02x}") };
+        let digits = |byte: &u8| {
+            if upper {
+                format!("{byte:02X}")
+            } else {
+                format!("{byte:02x}")
+            }
+        };
         bytes.iter().map(digits).collect::<String>().into_bytes()
     };
     let percent = |upper: bool, is_kept: fn(u8) -> bool| {
@@ -392,9 +517,16 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
     let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let alphanumeric = |byte: u8| byte.is_ascii_alphanumeric();
     let mut anchors = vec![anchor(bytes.to_vec(), Coding::Text)];
-    let in_form = bytes.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte });
+    let in_form = bytes
+        .iter()
+        .map(|byte| if *byte == b' ' { b'+' } else { *byte });
     anchors.push(anchor(in_form.collect(), Coding::Text));
-    anchors.push(anchor(percent(true, |byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte)), Coding::Text));
+    anchors.push(anchor(
+        percent(true, |byte| {
+            byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte)
+        }),
+        Coding::Text,
+    ));
     for upper in [true, false] {
         anchors.push(anchor(hex(upper), Coding::Hex));
         let kept: [fn(u8) -> bool; 2] = [unreserved, alphanumeric];
@@ -402,13 +534,20 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
     }
     for skipped in 0..3_usize {
         let lead = (skipped * 8).div_ceil(6);
-        let forms = base64_forms_after(skipped, bytes).into_iter().filter(|form| form.len() >= least);
-        anchors.extend(forms.map(|bytes| Anchor { bytes, coding: Coding::Base64 { lead, skipped }, secret }));
+        let forms = base64_forms_after(skipped, bytes)
+            .into_iter()
+            .filter(|form| form.len() >= least);
+        anchors.extend(forms.map(|bytes| Anchor {
+            bytes,
+            coding: Coding::Base64 { lead, skipped },
+            secret,
+        }));
     }
     // Where nothing needs an escape, the encodings are the text itself.
     let mut known: Vec<Zeroizing<Vec<u8>>> = Vec::new();
     anchors.retain(|anchor| {
-        let is_new = !known.contains(&anchor.bytes) || matches!(anchor.coding, Coding::Base64 { .. });
+        let is_new =
+            !known.contains(&anchor.bytes) || matches!(anchor.coding, Coding::Base64 { .. });
         known.push(anchor.bytes.clone());
         is_new
     });
@@ -417,12 +556,16 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
 
 /// Bytes from the beginning of a secret on that are compared with its shape.
 fn compared_bytes(shape: &Shape) -> usize {
-    let then = shape.then.as_ref().map(|then| shape.begins.len() + NEAR + then.len() + BODY);
+    let then = shape
+        .then
+        .as_ref()
+        .map(|then| shape.begins.len() + NEAR + then.len() + BODY);
     let beside = shape.beside.map(|length| shape.length + BESIDE + length);
     then.or(beside).unwrap_or(shape.length + BEYOND)
 }
 
-/// Bytes that a beginning takes, and then what a shape demands before it looks at what stands behind or beside.
+/// Bytes that a beginning takes, and then what a shape demands before it looks at what stands
+/// behind or beside.
 fn first_bytes(shape: &Shape) -> impl Iterator<Item = usize> {
     let begins = shape.begins.len();
     let then = shape.then.as_ref().map(|then| begins + NEAR + then.len());
@@ -430,17 +573,30 @@ fn first_bytes(shape: &Shape) -> impl Iterator<Item = usize> {
     [Some(begins), then.or(token)].into_iter().flatten()
 }
 
-/// Returns true if a secret of this shape can begin after `before`, and not in the middle of a word.
+/// Returns true if a secret of this shape can begin after `before`, and not in the middle of a
+/// word.
 fn begins_at(shape: &Shape, before: &[u8]) -> bool {
     if shape.digits > 0 {
-        let before = before.get(before.len().saturating_sub(BEFORE)..).unwrap_or(before);
-        return decode(before).0.iter().rev().take_while(|byte| byte.is_ascii_digit()).count() >= shape.digits;
+        let before = before
+            .get(before.len().saturating_sub(BEFORE)..)
+            .unwrap_or(before);
+        return decode(before)
+            .0
+            .iter()
+            .rev()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count()
+            >= shape.digits;
     }
     match before {
         // An escape of JSON, or of a URL.
         [.., b'\\', b'n' | b'r' | b't'] => true,
         [.., b'%', high, low] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => true,
-        [.., b'\\', b'u', b'0', b'0', high, low] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => true,
+        [.., b'\\', b'u', b'0', b'0', high, low]
+            if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+        {
+            true
+        }
         // A colour of a terminal (ECMA-48 §8.3.117).
         [before @ .., b'm'] if is_in_colour(before) => true,
         [.., last] => !Characters::Word.include(*last),
@@ -450,8 +606,15 @@ fn begins_at(shape: &Shape, before: &[u8]) -> bool {
 
 /// Returns true if a text ends with the beginning and the numbers of a control sequence.
 fn is_in_colour(before: &[u8]) -> bool {
-    let number = before.iter().rev().take(8).take_while(|byte| byte.is_ascii_digit() || **byte == b';').count();
-    before.get(..before.len() - number).is_some_and(|before| before.ends_with(b"["))
+    let number = before
+        .iter()
+        .rev()
+        .take(8)
+        .take_while(|byte| byte.is_ascii_digit() || **byte == b';')
+        .count();
+    before
+        .get(..before.len() - number)
+        .is_some_and(|before| before.ends_with(b"["))
 }
 
 /// Returns the runs of characters of Base64 in a text.
@@ -461,17 +624,28 @@ fn base64_runs(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Compares a text with a shape; what `is_cut` may go on.
 fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
-    let other = |is_short: bool| if is_short && is_cut { Verdict::Undecided } else { Verdict::Other };
+    let other = |is_short: bool| {
+        if is_short && is_cut {
+            Verdict::Undecided
+        } else {
+            Verdict::Other
+        }
+    };
     let begins = shape.begins.as_bytes();
     let is_same = |(one, other): (&u8, &u8)| one == other || (*one == b'+' && *other == b' ');
     if !text.iter().zip(begins).all(is_same) {
         return Verdict::Other;
     }
-    let Some(rest) = text.get(begins.len()..) else { return other(true) };
+    let Some(rest) = text.get(begins.len()..) else {
+        return other(true);
+    };
     if let Some(then) = &shape.then {
         // A form has `+` for a space.
-        let near: Vec<u8> =
-            rest.iter().take(NEAR + then.len()).map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect();
+        let near: Vec<u8> = rest
+            .iter()
+            .take(NEAR + then.len())
+            .map(|byte| if *byte == b'+' { b' ' } else { *byte })
+            .collect();
         let found = memchr::memmem::find(&near, then.as_bytes());
         let Some(body) = found.and_then(|at| rest.get(at + then.len()..)) else {
             return other(near.len() < NEAR + then.len());
@@ -484,12 +658,16 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         };
     }
     let wanted = shape.length.saturating_sub(shape.begins.len());
-    let run = rest.iter().take_while(|byte| shape.of.include(**byte)).count();
+    let run = rest
+        .iter()
+        .take_while(|byte| shape.of.include(**byte))
+        .count();
     let (token, after) = rest.split_at(run);
     if run < wanted || (shape.exact && run == wanted && after.is_empty() && is_cut) {
         return other(after.is_empty());
     }
-    // Random Base64 has such runs too, which go on. Behind a longer beginning a slash is more likely that of a path.
+    // Random Base64 has such runs too, which go on. Behind a longer beginning a slash is more
+    // likely that of a path.
     let goes_on = match after {
         [b'+', ..] => true,
         [b'/', ..] => shape.begins.len() <= 3 && shape.digits == 0,
@@ -498,13 +676,20 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
     if shape.exact && (run > wanted || goes_on) {
         return Verdict::Other;
     }
-    let is_random = token.iter().any(u8::is_ascii_digit) && token.iter().any(u8::is_ascii_alphabetic);
+    let is_random =
+        token.iter().any(u8::is_ascii_digit) && token.iter().any(u8::is_ascii_alphabetic);
     let Some(length) = shape.beside else {
-        return if is_random { Verdict::Secret } else { other(after.is_empty()) };
+        return if is_random {
+            Verdict::Secret
+        } else {
+            other(after.is_empty())
+        };
     };
     let near = after.get(..BESIDE + length).unwrap_or(after);
     // A digest has one case.
-    let is_mixed = |run: &[u8]| run.iter().any(u8::is_ascii_uppercase) && run.iter().any(u8::is_ascii_lowercase);
+    let is_mixed = |run: &[u8]| {
+        run.iter().any(u8::is_ascii_uppercase) && run.iter().any(u8::is_ascii_lowercase)
+    };
     match base64_runs(near).any(|run| run.len() == length && is_mixed(run)) {
         true => Verdict::Secret,
         false => other(near.len() < BESIDE + length),

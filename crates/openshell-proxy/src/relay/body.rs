@@ -1,4 +1,5 @@
-//! Scanning of request bodies while they are sent: placeholders in a body are never replaced, so none may leave.
+//! Scanning of request bodies while they are sent: placeholders in a body are never replaced, so
+//! none may leave.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +33,8 @@ impl Scanner {
     /// Returns true if a placeholder ends in `part`, the next one.
     pub fn finds_end_in(&mut self, part: &[u8]) -> bool {
         if !self.tail.is_empty() {
-            self.tail.extend_from_slice(part.get(..placeholder::SPAN).unwrap_or(part));
+            self.tail
+                .extend_from_slice(part.get(..placeholder::SPAN).unwrap_or(part));
             if placeholder::is_in(&self.tail) {
                 return true;
             }
@@ -45,8 +47,12 @@ impl Scanner {
         } else {
             &[]
         };
-        self.tail.extend_from_slice(kept.get(kept.len().saturating_sub(placeholder::SPAN)..).unwrap_or_default());
-        self.tail.drain(..self.tail.len().saturating_sub(placeholder::SPAN));
+        self.tail.extend_from_slice(
+            kept.get(kept.len().saturating_sub(placeholder::SPAN)..)
+                .unwrap_or_default(),
+        );
+        self.tail
+            .drain(..self.tail.len().saturating_sub(placeholder::SPAN));
         placeholder::is_in(part)
     }
 }
@@ -62,7 +68,9 @@ pub type RequestBody = UnsyncBoxBody<Bytes, Unsendable>;
 /// A body that the proxy holds whole, and that is not searched.
 #[must_use]
 pub fn whole(body: Bytes) -> RequestBody {
-    Full::new(body).map_err(|never| match never {}).boxed_unsync()
+    Full::new(body)
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 /// Searches of a request's body.
@@ -76,7 +84,8 @@ pub struct Searches {
     pub report: FoundReport,
 }
 
-/// Body of a client's request. It fails at the end of a placeholder, or in a secret that is refused, unless it is encoded.
+/// Body of a client's request. It fails at the end of a placeholder, or in a secret that is
+/// refused, unless it is encoded.
 #[derive(Debug)]
 struct Scanned {
     /// Data that was prefetched.
@@ -106,7 +115,13 @@ struct LeakScan {
 
 impl LeakScan {
     fn new(watch: LeakWatch) -> Self {
-        Self { scan: watch.scan(), watch, waiting: BytesMut::new(), deadline: None, is_over: false }
+        Self {
+            scan: watch.scan(),
+            watch,
+            waiting: BytesMut::new(),
+            deadline: None,
+            is_over: false,
+        }
     }
 
     /// Searches `data`, the next part.
@@ -124,9 +139,14 @@ impl LeakScan {
         self.watch.found(&found).map_err(Unsendable::secret)
     }
 
-    /// Returns `data`, which was searched, after what waited, as far as it cannot be the beginning of a secret that is refused.
+    /// Returns `data`, which was searched, after what waited, as far as it cannot be the beginning
+    /// of a secret that is refused.
     fn released(&mut self, data: Bytes) -> Bytes {
-        let undecided = if self.watch.blocks() && !self.is_over { self.scan.undecided() } else { 0 };
+        let undecided = if self.watch.blocks() && !self.is_over {
+            self.scan.undecided()
+        } else {
+            0
+        };
         if undecided == 0 && self.waiting.is_empty() {
             return data;
         }
@@ -153,8 +173,8 @@ impl LeakScan {
 /// A guard with the lifetime of a part of a message.
 pub type Held = Arc<dyn std::fmt::Debug + Send + Sync>;
 
-/// Report of a placeholder or secret in a body that is partly sent: made once, by the exchange or, after its end, when the body
-/// is dropped.
+/// Report of a placeholder or secret in a body that is partly sent: made once, by the exchange or,
+/// after its end, when the body is dropped.
 #[derive(Clone)]
 pub struct FoundReport(Arc<Found>);
 
@@ -167,17 +187,28 @@ impl FoundReport {
     /// Calls `report` for what is found and not [taken](Self::take).
     #[must_use]
     pub fn new(report: impl Fn(&Refusal) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Found { refusal: Mutex::default(), report: Box::new(report) }))
+        Self(Arc::new(Found {
+            refusal: Mutex::default(),
+            report: Box::new(report),
+        }))
     }
 
     /// Returns the refusal for what was found, once; the report is then the caller's.
     #[must_use]
     pub fn take(&self) -> Option<Refusal> {
-        self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0
+            .refusal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     fn found(&self, refusal: Refusal) {
-        *self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+        *self
+            .0
+            .refusal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(refusal);
     }
 }
 
@@ -189,7 +220,12 @@ impl std::fmt::Debug for FoundReport {
 
 impl Drop for Found {
     fn drop(&mut self) {
-        if let Some(refusal) = self.refusal.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(refusal) = self
+            .refusal
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             (self.report)(&refusal);
         }
     }
@@ -231,8 +267,8 @@ impl From<Unsendable> for Refusal {
     }
 }
 
-/// Prepares the `body` of a request with these `headers` for sending, and searches its beginning. `held` is kept until the body is
-/// sent; `room` reserves memory for so many bytes, until they are.
+/// Prepares the `body` of a request with these `headers` for sending, and searches its beginning.
+/// `held` is kept until the body is sent; `room` reserves memory for so many bytes, until they are.
 ///
 /// # Errors
 /// The beginning holds a placeholder or a secret that is refused, or the body is malformed.
@@ -244,8 +280,13 @@ pub async fn prefetch(
     room: impl FnOnce(u64) -> Option<QuotaGuard>,
 ) -> Result<RequestBody, Refusal> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
-    let is_encoded = encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
-    let Searches { placeholders, leaks, report } = searches;
+    let is_encoded =
+        encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let Searches {
+        placeholders,
+        leaks,
+        report,
+    } = searches;
     let has_body = !body.is_end_stream();
     let mut scanned = Scanned {
         first: Bytes::new(),
@@ -258,14 +299,26 @@ pub async fn prefetch(
         _held: held,
     };
     // What is only reported need not be known before the request is sent.
-    let is_refused = scanned.placeholders.is_some() || scanned.leaks.as_ref().is_some_and(|leaks| leaks.watch.blocks());
+    let is_refused = scanned.placeholders.is_some()
+        || scanned
+            .leaks
+            .as_ref()
+            .is_some_and(|leaks| leaks.watch.blocks());
     if is_refused && has_body {
         scanned.room = room(scanned.rest.size_hint().upper().unwrap_or(u64::MAX));
     }
     // A body for which there is no room is sent on as it arrives.
     if scanned.room.is_some() {
-        let is_short = scanned.rest.size_hint().exact().is_some_and(|length| length <= Limits::PREFETCH_BYTES);
-        let patience = if is_short { Limits::PREFETCH_DEADLINE } else { Limits::PREFETCH_DEADLINE_UNSIZED };
+        let is_short = scanned
+            .rest
+            .size_hint()
+            .exact()
+            .is_some_and(|length| length <= Limits::PREFETCH_BYTES);
+        let patience = if is_short {
+            Limits::PREFETCH_DEADLINE
+        } else {
+            Limits::PREFETCH_DEADLINE_UNSIZED
+        };
         let mut first = BytesMut::new();
         // So is one that takes longer.
         let prefetched = tokio::time::timeout(patience, scanned.prefetch(&mut first)).await;
@@ -282,7 +335,9 @@ pub async fn prefetch(
 impl Scanned {
     async fn prefetch(&mut self, first: &mut BytesMut) -> Result<(), Unsendable> {
         while (first.len() as u64) < Limits::PREFETCH_BYTES {
-            let Some(frame) = self.rest.frame().await else { return self.finish() };
+            let Some(frame) = self.rest.frame().await else {
+                return self.finish();
+            };
             match self.scan_frame(frame)?.into_data() {
                 Ok(data) => first.extend_from_slice(&data),
                 Err(other) => self.trailers = other.into_trailers().ok(),
@@ -291,32 +346,56 @@ impl Scanned {
         Ok(())
     }
 
-    fn scan_frame(&mut self, frame: Result<Frame<Bytes>, IncompleteBody>) -> Result<Frame<Bytes>, Unsendable> {
+    fn scan_frame(
+        &mut self,
+        frame: Result<Frame<Bytes>, IncompleteBody>,
+    ) -> Result<Frame<Bytes>, Unsendable> {
         let mut frame = frame.map_err(Unsendable::Broken)?;
         let scanner = &mut self.placeholders;
-        let in_data = |data: &Bytes| scanner.as_mut().is_some_and(|scanner| scanner.finds_end_in(data));
-        let in_trailers = |trailers: &HeaderMap| trailers.iter().any(|(name, value)| is_in_header(name, value));
+        let in_data = |data: &Bytes| {
+            scanner
+                .as_mut()
+                .is_some_and(|scanner| scanner.finds_end_in(data))
+        };
+        let in_trailers = |trailers: &HeaderMap| {
+            trailers
+                .iter()
+                .any(|(name, value)| is_in_header(name, value))
+        };
         if frame.data_ref().is_some_and(in_data) || frame.trailers_ref().is_some_and(in_trailers) {
             return Err(Unsendable::Placeholder(FoundPlaceholder));
         }
         if let Some(leaks) = &mut self.leaks {
             let pace = &mut self.rest.pace;
-            frame.data_ref().map_or(Ok(()), |data| pace.measure(data.len(), || leaks.search(data)))?;
+            frame.data_ref().map_or(Ok(()), |data| {
+                pace.measure(data.len(), || leaks.search(data))
+            })?;
             let trailers = frame.trailers_ref();
-            trailers.map_or(Ok(()), |trailers| leaks.watch.fields(trailers)).map_err(Unsendable::secret)?;
+            trailers
+                .map_or(Ok(()), |trailers| leaks.watch.fields(trailers))
+                .map_err(Unsendable::secret)?;
         }
-        frame.trailers_mut().into_iter().for_each(head::remove_forbidden_trailers);
+        frame
+            .trailers_mut()
+            .into_iter()
+            .for_each(head::remove_forbidden_trailers);
         Ok(frame)
     }
 
     /// Searches the end of the body.
     fn finish(&mut self) -> Result<(), Unsendable> {
-        self.leaks.as_mut().filter(|leaks| !leaks.is_over).map_or(Ok(()), LeakScan::finish)
+        self.leaks
+            .as_mut()
+            .filter(|leaks| !leaks.is_over)
+            .map_or(Ok(()), LeakScan::finish)
     }
 
     /// Notes what ends the body.
     fn failed(&self, error: Unsendable) -> Poll<Option<Result<Frame<Bytes>, Unsendable>>> {
-        error.refusal().into_iter().for_each(|refusal| self.report.found(refusal));
+        error
+            .refusal()
+            .into_iter()
+            .for_each(|refusal| self.report.found(refusal));
         Poll::Ready(Some(Err(error)))
     }
 }
@@ -325,7 +404,10 @@ impl Body for Scanned {
     type Data = Bytes;
     type Error = Unsendable;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Unsendable>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Unsendable>>> {
         let this = self.get_mut();
         loop {
             if !this.first.is_empty() {
@@ -341,14 +423,20 @@ impl Body for Scanned {
                     if let Err(error) = this.finish() {
                         return this.failed(error);
                     }
-                    let Some(leaks) = this.leaks.as_mut().filter(|leaks| !leaks.waiting.is_empty()) else {
+                    let Some(leaks) = this
+                        .leaks
+                        .as_mut()
+                        .filter(|leaks| !leaks.waiting.is_empty())
+                    else {
                         return Poll::Ready(None);
                     };
                     this.first = leaks.released(Bytes::new());
                     continue;
                 }
                 Poll::Pending => {
-                    let Some(leaks) = &mut this.leaks else { return Poll::Pending };
+                    let Some(leaks) = &mut this.leaks else {
+                        return Poll::Pending;
+                    };
                     this.first = ready!(leaks.poll_late(cx));
                     continue;
                 }
@@ -357,7 +445,9 @@ impl Body for Scanned {
                 Ok(frame) => frame,
                 Err(error) => return this.failed(error),
             };
-            let Some(leaks) = &mut this.leaks else { return Poll::Ready(Some(Ok(frame))) };
+            let Some(leaks) = &mut this.leaks else {
+                return Poll::Ready(Some(Ok(frame)));
+            };
             match frame.into_data() {
                 Ok(data) => {
                     let is_empty = data.is_empty();
@@ -384,7 +474,10 @@ impl Body for Scanned {
     }
 
     fn is_end_stream(&self) -> bool {
-        let is_waiting = self.leaks.as_ref().is_some_and(|leaks| !leaks.waiting.is_empty() || !leaks.is_over);
+        let is_waiting = self
+            .leaks
+            .as_ref()
+            .is_some_and(|leaks| !leaks.waiting.is_empty() || !leaks.is_over);
         self.first.is_empty() && self.trailers.is_none() && self.rest.is_end_stream() && !is_waiting
     }
 
@@ -410,18 +503,30 @@ mod tests {
                 for second in first..=bytes.len() {
                     let mut scanner = Scanner::default();
                     let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
-                    assert!(parts.iter().any(|part| scanner.finds_end_in(part)), "{text} cut at {first} and {second}");
+                    assert!(
+                        parts.iter().any(|part| scanner.finds_end_in(part)),
+                        "{text} cut at {first} and {second}"
+                    );
                 }
             }
             let mut scanner = Scanner::default();
-            assert!(bytes.iter().any(|byte| scanner.finds_end_in(&[*byte])), "{text} byte by byte");
+            assert!(
+                bytes.iter().any(|byte| scanner.finds_end_in(&[*byte])),
+                "{text} byte by byte"
+            );
         }
     }
 
     #[test]
     fn what_only_speaks_of_placeholders_holds_none() {
         let mut scanner = Scanner::default();
-        for part in ["openshell:resolve:env:", "*", " openshell", " resolve:env:A ", &"openshell".repeat(1000)] {
+        for part in [
+            "openshell:resolve:env:",
+            "*",
+            " openshell",
+            " resolve:env:A ",
+            &"openshell".repeat(1000),
+        ] {
             assert!(!scanner.finds_end_in(part.as_bytes()), "{part}");
         }
     }

@@ -1,5 +1,6 @@
-//! One exchange: a request is authorized, given its credentials, sent, and answered. Forwarded requests, requests in
-//! tunnels, HTTP/2 streams and requests for models differ only in their [`UpstreamSource`].
+//! One exchange: a request is authorized, given its credentials, sent, and answered. Forwarded
+//! requests, requests in tunnels, HTTP/2 streams and requests for models differ only in their
+//! [`UpstreamSource`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +38,9 @@ use crate::trace::Stopwatch;
 
 /// The upstream side of an exchange.
 pub trait UpstreamSource: Send {
-    /// Authorizes the request with the head `parts` under the policy in force, and provides a connection to its origin:
-    /// a new one for a `retry`, since the last was closed before anything was sent.
+    /// Authorizes the request with the head `parts` under the policy in force, and provides a
+    /// connection to its origin: a new one for a `retry`, since the last was closed before anything
+    /// was sent.
     fn prepare(
         &mut self,
         parts: &mut Parts,
@@ -58,7 +60,8 @@ pub trait UpstreamSource: Send {
     /// Remedy for a connection that was closed before anything was sent.
     fn remedy(&self) -> Remedy;
 
-    /// The client's authorized connection; `None` until then, and for exchanges that need no policy.
+    /// The client's authorized connection; `None` until then, and for exchanges that need no
+    /// policy.
     fn connection(&self) -> Option<&Arc<Connection>>;
 
     /// Time for the response to begin; `None` without a limit.
@@ -80,7 +83,10 @@ impl Secrets {
     /// The credentials of `vault` for a request to `host`.
     #[must_use]
     pub fn of_host(vault: &CurrentVault, host: &Host) -> Self {
-        Self { vault: vault.load(), watched: vault.watched(host) }
+        Self {
+            vault: vault.load(),
+            watched: vault.watched(host),
+        }
     }
 }
 
@@ -110,8 +116,8 @@ pub enum ExchangeError {
     TimedOut(Duration),
     /// The upstream has not processed the request, which its client may send again.
     NotSent,
-    /// The upstream closed a kept connection before a byte of its answer. Its client would see the same without a proxy, and knows if it
-    /// may send the request again.
+    /// The upstream closed a kept connection before a byte of its answer. Its client would see the
+    /// same without a proxy, and knows if it may send the request again.
     Closed,
 }
 
@@ -131,8 +137,12 @@ impl ExchangeError {
         match self {
             Self::Refused(refusal) | Self::Unreachable(refusal) | Self::Failed(refusal) => refusal,
             Self::TimedOut(_) => Refusal::upstream_timeout(),
-            Self::Lost | Self::NotSent => Refusal::upstream_unreachable("it closed at once".to_owned()),
-            Self::Closed => Refusal::upstream_unreachable("it closed a kept connection and did not answer".to_owned()),
+            Self::Lost | Self::NotSent => {
+                Refusal::upstream_unreachable("it closed at once".to_owned())
+            }
+            Self::Closed => Refusal::upstream_unreachable(
+                "it closed a kept connection and did not answer".to_owned(),
+            ),
         }
     }
 }
@@ -182,7 +192,8 @@ enum Unsent {
 }
 
 impl Outbound {
-    /// A client's request; the rest of an HTTP/2 body that the upstream does not take is drained by `tasks`.
+    /// A client's request; the rest of an HTTP/2 body that the upstream does not take is drained by
+    /// `tasks`.
     #[must_use]
     pub fn of_client(mut request: Request<Incoming>, tasks: &ConnectionTasks) -> Self {
         let client = Some(hyper::upgrade::on(&mut request));
@@ -191,14 +202,22 @@ impl Outbound {
             Version::HTTP_2 => CompleteBody::of_stream(incoming, tasks.spawner()),
             _ => CompleteBody::new(incoming, false),
         };
-        Self { parts, body: Unsent::Pending(body), client }
+        Self {
+            parts,
+            body: Unsent::Pending(body),
+            client,
+        }
     }
 
     /// A request of the proxy's own.
     #[must_use]
     pub fn own(request: Request<RequestBody>) -> Self {
         let (parts, body) = request.into_parts();
-        Self { parts, body: Unsent::Replay(body), client: None }
+        Self {
+            parts,
+            body: Unsent::Replay(body),
+            client: None,
+        }
     }
 }
 
@@ -214,7 +233,8 @@ pub struct Exchange<'e> {
 }
 
 impl Exchange<'_> {
-    /// Authorizes `request`, sends it with its credentials through `source`, and returns the response for the client.
+    /// Authorizes `request`, sends it with its credentials through `source`, and returns the
+    /// response for the client.
     ///
     /// # Errors
     /// The request is refused, or there is no response.
@@ -224,7 +244,11 @@ impl Exchange<'_> {
         request: Outbound,
         record: &mut Record,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        let Outbound { mut parts, body: mut unsent, client } = request;
+        let Outbound {
+            mut parts,
+            body: mut unsent,
+            client,
+        } = request;
         let (mut client, mut is_retry) = (client.filter(|_| self.upgrades.is_some()), false);
         let (mut report, mut searched) = (None, None);
         loop {
@@ -234,9 +258,15 @@ impl Exchange<'_> {
                     let report = report.insert(self.found_report(source.connection()));
                     let vault = self.services.vault.load();
                     let mut leaks = self.leak_watch(source.connection(), &vault, record);
-                    leaks.as_mut().map_or(Ok(()), |leaks| leaks.head(&parts, record))?;
+                    leaks
+                        .as_mut()
+                        .map_or(Ok(()), |leaks| leaks.head(&parts, record))?;
                     searched.clone_from(&leaks);
-                    let searches = Searches { placeholders: !vault.is_empty(), leaks, report: report.clone() };
+                    let searches = Searches {
+                        placeholders: !vault.is_empty(),
+                        leaks,
+                        report: report.clone(),
+                    };
                     let room = |bytes| self.services.memory.prefetching(record.program(), bytes);
                     body::prefetch(body, &parts.headers, searches, self.held.clone(), room).await?
                 }
@@ -244,17 +274,29 @@ impl Exchange<'_> {
             };
             // As they are now: they may have changed while the body was prefetched.
             let Secrets { vault, watched } = source.secrets();
-            let room = self.services.memory.searching(record.program(), watched.longest())?;
-            let request = head::outgoing(&parts, body, &authorized.target, authorized.upgrade.as_ref());
+            let room = self
+                .services
+                .memory
+                .searching(record.program(), watched.longest())?;
+            let request = head::outgoing(
+                &parts,
+                body,
+                &authorized.target,
+                authorized.upgrade.as_ref(),
+            );
             let mut request = request.map_err(Refusal::target)?;
             if source.upstream().is_shared() {
                 request = head::to_http2(request, source.origin())?;
             }
             let may_run_alone = !source.upstream().is_shared() && has_unexpected_body(&request);
-            let has_rules = source.connection().is_none_or(|connection| connection.permit().rules().is_some());
+            let has_rules = source
+                .connection()
+                .is_none_or(|connection| connection.permit().rules().is_some());
             if may_run_alone && (has_rules || !watched.is_empty()) && authorized.upgrade.is_none() {
                 // A server that does not read it must not take it for the next request.
-                request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                request
+                    .headers_mut()
+                    .insert(CONNECTION, HeaderValue::from_static("close"));
             }
             if authorized.upgrade.is_some() && (searched.is_some() || !watched.is_empty()) {
                 // Compressed messages of a WebSocket cannot be searched.
@@ -262,26 +304,51 @@ impl Exchange<'_> {
             }
             let may_repeat = is_safe(request.method()) && request.body().is_end_stream();
             let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
-            record.carries(request.used().iter().map(|credential| credential.name().to_owned()));
-            let may_leak = source.connection().is_some_and(|connection| connection.permit().allows_leaks());
+            record.carries(
+                request
+                    .used()
+                    .iter()
+                    .map(|credential| credential.name().to_owned()),
+            );
+            let may_leak = source
+                .connection()
+                .is_some_and(|connection| connection.permit().allows_leaks());
             let must_be_searched = !request.used().is_empty() && !may_leak;
-            let sent = within(source.answer_deadline(), source.upstream().send(request, authorized.upgrade.as_ref()));
+            let sent = within(
+                source.answer_deadline(),
+                source.upstream().send(request, authorized.upgrade.as_ref()),
+            );
             let watch = Stopwatch::start();
             unsent = match sent.await? {
                 Ok(response) => {
-                    debug!(status = response.status().as_u16(), us = watch.micros(), "response");
+                    debug!(
+                        status = response.status().as_u16(),
+                        us = watch.micros(),
+                        "response"
+                    );
                     let is_grpc_call = source.upstream().is_shared() && head::is_grpc_call(&parts);
                     let ends = client.take().zip(source.connection().cloned());
-                    let end = ends.map(|(client, connection)| ClientEnd { client, connection, leaks: searched.take() });
+                    let end = ends.map(|(client, connection)| ClientEnd {
+                        client,
+                        connection,
+                        leaks: searched.take(),
+                    });
                     let response = self.switched(response, &authorized, end, record);
-                    let response = response.map(|body| CompleteBody::new(body, source.upstream().is_shared()));
+                    let response =
+                        response.map(|body| CompleteBody::new(body, source.upstream().is_shared()));
                     return Ok(match watched.is_empty() {
                         true => response.map(boxed),
                         false => {
-                            let response =
-                                searchable(response, &self.services.memory, record.program(), must_be_searched)?;
-                            let finding = record.echo(watched.iter().map(|credential| credential.name()));
-                            redact(response, watched, finding, is_grpc_call).map(|body| boxed(body.holding(room)))
+                            let response = searchable(
+                                response,
+                                &self.services.memory,
+                                record.program(),
+                                must_be_searched,
+                            )?;
+                            let finding =
+                                record.echo(watched.iter().map(|credential| credential.name()));
+                            redact(response, watched, finding, is_grpc_call)
+                                .map(|body| boxed(body.holding(room)))
                         }
                     });
                 }
@@ -297,7 +364,9 @@ impl Exchange<'_> {
                 Err(SendError::Closed) => return Err(ExchangeError::Closed),
                 Err(SendError::Failed(refusal)) => {
                     let found = report.as_ref().and_then(FoundReport::take);
-                    return Err(found.map_or(ExchangeError::Failed(refusal), ExchangeError::Refused));
+                    return Err(
+                        found.map_or(ExchangeError::Failed(refusal), ExchangeError::Refused)
+                    );
                 }
             };
             is_retry = true;
@@ -316,7 +385,11 @@ impl Exchange<'_> {
             return None;
         }
         let watch = self.services.leaks.watch(vault, record, permit.policy())?;
-        Some(if permit.is_observed() { watch.reporting() } else { watch })
+        Some(if permit.is_observed() {
+            watch.reporting()
+        } else {
+            watch
+        })
     }
 
     /// The report of what is found in a body that is partly sent.
@@ -330,7 +403,8 @@ impl Exchange<'_> {
         })
     }
 
-    /// Passes both ends on if `response` switches protocols, and restores its fields for the client.
+    /// Passes both ends on if `response` switches protocols, and restores its fields for the
+    /// client.
     fn switched(
         &self,
         mut response: Response<Incoming>,
@@ -339,38 +413,59 @@ impl Exchange<'_> {
         record: &mut Record,
     ) -> Response<Incoming> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
-            && let (Some(protocol), Some(ClientEnd { client, connection, leaks })) = (&authorized.upgrade, client)
+            && let (
+                Some(protocol),
+                Some(ClientEnd {
+                    client,
+                    connection,
+                    leaks,
+                }),
+            ) = (&authorized.upgrade, client)
             && let Some(upgrades) = self.upgrades
         {
             let upstream = hyper::upgrade::on(&mut response);
             // The channel has room for the one upgrade of a connection.
             let is_websocket = head::is_websocket(protocol);
             let leaks = leaks.filter(|_| is_websocket);
-            let _ = upgrades.try_send(Upgraded { connection, client, upstream, is_websocket, leaks });
+            let _ = upgrades.try_send(Upgraded {
+                connection,
+                client,
+                upstream,
+                is_websocket,
+                leaks,
+            });
             record.upgraded();
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             response.headers_mut().insert(UPGRADE, protocol.clone());
         }
         response
     }
 }
 
-/// Returns true for a method that changes nothing, so that its request may be sent twice (RFC 9110 §9.2.1).
+/// Returns true for a method that changes nothing, so that its request may be sent twice (RFC 9110
+/// §9.2.1).
 fn is_safe(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
 }
 
-/// Returns true for a request with a body that is not of a method made to have one (RFC 9110 §9.3, RFC 5789), in upper case: servers may
-/// leave it unread.
+/// Returns true for a request with a body that is not of a method made to have one (RFC 9110 §9.3,
+/// RFC 5789), in upper case: servers may leave it unread.
 fn has_unexpected_body(request: &Request<RequestBody>) -> bool {
     let methods = [Method::POST, Method::PUT, Method::PATCH];
     !methods.contains(request.method()) && !request.body().is_end_stream()
 }
 
 /// Waits for `sent` until `deadline`.
-async fn within<T>(deadline: Option<Duration>, sent: impl Future<Output = T>) -> Result<T, ExchangeError> {
+async fn within<T>(
+    deadline: Option<Duration>,
+    sent: impl Future<Output = T>,
+) -> Result<T, ExchangeError> {
     match deadline {
-        Some(deadline) => timeout(deadline, sent).await.map_err(|_| ExchangeError::TimedOut(deadline)),
+        Some(deadline) => timeout(deadline, sent)
+            .await
+            .map_err(|_| ExchangeError::TimedOut(deadline)),
         None => Ok(sent.await),
     }
 }
@@ -411,8 +506,16 @@ mod tests {
     impl Scripted {
         /// The last of `upstreams` is used first.
         fn new(upstreams: Vec<DuplexStream>, remedy: Remedy, tasks: &ConnectionTasks) -> Self {
-            let origin = Origin { scheme: Scheme::Http, target: testing::target("web.test:80") };
-            Self { upstreams, upstream: Upstream::new(tasks.clone()), origin, remedy }
+            let origin = Origin {
+                scheme: Scheme::Http,
+                target: testing::target("web.test:80"),
+            };
+            Self {
+                upstreams,
+                upstream: Upstream::new(tasks.clone()),
+                origin,
+                remedy,
+            }
         }
     }
 
@@ -424,8 +527,17 @@ mod tests {
             _: bool,
         ) -> Result<AuthorizedRequest, ExchangeError> {
             let stream = self.upstreams.pop().expect("another upstream is asked for");
-            self.upstream.establish(self.origin.clone(), (Ipv4Addr::LOCALHOST, 80).into(), stream).await?;
-            Ok(AuthorizedRequest { target: RequestTarget::as_written(&parts.uri), upgrade: None })
+            self.upstream
+                .establish(
+                    self.origin.clone(),
+                    (Ipv4Addr::LOCALHOST, 80).into(),
+                    stream,
+                )
+                .await?;
+            Ok(AuthorizedRequest {
+                target: RequestTarget::as_written(&parts.uri),
+                upgrade: None,
+            })
         }
 
         fn upstream(&mut self) -> &mut Upstream {
@@ -441,7 +553,10 @@ mod tests {
         }
 
         fn secrets(&self) -> Secrets {
-            Secrets { vault: Arc::new(Vault::default()), watched: Watched::default() }
+            Secrets {
+                vault: Arc::new(Vault::default()),
+                watched: Watched::default(),
+            }
         }
 
         fn remedy(&self) -> Remedy {
@@ -493,7 +608,11 @@ mod tests {
         let mut request = Request::new(whole(Bytes::from_static(text.as_bytes())));
         (*request.method_mut(), *request.uri_mut()) = (Method::POST, "/a".parse().unwrap());
         let mut record = Record::new(&(Arc::clone(&audit) as _), "POST /a".to_owned(), None);
-        let exchange = Exchange { services: &services, upgrades: None, held: None };
+        let exchange = Exchange {
+            services: &services,
+            upgrades: None,
+            held: None,
+        };
         let exchanged = tokio::select! {
             exchanged = exchange.run(&mut source, Outbound::own(request), &mut record) => exchanged,
             () = tasks.run() => unreachable!("tasks are driven for ever"),
@@ -507,9 +626,17 @@ mod tests {
     async fn answered(mut upstream: DuplexStream, body: &[u8]) -> String {
         let mut got = Vec::new();
         while !got.ends_with(body) {
-            assert_ne!(upstream.read_buf(&mut got).await.unwrap(), 0, "{}", got.escape_ascii());
+            assert_ne!(
+                upstream.read_buf(&mut got).await.unwrap(),
+                0,
+                "{}",
+                got.escape_ascii()
+            );
         }
-        upstream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+        upstream
+            .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+            .await
+            .unwrap();
         String::from_utf8(got).unwrap()
     }
 
@@ -523,11 +650,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_whose_kept_connection_is_gone_is_sent_once_more_with_its_body() {
-        let (tasks, (near, far), (gone, _)) = (ConnectionTasks::default(), duplex(4096), duplex(4096));
+        let (tasks, (near, far), (gone, _)) =
+            (ConnectionTasks::default(), duplex(4096), duplex(4096));
         let source = Scripted::new(vec![near, gone], Remedy::Redial, &tasks);
         let (exchanged, got) = tokio::join!(post(source, &tasks, "body"), answered(far, b"body"));
         assert_eq!(exchanged.unwrap().status(), StatusCode::NO_CONTENT);
-        assert!(got.starts_with("POST /a HTTP/1.1\r\n") && got.matches("body").count() == 1, "{got}");
+        assert!(
+            got.starts_with("POST /a HTTP/1.1\r\n") && got.matches("body").count() == 1,
+            "{got}"
+        );
     }
 
     #[tokio::test]
@@ -536,8 +667,11 @@ mod tests {
             let (tasks, (gone, _)) = (ConnectionTasks::default(), duplex(4096));
             let source = Scripted::new(vec![gone], remedy, &tasks);
             match (remedy, post(source, &tasks, "body").await) {
-                (Remedy::Client, Err(ExchangeError::NotSent)) | (Remedy::None, Err(ExchangeError::Lost)) => {}
-                (remedy, other) => panic!("{remedy:?}: {:?}", other.map(|response| response.status())),
+                (Remedy::Client, Err(ExchangeError::NotSent))
+                | (Remedy::None, Err(ExchangeError::Lost)) => {}
+                (remedy, other) => {
+                    panic!("{remedy:?}: {:?}", other.map(|response| response.status()))
+                }
             }
         }
     }

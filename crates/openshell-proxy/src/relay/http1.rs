@@ -98,7 +98,10 @@ enum Gone {
 pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
     let ((watch, watches), (upgrade, upgrades)) = (mpsc::channel(1), mpsc::channel(1));
     let tasks = ConnectionTasks::default();
-    let upstream = Mutex::new(KeptUpstream { upstream: Upstream::new(tasks.clone()), quota: None });
+    let upstream = Mutex::new(KeptUpstream {
+        upstream: Upstream::new(tasks.clone()),
+        quota: None,
+    });
     let closing = CurrentClosing::default();
     let driver = Driver {
         socket,
@@ -108,11 +111,19 @@ pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
         state: State::default(),
         closing: Arc::clone(&closing),
     };
-    let session = Session { upstream, tasks, upgrades: upgrade, watches: watch, requests: AtomicU64::new(0), closing };
+    let session = Session {
+        upstream,
+        tasks,
+        upgrades: upgrade,
+        watches: watch,
+        requests: AtomicU64::new(0),
+        closing,
+    };
     (session, driver)
 }
 
-/// HTTP/1.1 settings inside a tunnel: heads are bounded in size, and a client may be idle between two requests.
+/// HTTP/1.1 settings inside a tunnel: heads are bounded in size, and a client may be idle between
+/// two requests.
 #[must_use]
 pub fn protocol() -> http1::Builder {
     let mut protocol = http1::Builder::new();
@@ -156,8 +167,8 @@ impl Session {
 }
 
 impl Driver {
-    /// Serves `client` by `protocol` with the responses of `answer`, and relays its connection after an upgrade. Ends
-    /// when the last request is permitted no longer, or the client has gone.
+    /// Serves `client` by `protocol` with the responses of `answer`, and relays its connection
+    /// after an upgrade. Ends when the last request is permitted no longer, or the client has gone.
     ///
     /// # Errors
     /// The client sent a malformed head, or none in time.
@@ -172,7 +183,14 @@ impl Driver {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         F: Future<Output = Option<Response<ResponseBody>>>,
     {
-        let Self { socket, mut watches, mut upgrades, tasks, state, closing } = self;
+        let Self {
+            socket,
+            mut watches,
+            mut upgrades,
+            tasks,
+            state,
+            closing,
+        } = self;
         let state = &state;
         let answer = service_fn(|request| {
             state.is_pending.store(true, Ordering::Relaxed);
@@ -188,9 +206,15 @@ impl Driver {
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_read)));
         let mut connection = pin!(protocol.serve_connection(client, answer).with_upgrades());
         let hold = Hold::default();
-        let (mut revoked, mut driven) = (pin!(revoked(services, &mut watches, &closing, &hold)), pin!(tasks.run()));
+        let (mut revoked, mut driven) = (
+            pin!(revoked(services, &mut watches, &closing, &hold)),
+            pin!(tasks.run()),
+        );
         let finish = || {
-            let last = closing.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let last = closing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
             if let Some(last) = last {
                 last.finish();
             }
@@ -217,7 +241,8 @@ impl Driver {
                 finish();
                 return match gone {
                     Gone::Closed => Ok(()),
-                    Gone::Stalled => Err(Refusal::bad_request("the head of the request did not arrive in time")),
+                    Gone::Stalled => Err(Refusal::bad_request("the head of the request did not \
+                                                               arrive in time")),
                 };
             }
         }
@@ -235,22 +260,27 @@ impl Driver {
     }
 }
 
-/// Returns when the client has gone: it has closed its connection; it has been half-closed without a response for
-/// [`Limits::HALF_CLOSE_TIMEOUT`], and has more likely exited than is waiting; or it has stalled in its first request.
+/// Returns when the client has gone: it has closed its connection; it has been half-closed without
+/// a response for [`Limits::HALF_CLOSE_TIMEOUT`], and has more likely exited than is waiting; or it
+/// has stalled in its first request.
 async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
     let (mut was_half_closed, mut was_stalled) = (false, false);
     loop {
         tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT).await;
         let is_pending = state.is_pending.load(Ordering::Relaxed);
         // After the first request the bytes may be the rest of a body that was answered early.
-        let is_stalled = !state.has_requested.load(Ordering::Relaxed) && state.has_read.load(Ordering::Relaxed);
+        let is_stalled =
+            !state.has_requested.load(Ordering::Relaxed) && state.has_read.load(Ordering::Relaxed);
         if is_stalled && was_stalled {
             return Gone::Stalled;
         }
         was_stalled = is_stalled;
         let Some(socket) = socket else { continue };
         let mut poll = [PollFd::new(socket, PollFlags::RDHUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         let events = match rustix::event::poll(&mut poll, Some(&now)) {
             Ok(_) => poll[0].revents(),
             Err(_) => PollFlags::empty(),
@@ -307,33 +337,51 @@ async fn relay_upgraded<S>(services: &Services, upgraded: Upgraded)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Upgraded { connection, client, upstream, is_websocket, leaks } = upgraded;
-    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
+    let Upgraded {
+        connection,
+        client,
+        upstream,
+        is_websocket,
+        leaks,
+    } = upgraded;
+    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else {
+        return;
+    };
     // A lingering close would discard the last bytes of the new protocol.
-    let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else { return };
+    let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else {
+        return;
+    };
     let client = Prefixed::new(parts.read_buf, parts.io.into_inner().into_inner());
-    let client_search = ClientSearch::new(&services.vault.load()).with_messages(leaks.map(MessageScan::new));
+    let client_search =
+        ClientSearch::new(&services.vault.load()).with_messages(leaks.map(MessageScan::new));
     let answers = match Mask::of(services, &connection) {
         Ok(mask) if is_websocket => AnswerSearch::default().masking(mask.map(Mask::of_messages)),
         Ok(mask) => AnswerSearch::default().masking(mask),
         Err(refusal) => return report_refused(services, &connection, &refusal),
     };
-    let search = OpaqueSearch { client: client_search, answers };
-    // An I/O error of either side is no decision: the other side learns of it by the end of its connection.
+    let search = OpaqueSearch {
+        client: client_search,
+        answers,
+    };
+    // An I/O error of either side is no decision: the other side learns of it by the end of its
+    // connection.
     let relayed = Box::pin(opaque::copy(client, TokioIo::new(upstream), search)).await;
     if let Some(refusal) = relayed.err().as_ref().and_then(refusal_of) {
         report_refused(services, &connection, &refusal);
     }
 }
 
-/// The refusal for an error of the HTTP library, if it is a decision; a client that went away made no request.
+/// The refusal for an error of the HTTP library, if it is a decision; a client that went away made
+/// no request.
 fn violation(error: &hyper::Error) -> Option<Refusal> {
     if error.is_parse_too_large() {
         Some(Refusal::head_too_large())
     } else if error.is_parse() {
         Some(Refusal::bad_request("the request is not HTTP/1.1"))
     } else if error.is_timeout() {
-        Some(Refusal::bad_request("the head of the request did not arrive in time"))
+        Some(Refusal::bad_request(
+            "the head of the request did not arrive in time",
+        ))
     } else {
         None
     }
@@ -353,19 +401,37 @@ where
         async { Some(response) }
     };
     let mut protocol = protocol();
-    let served = driver.serve(services, client, protocol.header_read_timeout(Limits::HEAD_DEADLINE), answer);
+    let served = driver.serve(
+        services,
+        client,
+        protocol.header_read_timeout(Limits::HEAD_DEADLINE),
+        answer,
+    );
     // The client has been refused already.
     let _ = served.await;
 }
 
 /// The denial of an open connection that is permitted no longer.
-pub fn denial_of_revoked(services: &Services, connection: &Connection, refusal: &Refusal) -> Option<Denial> {
-    Record::of(&services.audit, connection.caller(), connection.target().clone()).revoked(refusal)
+pub fn denial_of_revoked(
+    services: &Services,
+    connection: &Connection,
+    refusal: &Refusal,
+) -> Option<Denial> {
+    Record::of(
+        &services.audit,
+        connection.caller(),
+        connection.target().clone(),
+    )
+    .revoked(refusal)
 }
 
 /// Reports that an open connection is refused for its content.
 pub fn report_refused(services: &Services, connection: &Connection, refusal: &Refusal) {
-    let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
+    let record = Record::of(
+        &services.audit,
+        connection.caller(),
+        connection.target().clone(),
+    );
     record.finish(Outcome::Refused(refusal));
 }
 
@@ -381,8 +447,8 @@ mod tests {
     use tokio::time::{Duration, Instant};
 
     use super::{
-        Closing, Driver, Incoming, Limits, Record, Refusal, Request, Response, ResponseBody, Services, Session,
-        connection, full, pending, protocol, refuse,
+        Closing, Driver, Incoming, Limits, Record, Refusal, Request, Response, ResponseBody,
+        Services, Session, connection, full, pending, protocol, refuse,
     };
     use crate::testing;
 
@@ -396,7 +462,8 @@ mod tests {
     /// Serves a client that writes `said` and stays, and is not to be answered.
     async fn served(said: &[u8]) -> Result<(), Refusal> {
         let (services, _) = testing::services(PLAIN);
-        let ((mut client, near), (_session, driver)) = (duplex(2 * Limits::READ_HEAD_BYTES), connection(None));
+        let ((mut client, near), (_session, driver)) =
+            (duplex(2 * Limits::READ_HEAD_BYTES), connection(None));
         client.write_all(said).await.unwrap();
         let answer = |_| async { unreachable!("a head that is refused is answered") };
         driver.serve(&services, near, &protocol(), answer).await
@@ -404,7 +471,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_malformed_head_is_refused_and_never_answered() {
-        for said in ["SSH-2.0-client\r\n\r\n", "GET /a HTTP/1.1\r\nno field\r\n\r\n", "GET /a b HTTP/1.1\r\n\r\n"] {
+        for said in [
+            "SSH-2.0-client\r\n\r\n",
+            "GET /a HTTP/1.1\r\nno field\r\n\r\n",
+            "GET /a b HTTP/1.1\r\n\r\n",
+        ] {
             let refusal = served(said.as_bytes()).await.unwrap_err();
             assert_eq!(
                 (refusal.code(), refusal.reason()),
@@ -416,10 +487,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_head_beyond_its_bounds_is_refused_as_too_large() {
-        let long = format!("GET /a HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(Limits::READ_HEAD_BYTES));
-        let many = format!("GET /a HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(Limits::READ_HEAD_LINES + 1));
+        let long = format!(
+            "GET /a HTTP/1.1\r\nX: {}\r\n\r\n",
+            "x".repeat(Limits::READ_HEAD_BYTES)
+        );
+        let many = format!(
+            "GET /a HTTP/1.1\r\n{}\r\n",
+            "X: y\r\n".repeat(Limits::READ_HEAD_LINES + 1)
+        );
         for said in [long, many] {
-            assert_eq!(served(said.as_bytes()).await.unwrap_err().code(), ReasonCode::RequestTooLarge);
+            assert_eq!(
+                served(said.as_bytes()).await.unwrap_err().code(),
+                ReasonCode::RequestTooLarge
+            );
         }
     }
 
@@ -427,8 +507,15 @@ mod tests {
     async fn a_first_head_that_does_not_end_is_refused_in_a_while() {
         let begin = Instant::now();
         let refusal = served(b"GET /a HTTP/1.1\r\nHost").await.unwrap_err();
-        assert_eq!(refusal.reason(), "the head of the request did not arrive in time");
-        assert!(begin.elapsed() <= 3 * Limits::HALF_CLOSE_TIMEOUT, "{:?}", begin.elapsed());
+        assert_eq!(
+            refusal.reason(),
+            "the head of the request did not arrive in time"
+        );
+        assert!(
+            begin.elapsed() <= 3 * Limits::HALF_CLOSE_TIMEOUT,
+            "{:?}",
+            begin.elapsed()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -449,7 +536,10 @@ mod tests {
         F: Future<Output = Option<Response<ResponseBody>>>,
     {
         let (far, near) = testing::tcp().await;
-        let driver = Driver { socket: near.as_fd().try_clone_to_owned().ok(), ..driver };
+        let driver = Driver {
+            socket: near.as_fd().try_clone_to_owned().ok(),
+            ..driver
+        };
         let protocol = protocol();
         tokio::join!(driver.serve(services, near, &protocol, answer), client(far)).0
     }
@@ -468,7 +558,10 @@ mod tests {
             client.read_to_string(&mut heard).await.unwrap();
             assert!(heard.ends_with("hello"), "{heard}");
         };
-        assert_eq!(with_client(&services, connection(None), answer, client).await, Ok(()));
+        assert_eq!(
+            with_client(&services, connection(None), answer, client).await,
+            Ok(())
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -476,9 +569,15 @@ mod tests {
         let (services, _) = testing::services(PLAIN);
         let begin = Instant::now();
         let client = async |mut client: tokio::net::TcpStream| client.write_all(GET).await.unwrap();
-        assert_eq!(with_client(&services, connection(None), |_| pending(), client).await, Ok(()));
+        assert_eq!(
+            with_client(&services, connection(None), |_| pending(), client).await,
+            Ok(())
+        );
         let waited = begin.elapsed();
-        assert!(waited >= Limits::HALF_CLOSE_TIMEOUT && waited <= 3 * Limits::HALF_CLOSE_TIMEOUT, "{waited:?}");
+        assert!(
+            waited >= Limits::HALF_CLOSE_TIMEOUT && waited <= 3 * Limits::HALF_CLOSE_TIMEOUT,
+            "{waited:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -492,7 +591,10 @@ mod tests {
             client.write_all(GET).await.unwrap();
             assert!(client.read_exact(&mut [0; 15]).await.is_ok(), "no answer");
         };
-        assert_eq!(with_client(&services, connection(None), answer, client).await, Ok(()));
+        assert_eq!(
+            with_client(&services, connection(None), answer, client).await,
+            Ok(())
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -502,13 +604,24 @@ mod tests {
         client.write_all(GET).await.unwrap();
         let answer = |_| async {
             let target = testing::target("web.test:80");
-            let way = Way { door: Some(Door::Forward), ..Way::default() };
+            let way = Way {
+                door: Some(Door::Forward),
+                ..Way::default()
+            };
             session.connected(Closing::new(&services.audit, None, target, None, way));
-            session.watch(testing::watch(&services, "web.test:80")).await;
-            services.authorizer.policy.replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+            session
+                .watch(testing::watch(&services, "web.test:80"))
+                .await;
+            services
+                .authorizer
+                .policy
+                .replace(testing::snapshot(2, "{host: other.test, port: 80}"));
             pending().await
         };
-        assert_eq!(driver.serve(&services, near, &protocol(), answer).await, Ok(()));
+        assert_eq!(
+            driver.serve(&services, near, &protocol(), answer).await,
+            Ok(())
+        );
         assert_eq!(audit.decisions(), ["policy_changed"]);
         let mut heard = Vec::new();
         client.read_to_end(&mut heard).await.unwrap();
@@ -517,18 +630,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_later_watch_stands_in_for_the_one_before() {
-        let (services, audit) = testing::services("{host: web.test, port: 80}, {host: other.test, port: 80}");
+        let (services, audit) =
+            testing::services("{host: web.test, port: 80}, {host: other.test, port: 80}");
         let ((mut client, near), (session, driver)) = (duplex(4096), connection(None));
         client.write_all(GET).await.unwrap();
         client.shutdown().await.unwrap();
         let answer = |_| async {
-            session.watch(testing::watch(&services, "other.test:80")).await;
-            session.watch(testing::watch(&services, "web.test:80")).await;
-            services.authorizer.policy.replace(testing::snapshot(2, PLAIN));
+            session
+                .watch(testing::watch(&services, "other.test:80"))
+                .await;
+            session
+                .watch(testing::watch(&services, "web.test:80"))
+                .await;
+            services
+                .authorizer
+                .policy
+                .replace(testing::snapshot(2, PLAIN));
             tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT / 2).await;
             hello()
         };
-        assert_eq!(driver.serve(&services, near, &protocol(), answer).await, Ok(()));
+        assert_eq!(
+            driver.serve(&services, near, &protocol(), answer).await,
+            Ok(())
+        );
         assert!(audit.decisions().is_empty());
     }
 
@@ -542,7 +666,11 @@ mod tests {
         refuse(&services, near, &Refusal::upstream_timeout(), record).await;
         let mut heard = String::new();
         client.read_to_string(&mut heard).await.unwrap();
-        assert_eq!(heard.matches("HTTP/1.1 502 upstream_timeout").count(), 1, "{heard}");
+        assert_eq!(
+            heard.matches("HTTP/1.1 502 upstream_timeout").count(),
+            1,
+            "{heard}"
+        );
         assert_eq!(audit.decisions(), ["upstream_timeout"]);
     }
 

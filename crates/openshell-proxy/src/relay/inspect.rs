@@ -1,4 +1,5 @@
-//! Inspection of requests: the checks of their heads, and the judgement that the connection's permit demands.
+//! Inspection of requests: the checks of their heads, and the judgement that the connection's
+//! permit demands.
 
 use std::time::Instant;
 
@@ -25,8 +26,8 @@ pub struct AuthorizedRequest {
     pub upgrade: Option<HeaderValue>,
 }
 
-/// Reader of the messages of one protocol. Protocols are matched exhaustively here, so that one without an inspector
-/// does not compile.
+/// Reader of the messages of one protocol. Protocols are matched exhaustively here, so that one
+/// without an inspector does not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inspector {
     /// Nothing is judged: heads are read to be relayed.
@@ -54,26 +55,49 @@ impl Inspector {
     }
 }
 
-/// The protocol to which `request` asks to switch, and may under `permit`: without rules any, with rules those that they permit.
+/// The protocol to which `request` asks to switch, and may under `permit`: without rules any, with
+/// rules those that they permit.
 ///
 /// # Errors
 /// The rules do not permit it.
-fn upgrade(permit: &Permit, request: &Parts, action: &Action) -> Result<Option<HeaderValue>, Refusal> {
+fn upgrade(
+    permit: &Permit,
+    request: &Parts,
+    action: &Action,
+) -> Result<Option<HeaderValue>, Refusal> {
     let (Some(requested), Some(rules)) = (head::requested_upgrade(request), permit.rules()) else {
         return Ok(head::requested_upgrade(request));
     };
     if head::is_websocket(&requested) {
         return Ok(Some(requested));
     }
-    let Ok(text) = requested.to_str() else { return Ok(None) };
-    let protocols: Result<Vec<_>, _> = text.split(',').map(|word| UpgradeProtocol::parse(word.trim())).collect();
+    let Ok(text) = requested.to_str() else {
+        return Ok(None);
+    };
+    let protocols: Result<Vec<_>, _> = text
+        .split(',')
+        .map(|word| UpgradeProtocol::parse(word.trim()))
+        .collect();
     // What is no protocol nobody switches to.
-    let Ok(protocols) = protocols else { return Ok(None) };
-    match protocols.into_iter().find(|protocol| !rules.permit_upgrade(protocol)) {
+    let Ok(protocols) = protocols else {
+        return Ok(None);
+    };
+    match protocols
+        .into_iter()
+        .find(|protocol| !rules.permit_upgrade(protocol))
+    {
         Some(protocol) if rules.are_enforced() && !permit.is_observed() => {
-            let reason = format!("it asks to switch to {}, which no rule can judge", protocol.as_str());
+            let reason = format!(
+                "it asks to switch to {}, which no rule can judge",
+                protocol.as_str()
+            );
             let ((method, path), policy) = (action.rule(), permit.policy().map(str::to_owned));
-            let request = JudgedRequest { policy, method, path, fault: RequestFault::Upgrade(protocol) };
+            let request = JudgedRequest {
+                policy,
+                method,
+                path,
+                fault: RequestFault::Upgrade(protocol),
+            };
             Err(Refusal::request(reason, request))
         }
         Some(_) if !permit.is_observed() => Ok(None),
@@ -125,21 +149,41 @@ mod tests {
     use crate::target::Scheme;
     use crate::testing;
 
-    const FULL: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
+    const FULL: &str =
+        "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
     const PLAIN: &str = "{host: web.test, port: 80}";
 
     /// Services whose rules fail as soon as a request is judged by them.
     fn failing() -> Arc<Services> {
-        testing::services_with(testing::failing_rules(), Arc::new(testing::Remembered::default()))
+        testing::services_with(
+            testing::failing_rules(),
+            Arc::new(testing::Remembered::default()),
+        )
     }
 
     /// Authorizes `request` on a connection of curl to web.test.
-    async fn asked(services: &Services, request: Request<()>) -> Result<AuthorizedRequest, Refusal> {
+    async fn asked(
+        services: &Services,
+        request: Request<()>,
+    ) -> Result<AuthorizedRequest, Refusal> {
         let connection = testing::connection(services, "web.test:80");
         let (permit, caller) = (connection.permit(), connection.caller());
-        let mut record = Record::http(&services.audit, "GET", "/a", Scheme::Http, testing::target("web.test:80"));
+        let mut record = Record::http(
+            &services.audit,
+            "GET",
+            "/a",
+            Scheme::Http,
+            testing::target("web.test:80"),
+        );
         let authorizer = &services.authorizer;
-        let asked = authorize_request(authorizer, &permit, caller, &testing::head(request), &mut record).await;
+        let asked = authorize_request(
+            authorizer,
+            &permit,
+            caller,
+            &testing::head(request),
+            &mut record,
+        )
+        .await;
         record.finish(Outcome::Allowed);
         asked
     }
@@ -148,25 +192,49 @@ mod tests {
     async fn a_malformed_head_is_refused_before_the_rules_are_asked() {
         let services = failing();
         let well_formed = || Request::get("/a");
-        let judged = asked(&services, well_formed().body(()).unwrap()).await.unwrap_err();
-        assert_eq!(judged.code(), ReasonCode::PolicyEngineError, "the rules are asked about a head without a fault");
-        let many = (0..=Limits::HEAD_LINES).fold(well_formed(), |head, n| head.header(format!("x-{n}"), "y"));
+        let judged = asked(&services, well_formed().body(()).unwrap())
+            .await
+            .unwrap_err();
+        assert_eq!(
+            judged.code(),
+            ReasonCode::PolicyEngineError,
+            "the rules are asked about a head without a fault"
+        );
+        let many = (0..=Limits::HEAD_LINES)
+            .fold(well_formed(), |head, n| head.header(format!("x-{n}"), "y"));
         for (fault, request) in [
-            ("a method that is too long", well_formed().method("M".repeat(65).as_str())),
+            (
+                "a method that is too long",
+                well_formed().method("M".repeat(65).as_str()),
+            ),
             ("a CONNECT", Request::connect("web.test:80")),
-            ("a transfer coding", well_formed().header("transfer-encoding", "gzip")),
+            (
+                "a transfer coding",
+                well_formed().header("transfer-encoding", "gzip"),
+            ),
             (
                 "two codings",
-                well_formed().header("transfer-encoding", "chunked").header("transfer-encoding", "chunked"),
+                well_formed()
+                    .header("transfer-encoding", "chunked")
+                    .header("transfer-encoding", "chunked"),
             ),
             ("a path without a form", Request::get("/a%zz")),
         ] {
-            let refusal = asked(&services, request.body(()).unwrap()).await.unwrap_err();
-            assert_eq!(refusal.code(), ReasonCode::BadRequest, "{fault}: {}", refusal.reason());
+            let refusal = asked(&services, request.body(()).unwrap())
+                .await
+                .unwrap_err();
+            assert_eq!(
+                refusal.code(),
+                ReasonCode::BadRequest,
+                "{fault}: {}",
+                refusal.reason()
+            );
         }
         let large = well_formed().header("x", "y".repeat(Limits::HEAD_BYTES));
         for (request, version) in [(many, Version::HTTP_11), (large, Version::HTTP_2)] {
-            let refusal = asked(&services, request.version(version).body(()).unwrap()).await.unwrap_err();
+            let refusal = asked(&services, request.version(version).body(()).unwrap())
+                .await
+                .unwrap_err();
             assert_eq!(refusal.code(), ReasonCode::RequestTooLarge);
         }
     }
@@ -175,7 +243,9 @@ mod tests {
     async fn the_target_that_is_judged_is_the_one_that_is_sent() {
         let (services, _) = testing::services(FULL);
         for (written, sent) in [("/a/../b", "/b"), ("/%61", "/a"), ("//a", "/a")] {
-            let authorized = asked(&services, Request::get(written).body(()).unwrap()).await.unwrap();
+            let authorized = asked(&services, Request::get(written).body(()).unwrap())
+                .await
+                .unwrap();
             assert_eq!(authorized.target.path(), sent, "{written}");
         }
     }
@@ -183,14 +253,18 @@ mod tests {
     #[tokio::test]
     async fn a_target_that_nothing_judges_is_sent_as_it_is() {
         let (services, _) = testing::services(PLAIN);
-        let authorized = asked(&services, Request::get("/a/../%61").body(()).unwrap()).await.unwrap();
+        let authorized = asked(&services, Request::get("/a/../%61").body(()).unwrap())
+            .await
+            .unwrap();
         assert_eq!(authorized.target.path(), "/a/../%61");
     }
 
     #[tokio::test]
     async fn where_requests_are_judged_only_websockets_and_what_the_policy_lists_are_asked_for() {
         let upgrade = |protocol: &str| {
-            let head = Request::get("/a").header("connection", "upgrade").header("upgrade", protocol);
+            let head = Request::get("/a")
+                .header("connection", "upgrade")
+                .header("upgrade", protocol);
             head.header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
                 .header("sec-websocket-version", "13")
                 .body(())
@@ -198,7 +272,8 @@ mod tests {
         };
         let listed = FULL.replace("access: full", "access: full, upgrades: [tcp, SPDY/3.1]");
         let audited = FULL.replace("enforce,", "audit,");
-        let (passes, left_out, refused) = (Ok(true), Ok(false), Err(ReasonCode::UnsupportedL7Protocol));
+        let (passes, left_out, refused) =
+            (Ok(true), Ok(false), Err(ReasonCode::UnsupportedL7Protocol));
         for (endpoints, protocol, expected) in [
             (FULL, "websocket", passes),
             (PLAIN, "websocket", passes),
@@ -219,11 +294,18 @@ mod tests {
         ] {
             let (services, _) = testing::services(endpoints);
             let mut with_body = upgrade(protocol);
-            with_body.headers_mut().insert("content-length", HeaderValue::from_static("9"));
+            with_body
+                .headers_mut()
+                .insert("content-length", HeaderValue::from_static("9"));
             let authorized = asked(&services, with_body).await.unwrap();
-            assert_eq!(authorized.upgrade, None, "a body that may be the next request: {protocol}, {endpoints}");
+            assert_eq!(
+                authorized.upgrade, None,
+                "a body that may be the next request: {protocol}, {endpoints}"
+            );
             let authorized = asked(&services, upgrade(protocol)).await;
-            let asks = authorized.map(|authorized| authorized.upgrade.is_some()).map_err(|refusal| refusal.code());
+            let asks = authorized
+                .map(|authorized| authorized.upgrade.is_some())
+                .map_err(|refusal| refusal.code());
             assert_eq!(asks, expected, "{protocol}: {endpoints}");
         }
     }
@@ -231,9 +313,11 @@ mod tests {
     #[tokio::test]
     async fn the_inspector_is_that_of_the_permit() {
         let skipped = "{host: web.test, port: 80, tls: skip}";
-        for (endpoints, inspector) in
-            [(PLAIN, Inspector::Unjudged), (skipped, Inspector::Unjudged), (FULL, Inspector::Rest)]
-        {
+        for (endpoints, inspector) in [
+            (PLAIN, Inspector::Unjudged),
+            (skipped, Inspector::Unjudged),
+            (FULL, Inspector::Rest),
+        ] {
             let (services, _) = testing::services(endpoints);
             let permit = testing::connection(&services, "web.test:80").permit();
             assert_eq!(Inspector::of(&permit), Ok(inspector), "{endpoints}");

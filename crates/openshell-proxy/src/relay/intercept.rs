@@ -32,8 +32,8 @@ pub struct Intercepted {
 }
 
 impl Intercepted {
-    /// The protocol that the client negotiated by ALPN, which settles it before anything is read: an HTTP/2 server may
-    /// speak first. `None` without ALPN.
+    /// The protocol that the client negotiated by ALPN, which settles it before anything is read:
+    /// an HTTP/2 server may speak first. `None` without ALPN.
     #[must_use]
     pub fn negotiated(&self) -> Option<Protocol> {
         match terminate::protocol(&self.client)? {
@@ -45,7 +45,10 @@ impl Intercepted {
     /// The protocol of the upstream.
     #[must_use]
     pub fn upstream_protocol(&self) -> UpstreamProtocol {
-        match (terminate::protocol(&self.client), originate::protocol(&self.upstream)) {
+        match (
+            terminate::protocol(&self.client),
+            originate::protocol(&self.upstream),
+        ) {
             (_, Some(HTTP2)) => UpstreamProtocol::Http2,
             // A client that speaks HTTP/2 without ALPN has prior knowledge of its upstream.
             (None, None) => UpstreamProtocol::Unknown,
@@ -54,8 +57,8 @@ impl Intercepted {
     }
 }
 
-/// Terminates the TLS of `client`, and opens TLS to `upstream`. A refusal after the client's handshake is sent inside
-/// its TLS, and noted in `closing`.
+/// Terminates the TLS of `client`, and opens TLS to `upstream`. A refusal after the client's
+/// handshake is sent inside its TLS, and noted in `closing`.
 pub async fn intercept(
     services: &Services,
     interceptor: &Interceptor,
@@ -64,19 +67,30 @@ pub async fn intercept(
     connection: &Connection,
     closing: &Closing,
 ) -> Option<Intercepted> {
-    let record = || Record::of(&services.audit, connection.caller(), connection.target().clone());
-    let (client, upstream, slot) = match handshakes(services, interceptor, client, upstream, connection).await {
-        Ok(handshakes) => handshakes,
-        Err(refusal) => {
-            closing.stopped(&refusal);
-            record().finish(Outcome::Refused(&refusal));
-            return None;
-        }
+    let record = || {
+        Record::of(
+            &services.audit,
+            connection.caller(),
+            connection.target().clone(),
+        )
     };
+    let (client, upstream, slot) =
+        match handshakes(services, interceptor, client, upstream, connection).await {
+            Ok(handshakes) => handshakes,
+            Err(refusal) => {
+                closing.stopped(&refusal);
+                record().finish(Outcome::Refused(&refusal));
+                return None;
+            }
+        };
     let is_http2 = terminate::protocol(&client) == Some(HTTP2);
     match upstream {
         // The slot is released if the client speaks HTTP/1.1.
-        Ok(upstream) => Some(Intercepted { client, upstream, http2_slot: slot.filter(|_| is_http2) }),
+        Ok(upstream) => Some(Intercepted {
+            client,
+            upstream,
+            http2_slot: slot.filter(|_| is_http2),
+        }),
         Err(refusal) => {
             closing.stopped(&refusal);
             match is_http2 {
@@ -89,8 +103,11 @@ pub async fn intercept(
 }
 
 /// The client's TLS, the upstream's or its refusal, and a slot for HTTP/2.
-type Handshakes =
-    (ClientTls<Prefixed<Metered<ClientStream>>>, Result<UpstreamTls, Refusal>, Option<OwnedSemaphorePermit>);
+type Handshakes = (
+    ClientTls<Prefixed<Metered<ClientStream>>>,
+    Result<UpstreamTls, Refusal>,
+    Option<OwnedSemaphorePermit>,
+);
 
 /// Performs both handshakes concurrently.
 async fn handshakes(
@@ -104,7 +121,11 @@ async fn handshakes(
     let authority = interceptor.authority()?;
     let hello = read_client_hello(client).await?;
     // Without a slot, clients that offer both protocols get HTTP/1.1.
-    let slot = if hello.alpn == ClientAlpn::Http1 { None } else { interceptor.http2_slot() };
+    let slot = if hello.alpn == ClientAlpn::Http1 {
+        None
+    } else {
+        interceptor.http2_slot()
+    };
     let mut originated = pin!(services.egress.roots.open(host, upstream, slot.is_some()));
     let mut early = None;
     // A client that offers both gets the protocol that the upstream negotiates.
@@ -112,9 +133,12 @@ async fn handshakes(
         early = Some((&mut originated).await);
     }
     let speaks_http2 = |upstream: &UpstreamTls| originate::protocol(upstream) == Some(HTTP2);
-    let is_http2 = early.as_ref().is_none_or(|upstream| upstream.as_ref().map_or(true, speaks_http2));
+    let is_http2 = early
+        .as_ref()
+        .is_none_or(|upstream| upstream.as_ref().map_or(true, speaks_http2));
     let program = connection.caller().program.executable.as_str();
-    let mut terminated = pin!(hello.terminate(authority, host, slot.is_some() && is_http2, program));
+    let mut terminated =
+        pin!(hello.terminate(authority, host, slot.is_some() && is_http2, program));
     // A failed handshake of the client ends both.
     let terminated = loop {
         tokio::select! {
@@ -141,7 +165,8 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use super::{
-        Intercepted, Interceptor, Prefixed, Protocol, Refusal, Services, UpstreamProtocol, UpstreamTls, intercept,
+        Intercepted, Interceptor, Prefixed, Protocol, Refusal, Services, UpstreamProtocol,
+        UpstreamTls, intercept,
     };
     use crate::testing::{self, Remembered};
     use crate::tls::authority::Authority;
@@ -157,7 +182,11 @@ mod tests {
     impl Authorities {
         fn create() -> Self {
             let (own, other) = (Authority::create().unwrap(), Authority::create().unwrap());
-            Self { own: UpstreamRoots::new(vec![own.pem().into()]), interceptor: Interceptor::new(Some(own)), other }
+            Self {
+                own: UpstreamRoots::new(vec![own.pem().into()]),
+                interceptor: Interceptor::new(Some(own)),
+                other,
+            }
         }
 
         /// Services that trust the upstream.
@@ -168,7 +197,8 @@ mod tests {
             (services, audit)
         }
 
-        /// Intercepts the TLS between a client that trusts `roots`, and an upstream; each offers HTTP/2 if it `may`.
+        /// Intercepts the TLS between a client that trusts `roots`, and an upstream; each offers
+        /// HTTP/2 if it `may`.
         async fn intercepted(
             &self,
             services: &Services,
@@ -181,11 +211,21 @@ mod tests {
             let acceptor = TlsAcceptor::from(self.other.server(host, upstream_may).unwrap());
             let near = Prefixed::new(Bytes::new(), super::Metered::new(near, &Default::default()));
             let closing = testing::closing(services, &connection, Door::Connect);
-            let intercepted = Box::pin(intercept(services, &self.interceptor, near, far, &connection, &closing));
+            let intercepted = Box::pin(intercept(
+                services,
+                &self.interceptor,
+                near,
+                far,
+                &connection,
+                &closing,
+            ));
             let accepted = Box::pin(acceptor.accept(upstream));
             let client = Box::pin(async {
                 let mut client = roots.open(host, client, client_may).await?;
-                client.write_all(b"GET /a HTTP/1.1\r\nHost: web.test\r\n\r\n").await.unwrap();
+                client
+                    .write_all(b"GET /a HTTP/1.1\r\nHost: web.test\r\n\r\n")
+                    .await
+                    .unwrap();
                 client.shutdown().await.unwrap();
                 Ok(client)
             });
@@ -215,10 +255,20 @@ mod tests {
             ([false, true], Protocol::Http1, Http1),
             ([false, false], Protocol::Http1, Http1),
         ] {
-            let (intercepted, _) = authorities.intercepted(&services, &authorities.own, may).await;
+            let (intercepted, _) = authorities
+                .intercepted(&services, &authorities.own, may)
+                .await;
             let intercepted = intercepted.unwrap();
-            assert_eq!((intercepted.negotiated(), intercepted.upstream_protocol()), (Some(agreed), speaks), "{may:?}");
-            assert_eq!(intercepted.http2_slot.is_some(), agreed == Protocol::Http2, "{may:?}");
+            assert_eq!(
+                (intercepted.negotiated(), intercepted.upstream_protocol()),
+                (Some(agreed), speaks),
+                "{may:?}"
+            );
+            assert_eq!(
+                intercepted.http2_slot.is_some(),
+                agreed == Protocol::Http2,
+                "{may:?}"
+            );
         }
         assert!(audit.decisions().is_empty());
     }
@@ -228,7 +278,9 @@ mod tests {
         let authorities = Authorities::create();
         let (services, _) = authorities.trusting();
         let all: Vec<_> = std::iter::from_fn(|| authorities.interceptor.http2_slot()).collect();
-        let (intercepted, _) = authorities.intercepted(&services, &authorities.own, [true, true]).await;
+        let (intercepted, _) = authorities
+            .intercepted(&services, &authorities.own, [true, true])
+            .await;
         assert_eq!(intercepted.unwrap().negotiated(), Some(Protocol::Http1));
         drop(all);
     }
@@ -237,19 +289,33 @@ mod tests {
     async fn a_client_is_told_inside_its_tls_that_its_upstream_is_not_trusted() {
         let authorities = Authorities::create();
         let (services, audit) = testing::services("{host: web.test, port: 443}");
-        let (intercepted, client) = authorities.intercepted(&services, &authorities.own, [false, false]).await;
+        let (intercepted, client) = authorities
+            .intercepted(&services, &authorities.own, [false, false])
+            .await;
         let heard = client.unwrap().1;
         assert!(intercepted.is_none());
-        assert!(heard.starts_with(b"HTTP/1.1 502 upstream_tls_invalid\r\n"), "{}", heard.escape_ascii());
-        assert_eq!((audit.decisions(), audit.ended_by()), (vec!["upstream_tls_invalid"], vec![EndedBy::Upstream]));
+        assert!(
+            heard.starts_with(b"HTTP/1.1 502 upstream_tls_invalid\r\n"),
+            "{}",
+            heard.escape_ascii()
+        );
+        assert_eq!(
+            (audit.decisions(), audit.ended_by()),
+            (vec!["upstream_tls_invalid"], vec![EndedBy::Upstream])
+        );
     }
 
     #[tokio::test]
     async fn a_client_that_does_not_trust_the_ca_is_one_decision() {
         let authorities = Authorities::create();
         let (services, audit) = authorities.trusting();
-        let (intercepted, client) = authorities.intercepted(&services, &UpstreamRoots::default(), [false, false]).await;
+        let (intercepted, client) = authorities
+            .intercepted(&services, &UpstreamRoots::default(), [false, false])
+            .await;
         assert!(intercepted.is_none() && client.is_err());
-        assert_eq!((audit.decisions(), audit.ended_by()), (vec!["client_tls_failed"], vec![EndedBy::Client]));
+        assert_eq!(
+            (audit.decisions(), audit.ended_by()),
+            (vec!["client_tls_failed"], vec![EndedBy::Client])
+        );
     }
 }

@@ -43,30 +43,53 @@ impl HttpTunnel {
     /// The tunnel over `connection`, for URLs of `scheme`.
     #[must_use]
     pub fn new(services: &Arc<Services>, connection: &Arc<Connection>, scheme: Scheme) -> Self {
-        let origin = Origin { scheme, target: connection.target().clone() };
-        Self { services: Arc::clone(services), connection: Arc::clone(connection), origin }
+        let origin = Origin {
+            scheme,
+            target: connection.target().clone(),
+        };
+        Self {
+            services: Arc::clone(services),
+            connection: Arc::clone(connection),
+            origin,
+        }
     }
 
     /// Serves the HTTP/1.1 requests of `client`, over `socket`, through `upstream` at `address`.
-    pub async fn serve_http1<C, U>(&self, client: C, socket: Option<OwnedFd>, upstream: U, address: SocketAddr)
-    where
+    pub async fn serve_http1<C, U>(
+        &self,
+        client: C,
+        socket: Option<OwnedFd>,
+        upstream: U,
+        address: SocketAddr,
+    ) where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (session, driver) = http1::connection(socket);
-        let established =
-            session.upstream.lock().await.upstream.establish(self.origin.clone(), address, upstream).await;
+        let established = session
+            .upstream
+            .lock()
+            .await
+            .upstream
+            .establish(self.origin.clone(), address, upstream)
+            .await;
         if established.is_err() {
             return;
         }
         let answer = |request| self.answer(&session, request);
-        let served = driver.serve(&self.services, client, &http1::protocol(), answer).await;
+        let served = driver
+            .serve(&self.services, client, &http1::protocol(), answer)
+            .await;
         if let Err(refusal) = served {
             report_refused(&self.services, &self.connection, &refusal);
         }
     }
 
-    async fn answer(&self, session: &Session, request: Request<Incoming>) -> Option<Response<ResponseBody>> {
+    async fn answer(
+        &self,
+        session: &Session,
+        request: Request<Incoming>,
+    ) -> Option<Response<ResponseBody>> {
         let number = session.count();
         let mut record = self.record(&request, number);
         let span = debug_span!("request", n = number, request = record.request());
@@ -74,11 +97,20 @@ impl HttpTunnel {
         let upstream = &mut kept.upstream;
         let request = Outbound::of_client(request, &session.tasks);
         let mut source = self.source(upstream, None);
-        let exchange = Exchange { services: &self.services, upgrades: Some(&session.upgrades), held: None };
-        match Box::pin(exchange.run(&mut source, request, &mut record)).instrument(span).await {
+        let exchange = Exchange {
+            services: &self.services,
+            upgrades: Some(&session.upgrades),
+            held: None,
+        };
+        match Box::pin(exchange.run(&mut source, request, &mut record))
+            .instrument(span)
+            .await
+        {
             Ok(mut response) => {
                 if upstream.is_ending() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    response
+                        .headers_mut()
+                        .insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 record.finish(Outcome::Allowed);
                 Some(response)
@@ -96,8 +128,18 @@ impl HttpTunnel {
     /// Creates the record of request `number`.
     #[must_use]
     pub fn record(&self, request: &Request<Incoming>, number: u64) -> Record {
-        let (method, path, target) = (request.method().as_str(), request.uri().path(), self.origin.target.clone());
-        let record = Record::http(&self.services.audit, method, path, self.origin.scheme, target);
+        let (method, path, target) = (
+            request.method().as_str(),
+            request.uri().path(),
+            self.origin.target.clone(),
+        );
+        let record = Record::http(
+            &self.services.audit,
+            method,
+            path,
+            self.origin.scheme,
+            target,
+        );
         let mut record = record.inside(number);
         record.called_by(self.connection.caller().clone());
         record
@@ -105,8 +147,17 @@ impl HttpTunnel {
 
     /// The source of one exchange through `upstream`; `stream` is its id in HTTP/2.
     #[must_use]
-    pub fn source<'s>(&'s self, upstream: &'s mut Upstream, stream: Option<StreamId>) -> TunnelSource<'s> {
-        TunnelSource { tunnel: self, upstream, stream, dialed: None }
+    pub fn source<'s>(
+        &'s self,
+        upstream: &'s mut Upstream,
+        stream: Option<StreamId>,
+    ) -> TunnelSource<'s> {
+        TunnelSource {
+            tunnel: self,
+            upstream,
+            stream,
+            dialed: None,
+        }
     }
 }
 
@@ -122,12 +173,20 @@ pub struct TunnelSource<'s> {
 }
 
 impl TunnelSource<'_> {
-    /// The permit for `message`. In HTTP/1.1 it becomes the connection's activity at once; a stream registers it once
-    /// it is authorized.
+    /// The permit for `message`. In HTTP/1.1 it becomes the connection's activity at once; a stream
+    /// registers it once it is authorized.
     async fn permit(&self, message: &Message) -> Result<Arc<Permit>, Refusal> {
-        let HttpTunnel { services, connection, .. } = self.tunnel;
+        let HttpTunnel {
+            services,
+            connection,
+            ..
+        } = self.tunnel;
         let permit = match self.stream {
-            None => connection.replace_message(&services.authorizer, message.clone()).await?,
+            None => {
+                connection
+                    .replace_message(&services.authorizer, message.clone())
+                    .await?
+            }
             Some(_) => connection.current_permit(&services.authorizer).await?,
         };
         if let Some(address) = self.dialed {
@@ -140,10 +199,16 @@ impl TunnelSource<'_> {
 
     /// Connects once more to the permitted target.
     async fn redial(&mut self, permit: &Permit) -> Result<(), Refusal> {
-        let HttpTunnel { services, connection, origin } = self.tunnel;
+        let HttpTunnel {
+            services,
+            connection,
+            origin,
+        } = self.tunnel;
         let destination = services.egress.destination(permit).await?;
         let (stream, address) = dial(&destination).await?;
-        self.upstream.connect(origin, &services.egress.roots, stream, address).await?;
+        self.upstream
+            .connect(origin, &services.egress.roots, stream, address)
+            .await?;
         match self.stream {
             None => connection.moved_to(address.ip()),
             Some(_) => connection.also_at(address.ip()),
@@ -160,14 +225,19 @@ impl UpstreamSource for TunnelSource<'_> {
         record: &mut Record,
         retry: bool,
     ) -> Result<AuthorizedRequest, ExchangeError> {
-        let HttpTunnel { services, connection, origin } = self.tunnel;
+        let HttpTunnel {
+            services,
+            connection,
+            origin,
+        } = self.tunnel;
         let mut must_dial = retry;
         loop {
             head::check_authority(parts, origin)?;
             let message = Message::of(parts);
             let permit = self.permit(&message).await?;
             let caller = connection.caller();
-            let authorized = authorize_request(&services.authorizer, &permit, caller, parts, record).await?;
+            let authorized =
+                authorize_request(&services.authorizer, &permit, caller, parts, record).await?;
             if let Some(stream) = self.stream {
                 if !connection.register(&services.authorizer, &permit, stream, message) {
                     continue;
@@ -220,19 +290,28 @@ mod tests {
     use openshell_policy::reason::ReasonCode;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
-    use super::{AuthorizedRequest, HttpTunnel, Parts, Remedy, Request, StreamId, Upstream, UpstreamSource as _};
+    use super::{
+        AuthorizedRequest, HttpTunnel, Parts, Remedy, Request, StreamId, Upstream,
+        UpstreamSource as _,
+    };
     use crate::decide::action::Message;
     use crate::io::tasks::ConnectionTasks;
     use crate::record::{Outcome, Record};
     use crate::relay::exchange::ExchangeError;
     use crate::testing::{self, Remembered, UPSTREAM};
 
-    const FULL: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
-    const ONLY_B: &str =
-        "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /b}}]}";
+    const FULL: &str =
+        "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
+    const ONLY_B: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: \
+                          [{allow: {method: GET, path: /b}}]}";
 
     fn get(path: &str) -> Parts {
-        testing::head(Request::get(path).header("host", "web.test").body(()).unwrap())
+        testing::head(
+            Request::get(path)
+                .header("host", "web.test")
+                .body(())
+                .unwrap(),
+        )
     }
 
     fn unused() -> Upstream {
@@ -247,14 +326,22 @@ mod tests {
     ) -> Result<AuthorizedRequest, ExchangeError> {
         let mut record = Record::new(&tunnel.services.audit, String::new(), None);
         let mut upstream = unused();
-        let prepared = tunnel.source(&mut upstream, stream).prepare(&mut parts, &mut record, false).await;
+        let prepared = tunnel
+            .source(&mut upstream, stream)
+            .prepare(&mut parts, &mut record, false)
+            .await;
         record.finish(Outcome::Allowed);
         prepared
     }
 
-    /// Serves a client that writes `said`, through an upstream that reads as much as `asked` and says `answer`: everything that each
-    /// has heard, and all decisions.
-    async fn served(endpoints: &str, said: &str, asked: &str, answer: &str) -> (String, String, Vec<&'static str>) {
+    /// Serves a client that writes `said`, through an upstream that reads as much as `asked` and
+    /// says `answer`: everything that each has heard, and all decisions.
+    async fn served(
+        endpoints: &str,
+        said: &str,
+        asked: &str,
+        answer: &str,
+    ) -> (String, String, Vec<&'static str>) {
         let (services, audit) = testing::services(endpoints);
         let tunnel = testing::tunnel(&services, "web.test:80");
         let ((mut client, near), (far, upstream)) = (duplex(64 * 1024), duplex(64 * 1024));
@@ -264,7 +351,8 @@ mod tests {
             read(client).await
         };
         let serving = tunnel.serve_http1(near, None, far, (UPSTREAM, 80).into());
-        let ((), by_client, by_upstream) = tokio::join!(serving, client, answering(upstream, asked, answer));
+        let ((), by_client, by_upstream) =
+            tokio::join!(serving, client, answering(upstream, asked, answer));
         (by_client, by_upstream, audit.decisions())
     }
 
@@ -277,7 +365,9 @@ mod tests {
     /// Says `answer` when `asked` was heard.
     async fn answering(mut upstream: DuplexStream, asked: &str, answer: &str) -> String {
         let mut heard = Vec::new();
-        while !heard.ends_with(asked.as_bytes()) && upstream.read_buf(&mut heard).await.unwrap() > 0 {}
+        while !heard.ends_with(asked.as_bytes()) && upstream.read_buf(&mut heard).await.unwrap() > 0
+        {
+        }
         if !heard.is_empty() {
             upstream.write_all(answer.as_bytes()).await.unwrap();
         }
@@ -287,20 +377,44 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_for_another_server_is_refused_before_the_rules_are_asked() {
-        let services = testing::services_with(testing::failing_rules(), Arc::new(Remembered::default()));
+        let services =
+            testing::services_with(testing::failing_rules(), Arc::new(Remembered::default()));
         let tunnel = testing::tunnel(&services, "web.test:80");
         for (code, parts) in [
-            (ReasonCode::AuthorityMismatch, Request::get("/a").header("host", "other.test")),
-            (ReasonCode::AuthorityMismatch, Request::get("/a").header("host", "web.test:81")),
-            (ReasonCode::AuthorityMismatch, Request::get("http://other.test/a").header("host", "web.test")),
-            (ReasonCode::AuthorityMismatch, Request::get("https://web.test/a").header("host", "web.test")),
+            (
+                ReasonCode::AuthorityMismatch,
+                Request::get("/a").header("host", "other.test"),
+            ),
+            (
+                ReasonCode::AuthorityMismatch,
+                Request::get("/a").header("host", "web.test:81"),
+            ),
+            (
+                ReasonCode::AuthorityMismatch,
+                Request::get("http://other.test/a").header("host", "web.test"),
+            ),
+            (
+                ReasonCode::AuthorityMismatch,
+                Request::get("https://web.test/a").header("host", "web.test"),
+            ),
             (ReasonCode::BadRequest, Request::get("/a")),
-            (ReasonCode::BadRequest, Request::get("/a").header("host", "web.test").header("host", "web.test")),
-            (ReasonCode::PolicyEngineError, Request::get("/a").header("host", "web.test")),
+            (
+                ReasonCode::BadRequest,
+                Request::get("/a")
+                    .header("host", "web.test")
+                    .header("host", "web.test"),
+            ),
+            (
+                ReasonCode::PolicyEngineError,
+                Request::get("/a").header("host", "web.test"),
+            ),
         ] {
             let head = testing::head(parts.body(()).unwrap());
             for stream in [None, Some(StreamId::after(0))] {
-                let refusal = prepared(&tunnel, head.clone(), stream).await.unwrap_err().into_refusal();
+                let refusal = prepared(&tunnel, head.clone(), stream)
+                    .await
+                    .unwrap_err()
+                    .into_refusal();
                 assert_eq!(refusal.code(), code, "{}", refusal.reason());
             }
         }
@@ -314,7 +428,10 @@ mod tests {
             for path in paths {
                 prepared(&tunnel, get(path), None).await.unwrap();
             }
-            services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
+            services
+                .authorizer
+                .policy
+                .replace(testing::snapshot(2, ONLY_B));
             let permit = tunnel.connection.current_permit(&services.authorizer).await;
             assert_eq!(permit.is_ok(), is_permitted, "{paths:?}");
         }
@@ -325,12 +442,29 @@ mod tests {
         let (services, _) = testing::services(FULL);
         let tunnel = testing::tunnel(&services, "web.test:80");
         for (stream, path) in [(0, "/a"), (1, "/b")] {
-            prepared(&tunnel, get(path), Some(StreamId::after(stream))).await.unwrap();
+            prepared(&tunnel, get(path), Some(StreamId::after(stream)))
+                .await
+                .unwrap();
         }
-        services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
-        assert!(tunnel.connection.current_permit(&services.authorizer).await.is_err());
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, ONLY_B));
+        assert!(
+            tunnel
+                .connection
+                .current_permit(&services.authorizer)
+                .await
+                .is_err()
+        );
         tunnel.connection.complete(StreamId::after(0));
-        assert!(tunnel.connection.current_permit(&services.authorizer).await.is_ok());
+        assert!(
+            tunnel
+                .connection
+                .current_permit(&services.authorizer)
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test]
@@ -338,9 +472,21 @@ mod tests {
         let (services, _) = testing::services(ONLY_B);
         let tunnel = testing::tunnel(&services, "web.test:80");
         let refused = prepared(&tunnel, get("/a"), Some(StreamId::after(0))).await;
-        assert_eq!(refused.unwrap_err().into_refusal().code(), ReasonCode::RequestNotInRules);
-        services.authorizer.policy.replace(testing::snapshot(2, ONLY_B));
-        assert!(tunnel.connection.current_permit(&services.authorizer).await.is_ok());
+        assert_eq!(
+            refused.unwrap_err().into_refusal().code(),
+            ReasonCode::RequestNotInRules
+        );
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, ONLY_B));
+        assert!(
+            tunnel
+                .connection
+                .current_permit(&services.authorizer)
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test]
@@ -356,9 +502,18 @@ mod tests {
                     .unwrap(),
             )
         };
-        let refusal = prepared(&tunnel, call(), Some(StreamId::after(0))).await.unwrap_err().into_refusal();
-        assert_eq!(refusal.reason(), "the upstream speaks no HTTP/2, which gRPC needs");
-        assert!(prepared(&tunnel, call(), None).await.is_ok(), "a client that speaks HTTP/1.1 has its own reasons");
+        let refusal = prepared(&tunnel, call(), Some(StreamId::after(0)))
+            .await
+            .unwrap_err()
+            .into_refusal();
+        assert_eq!(
+            refusal.reason(),
+            "the upstream speaks no HTTP/2, which gRPC needs"
+        );
+        assert!(
+            prepared(&tunnel, call(), None).await.is_ok(),
+            "a client that speaks HTTP/1.1 has its own reasons"
+        );
     }
 
     #[tokio::test]
@@ -376,21 +531,34 @@ mod tests {
         let (services, _) = testing::services(FULL);
         let (tunnel, mut upstream) = (testing::tunnel(&services, "web.test:80"), unused());
         let mut source = tunnel.source(&mut upstream, None);
-        let message = Message::Http { method: Method::GET, uri: "/a".parse().unwrap() };
+        let message = Message::Http {
+            method: Method::GET,
+            uri: "/a".parse().unwrap(),
+        };
         source.dialed = Some("10.0.0.1".parse().unwrap());
-        assert_eq!(source.permit(&message).await.unwrap_err().code(), ReasonCode::PolicyChanged);
+        assert_eq!(
+            source.permit(&message).await.unwrap_err().code(),
+            ReasonCode::PolicyChanged
+        );
         source.dialed = Some(UPSTREAM);
         assert!(source.permit(&message).await.is_ok());
     }
 
     #[tokio::test]
     async fn every_request_of_a_connection_is_judged_by_itself() {
-        let said = "GET /b HTTP/1.1\r\nHost: web.test\r\n\r\nGET /a HTTP/1.1\r\nHost: web.test\r\n\r\n";
+        let said =
+            "GET /b HTTP/1.1\r\nHost: web.test\r\n\r\nGET /a HTTP/1.1\r\nHost: web.test\r\n\r\n";
         let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
         let (by_client, by_upstream, decisions) = served(ONLY_B, said, "\r\n\r\n", answer).await;
         assert_eq!(decisions, ["allowed", "request_not_in_rules"]);
-        assert!(by_upstream.contains("GET /b") && !by_upstream.contains("/a"), "{by_upstream}");
-        assert!(by_client.contains("200 OK") && by_client.contains("403 request_not_in_rules"), "{by_client}");
+        assert!(
+            by_upstream.contains("GET /b") && !by_upstream.contains("/a"),
+            "{by_upstream}"
+        );
+        assert!(
+            by_client.contains("200 OK") && by_client.contains("403 request_not_in_rules"),
+            "{by_client}"
+        );
     }
 
     #[tokio::test]
@@ -402,9 +570,12 @@ mod tests {
             (FULL, "POST", false),
             ("{host: web.test, port: 80}", "GET", false),
         ] {
-            let said = format!("{method} /b HTTP/1.1\r\nHost: web.test\r\nContent-Length: 5\r\n\r\nhello");
+            let said =
+                format!("{method} /b HTTP/1.1\r\nHost: web.test\r\nContent-Length: 5\r\n\r\nhello");
             let (_, by_upstream, _) = served(endpoints, &said, "hello", answer).await;
-            let is_closed = by_upstream.to_ascii_lowercase().contains("connection: close\r\n");
+            let is_closed = by_upstream
+                .to_ascii_lowercase()
+                .contains("connection: close\r\n");
             assert_eq!(is_closed, is_last, "{endpoints} {by_upstream}");
         }
     }
@@ -414,16 +585,27 @@ mod tests {
         let said = "GET /b HTTP/1.1\r\nHost: web.test\r\n\r\n";
         let answer = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
         let (by_client, ..) = served(ONLY_B, said, "\r\n\r\n", answer).await;
-        assert!(by_client.to_ascii_lowercase().contains("connection: close\r\n"), "{by_client}");
+        assert!(
+            by_client
+                .to_ascii_lowercase()
+                .contains("connection: close\r\n"),
+            "{by_client}"
+        );
     }
 
     #[tokio::test]
     async fn an_upgraded_connection_is_relayed_both_ways() {
-        let said = "GET /b HTTP/1.1\r\nHost: web.test\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nmine";
-        let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nyours";
-        let (by_client, by_upstream, decisions) = served("{host: web.test, port: 80}", said, "\r\n\r\n", answer).await;
+        let said =
+            "GET /b HTTP/1.1\r\nHost: web.test\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nmine";
+        let answer =
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nyours";
+        let (by_client, by_upstream, decisions) =
+            served("{host: web.test, port: 80}", said, "\r\n\r\n", answer).await;
         assert_eq!(decisions, ["allowed"]);
-        assert!(by_client.starts_with("HTTP/1.1 101") && by_client.ends_with("yours"), "{by_client}");
+        assert!(
+            by_client.starts_with("HTTP/1.1 101") && by_client.ends_with("yours"),
+            "{by_client}"
+        );
         assert!(by_upstream.ends_with("\r\n\r\nmine"), "{by_upstream}");
     }
 }

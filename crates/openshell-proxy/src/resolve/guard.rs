@@ -8,8 +8,8 @@ use openshell_policy::reason::ReasonCode;
 use crate::decide::permit::Permit;
 use crate::denial::refusal::{AddressFault, Refusal};
 
-/// Addresses that were checked against a permit, at least one, and may be dialled. For a workload only [`check`] makes
-/// one.
+/// Addresses that were checked against a permit, at least one, and may be dialled. For a workload
+/// only [`check`] makes one.
 #[derive(Debug)]
 pub struct Destination {
     addresses: Vec<SocketAddr>,
@@ -29,7 +29,8 @@ impl Destination {
     }
 }
 
-/// Checks every one of `addresses`. One that is not permitted refuses them all, since the next attempt could dial it.
+/// Checks every one of `addresses`. One that is not permitted refuses them all, since the next
+/// attempt could dial it.
 ///
 /// # Errors
 /// An address is not permitted, or there is none.
@@ -37,7 +38,14 @@ pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Ref
     let (host, port) = (&permit.target().host, permit.target().port);
     let permitted = permit.addresses();
     let has_list = !permitted.listed.is_empty();
-    let refuse = |code, reason, fault| Err(Refusal::address(code, reason, fault, permit.policy().map(str::to_owned)));
+    let refuse = |code, reason, fault| {
+        Err(Refusal::address(
+            code,
+            reason,
+            fault,
+            permit.policy().map(str::to_owned),
+        ))
+    };
     if addresses.is_empty() {
         let reason = format!("DNS resolution of {host} returned no addresses");
         return refuse(ReasonCode::DnsFailed, reason, AddressFault::Other);
@@ -49,21 +57,44 @@ pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Ref
     for address in &addresses {
         let class = AddressClass::of(*address);
         if class.is_always_blocked() {
-            let reason = format!("{host} resolves to always-blocked address {address}, connection rejected");
-            let refused = refuse(ReasonCode::AlwaysBlockedAddress, reason, AddressFault::NeverReachable);
-            return if has_list { refused.map_err(Refusal::under_allowed_ips) } else { refused };
+            let reason =
+                format!("{host} resolves to always-blocked address {address}, connection rejected");
+            let refused = refuse(
+                ReasonCode::AlwaysBlockedAddress,
+                reason,
+                AddressFault::NeverReachable,
+            );
+            return if has_list {
+                refused.map_err(Refusal::under_allowed_ips)
+            } else {
+                refused
+            };
         }
-        let listed =
-            permitted.literal == Some(*address) || permitted.listed.iter().any(|range| range.contains(*address));
+        let listed = permitted.literal == Some(*address)
+            || permitted
+                .listed
+                .iter()
+                .any(|range| range.contains(*address));
         if permitted.any || listed || (permitted.public && !class.is_internal()) {
             continue;
         }
         if has_list {
-            let reason = format!("{host} resolves to {address} which is not in allowed_ips, connection rejected");
-            return refuse(ReasonCode::AddressNotInAllowedIps, reason, AddressFault::Unlisted);
+            let reason = format!(
+                "{host} resolves to {address} which is not in allowed_ips, connection rejected"
+            );
+            return refuse(
+                ReasonCode::AddressNotInAllowedIps,
+                reason,
+                AddressFault::Unlisted,
+            );
         }
         let reason = format!("{host} resolves to internal address {address}, connection rejected");
         return refuse(ReasonCode::InternalAddress, reason, AddressFault::Unlisted);
     }
-    Ok(Destination { addresses: addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect() })
+    Ok(Destination {
+        addresses: addresses
+            .into_iter()
+            .map(|address| SocketAddr::new(address, port))
+            .collect(),
+    })
 }

@@ -26,7 +26,8 @@ pub struct Resolver {
     config: ResolverConfig,
     options: ResolverOpts,
     hosts: Arc<Hosts>,
-    /// Runtime of the look-ups: the shared state of name servers must not depend on a connection's runtime.
+    /// Runtime of the look-ups: the shared state of name servers must not depend on a connection's
+    /// runtime.
     runtime: Handle,
 }
 
@@ -53,26 +54,39 @@ fn cause(error: &NetError) -> String {
 }
 
 impl Resolver {
-    /// Creates a resolver from the current `/etc/resolv.conf` and `/etc/hosts`. Without a usable `resolv.conf`, as in
-    /// minimal images, it uses the hosts file alone and logs a warning. Look-ups run in the runtime of this call.
+    /// Creates a resolver from the current `/etc/resolv.conf` and `/etc/hosts`. Without a usable
+    /// `resolv.conf`, as in minimal images, it uses the hosts file alone and logs a warning.
+    /// Look-ups run in the runtime of this call.
     ///
     /// # Errors
     /// The call is outside a runtime.
     pub fn from_system() -> Result<Self, ResolverError> {
         let (config, mut options) = read_system_conf().unwrap_or_else(|error| {
             tracing::warn!("names are looked up in /etc/hosts alone: /etc/resolv.conf: {error}");
-            (ResolverConfig::from_parts(None, Vec::new(), Vec::new()), ResolverOpts::default())
+            (
+                ResolverConfig::from_parts(None, Vec::new(), Vec::new()),
+                ResolverOpts::default(),
+            )
         });
         options.use_hosts_file = ResolveHosts::Always;
         let hosts = Arc::new(Hosts::from_system().unwrap_or_default());
-        Ok(Self { resolver: OnceLock::new(), config, options, hosts, runtime: Handle::try_current()? })
+        Ok(Self {
+            resolver: OnceLock::new(),
+            config,
+            options,
+            hosts,
+            runtime: Handle::try_current()?,
+        })
     }
 
     fn resolver(&self) -> Result<&TokioResolver, NetError> {
         if let Some(resolver) = self.resolver.get() {
             return Ok(resolver);
         }
-        let builder = TokioResolver::builder_with_config(self.config.clone(), TokioRuntimeProvider::default());
+        let builder = TokioResolver::builder_with_config(
+            self.config.clone(),
+            TokioRuntimeProvider::default(),
+        );
         let mut resolver = builder.with_options(self.options.clone()).build()?;
         // As they were before the workload started.
         resolver.set_hosts(Arc::clone(&self.hosts));
@@ -88,24 +102,39 @@ impl Resolver {
         }
     }
 
-    /// The records of `kind` of `name`, empty if it has none; at most [`Limits::DNS_RECORDS`] bytes of them.
+    /// The records of `kind` of `name`, empty if it has none; at most [`Limits::DNS_RECORDS`] bytes
+    /// of them.
     ///
     /// # Errors
     /// The name servers fail, or the records are larger.
-    pub(crate) async fn records(&self, name: &HostName, kind: RecordType) -> Result<Vec<Record>, String> {
+    pub(crate) async fn records(
+        &self,
+        name: &HostName,
+        kind: RecordType,
+    ) -> Result<Vec<Record>, String> {
         let resolver = self.resolver().map_err(|error| error.to_string())?;
         let (resolver, text) = (resolver.clone(), format!("{name}."));
         // Dropping the set aborts the look-up.
         let mut tasks = JoinSet::new();
-        tasks.spawn_on(async move { resolver.lookup(text, kind).await }, &self.runtime);
+        tasks.spawn_on(
+            async move { resolver.lookup(text, kind).await },
+            &self.runtime,
+        );
         let found = match tokio::time::timeout(Limits::LOOKUP_DEADLINE, tasks.join_next()).await {
             Ok(Some(Ok(Ok(found)))) => found,
             Ok(Some(Ok(Err(NetError::Dns(DnsError::NoRecordsFound(_)))))) => return Ok(Vec::new()),
             Ok(Some(Ok(Err(error)))) => return Err(cause(&error)),
             Ok(_) | Err(_) => return Err("no name server answers".to_owned()),
         };
-        let records: Vec<_> = found.answers().iter().filter(|record| record.record_type() == kind).cloned().collect();
-        let bytes = records.iter().try_fold(0_usize, |sum, record| sum.checked_add(record.to_bytes().ok()?.len()));
+        let records: Vec<_> = found
+            .answers()
+            .iter()
+            .filter(|record| record.record_type() == kind)
+            .cloned()
+            .collect();
+        let bytes = records.iter().try_fold(0_usize, |sum, record| {
+            sum.checked_add(record.to_bytes().ok()?.len())
+        });
         match bytes {
             Some(..=Limits::DNS_RECORDS) => Ok(records),
             _ => Err("the records are too large".to_owned()),
@@ -126,17 +155,27 @@ impl Resolver {
             return Ok(known.into_iter().find_map(ipv4));
         }
         let records = self.records(name, RecordType::A).await?;
-        Ok(records.iter().filter_map(|record| record.data.ip_addr()).find_map(ipv4))
+        Ok(records
+            .iter()
+            .filter_map(|record| record.data.ip_addr())
+            .find_map(ipv4))
     }
 
     /// The addresses of `name` in the hosts file, those of IPv4 first.
     fn in_hosts_file(&self, name: &HostName) -> Vec<IpAddr> {
-        let Ok(name) = Name::from_ascii(name.as_str()) else { return Vec::new() };
+        let Ok(name) = Name::from_ascii(name.as_str()) else {
+            return Vec::new();
+        };
         let kinds = [RecordType::A, RecordType::AAAA];
-        let found =
-            kinds.into_iter().filter_map(|kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind)));
+        let found = kinds.into_iter().filter_map(|kind| {
+            self.hosts
+                .lookup_static_host(&Query::query(name.clone(), kind))
+        });
         let answers = found.flat_map(|found| found.answers().to_vec());
-        answers.filter_map(|record| record.data.ip_addr()).take(Limits::ADDRESSES).collect()
+        answers
+            .filter_map(|record| record.data.ip_addr())
+            .take(Limits::ADDRESSES)
+            .collect()
     }
 
     /// The addresses of `name`, or the reason why there are none.
@@ -149,26 +188,38 @@ impl Resolver {
     /// # Errors
     /// The reason why there are none.
     pub async fn lookup_with_ttl(&self, name: &HostName) -> Result<(Vec<IpAddr>, u64), String> {
-        // As for every program of the host, no name server is asked for a name that the hosts file has (hosts(5)).
+        // As for every program of the host, no name server is asked for a name that the hosts file
+        // has (hosts(5)).
         let known = self.in_hosts_file(name);
         if !known.is_empty() {
             return Ok((known, HOSTS_TTL));
         }
-        let resolver = self.resolver().map_err(|error| format!("DNS resolution cannot be set up: {error}"))?;
+        let resolver = self
+            .resolver()
+            .map_err(|error| format!("DNS resolution cannot be set up: {error}"))?;
         let (resolver, text) = (resolver.clone(), name.as_str().to_owned());
         // Dropping the set aborts the look-up.
         let mut tasks = JoinSet::new();
         tasks.spawn_on(async move { resolver.lookup_ip(text).await }, &self.runtime);
         match tokio::time::timeout(Limits::LOOKUP_DEADLINE, tasks.join_next()).await {
             Ok(Some(Ok(Ok(found)))) => {
-                let left = found.valid_until().saturating_duration_since(Instant::now());
-                Ok((found.iter().take(Limits::ADDRESSES).collect(), left.as_secs()))
+                let left = found
+                    .valid_until()
+                    .saturating_duration_since(Instant::now());
+                Ok((
+                    found.iter().take(Limits::ADDRESSES).collect(),
+                    left.as_secs(),
+                ))
             }
-            Ok(Some(Ok(Err(error)))) => Err(format!("DNS resolution of {name} failed: {}", cause(&error))),
+            Ok(Some(Ok(Err(error)))) => Err(format!(
+                "DNS resolution of {name} failed: {}",
+                cause(&error)
+            )),
             Ok(Some(Err(error))) => Err(format!("DNS resolution of {name} failed: {error}")),
-            Ok(None) | Err(_) => {
-                Err(format!("DNS resolution of {name} took longer than {:?}", Limits::LOOKUP_DEADLINE))
-            }
+            Ok(None) | Err(_) => Err(format!(
+                "DNS resolution of {name} took longer than {:?}",
+                Limits::LOOKUP_DEADLINE
+            )),
         }
     }
 }
@@ -187,11 +238,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_of_the_hosts_file_is_asked_of_no_name_server() {
-        let server = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let server = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .unwrap();
         let mut asked = NameServerConfig::udp(Ipv4Addr::LOCALHOST.into());
-        asked.connections.iter_mut().for_each(|connection| connection.port = server.local_addr().unwrap().port());
+        asked
+            .connections
+            .iter_mut()
+            .for_each(|connection| connection.port = server.local_addr().unwrap().port());
         let mut hosts = Hosts::default();
-        let text = "10.0.0.1 Four.test short\n::5 six.test\n10.0.0.2 both.test\n::6 both.test\n10.0.0.3 both.test\n";
+        let text = "10.0.0.1 Four.test short\n::5 six.test\n10.0.0.2 both.test\n::6 \
+                    both.test\n10.0.0.3 both.test\n";
         hosts.read_hosts_conf(text.as_bytes()).unwrap();
         let resolver = Resolver {
             resolver: OnceLock::new(),
@@ -206,11 +263,19 @@ mod tests {
             ("six.test", &["::5"]),
             ("both.test", &["10.0.0.2", "10.0.0.3", "::6"]),
         ] {
-            let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
-            assert_eq!(resolver.lookup(&HostName::parse(name).unwrap()).await, Ok(addresses), "{name}");
+            let addresses: Vec<IpAddr> =
+                addresses.iter().map(|text| text.parse().unwrap()).collect();
+            assert_eq!(
+                resolver.lookup(&HostName::parse(name).unwrap()).await,
+                Ok(addresses),
+                "{name}"
+            );
         }
         let mut question = [0; 512];
-        assert!(server.try_recv(&mut question).is_err(), "a name server was asked");
+        assert!(
+            server.try_recv(&mut question).is_err(),
+            "a name server was asked"
+        );
         let other = HostName::parse("other.test").unwrap();
         tokio::select! {
             _ = resolver.lookup(&other) => panic!("no name server was asked"),

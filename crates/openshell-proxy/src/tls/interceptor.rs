@@ -11,7 +11,8 @@ use crate::tls::authority::Authority;
 /// Handles for the interception of TLS.
 #[derive(Debug)]
 pub struct Interceptor {
-    /// The sandbox's CA. `None` if its trust files could not be installed: connections that need interception are denied.
+    /// The sandbox's CA. `None` if its trust files could not be installed: connections that need
+    /// interception are denied.
     authority: Option<Authority>,
     /// Slots for HTTP/2 connections; [`Limits::HTTP2_CONNECTIONS`] of them.
     http2_slots: Arc<Semaphore>,
@@ -21,7 +22,10 @@ impl Interceptor {
     /// Creates an interceptor with `authority`, if its trust files could be installed.
     #[must_use]
     pub fn new(authority: Option<Authority>) -> Self {
-        Self { authority, http2_slots: Arc::new(Semaphore::new(Limits::HTTP2_CONNECTIONS)) }
+        Self {
+            authority,
+            http2_slots: Arc::new(Semaphore::new(Limits::HTTP2_CONNECTIONS)),
+        }
     }
 
     /// The CA.
@@ -29,7 +33,9 @@ impl Interceptor {
     /// # Errors
     /// There is no CA.
     pub fn authority(&self) -> Result<&Authority, Refusal> {
-        self.authority.as_ref().ok_or(Refusal::authority_unavailable())
+        self.authority
+            .as_ref()
+            .ok_or(Refusal::authority_unavailable())
     }
 
     /// A slot for an HTTP/2 connection, if one is free.

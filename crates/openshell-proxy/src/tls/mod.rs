@@ -1,4 +1,5 @@
-//! Interception of TLS: a certificate authority of this sandbox towards the client, public roots towards the upstream.
+//! Interception of TLS: a certificate authority of this sandbox towards the client, public roots
+//! towards the upstream.
 
 pub mod authority;
 pub mod interceptor;

@@ -43,7 +43,10 @@ impl UpstreamRoots {
     /// Trusts Mozilla's roots and the certificates of `bundles`, each in PEM.
     #[must_use]
     pub fn new(bundles: Vec<Vec<u8>>) -> Self {
-        Self { bundles, config: OnceLock::new() }
+        Self {
+            bundles,
+            config: OnceLock::new(),
+        }
     }
 
     /// The bundles.
@@ -54,12 +57,18 @@ impl UpstreamRoots {
 
     fn config(&self) -> Result<Configs, rustls::Error> {
         let made = self.config.get_or_init(|| {
-            let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-            let all: Vec<CertificateDer<'static>> =
-                self.bundles.iter().flat_map(|bundle| certificates(bundle)).collect();
+            let mut roots = RootCertStore {
+                roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+            };
+            let all: Vec<CertificateDer<'static>> = self
+                .bundles
+                .iter()
+                .flat_map(|bundle| certificates(bundle))
+                .collect();
             // System bundles hold certificates that no verifier can parse.
             roots.add_parsable_certificates(all);
-            let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
+            let config =
+                ClientConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
             let config = config.with_root_certificates(roots);
             let mut config = config.with_client_cert_resolver(Arc::new(NoCertificate));
             config.alpn_protocols = vec![HTTP1.to_vec()];
@@ -68,7 +77,10 @@ impl UpstreamRoots {
             http2.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
             // A session is bound to its protocol.
             http2.resumption = Resumption::in_memory_sessions(Limits::CERTIFICATES);
-            Ok(Configs { http1: Arc::new(config), http2: Arc::new(http2) })
+            Ok(Configs {
+                http1: Arc::new(config),
+                http2: Arc::new(http2),
+            })
         });
         made.clone()
     }
@@ -77,19 +89,35 @@ impl UpstreamRoots {
     ///
     /// # Errors
     /// The certificate is not valid for `host`, the handshake fails, or it takes too long.
-    pub async fn open(&self, host: &Host, stream: TcpStream, may_be_http2: bool) -> Result<UpstreamTls, Refusal> {
+    pub async fn open(
+        &self,
+        host: &Host,
+        stream: TcpStream,
+        may_be_http2: bool,
+    ) -> Result<UpstreamTls, Refusal> {
         let invalid = |why: String| Refusal::upstream_tls_invalid(why);
         let configs = self.config().map_err(|error| invalid(error.to_string()))?;
-        let config = if may_be_http2 { configs.http2 } else { configs.http1 };
+        let config = if may_be_http2 {
+            configs.http2
+        } else {
+            configs.http1
+        };
         let name = match host {
             Host::Address(address) => ServerName::from(*address),
-            Host::Name(name) => ServerName::try_from(name.to_string()).map_err(|error| invalid(error.to_string()))?,
+            Host::Name(name) => ServerName::try_from(name.to_string())
+                .map_err(|error| invalid(error.to_string()))?,
         };
         let (connector, was_asked) = (TlsConnector::from(config), Arc::new(AtomicBool::new(false)));
-        let handshake = WAS_ASKED.scope(Arc::clone(&was_asked), connector.connect(name, ReadAhead::new(stream)));
+        let handshake = WAS_ASKED.scope(
+            Arc::clone(&was_asked),
+            connector.connect(name, ReadAhead::new(stream)),
+        );
         match timeout(Limits::CONNECT_DEADLINE, handshake).await {
             Ok(Ok(mut stream)) => {
-                stream.get_mut().1.set_buffer_limit(Some(Limits::BUFFER_BYTES));
+                stream
+                    .get_mut()
+                    .1
+                    .set_buffer_limit(Some(Limits::BUFFER_BYTES));
                 Ok(stream)
             }
             Ok(Err(error)) if was_asked.load(Ordering::Relaxed) && is_alert(&error) => {
@@ -106,8 +134,8 @@ tokio::task_local! {
     static WAS_ASKED: Arc<AtomicBool>;
 }
 
-/// Notes that an upstream asks for a certificate, and presents none. All connections share it, as sessions are resumed only with the
-/// resolver that they were made with.
+/// Notes that an upstream asks for a certificate, and presents none. All connections share it, as
+/// sessions are resumed only with the resolver that they were made with.
 #[derive(Debug)]
 struct NoCertificate;
 
@@ -128,8 +156,8 @@ fn is_alert(error: &io::Error) -> bool {
     matches!(tls_error(error), Some(rustls::Error::AlertReceived(_)))
 }
 
-/// Returns true if `error`, or a cause of it, is an upstream's answer to the missing client certificate. In TLS 1.3 it comes after the
-/// handshake (RFC 8446 §4.4.2.4).
+/// Returns true if `error`, or a cause of it, is an upstream's answer to the missing client
+/// certificate. In TLS 1.3 it comes after the handshake (RFC 8446 §4.4.2.4).
 #[must_use]
 pub fn wants_certificate(error: &(dyn Error + 'static)) -> bool {
     use rustls::AlertDescription::{BadCertificate, CertificateRequired};
@@ -145,7 +173,9 @@ pub fn wants_certificate(error: &(dyn Error + 'static)) -> bool {
 }
 
 fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>())
+    error
+        .get_ref()
+        .and_then(|cause| cause.downcast_ref::<rustls::Error>())
 }
 
 /// The protocol negotiated by ALPN, if the upstream chose one.
@@ -161,8 +191,12 @@ fn describe(error: &io::Error) -> String {
         Some(rustls::Error::InvalidCertificate(certificate)) => match certificate {
             E::Expired | E::ExpiredContext { .. } => "the certificate has expired",
             E::NotValidYet | E::NotValidYetContext { .. } => "the certificate is not valid yet",
-            E::NotValidForName | E::NotValidForNameContext { .. } => "the certificate is for another name",
-            E::UnknownIssuer => "the certificate's issuer is not trusted (--upstream-ca-file adds one)",
+            E::NotValidForName | E::NotValidForNameContext { .. } => {
+                "the certificate is for another name"
+            }
+            E::UnknownIssuer => {
+                "the certificate's issuer is not trusted (--upstream-ca-file adds one)"
+            }
             other => return format!("the certificate is not one for servers: {other:?}"),
         },
         _ if error.kind() == io::ErrorKind::UnexpectedEof => "the upstream ended the handshake",

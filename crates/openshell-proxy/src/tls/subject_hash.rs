@@ -10,8 +10,8 @@ const SEQUENCE: u8 = 0x30;
 const OBJECT: u8 = 0x06;
 const UTF8: u8 = 0x0c;
 
-/// Returns the hash of the subject of `certificate`, to which OpenSSL adds `.0`, `.1` and so on for a file's name; `None` if it cannot be
-/// parsed.
+/// Returns the hash of the subject of `certificate`, to which OpenSSL adds `.0`, `.1` and so on for
+/// a file's name; `None` if it cannot be parsed.
 #[must_use]
 pub fn subject_hash(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
@@ -33,7 +33,8 @@ pub fn subject_hash(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(format!("{:08x}", u32::from_le_bytes(*first)))
 }
 
-/// The canonical form of a value: text in UTF-8 and lower case, with single blanks between words; others as they are.
+/// The canonical form of a value: text in UTF-8 and lower case, with single blanks between words;
+/// others as they are.
 fn value(value: &Any<'_>) -> Vec<u8> {
     let latin_1 = |bytes: &[u8]| bytes.iter().copied().map(char::from).collect();
     let text = match value.tag() {
@@ -42,14 +43,20 @@ fn value(value: &Any<'_>) -> Vec<u8> {
         }
         Tag::T61String => Some(latin_1(value.data)),
         Tag::BmpString => {
-            let units = value.data.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
+            let units = value
+                .data
+                .chunks_exact(2)
+                .map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
             String::from_utf16(&units.collect::<Vec<_>>()).ok()
         }
         _ => None,
     };
     match text {
         Some(text) => {
-            let words: Vec<_> = text.split(|c: char| c.is_ascii_whitespace()).filter(|word| !word.is_empty()).collect();
+            let words: Vec<_> = text
+                .split(|c: char| c.is_ascii_whitespace())
+                .filter(|word| !word.is_empty())
+                .collect();
             element(UTF8, words.join(" ").to_ascii_lowercase().as_bytes())
         }
         None => element(u8::try_from(value.tag().0).unwrap_or_default(), value.data),
@@ -65,7 +72,11 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
         // Names in certificates that are parsed have no more than 64 KiB.
         Err(_) => {
             bytes.push(0x82);
-            bytes.extend(u16::try_from(content.len()).unwrap_or(u16::MAX).to_be_bytes());
+            bytes.extend(
+                u16::try_from(content.len())
+                    .unwrap_or(u16::MAX)
+                    .to_be_bytes(),
+            );
         }
     }
     bytes.extend_from_slice(content);
@@ -85,17 +96,33 @@ mod tests {
     /// The certificate for `subject` that openssl(1) makes, and its own hash of it.
     fn made(subject: &str, flags: &[&str]) -> (CertificateDer<'static>, String) {
         let folder = tempfile::tempdir().unwrap();
-        let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| folder.path().join(name));
+        let [key, certificate] =
+            ["key.pem", "certificate.pem"].map(|name| folder.path().join(name));
         let openssl = |words: &[&str]| {
             let done = Command::new("openssl").args(words).output().unwrap();
             assert!(done.status.success(), "{done:?}");
             String::from_utf8(done.stdout).unwrap().trim().to_owned()
         };
         let (key, path) = (key.to_str().unwrap(), certificate.to_str().unwrap());
-        let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key];
+        let new = [
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-keyout",
+            key,
+        ];
         openssl(&[&new, flags, &["-subj", subject, "-out", path]].concat());
         let hash = openssl(&["x509", "-noout", "-hash", "-in", path]);
-        (certificates(&std::fs::read(&certificate).unwrap()).next().unwrap(), hash)
+        (
+            certificates(&std::fs::read(&certificate).unwrap())
+                .next()
+                .unwrap(),
+            hash,
+        )
     }
 
     #[test]
@@ -113,7 +140,11 @@ mod tests {
         for name in names {
             for flags in [&["-utf8"][..], &["-utf8", "-multivalue-rdn"]] {
                 let (certificate, expected) = made(name, flags);
-                assert_eq!(subject_hash(&certificate), Some(expected), "{name} {flags:?}");
+                assert_eq!(
+                    subject_hash(&certificate),
+                    Some(expected),
+                    "{name} {flags:?}"
+                );
             }
         }
     }

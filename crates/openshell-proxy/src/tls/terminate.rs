@@ -44,8 +44,12 @@ pub async fn read_client_hello<S>(stream: S) -> Result<ClientHandshake<S>, Refus
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let start = within(async { LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await });
-    let start = start.await.map_err(|failure| refusal(failure.as_ref(), ""))?;
+    let start = within(async {
+        LazyConfigAcceptor::new(Acceptor::default(), ReadAhead::new(stream)).await
+    });
+    let start = start
+        .await
+        .map_err(|failure| refusal(failure.as_ref(), ""))?;
     let offered: Vec<_> = start.client_hello().alpn().into_iter().flatten().collect();
     let alpn = match (offered.contains(&HTTP2), offered.contains(&HTTP1)) {
         (true, true) => ClientAlpn::Either,
@@ -57,11 +61,12 @@ where
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
-    /// Terminates TLS with a certificate for `host`; with HTTP/2 if it `may_be_http2`. The second value is the host in
-    /// the client's SNI, if it differs (RFC 6066 §3).
+    /// Terminates TLS with a certificate for `host`; with HTTP/2 if it `may_be_http2`. The second
+    /// value is the host in the client's SNI, if it differs (RFC 6066 §3).
     ///
     /// # Errors
-    /// The client breaks off, offers no protocol that can be judged, or takes longer than [`Limits::HEAD_DEADLINE`].
+    /// The client breaks off, offers no protocol that can be judged, or takes longer than
+    /// [`Limits::HEAD_DEADLINE`].
     pub async fn terminate(
         self,
         authority: &Authority,
@@ -72,11 +77,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
         let server_name = self.start.client_hello().server_name().map(str::to_owned);
         let other = server_name.filter(|name| Host::parse(name).as_ref() != Ok(host));
         let handshake = async {
-            let config = authority.server(host, may_be_http2).map_err(io::Error::other)?;
+            let config = authority
+                .server(host, may_be_http2)
+                .map_err(io::Error::other)?;
             self.start.into_stream(config).await
         };
-        let mut stream = within(handshake).await.map_err(|failure| refusal(failure.as_ref(), program))?;
-        stream.get_mut().1.set_buffer_limit(Some(Limits::BUFFER_BYTES));
+        let mut stream = within(handshake)
+            .await
+            .map_err(|failure| refusal(failure.as_ref(), program))?;
+        stream
+            .get_mut()
+            .1
+            .set_buffer_limit(Some(Limits::BUFFER_BYTES));
         Ok((stream, other))
     }
 }
@@ -89,7 +101,10 @@ pub fn protocol<S>(client: &ClientTls<S>) -> Option<&[u8]> {
 
 /// Returns the result of `step`, or its error; none if it takes too long.
 async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Option<io::Error>> {
-    timeout(Limits::HEAD_DEADLINE, step).await.map_err(|_| None)?.map_err(Some)
+    timeout(Limits::HEAD_DEADLINE, step)
+        .await
+        .map_err(|_| None)?
+        .map_err(Some)
 }
 
 /// The refusal of the program at `program`, whose handshake failed.
@@ -100,7 +115,8 @@ fn refusal(failure: Option<&io::Error>, program: &str) -> Refusal {
     })
 }
 
-/// Variables by which programs find the certificates that they trust, by the programs' names; others have SSL_CERT_FILE.
+/// Variables by which programs find the certificates that they trust, by the programs' names;
+/// others have SSL_CERT_FILE.
 const TRUST: &[(&str, &str)] = &[
     ("node", "NODE_EXTRA_CA_CERTS"),
     ("nodejs", "NODE_EXTRA_CA_CERTS"),
@@ -114,8 +130,14 @@ const TRUST: &[(&str, &str)] = &[
 ];
 
 /// Programs with a store of certificates of their own.
-const OWN_STORE: &[&str] =
-    &["chrome", "chromium", "chromium-headless-shell", "headless_shell", "firefox", "firefox-esr"];
+const OWN_STORE: &[&str] = &[
+    "chrome",
+    "chromium",
+    "chromium-headless-shell",
+    "headless_shell",
+    "firefox",
+    "firefox-esr",
+];
 
 /// Returns what has the program at `path` trust the sandbox's certificates.
 fn trust_of(path: &str) -> String {
@@ -126,20 +148,29 @@ fn trust_of(path: &str) -> String {
         return "add the certificate of NODE_EXTRA_CA_CERTS to its own store".to_owned();
     }
     let row = TRUST.iter().find(|(program, _)| *program == name);
-    format!("the client must read {}", row.map_or("SSL_CERT_FILE", |(_, variable)| variable))
+    format!(
+        "the client must read {}",
+        row.map_or("SSL_CERT_FILE", |(_, variable)| variable)
+    )
 }
 
 /// Describes a failed handshake of the program at `program`, and its remedy.
 fn describe(error: &io::Error, program: &str) -> String {
     // Short enough for a log line.
-    let distrust = format!("untrusted: {}, or the endpoint `tls: skip`", trust_of(program));
-    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    let distrust = format!(
+        "untrusted: {}, or the endpoint `tls: skip`",
+        trust_of(program)
+    );
+    let cause = error
+        .get_ref()
+        .and_then(|cause| cause.downcast_ref::<rustls::Error>());
     match cause {
-        Some(rustls::Error::AlertReceived(Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown)) => {
-            distrust
-        }
+        Some(rustls::Error::AlertReceived(
+            Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown,
+        )) => distrust,
         Some(rustls::Error::NoApplicationProtocol) => {
-            "the client offers neither HTTP/2 nor HTTP/1.1 (ALPN), and nothing else can be judged".to_owned()
+            "the client offers neither HTTP/2 nor HTTP/1.1 (ALPN), and nothing else can be judged"
+                .to_owned()
         }
         // Some clients close without an alert.
         _ if error.kind() == io::ErrorKind::UnexpectedEof => {

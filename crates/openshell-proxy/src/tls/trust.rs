@@ -19,8 +19,8 @@ pub const SYSTEM_BUNDLES: &[&str] = &[
 /// Password of Java's own trust store, which holds nothing secret.
 const JAVA_PASSWORD: &str = "changeit";
 
-/// Parses the certificates of a bundle in PEM (RFC 7468); invalid ones are skipped. A bundle of the system is read at every
-/// start, so its Base64 is decoded by the fastest means at hand.
+/// Parses the certificates of a bundle in PEM (RFC 7468); invalid ones are skipped. A bundle of the
+/// system is read at every start, so its Base64 is decoded by the fastest means at hand.
 pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'static>> {
     const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
     const END: &[u8] = b"-----END CERTIFICATE-----";
@@ -33,14 +33,15 @@ pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'stati
     });
     texts.filter_map(|text| {
         let mut joined = Vec::with_capacity(text.len());
-        text.split(|byte| *byte == b'\n').for_each(|line| joined.extend_from_slice(line.trim_ascii()));
+        text.split(|byte| *byte == b'\n')
+            .for_each(|line| joined.extend_from_slice(line.trim_ascii()));
         Some(CertificateDer::from(BASE64_STANDARD.decode(joined).ok()?))
     })
 }
 
-/// Builds the trust store for Java, in the form of `JKS`, with the certificates of the system's bundle, of `others`, and of
-/// `authority`. Every Java reads this form, which is public data and a digest; a PKCS#12 store, which is encrypted, takes
-/// milliseconds of each start.
+/// Builds the trust store for Java, in the form of `JKS`, with the certificates of the system's
+/// bundle, of `others`, and of `authority`. Every Java reads this form, which is public data and a
+/// digest; a PKCS#12 store, which is encrypted, takes milliseconds of each start.
 #[must_use]
 pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec<u8> {
     const MAGIC: u32 = 0xfeed_feed;
@@ -49,7 +50,9 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
     const DIGEST_SALT: &[u8] = b"Mighty Aphrodite";
 
     // As large as the PEM is enough: its Base64 takes more than the names and lengths here.
-    let mut store = Vec::with_capacity(system.len() + others.iter().map(|bundle| bundle.len()).sum::<usize>() + 2048);
+    let mut store = Vec::with_capacity(
+        system.len() + others.iter().map(|bundle| bundle.len()).sum::<usize>() + 2048,
+    );
     store.extend([MAGIC, VERSION].into_iter().flat_map(u32::to_be_bytes));
     let count_at = store.len();
     store.extend([0; 4]);
@@ -59,10 +62,16 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
         store.extend(text.as_bytes());
     };
     // One that cannot be parsed would make Java refuse the whole store. The system's are its own.
-    let is_valid = |certificate: &CertificateDer<'_>| RootCertStore::empty().add(certificate.clone()).is_ok();
-    let others = others.iter().flat_map(|bundle| certificates(bundle)).filter(is_valid);
-    let all =
-        certificates(system).filter(is_one_sequence).chain(others).chain(authority.certificates().iter().cloned());
+    let is_valid =
+        |certificate: &CertificateDer<'_>| RootCertStore::empty().add(certificate.clone()).is_ok();
+    let others = others
+        .iter()
+        .flat_map(|bundle| certificates(bundle))
+        .filter(is_valid);
+    let all = certificates(system)
+        .filter(is_one_sequence)
+        .chain(others)
+        .chain(authority.certificates().iter().cloned());
     let mut count = 0_u32;
     for certificate in all {
         store.extend(TRUSTED_CERTIFICATE.to_be_bytes());
@@ -71,24 +80,36 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
         store.extend(0_u64.to_be_bytes());
         text(&mut store, "X.509");
         // No bundle that is read has as many bytes as 32 bits count.
-        store.extend(u32::try_from(certificate.len()).unwrap_or(u32::MAX).to_be_bytes());
+        store.extend(
+            u32::try_from(certificate.len())
+                .unwrap_or(u32::MAX)
+                .to_be_bytes(),
+        );
         store.extend_from_slice(&certificate);
         count += 1;
     }
     store[count_at..count_at + 4].copy_from_slice(&count.to_be_bytes());
     let mut digest = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
-    let password: Vec<u8> = JAVA_PASSWORD.encode_utf16().flat_map(u16::to_be_bytes).collect();
-    [password.as_slice(), DIGEST_SALT, &store].into_iter().for_each(|part| digest.update(part));
+    let password: Vec<u8> = JAVA_PASSWORD
+        .encode_utf16()
+        .flat_map(u16::to_be_bytes)
+        .collect();
+    [password.as_slice(), DIGEST_SALT, &store]
+        .into_iter()
+        .for_each(|part| digest.update(part));
     store.extend_from_slice(digest.finish().as_ref());
     store
 }
 
-/// Returns true if `certificate` is one DER sequence and nothing behind it (X.690 §8.1), as every certificate is.
+/// Returns true if `certificate` is one DER sequence and nothing behind it (X.690 §8.1), as every
+/// certificate is.
 fn is_one_sequence(certificate: &CertificateDer<'static>) -> bool {
     // More than 127 bytes, and no more than 65,535: the length takes two or three.
     match &**certificate {
         [0x30, 0x81, length, rest @ ..] => usize::from(*length) == rest.len(),
-        [0x30, 0x82, high, low, rest @ ..] => usize::from(u16::from_be_bytes([*high, *low])) == rest.len(),
+        [0x30, 0x82, high, low, rest @ ..] => {
+            usize::from(u16::from_be_bytes([*high, *low])) == rest.len()
+        }
         _ => false,
     }
 }

@@ -15,13 +15,13 @@ use openshell_proxy::dns::pool::NameAddresses;
 use openshell_proxy::leaks::detector::LeakMode;
 
 use self::subcommands::{
-    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs, GatewayArgs, PresetsArgs,
-    PsArgs, port,
+    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs,
+    GatewayArgs, PresetsArgs, PsArgs, port,
 };
 use crate::logging::{self, Form, Label};
 
-/// Runs one untrusted command under a policy: confined files, system calls, identity and network, every connection
-/// authorized by its calling program.
+/// Runs one untrusted command under a policy: confined files, system calls, identity and network,
+/// every connection authorized by its calling program.
 #[derive(Debug, Parser)]
 #[command(name = "openshell-sandbox", version, max_term_width = 100)]
 #[command(after_help = "\
@@ -54,8 +54,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE", default_value = "proxy")]
     pub(crate) network: NetworkMode,
 
-    /// Publish a server inside: an address (127.0.0.1) and port outside, 0 for any, and its port at 127.0.0.1 inside (the
-    /// same); may be repeated
+    /// Publish a server inside: an address (127.0.0.1) and port outside, 0 for any, and its port at
+    /// 127.0.0.1 inside (the same); may be repeated
     #[arg(long, value_name = "[ADDR:]PORT[:PORT]", value_parser = published)]
     pub(crate) publish: Vec<Published>,
 
@@ -66,7 +66,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) carve_outs: CarveOutArgs,
 
-    /// Most bytes in each of the sandbox's own /tmp and /dev/shm, such as 512M [default: 1G, or half of the memory limit]
+    /// Most bytes in each of the sandbox's own /tmp and /dev/shm, such as 512M [default: 1G, or
+    /// half of the memory limit]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub(crate) tmp_size: Option<u64>,
 
@@ -78,12 +79,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = duration)]
     pub(crate) grace: Duration,
 
-    /// Time between a signal to end and asking the command to: the sandbox is not ready any more (--health-port), and lets no more
-    /// clients in from outside
+    /// Time between a signal to end and asking the command to: the sandbox is not ready any more
+    /// (--health-port), and lets no more clients in from outside
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration)]
     pub(crate) drain: Duration,
 
-    /// Give the command what you type from the start, also where its output goes elsewhere [default: if input and output are the terminal]
+    /// Give the command what you type from the start, also where its output goes elsewhere
+    /// [default: if input and output are the terminal]
     #[arg(short, long, conflicts_with = "no_interactive")]
     pub(crate) interactive: bool,
 
@@ -98,12 +100,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) proposals: Option<PathBuf>,
 
-    /// Refuse no connection that a policy could permit, and write the policy that the run needs; files stay confined, unless --observe-files shows them
+    /// Refuse no connection that a policy could permit, and write the policy that the run needs;
+    /// files stay confined, unless --observe-files shows them
     #[arg(long, value_name = "FILE", conflicts_with = "proposals")]
     pub(crate) observe: Option<PathBuf>,
 
-    /// With --observe, also let the command read what its user may read, apart from keys and browsers' profiles, and write down what
-    /// it read; what it writes to the home ends with the run
+    /// With --observe, also let the command read what its user may read, apart from keys and
+    /// browsers' profiles, and write down what it read; what it writes to the home ends with the
+    /// run
     #[arg(long, requires = "observe")]
     pub(crate) observe_files: bool,
 
@@ -111,8 +115,8 @@ pub(crate) struct Args {
     #[arg(long, requires = "observe")]
     pub(crate) observe_merge: bool,
 
-    /// What happens to requests that hold a secret which is not for their host: report it once for each kind of secret and host, block the request,
-    /// or off
+    /// What happens to requests that hold a secret which is not for their host: report it once for
+    /// each kind of secret and host, block the request, or off
     #[arg(long, value_name = "ACT", default_value = "report")]
     pub(crate) leaks: Leaks,
 
@@ -120,7 +124,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) inference_routes: Option<PathBuf>,
 
-    /// Id of this sandbox at its gateway, which then gives policy, credentials and routes [or OPENSHELL_SANDBOX_ID]
+    /// Id of this sandbox at its gateway, which then gives policy, credentials and routes [or
+    /// OPENSHELL_SANDBOX_ID]
     #[arg(long, value_name = "ID")]
     pub(crate) sandbox_id: Option<String>,
 
@@ -128,15 +133,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     pub(crate) sandbox: Option<String>,
 
-    /// Address of the gateway: http://HOST:PORT, or https://HOST:PORT for mutual TLS [or OPENSHELL_ENDPOINT]
+    /// Address of the gateway: http://HOST:PORT, or https://HOST:PORT for mutual TLS [or
+    /// OPENSHELL_ENDPOINT]
     #[arg(long, value_name = "URL")]
     pub(crate) openshell_endpoint: Option<String>,
 
-    /// Level of log lines on standard error: error, warn, info, debug, trace [default: warn, or OPENSHELL_LOG_LEVEL]
+    /// Level of log lines on standard error: error, warn, info, debug, trace [default: warn, or
+    /// OPENSHELL_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
 
-    /// Log each refused access to a file, with its program; every call that opens a file then takes some microseconds longer
+    /// Log each refused access to a file, with its program; every call that opens a file then takes
+    /// some microseconds longer
     #[arg(long)]
     pub(crate) log_files: bool,
 
@@ -148,17 +156,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PLACE", default_value = "both")]
     pub(crate) log_to: LogPlace,
 
-    /// Name of this sandbox, unique among yours: for `exec`, and in its log lines, `sandbox=NAME` [default: eight random hex
-    /// digits]
+    /// Name of this sandbox, unique among yours: for `exec`, and in its log lines, `sandbox=NAME`
+    /// [default: eight random hex digits]
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(crate) name: Option<String>,
 
-    /// Label of the run, in every log line and record, such as session=7f3a or user=kim; may be repeated [also
-    /// OPENSHELL_LABELS: KEY=VALUE,…]
+    /// Label of the run, in every log line and record, such as session=7f3a or user=kim; may be
+    /// repeated [also OPENSHELL_LABELS: KEY=VALUE,…]
     #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) label: Vec<Label>,
 
-    /// End the sandbox, at once, when the process that started it ends; with the PID of that process its end before this start counts too
+    /// End the sandbox, at once, when the process that started it ends; with the PID of that
+    /// process its end before this start counts too
     #[arg(long, value_name = "PID", num_args = 0..=1, require_equals = true)]
     pub(crate) die_with_parent: Option<Option<i32>>,
 
@@ -166,17 +175,18 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) keep: bool,
 
-    /// Directory of the log files [default: /var/log, else openshell in $XDG_STATE_HOME or ~/.local/state]
+    /// Directory of the log files [default: /var/log, else openshell in $XDG_STATE_HOME or
+    /// ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
 
-    /// Directory of the sandbox's own files during a run [default: /run/openshell, else openshell in $XDG_RUNTIME_DIR, else
-    /// /tmp or /dev/shm]
+    /// Directory of the sandbox's own files during a run [default: /run/openshell, else openshell
+    /// in $XDG_RUNTIME_DIR, else /tmp or /dev/shm]
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// Directory inside the sandbox that holds the CA files for programs [default: /etc/openshell-tls, else in the run
-    /// directory]
+    /// Directory inside the sandbox that holds the CA files for programs [default:
+    /// /etc/openshell-tls, else in the run directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) tls_dir: Option<PathBuf>,
 
@@ -184,8 +194,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) upstream_ca_file: Option<PathBuf>,
 
-    /// Folder with one certificate authority for many sandboxes, made if it is missing: ca.pem, or a mounted tls.key and
-    /// tls.crt [default: an authority of this run, in memory]
+    /// Folder with one certificate authority for many sandboxes, made if it is missing: ca.pem, or
+    /// a mounted tls.key and tls.crt [default: an authority of this run, in memory]
     #[arg(long, value_name = "DIR")]
     pub(crate) ca_dir: Option<PathBuf>,
 
@@ -193,19 +203,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PORT", default_value_t = 3128, value_parser = port)]
     pub(crate) proxy_port: u16,
 
-    /// Addresses that names have inside: `real` ones, or of a range, for programs that refuse those of 198.18.0.0/15
+    /// Addresses that names have inside: `real` ones, or of a range, for programs that refuse those
+    /// of 198.18.0.0/15
     #[arg(long, value_name = "real|CIDR")]
     pub(crate) name_addresses: Option<NameAddresses>,
 
-    /// Address of the SSH server, for clients with the handshake secret [or OPENSHELL_SSH_LISTEN_ADDR]
+    /// Address of the SSH server, for clients with the handshake secret [or
+    /// OPENSHELL_SSH_LISTEN_ADDR]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) ssh_listen_addr: Option<SocketAddr>,
 
-    /// Secret of the SSH server's clients, better set as OPENSHELL_SSH_HANDSHAKE_SECRET: `ps` shows flags
+    /// Secret of the SSH server's clients, better set as OPENSHELL_SSH_HANDSHAKE_SECRET: `ps` shows
+    /// flags
     #[arg(long, value_name = "SECRET")]
     pub(crate) ssh_handshake_secret: Option<String>,
 
-    /// Seconds by which clocks of the SSH server's clients may differ [default: 300, or OPENSHELL_SSH_HANDSHAKE_SKEW_SECS]
+    /// Seconds by which clocks of the SSH server's clients may differ [default: 300, or
+    /// OPENSHELL_SSH_HANDSHAKE_SKEW_SECS]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) ssh_handshake_skew_secs: Option<u32>,
 
@@ -213,7 +227,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     pub(crate) ssh_socket_path: Option<PathBuf>,
 
-    /// Port of health and metrics (/healthz, /readyz, /metrics), at every address of the host or container
+    /// Port of health and metrics (/healthz, /readyz, /metrics), at every address of the host or
+    /// container
     #[arg(long, value_name = "PORT", value_parser = port)]
     pub(crate) health_port: Option<u16>,
 
@@ -233,23 +248,36 @@ const NAME_BYTES: usize = 64;
 pub(crate) fn name(text: &str) -> Result<String, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     if text.is_empty() || text.len() > NAME_BYTES || !text.bytes().all(is_plain) {
-        return Err(format!("a name is 1 to {NAME_BYTES} characters of A-Z a-z 0-9 _ . -"));
+        return Err(format!(
+            "a name is 1 to {NAME_BYTES} characters of A-Z a-z 0-9 _ . -"
+        ));
     }
     Ok(text.to_owned())
 }
 
 /// Parses a label that is one word of a log line.
 pub(crate) fn label(text: &str) -> Result<Label, String> {
-    const FORM: &str = "a label is KEY=VALUE: a key of up to 63 characters a-z 0-9 _ . -, which begins with a letter and is not \
-                        `sandbox`, and a value of 1 to 128 characters of A-Z a-z 0-9 _ . - / : @ +";
+    const FORM: &str = "a label is KEY=VALUE: a key of up to 63 characters a-z 0-9 _ . -, which \
+                        begins with a letter and is not `sandbox`, and a value of 1 to 128 \
+                        characters of A-Z a-z 0-9 _ . - / : @ +";
     let (key, value) = text.split_once('=').ok_or(FORM)?;
-    let is_key = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
+    let is_key =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
     let is_value = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/:@+".contains(&byte);
-    let is_named = key.starts_with(|first: char| first.is_ascii_lowercase()) && key.len() <= 63 && key != "sandbox";
-    if !is_named || !key.bytes().all(is_key) || !(1..=128).contains(&value.len()) || !value.bytes().all(is_value) {
+    let is_named = key.starts_with(|first: char| first.is_ascii_lowercase())
+        && key.len() <= 63
+        && key != "sandbox";
+    if !is_named
+        || !key.bytes().all(is_key)
+        || !(1..=128).contains(&value.len())
+        || !value.bytes().all(is_value)
+    {
         return Err(FORM.to_owned());
     }
-    Ok(Label { key: key.to_owned(), value: value.to_owned() })
+    Ok(Label {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    })
 }
 
 /// Longest duration: a year, short enough to be added to a clock.
@@ -277,7 +305,9 @@ fn bytes(text: &str) -> Result<u64, String> {
     let number = digits
         .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
         .and_then(|digits| digits.parse::<u64>().ok());
-    let bytes = number.and_then(|number| number.checked_mul(1 << shift)).filter(|bytes| *bytes >= 4096);
+    let bytes = number
+        .and_then(|number| number.checked_mul(1 << shift))
+        .filter(|bytes| *bytes >= 4096);
     bytes.ok_or_else(|| "a size is a number of bytes, at least 4K, such as 64M or 2G".to_owned())
 }
 
@@ -290,16 +320,24 @@ pub(crate) struct Published {
 
 /// Parses `[ADDR:]PORT[:PORT]`.
 fn published(text: &str) -> Result<Published, String> {
-    const FORM: &str = "expected [ADDR:]PORT[:PORT], such as 8000, 8080:8000, 0.0.0.0:8080:8000 or [::1]:8080:8000";
-    let number =
-        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u16>().ok()).flatten();
+    const FORM: &str = "expected [ADDR:]PORT[:PORT], such as 8000, 8080:8000, 0.0.0.0:8080:8000 or \
+                        [::1]:8080:8000";
+    let number = |text: &str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_digit())
+            .then(|| text.parse::<u16>().ok())
+            .flatten()
+    };
     // An IPv6 address is in brackets, so what is left of it has colons between ports alone.
     let (address, ports) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, ports) = rest.split_once("]:").ok_or(FORM)?;
             (IpAddr::V6(address.parse().map_err(|_| FORM)?), ports)
         }
-        None => match text.split_once(':').and_then(|(first, ports)| Some((first.parse().ok()?, ports))) {
+        None => match text
+            .split_once(':')
+            .and_then(|(first, ports)| Some((first.parse().ok()?, ports)))
+        {
             Some((address, ports)) => (IpAddr::V4(address), ports),
             None => (IpAddr::V4(Ipv4Addr::LOCALHOST), text),
         },
@@ -310,14 +348,19 @@ fn published(text: &str) -> Result<Published, String> {
     if port == 0 {
         return Err("the port of the server inside must be named: PORT:PORT".to_owned());
     }
-    Ok(Published { address: (address, outside).into(), port })
+    Ok(Published {
+        address: (address, outside).into(),
+        port,
+    })
 }
 
-/// Grants of a command line, alone or beside a policy file; without one the working directory may be written.
+/// Grants of a command line, alone or beside a policy file; without one the working directory may
+/// be written.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct PolicyArgs {
-    /// Let every program connect to a host, at port 443 unless another is named; with `=read-only`, `=read-write` or `=full` requests
-    /// are judged, `=tcp` is for bytes that are not HTTP; may be repeated, as the following
+    /// Let every program connect to a host, at port 443 unless another is named; with `=read-only`,
+    /// `=read-write` or `=full` requests are judged, `=tcp` is for bytes that are not HTTP; may be
+    /// repeated, as the following
     #[arg(long, value_name = "HOST[:PORT][=ACCESS]", value_parser = allowed)]
     pub(crate) allow: Vec<Allowed>,
 
@@ -325,7 +368,8 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) write: Vec<PathBuf>,
 
-    /// Let the command read and execute a file or folder; below a writable one it is kept from being written
+    /// Let the command read and execute a file or folder; below a writable one it is kept from
+    /// being written
     #[arg(long, value_name = "PATH")]
     pub(crate) read: Vec<PathBuf>,
 
@@ -333,8 +377,10 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) hide: Vec<PathBuf>,
 
-    /// Add a policy for a usual need: aider, claude-code, codex, copilot, gemini, opencode, git-read, github, models, or one of your own, in ~/.config/openshell/presets or
-    /// /etc/openshell/presets; `openshell-sandbox presets` lists them, and makes apt, go, java, node, python, rust
+    /// Add a policy for a usual need: aider, claude-code, codex, copilot, gemini, opencode,
+    /// git-read, github, models, or one of your own, in ~/.config/openshell/presets or
+    /// /etc/openshell/presets; `openshell-sandbox presets` lists them, and makes apt, go, java,
+    /// node, python, rust
     #[arg(long, value_name = "NAME", num_args = 1, value_delimiter = ',')]
     pub(crate) preset: Vec<String>,
 
@@ -382,39 +428,63 @@ fn allowed(text: &str) -> Result<Allowed, String> {
                 "read-write" => Access::ReadWrite,
                 "full" => Access::Full,
                 "tcp" => Access::Tcp,
-                _ => return Err(format!("`{word}` is not one of read-only, read-write, full, tcp")),
+                _ => {
+                    return Err(format!(
+                        "`{word}` is not one of read-only, read-write, full, tcp"
+                    ));
+                }
             };
             (place, Some(access))
         }
     };
     // An IPv6 address is in brackets.
-    let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+    let (host, port) = match place
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+    {
         Some((host, "")) => (host, None),
-        Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or("expected [ADDRESS]:PORT")?)),
-        None => place.rsplit_once(':').map_or((place, None), |(host, port)| (host, Some(port))),
+        Some((host, rest)) => (
+            host,
+            Some(rest.strip_prefix(':').ok_or("expected [ADDRESS]:PORT")?),
+        ),
+        None => place
+            .rsplit_once(':')
+            .map_or((place, None), |(host, port)| (host, Some(port))),
     };
-    let number = |port: &str| Some(port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok();
+    let number = |port: &str| {
+        Some(port)
+            .filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()))?
+            .parse()
+            .ok()
+    };
     let port = match port {
         None => NonZeroU16::new(443),
         Some(port) => number(port),
     };
     let port = port.ok_or("a port is a whole number from 1 to 65535")?;
     HostPattern::parse(host).map_err(|error| error.to_string())?;
-    Ok(Allowed { host: host.to_owned(), port, access })
+    Ok(Allowed {
+        host: host.to_owned(),
+        port,
+        access,
+    })
 }
 
 /// Options of the command's environment.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct EnvironmentArgs {
-    /// Start the command's environment from LANG, LC_*, TERM and TZ alone, and what --env and --env-file name, instead of the caller's
+    /// Start the command's environment from LANG, LC_*, TERM and TZ alone, and what --env and
+    /// --env-file name, instead of the caller's
     #[arg(long)]
     pub(crate) clear_env: bool,
 
-    /// Set a variable of the command, or pass the caller's on, which matters with --clear-env; may be repeated
+    /// Set a variable of the command, or pass the caller's on, which matters with --clear-env; may
+    /// be repeated
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
 
-    /// Set the variables of a file, one NAME=VALUE or NAME a line; lines that begin with `#` are comments
+    /// Set the variables of a file, one NAME=VALUE or NAME a line; lines that begin with `#` are
+    /// comments
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
 
@@ -422,8 +492,8 @@ pub(crate) struct EnvironmentArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,
 
-    /// Give the command placeholders for all variables that look like secrets, each for the hosts of its issuer alone; those of unknown
-    /// issuers are refused everywhere
+    /// Give the command placeholders for all variables that look like secrets, each for the hosts
+    /// of its issuer alone; those of unknown issuers are refused everywhere
     #[arg(long)]
     pub(crate) secrets_from_env: bool,
 }
@@ -449,20 +519,23 @@ impl From<Leaks> for LeakMode {
 /// Options of the paths that are taken out of granted folders.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CarveOutArgs {
-    /// Make no empty files in place of missing paths of read_only and hidden, which the command could then make; they are named instead
+    /// Make no empty files in place of missing paths of read_only and hidden, which the command
+    /// could then make; they are named instead
     #[arg(long)]
     pub(crate) no_placeholders: bool,
 
-    /// What happens when such a path is replaced outside while the sandbox runs, and so is no longer kept from the command [default: end
-    /// for hidden paths, warn for the others]
+    /// What happens when such a path is replaced outside while the sandbox runs, and so is no
+    /// longer kept from the command [default: end for hidden paths, warn for the others]
     #[arg(long, value_name = "ACT")]
     pub(crate) carve_out_lost: Option<CarveOutLost>,
 
-    /// Access to the configuration of git work trees, which can name programs to run; hooks are read-only in any case
+    /// Access to the configuration of git work trees, which can name programs to run; hooks are
+    /// read-only in any case
     #[arg(long, value_name = "ACCESS", default_value = "ro")]
     pub(crate) git_config: GitConfig,
 
-    /// Let the command write the project's settings that editors, shells and agents execute, such as .vscode, .envrc and .mcp.json
+    /// Let the command write the project's settings that editors, shells and agents execute, such
+    /// as .vscode, .envrc and .mcp.json
     #[arg(long)]
     pub(crate) no_keep_settings: bool,
 }
@@ -541,20 +614,25 @@ pub(crate) enum Invocation {
     /// Copy files.
     Cp(CpArgs),
     /// Serve a client of the sandbox that is confined as any other command.
-    Internal { service: String, words: Vec<OsString> },
+    Internal {
+        service: String,
+        words: Vec<OsString>,
+    },
     /// Help, the version or a usage error was printed; no action remains.
     Printed(ExitCode),
 }
 
-/// Parses the command line. Only the first word can be a subcommand, as any other may be the command's; where variables give a
-/// policy, so that no flag has to, `diff`, `ps` and `cp` are the programs of these names. Usage errors exit with 1, as 2 could be the command's.
+/// Parses the command line. Only the first word can be a subcommand, as any other may be the
+/// command's; where variables give a policy, so that no flag has to, `diff`, `ps` and `cp` are the
+/// programs of these names. Usage errors exit with 1, as 2 could be the command's.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool) -> Invocation {
     let words: Vec<_> = words.into_iter().collect();
     let invocation = match words.get(1).and_then(|word| word.to_str()) {
         Some("check") => parse_as(words.into_iter().skip(1)).map(Invocation::Check),
         Some("explain") => parse_as(words.into_iter().skip(1)).map(Invocation::Explain),
         Some("doctor") => parse_as(words.into_iter().skip(1)).map(Invocation::Doctor),
-        Some("exec") => parse_exec(words.into_iter().skip(1)).map(|(sandbox, args)| Invocation::Exec { sandbox, args }),
+        Some("exec") => parse_exec(words.into_iter().skip(1))
+            .map(|(sandbox, args)| Invocation::Exec { sandbox, args }),
         Some("diff") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Diff),
         Some("ps") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Ps),
         Some("cp") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Cp),
@@ -562,8 +640,15 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
         Some("presets") => parse_as(words.into_iter().skip(1)).map(Invocation::Presets),
         Some("copy-self") => parse_as(words.into_iter().skip(1)).map(Invocation::CopySelf),
         Some("--internal") => {
-            let service = words.get(2).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
-            return Invocation::Internal { service, words: words.into_iter().skip(3).collect() };
+            let service = words
+                .get(2)
+                .and_then(|word| word.to_str())
+                .unwrap_or_default()
+                .to_owned();
+            return Invocation::Internal {
+                service,
+                words: words.into_iter().skip(3).collect(),
+            };
         }
         Some("gateway") => parse_as(words.into_iter().skip(1)).map(Invocation::Gateway),
         _ => parse_as(words.into_iter()).map(|args| Invocation::Run(Box::new(args))),
@@ -581,8 +666,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
     }
 }
 
-/// Parses the command line of `exec`, whose options may stand before and behind the name of the sandbox. The remaining words are
-/// the command's.
+/// Parses the command line of `exec`, whose options may stand before and behind the name of the
+/// sandbox. The remaining words are the command's.
 fn parse_exec(words: impl Iterator<Item = OsString>) -> Result<(OsString, ExecArgs), clap::Error> {
     let mut before: ExecArgs = parse_as(words)?;
     let sandbox = before.words.remove(0);
@@ -603,8 +688,12 @@ pub(crate) fn run_args<'w>(words: impl IntoIterator<Item = &'w str>) -> Result<A
     parse_as(words.into_iter().map(OsString::from))
 }
 
-fn parse_as<A: CommandFactory + FromArgMatches>(words: impl Iterator<Item = OsString>) -> Result<A, clap::Error> {
-    A::command().try_get_matches_from(words).and_then(|matches| A::from_arg_matches(&matches))
+fn parse_as<A: CommandFactory + FromArgMatches>(
+    words: impl Iterator<Item = OsString>,
+) -> Result<A, clap::Error> {
+    A::command()
+        .try_get_matches_from(words)
+        .and_then(|matches| A::from_arg_matches(&matches))
 }
 
 #[cfg(test)]
@@ -622,11 +711,18 @@ mod tests {
             ("[::1]:8080:8000", "[::1]:8080", 8000),
             ("[::]:8000", "[::]:8000", 8000),
         ] {
-            assert_eq!(published(text), Ok(Published { address: address.parse().unwrap(), port }), "{text}");
+            assert_eq!(
+                published(text),
+                Ok(Published {
+                    address: address.parse().unwrap(),
+                    port
+                }),
+                "{text}"
+            );
         }
         for text in [
-            "", "0", "x", "8000:", ":8000", "8080:0", "1:2:3", "70000", "+80", "host:80", "::1:80", "[::1]80",
-            "1.2.3.4",
+            "", "0", "x", "8000:", ":8000", "8080:0", "1:2:3", "70000", "+80", "host:80", "::1:80",
+            "[::1]80", "1.2.3.4",
         ] {
             assert!(published(text).is_err(), "{text}");
         }

@@ -7,9 +7,15 @@ use clap::{Parser, ValueEnum};
 
 /// Reports all errors and warnings of a policy, and runs nothing.
 #[derive(Debug, Parser)]
-#[command(name = "check", bin_name = "openshell-sandbox check", max_term_width = 100)]
-#[command(after_help = "\
-Exit codes: 0 if every file can be used; 1 if one cannot, or for warnings that are denied; 3 if decisions of --replay change.")]
+#[command(
+    name = "check",
+    bin_name = "openshell-sandbox check",
+    max_term_width = 100
+)]
+#[command(
+    after_help = "Exit codes: 0 if every file can be used; 1 if one cannot, or for warnings \
+                        that are denied; 3 if decisions of --replay change."
+)]
 pub(crate) struct CheckArgs {
     /// Policy data (YAML)
     #[arg(value_name = "FILE", required = true)]
@@ -23,7 +29,8 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) policy_rules: Option<PathBuf>,
 
-    /// A log of an earlier run, of --log-format json, whose decisions are judged by the policy; those that change are listed
+    /// A log of an earlier run, of --log-format json, whose decisions are judged by the policy;
+    /// those that change are listed
     #[arg(long, value_name = "LOG")]
     pub(crate) replay: Option<PathBuf>,
 
@@ -45,9 +52,14 @@ pub(crate) enum DoorName {
     Name,
 }
 
-/// Prints the proxy's decision on a connection, and runs nothing. Names are looked up as by the proxy.
+/// Prints the proxy's decision on a connection, and runs nothing. Names are looked up as by the
+/// proxy.
 #[derive(Debug, Parser)]
-#[command(name = "explain", bin_name = "openshell-sandbox explain", max_term_width = 100)]
+#[command(
+    name = "explain",
+    bin_name = "openshell-sandbox explain",
+    max_term_width = 100
+)]
 #[command(after_help = "\
 Exit codes: 0 if it would be permitted; 1 if not, or if the policy cannot be used.
 
@@ -77,7 +89,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "PORT", value_parser = port)]
     pub(crate) port: u16,
 
-    /// Way of the connection: by the proxy (connect, forward, socks), or by name, of a program that knows no proxy
+    /// Way of the connection: by the proxy (connect, forward, socks), or by name, of a program that
+    /// knows no proxy
     #[arg(long, value_name = "DOOR", value_enum, default_value = "connect")]
     pub(crate) door: DoorName,
 
@@ -92,7 +105,11 @@ pub(crate) struct ExplainArgs {
 
 /// Says what one policy permits more and less than another: hosts, requests, programs, files, user.
 #[derive(Debug, Parser)]
-#[command(name = "diff", bin_name = "openshell-sandbox diff", max_term_width = 100)]
+#[command(
+    name = "diff",
+    bin_name = "openshell-sandbox diff",
+    max_term_width = 100
+)]
 #[command(after_help = "\
 Exit codes: 0 if the policy after permits nothing more; 3 if it does; 1 if a policy cannot be used.
 A pattern that is written in another way may be named although it means the same.")]
@@ -108,7 +125,11 @@ pub(crate) struct DiffArgs {
 
 /// Checks what this host and caller have, and starts a sandbox on trial; leaves nothing.
 #[derive(Debug, Parser)]
-#[command(name = "doctor", bin_name = "openshell-sandbox doctor", max_term_width = 100)]
+#[command(
+    name = "doctor",
+    bin_name = "openshell-sandbox doctor",
+    max_term_width = 100
+)]
 #[command(after_help = "Exit codes: 0 if a sandbox under the policy would start; 1 if not.")]
 pub(crate) struct DoctorArgs {
     /// Policy data (YAML) [default: a policy that grants nothing]
@@ -122,7 +143,11 @@ pub(crate) struct DoctorArgs {
 
 /// Copies this program to a place that other containers share, in one step.
 #[derive(Debug, Parser)]
-#[command(name = "copy-self", bin_name = "openshell-sandbox copy-self", max_term_width = 100)]
+#[command(
+    name = "copy-self",
+    bin_name = "openshell-sandbox copy-self",
+    max_term_width = 100
+)]
 #[command(after_help = "\
 Exit codes: 0; 1 if it could not be copied.
 
@@ -135,7 +160,11 @@ pub(crate) struct CopySelfArgs {
 
 /// Runs a further command in a running sandbox, confined as its main command is.
 #[derive(Debug, Parser)]
-#[command(name = "exec", bin_name = "openshell-sandbox exec", max_term_width = 100)]
+#[command(
+    name = "exec",
+    bin_name = "openshell-sandbox exec",
+    max_term_width = 100
+)]
 #[command(override_usage = "openshell-sandbox exec [OPTIONS] NAME|PID [OPTIONS] [--] COMMAND...")]
 #[command(after_help = "\
 Exit codes: the command's own; 128+N if signal N ended it; 126 not executable; 127 not found; 1 for any error before it ran.
@@ -158,14 +187,18 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 
-    /// Name or id of the sandbox, or the PID of its supervisor, as `openshell-sandbox ps` lists them; the command and its
-    /// arguments
-    #[arg(trailing_var_arg = true, value_name = "NAME|PID COMMAND", required = true)]
+    /// Name or id of the sandbox, or the PID of its supervisor, as `openshell-sandbox ps` lists
+    /// them; the command and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        value_name = "NAME|PID COMMAND",
+        required = true
+    )]
     pub(crate) words: Vec<OsString>,
 }
 
-/// Copies a file or folder into a running sandbox, or out of it. Out of it come no links that leave the copy, no devices, no
-/// set-id bits and no hooks of git repositories.
+/// Copies a file or folder into a running sandbox, or out of it. Out of it come no links that leave
+/// the copy, no devices, no set-id bits and no hooks of git repositories.
 #[derive(Debug, Parser)]
 #[command(name = "cp", bin_name = "openshell-sandbox cp", max_term_width = 100)]
 #[command(after_help = "\
@@ -216,10 +249,14 @@ pub(crate) enum CaAction {
     Rotate,
 }
 
-/// Lists presets, or makes those of package registries: each client is asked, in a sandbox, for something small, and the hosts that
-/// it downloads from get into the preset.
+/// Lists presets, or makes those of package registries: each client is asked, in a sandbox, for
+/// something small, and the hosts that it downloads from get into the preset.
 #[derive(Debug, Parser)]
-#[command(name = "presets", bin_name = "openshell-sandbox presets", max_term_width = 100)]
+#[command(
+    name = "presets",
+    bin_name = "openshell-sandbox presets",
+    max_term_width = 100
+)]
 #[command(override_usage = "openshell-sandbox presets [make [OPTIONS] NAME...]")]
 #[command(after_help = "Exit codes: 0; 1 if one was not made.
 
@@ -237,7 +274,8 @@ pub(crate) struct PresetsArgs {
     #[arg(long, requires = "names")]
     pub(crate) system: bool,
 
-    /// Let the client read a path besides its settings and programs where they usually are; may be repeated
+    /// Let the client read a path besides its settings and programs where they usually are; may be
+    /// repeated
     #[arg(long, value_name = "PATH", requires = "names")]
     pub(crate) read: Vec<PathBuf>,
 
@@ -260,10 +298,17 @@ pub(crate) struct PsArgs {
     pub(crate) run_dir: Option<PathBuf>,
 }
 
-/// Makes the calls of a start to the gateway that the environment names, and prints what each gave; changes nothing.
+/// Makes the calls of a start to the gateway that the environment names, and prints what each gave;
+/// changes nothing.
 #[derive(Debug, Parser)]
-#[command(name = "gateway", bin_name = "openshell-sandbox gateway", max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 if a sandbox would start with what the gateway has; 1 if not.")]
+#[command(
+    name = "gateway",
+    bin_name = "openshell-sandbox gateway",
+    max_term_width = 100
+)]
+#[command(
+    after_help = "Exit codes: 0 if a sandbox would start with what the gateway has; 1 if not."
+)]
 pub(crate) struct GatewayArgs {
     /// `check`
     #[arg(value_name = "ACTION", value_parser = ["check"])]

@@ -41,8 +41,14 @@ impl Places {
     /// `run_dir` is relative, and there is no current directory.
     pub(crate) fn new(run_dir: Option<&Path>) -> anyhow::Result<Self> {
         let runtime_dir = config::variable_of_client("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let run_dir = run_dir.map(std::path::absolute).transpose().context("--run-dir")?;
-        Ok(Self(names::parents(run_dir.as_deref(), runtime_dir.as_deref())))
+        let run_dir = run_dir
+            .map(std::path::absolute)
+            .transpose()
+            .context("--run-dir")?;
+        Ok(Self(names::parents(
+            run_dir.as_deref(),
+            runtime_dir.as_deref(),
+        )))
     }
 
     /// Returns the sandboxes that run, by the time of their start.
@@ -61,10 +67,14 @@ impl Places {
     /// # Errors
     /// There is none, or it does not let this process in.
     pub(crate) fn connect(&self, which: &str) -> anyhow::Result<OwnedFd> {
-        // The file of a name may be another sandbox's, where its user may write: what counts is what the supervisor answers.
-        if let Some(folder) = self.0.iter().find_map(|parent| names::find(parent, which).ok())
-            && let Some((socket, description)) =
-                describe(&folder, PATIENCE).with_context(|| format!("sandbox {which} does not answer"))?
+        // The file of a name may be another sandbox's, where its user may write: what counts is
+        // what the supervisor answers.
+        if let Some(folder) = self
+            .0
+            .iter()
+            .find_map(|parent| names::find(parent, which).ok())
+            && let Some((socket, description)) = describe(&folder, PATIENCE)
+                .with_context(|| format!("sandbox {which} does not answer"))?
             && description.name == which
         {
             return Ok(socket);
@@ -72,25 +82,34 @@ impl Places {
         let mut others = Vec::new();
         for folder in self.0.iter().flat_map(|parent| names::list(parent)) {
             match describe(&folder, GLANCE) {
-                Ok(Some((socket, of))) if of.name == which || of.pid.to_string() == which => return Ok(socket),
+                Ok(Some((socket, of))) if of.name == which || of.pid.to_string() == which => {
+                    return Ok(socket);
+                }
                 Ok(Some((_, of))) => others.push(of.name),
                 Ok(None) | Err(_) => {}
             }
         }
         match others.is_empty() {
-            true => bail!("no sandbox of this user runs on this host (looked in {})", self.text()),
+            true => bail!(
+                "no sandbox of this user runs on this host (looked in {})",
+                self.text()
+            ),
             false => bail!("no sandbox {which} runs; there are {}", others.join(", ")),
         }
     }
 
     /// The places as text.
     pub(crate) fn text(&self) -> String {
-        self.0.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ")
+        self.0
+            .iter()
+            .map(|place| place.display().to_string())
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
-/// Connects to the supervisor of a run directory. What listens there must not be a program of a sandbox, as it is handed this
-/// process's streams.
+/// Connects to the supervisor of a run directory. What listens there must not be a program of a
+/// sandbox, as it is handed this process's streams.
 fn connect(folder: &Path) -> io::Result<OwnedFd> {
     let socket = packets::connect(&control_socket(folder))?;
     peer::supervisor(socket.as_fd()).map_err(io::Error::other)?;
@@ -101,22 +120,34 @@ fn connect(folder: &Path) -> io::Result<OwnedFd> {
 fn look_at(folder: &Path) -> Option<Found> {
     match describe(folder, GLANCE) {
         Ok(described) => described.map(|(_, description)| Found::Described(description)),
-        Err(error) => Some(Found::Silent { folder: folder.to_owned(), error }),
+        Err(error) => Some(Found::Silent {
+            folder: folder.to_owned(),
+            error,
+        }),
     }
 }
 
-/// Connects to the supervisor of a run directory, and has it describe its sandbox within `patience`; `None` if none runs.
+/// Connects to the supervisor of a run directory, and has it describe its sandbox within
+/// `patience`; `None` if none runs.
 fn describe(folder: &Path, patience: Duration) -> io::Result<Option<(OwnedFd, Description)>> {
     match asked(folder, patience) {
         // One that ends answers with any error.
-        Err(_) if packets::connect(&control_socket(folder)).is_err_and(|error| is_of_ended(&error)) => Ok(None),
+        Err(_)
+            if packets::connect(&control_socket(folder))
+                .is_err_and(|error| is_of_ended(&error)) =>
+        {
+            Ok(None)
+        }
         described => described,
     }
 }
 
 /// Returns true for the error of a connection to a sandbox that has ended, or just starts.
 fn is_of_ended(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
 }
 
 /// Asks the supervisor of a run directory for its description; `None` if none runs.

@@ -1,4 +1,5 @@
-//! Commands of clients: started as the main command is, with the client's streams or on a terminal of their own.
+//! Commands of clients: started as the main command is, with the client's streams or on a terminal
+//! of their own.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -46,12 +47,18 @@ struct Refused {
 
 impl Refused {
     fn new(reason: impl Into<String>) -> Self {
-        Self { code: 1, reason: reason.into() }
+        Self {
+            code: 1,
+            reason: reason.into(),
+        }
     }
 
     fn of(error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
-        Self { code: exit_code(&error), reason: format!("{error:#}") }
+        Self {
+            code: exit_code(&error),
+            reason: format!("{error:#}"),
+        }
     }
 }
 
@@ -67,13 +74,24 @@ impl Control {
         exec: Exec,
         streams: Vec<OwnedFd>,
     ) -> io::Result<()> {
-        let (words, name) = (command_line::redacted_words(&exec.arguments), format!("pid:{pid}"));
+        let (words, name) = (
+            command_line::redacted_words(&exec.arguments),
+            format!("pid:{pid}"),
+        );
         let report = |activity, exit, reason: &str| {
             let is_refused = !reason.is_empty();
             self.audit.event(&AuditEvent::Ssh(Ssh {
                 activity,
-                severity: if is_refused { Severity::Medium } else { Severity::Info },
-                action: if is_refused { Action::Denied } else { Action::Allowed },
+                severity: if is_refused {
+                    Severity::Medium
+                } else {
+                    Severity::Info
+                },
+                action: if is_refused {
+                    Action::Denied
+                } else {
+                    Action::Allowed
+                },
                 door: SshDoor::Exec,
                 client: &name,
                 authentication: None,
@@ -111,14 +129,24 @@ impl Control {
         streams: Vec<OwnedFd>,
     ) -> Result<(Running, mpsc::Receiver<Event>, Streams), Refused> {
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
-            return Err(Refused::new("too many commands run in this sandbox already"));
+            return Err(Refused::new(
+                "too many commands run in this sandbox already",
+            ));
         };
-        if let Some((name, _)) = exec.variables.iter().find(|(name, _)| variable::is_refused(name)) {
+        if let Some((name, _)) = exec
+            .variables
+            .iter()
+            .find(|(name, _)| variable::is_refused(name))
+        {
             return Err(Refused::new(format!(
-                "{name} may not be set: it would have programs run other code, or leave the sandbox's proxy or certificates"
+                "{name} may not be set: it would have programs run other code, or leave the \
+                 sandbox's proxy or certificates"
             )));
         }
-        let which = exec.terminal.as_ref().map_or([false; 3], |terminal| terminal.streams);
+        let which = exec
+            .terminal
+            .as_ref()
+            .map_or([false; 3], |terminal| terminal.streams);
         let mut streams = self.take_streams(streams, which)?;
         if let Some(terminal) = &exec.terminal {
             self.open_terminal(client, terminal, &mut streams).await?;
@@ -128,14 +156,18 @@ impl Control {
         let hear = Box::new(move |event: Event| {
             // Held until the end of the command.
             let _slot = &slot;
-            // A stop that repeats those that are not heard yet tells nothing new; of the others a command has two at most.
+            // A stop that repeats those that are not heard yet tells nothing new; of the others a
+            // command has two at most.
             if !matches!(event, Event::Stopped(_)) || listener.capacity() > 2 {
                 let _ = listener.try_send(event);
             }
         });
         let descriptors = streams.as_fds().map_err(Refused::of)?;
         let started = match (command.session, streams.terminal()) {
-            (Session::Job { .. }, Some(terminal)) => self.launcher.start_job(&command, descriptors, terminal, hear),
+            (Session::Job { .. }, Some(terminal)) => {
+                self.launcher
+                    .start_job(&command, descriptors, terminal, hear)
+            }
             _ => self.launcher.start(&command, descriptors, hear),
         };
         started.map_err(Refused::of)?;
@@ -154,62 +186,108 @@ impl Control {
         streams: &mut Streams,
     ) -> Result<(), Refused> {
         let (opened, terminal) = oneshot::channel();
-        let size = Size { columns: spec.columns, rows: spec.rows };
+        let size = Size {
+            columns: spec.columns,
+            rows: spec.rows,
+        };
         let listener = Box::new(move |terminal| drop(opened.send(terminal)));
         let asked = self.launcher.open_terminal(size, listener);
         asked.map_err(Refused::of)?;
-        let terminal = terminal.await.unwrap_or(Err(LaunchError::Gone)).map_err(Refused::of)?;
+        let terminal = terminal
+            .await
+            .unwrap_or(Err(LaunchError::Gone))
+            .map_err(Refused::of)?;
         let has_keyboard = spec.keyboard != TerminalKeyboard::None;
-        let master = streams.set_terminal(terminal, has_keyboard, spec.streams).map_err(Refused::of)?;
+        let master = streams
+            .set_terminal(terminal, has_keyboard, spec.streams)
+            .map_err(Refused::of)?;
         let sent = client.send(&Reply::Terminal, &[master.as_fd()]).await;
         sent.map_err(|_| Refused::new("the client has gone"))
     }
 
-    /// Returns the client's streams, of which some are relayed; those `on_terminal` are left to be opened.
-    fn take_streams(&self, given: Vec<OwnedFd>, on_terminal: [bool; 3]) -> Result<Streams, Refused> {
-        let null = File::options().read(true).write(true).open("/dev/null").map_err(Refused::of)?;
+    /// Returns the client's streams, of which some are relayed; those `on_terminal` are left to be
+    /// opened.
+    fn take_streams(
+        &self,
+        given: Vec<OwnedFd>,
+        on_terminal: [bool; 3],
+    ) -> Result<Streams, Refused> {
+        let null = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/null")
+            .map_err(Refused::of)?;
         let mut given = given.iter().map(AsFd::as_fd);
         let mut streams = [null.as_fd(); 3];
         for (stream, is_on_terminal) in streams.iter_mut().zip(on_terminal) {
             if !is_on_terminal {
-                *stream = given.next().ok_or_else(|| Refused::new("three standard streams are needed"))?;
+                *stream = given
+                    .next()
+                    .ok_or_else(|| Refused::new("three standard streams are needed"))?;
             }
         }
         let inspected = streams::inspect(streams).map_err(Refused::of)?;
         // New sockets must belong to the network of the command.
         let opened = match self.netns.as_ref().filter(|_| inspected.has_sockets()) {
-            Some(netns) => {
-                netns::run_in(netns.as_fd(), || Ok(inspected.open(Purpose::default()))).map_err(Refused::of)?
-            }
+            Some(netns) => netns::run_in(netns.as_fd(), || Ok(inspected.open(Purpose::default())))
+                .map_err(Refused::of)?,
             None => inspected.open(Purpose::default()),
         };
         opened.map_err(Refused::of)
     }
 
     fn assemble(&self, exec: Exec) -> Command {
-        let Exec { arguments, variables, directory, terminal } = exec;
-        let base = self.environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let Exec {
+            arguments,
+            variables,
+            directory,
+            terminal,
+        } = exec;
+        let base = self
+            .environment
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let mut environment = Environment::new(base);
         let session = match terminal {
             Some(terminal) => {
                 environment.set("TERM", terminal.kind.unwrap_or_else(|| DEFAULT_TERM.into()));
                 match terminal.keyboard {
                     TerminalKeyboard::None => Session::New,
-                    TerminalKeyboard::Later => Session::Job { is_foreground: false },
-                    TerminalKeyboard::Now => Session::Job { is_foreground: true },
+                    TerminalKeyboard::Later => Session::Job {
+                        is_foreground: false,
+                    },
+                    TerminalKeyboard::Now => Session::Job {
+                        is_foreground: true,
+                    },
                 }
             }
             None => Session::New,
         };
-        variables.into_iter().for_each(|(name, value)| environment.set(OsString::from(name), value));
-        let environment = environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let directories = directory.map_or_else(|| self.directories.clone(), |directory| vec![directory]);
-        Command { arguments, environment, directories, session, ignored: IgnoredSignals::Reset }
+        variables
+            .into_iter()
+            .for_each(|(name, value)| environment.set(OsString::from(name), value));
+        let environment = environment
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        let directories =
+            directory.map_or_else(|| self.directories.clone(), |directory| vec![directory]);
+        Command {
+            arguments,
+            environment,
+            directories,
+            session,
+            ignored: IgnoredSignals::Reset,
+        }
     }
 }
 
 /// Passes the client's signals on until the command has ended; returns its exit code.
-async fn supervise(client: &PacketSocket, running: &Running, mut events: mpsc::Receiver<Event>) -> u8 {
+async fn supervise(
+    client: &PacketSocket,
+    running: &Running,
+    mut events: mpsc::Receiver<Event>,
+) -> u8 {
     loop {
         tokio::select! {
             event = events.recv() => match event {

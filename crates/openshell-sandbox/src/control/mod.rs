@@ -1,4 +1,5 @@
-//! The control socket of a running sandbox, in its run directory: what it is, and further commands in it.
+//! The control socket of a running sandbox, in its run directory: what it is, and further commands
+//! in it.
 
 pub(crate) mod client;
 mod exec;

@@ -59,7 +59,8 @@ pub(crate) fn slots() -> Arc<Semaphore> {
 }
 
 impl Control {
-    /// Serves the clients of `listener` for as long as it is polled. Those of a sandbox, and of other users, are not served.
+    /// Serves the clients of `listener` for as long as it is polled. Those of a sandbox, and of
+    /// other users, are not served.
     pub(crate) async fn serve(self, listener: OwnedFd) {
         let listener = match PacketSocket::new(listener) {
             Ok(listener) => listener,
@@ -106,7 +107,9 @@ impl Control {
         }
         match request {
             Some((Request::Exec(exec), streams)) => self.exec(&client, pid, exec, streams).await,
-            Some((Request::Describe | Request::Signal(_) | Request::Continue { .. }, _)) | None => Ok(()),
+            Some((Request::Describe | Request::Signal(_) | Request::Continue { .. }, _)) | None => {
+                Ok(())
+            }
         }
     }
 
@@ -114,7 +117,11 @@ impl Control {
         Description {
             name: self.name.clone(),
             pid: std::process::id(),
-            started: self.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            started: self
+                .started
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs(),
             command: self.command.clone(),
             generation: self.policy.load().generation(),
             connections: self.connections.taken(),

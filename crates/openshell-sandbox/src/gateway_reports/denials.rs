@@ -33,7 +33,8 @@ pub(super) struct DenialReports {
     receiver: Receiver,
     resolver: Arc<Resolver>,
     pending: Mutex<Pending>,
-    /// Addresses of refused names. Held while a report is under way: the next one waits for its acknowledgement.
+    /// Addresses of refused names. Held while a report is under way: the next one waits for its
+    /// acknowledgement.
     sending: tokio::sync::Mutex<LookedUp>,
 }
 
@@ -61,7 +62,12 @@ impl fmt::Debug for DenialReports {
 
 impl DenialReports {
     pub(super) fn new(receiver: Receiver, resolver: Arc<Resolver>) -> Self {
-        Self { receiver, resolver, pending: Mutex::default(), sending: tokio::sync::Mutex::default() }
+        Self {
+            receiver,
+            resolver,
+            pending: Mutex::default(),
+            sending: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Sends denials at intervals.
@@ -91,7 +97,12 @@ impl DenialReports {
             return;
         }
         let workspace = self.workspace();
-        if self.gateway().submit_activity(&activity, &workspace).await.is_err_and(|error| !error.is_unimplemented()) {
+        if self
+            .gateway()
+            .submit_activity(&activity, &workspace)
+            .await
+            .is_err_and(|error| !error.is_unimplemented())
+        {
             self.pending().activity.merge(activity);
         }
     }
@@ -108,11 +119,20 @@ impl DenialReports {
         if look_up == LookUp::Yes {
             // A name that was only looked up is never proposed.
             let is_proposed = |denial: &&Denial| denial.code.is_policy_denial() && denial.port != 0;
-            let hosts = summaries.iter().map(|summary| &summary.first).filter(is_proposed);
-            looked_up.add(&self.resolver, hosts.map(|denial| denial.host.clone())).await;
+            let hosts = summaries
+                .iter()
+                .map(|summary| &summary.first)
+                .filter(is_proposed);
+            looked_up
+                .add(&self.resolver, hosts.map(|denial| denial.host.clone()))
+                .await;
         }
         let proposals = proposal::propose(summaries, |host| looked_up.get(host));
-        match self.gateway().submit_denials(&denials, &proposals, &self.workspace()).await {
+        match self
+            .gateway()
+            .submit_denials(&denials, &proposals, &self.workspace())
+            .await
+        {
             Ok(()) => self.pending().is_lost = false,
             Err(error) => self.keep(denials, &error),
         }
@@ -150,7 +170,9 @@ impl Audit for DenialReports {
     fn event(&self, event: &Event<'_>) {
         let decision = match event {
             Event::Connection(event) => Some((&event.decided, "connect_policy")),
-            Event::Request(event) if event.number.is_none() => Some((&event.decided, "forward_policy")),
+            Event::Request(event) if event.number.is_none() => {
+                Some((&event.decided, "forward_policy"))
+            }
             Event::Request(event) => Some((&event.decided, "l7_policy")),
             Event::Bypass(event) => Some((&event.decided, "bypass")),
             _ => None,
@@ -173,7 +195,9 @@ fn count(activity: &mut Activity, decided: &Decided<'_>, door: &'static str) {
     }
     let group = match (decided.code, decided.code.map(ReasonCode::stage)) {
         (Some(ReasonCode::PolicyChanged), _) => "policy_stale",
-        (Some(ReasonCode::BadRequest | ReasonCode::UnsupportedL7Protocol), _) => "l7_parse_rejection",
+        (Some(ReasonCode::BadRequest | ReasonCode::UnsupportedL7Protocol), _) => {
+            "l7_parse_rejection"
+        }
         (_, Some(DenialStage::L4 | DenialStage::Identity)) => door,
         (_, Some(DenialStage::L7)) => "l7_policy",
         (_, Some(DenialStage::Ssrf)) => "ssrf",

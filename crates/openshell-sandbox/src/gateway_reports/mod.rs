@@ -1,4 +1,5 @@
-//! What a gateway hears of a run: log lines, denials, activity, a session, and the exit of the main process.
+//! What a gateway hears of a run: log lines, denials, activity, a session, and the exit of the main
+//! process.
 
 pub(crate) mod denials;
 mod session;
@@ -62,8 +63,17 @@ impl GatewayReports {
         }
         let denials = Arc::new(DenialReports::new(receiver, resolver));
         tasks.spawn("denials for the gateway", Arc::clone(&denials).run());
-        tasks.spawn("activity for the gateway", Arc::clone(&denials).run_activity());
-        Ok(Self { gateway, instance: random_uuid()?, denials, stop_logs, logs_ended })
+        tasks.spawn(
+            "activity for the gateway",
+            Arc::clone(&denials).run_activity(),
+        );
+        Ok(Self {
+            gateway,
+            instance: random_uuid()?,
+            denials,
+            stop_logs,
+            logs_ended,
+        })
     }
 
     /// Takes the events of the run.
@@ -71,15 +81,17 @@ impl GatewayReports {
         Arc::clone(&self.denials) as _
     }
 
-    /// Has `leaks` know the tokens of the gateway: those so far on return, further ones for as long as the future is polled, which prepares
-    /// the search with them.
+    /// Has `leaks` know the tokens of the gateway: those so far on return, further ones for as long
+    /// as the future is polled, which prepares the search with them.
     pub(crate) fn know_tokens(
         &self,
         leaks: Arc<LeakDetector>,
         vault: Arc<CurrentVault>,
     ) -> impl Future<Output = ()> + use<> {
         let mut tokens = self.gateway.tokens();
-        let know = |leaks: &LeakDetector, tokens: &Tokens| leaks.know_tokens(&tokens.issued, &tokens.exchanged);
+        let know = |leaks: &LeakDetector, tokens: &Tokens| {
+            leaks.know_tokens(&tokens.issued, &tokens.exchanged)
+        };
         know(&leaks, &tokens.borrow_and_update());
         async move {
             while tokens.changed().await.is_ok() {
@@ -100,7 +112,13 @@ impl GatewayReports {
     /// Sends what is left, and the exit code of the main process if it ran; within five seconds.
     pub(crate) async fn finish(self, exit: Option<u8>) {
         let until = Instant::now() + FINISH;
-        let Self { gateway, instance, denials, stop_logs, logs_ended } = self;
+        let Self {
+            gateway,
+            instance,
+            denials,
+            stop_logs,
+            logs_ended,
+        } = self;
         let reports = async {
             let exit = async {
                 if let Some(code) = exit {
@@ -111,10 +129,18 @@ impl GatewayReports {
                 drop(stop_logs);
                 let _ = logs_ended.await;
             };
-            tokio::join!(exit, denials.flush(LookUp::No), denials.flush_activity(), logs)
+            tokio::join!(
+                exit,
+                denials.flush(LookUp::No),
+                denials.flush_activity(),
+                logs
+            )
         };
         if timeout_at(until, reports).await.is_err() {
-            tracing::warn!("the gateway has not taken the last reports within {} seconds", FINISH.as_secs());
+            tracing::warn!(
+                "the gateway has not taken the last reports within {} seconds",
+                FINISH.as_secs()
+            );
         }
     }
 }
@@ -134,7 +160,8 @@ async fn report_exit(gateway: &Gateway, instance: &str, code: u8) {
 /// Returns a random UUID (RFC 9562 §5.4).
 fn random_uuid() -> anyhow::Result<String> {
     let mut bytes = [0; 16];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).context("no random number")?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("no random number")?;
     let number = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0b11 << 62) | 4 << 76 | 0b10 << 62;
     let digits = format!("{number:032x}");
     let (first, rest) = digits.split_at(8);

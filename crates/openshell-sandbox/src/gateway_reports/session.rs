@@ -18,24 +18,38 @@ pub(super) fn sessions(gateway: Gateway, instance: String, inside: Arc<dyn Insid
         let (state, severity, message) = match change {
             Change::Accepted => {
                 is_lost.store(false, Ordering::Relaxed);
-                (ConfigState::Enabled, Severity::Info, "session with the gateway accepted".to_owned())
+                (
+                    ConfigState::Enabled,
+                    Severity::Info,
+                    "session with the gateway accepted".to_owned(),
+                )
             }
             Change::Lost(reason) => {
                 if is_lost.swap(true, Ordering::Relaxed) {
                     return;
                 }
-                (ConfigState::Degraded, Severity::Low, format!("no session with the gateway: {reason}"))
+                (
+                    ConfigState::Degraded,
+                    Severity::Low,
+                    format!("no session with the gateway: {reason}"),
+                )
             }
-            Change::Rejected(reason) => {
-                (ConfigState::Failed, Severity::Medium, format!("the gateway rejects the session: {reason}"))
-            }
+            Change::Rejected(reason) => (
+                ConfigState::Failed,
+                Severity::Medium,
+                format!("the gateway rejects the session: {reason}"),
+            ),
             Change::Unknown => return,
-            Change::Relay(Ok(target)) => {
-                (ConfigState::Enabled, Severity::Info, format!("relay of the gateway to {target}"))
-            }
-            Change::Relay(Err(reason)) => {
-                (ConfigState::Disabled, Severity::Low, format!("relay of the gateway refused: {reason}"))
-            }
+            Change::Relay(Ok(target)) => (
+                ConfigState::Enabled,
+                Severity::Info,
+                format!("relay of the gateway to {target}"),
+            ),
+            Change::Relay(Err(reason)) => (
+                ConfigState::Disabled,
+                Severity::Low,
+                format!("relay of the gateway refused: {reason}"),
+            ),
         };
         logging::config_event(state, severity, &printable(&message));
     };

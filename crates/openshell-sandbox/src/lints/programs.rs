@@ -10,29 +10,35 @@ use super::findings::{EVERY_PROGRAM, Findings};
 
 /// Shells: nearly every program of a workload has one as its ancestor.
 const SHELLS: &[&str] = &[
-    "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "nu", "rbash", "sh", "tcsh", "toybox",
-    "zsh",
+    "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "nu", "rbash", "sh",
+    "tcsh", "toybox", "zsh",
 ];
 
 /// Programs that start others as their arguments, configuration or input say.
 const RUNNERS: &[&str] = &[
-    "chroot", "doas", "emacs", "env", "expect", "find", "flock", "gdb", "git", "gmake", "ionice", "less", "make",
-    "man", "more", "ncdu", "nice", "ninja", "nohup", "nsenter", "nvim", "parallel", "rsync", "runuser", "scp",
-    "screen", "script", "setpriv", "setsid", "sftp", "ssh", "stdbuf", "strace", "su", "sudo", "tar", "time", "timeout",
-    "tmux", "unshare", "vi", "vim", "watch", "xargs",
+    "chroot", "doas", "emacs", "env", "expect", "find", "flock", "gdb", "git", "gmake", "ionice",
+    "less", "make", "man", "more", "ncdu", "nice", "ninja", "nohup", "nsenter", "nvim", "parallel",
+    "rsync", "runuser", "scp", "screen", "script", "setpriv", "setsid", "sftp", "ssh", "stdbuf",
+    "strace", "su", "sudo", "tar", "time", "timeout", "tmux", "unshare", "vi", "vim", "watch",
+    "xargs",
 ];
 
 /// Programs that run scripts; a digit or dot may follow (`python3.13`).
 const INTERPRETERS: &[&str] = &[
-    "awk", "bun", "deno", "gawk", "guile", "java", "julia", "lua", "luajit", "mawk", "node", "nodejs", "perl", "php",
-    "pwsh", "python", "ruby", "tclsh", "wish",
+    "awk", "bun", "deno", "gawk", "guile", "java", "julia", "lua", "luajit", "mawk", "node",
+    "nodejs", "perl", "php", "pwsh", "python", "ruby", "tclsh", "wish",
 ];
 
 /// Program that opens git's connections.
 const GIT_REMOTE: &str = "/usr/lib/git-core/git-remote-http";
 
 /// Adds the findings of the program `path` of a policy; `exact` if what it starts does not count.
-pub(super) fn of_binary(path: &str, exact: bool, is_writable: super::IsWritable<'_>, found: &mut Findings) {
+pub(super) fn of_binary(
+    path: &str,
+    exact: bool,
+    is_writable: super::IsWritable<'_>,
+    found: &mut Findings,
+) {
     if path.contains('*') {
         return of_glob(path, found);
     }
@@ -40,44 +46,61 @@ pub(super) fn of_binary(path: &str, exact: bool, is_writable: super::IsWritable<
         Ok(file) => file,
         Err(_) if path.contains(['{', '[', '?']) => {
             return found.warn(format!(
-                "{path} is taken literally: {{a,b}}, [ab] and ? need a `*` in the path; list each program"
+                "{path} is taken literally: {{a,b}}, [ab] and ? need a `*` in the path; list each \
+                 program"
             ));
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return found.warn(format!("{path} does not exist; it matches nothing until it does"));
+            return found.warn(format!(
+                "{path} does not exist; it matches nothing until it does"
+            ));
         }
         Err(error) => return found.warn(format!("{path} stands for nothing else: {error}")),
     };
     if let Some(interpreter) = interpreter(&file) {
         return found.warn(format!(
-            "{path} is a script, and what runs is {interpreter}; list that, or the command that starts it"
+            "{path} is a script, and what runs is {interpreter}; list that, or the command that \
+             starts it"
         ));
     }
-    let names = [path, file.to_str().unwrap_or_default()].map(|path| path.rsplit('/').next().unwrap_or_default());
+    let names = [path, file.to_str().unwrap_or_default()]
+        .map(|path| path.rsplit('/').next().unwrap_or_default());
     let is_one_of = |known: &[&str]| names.iter().any(|name| known.contains(name));
-    let version = |name: &str| name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.').to_owned();
-    let is_interpreter =
-        || names.iter().any(|name| INTERPRETERS.contains(&version(name).as_str()) || INTERPRETERS.contains(name));
+    let version = |name: &str| {
+        name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.')
+            .to_owned()
+    };
+    let is_interpreter = || {
+        names.iter().any(|name| {
+            INTERPRETERS.contains(&version(name).as_str()) || INTERPRETERS.contains(name)
+        })
+    };
     if exact {
         if is_one_of(SHELLS) || is_one_of(RUNNERS) || is_interpreter() {
             found.note(format!(
-                "{path} does what its arguments, configuration or input say: who may run it may do what it may"
+                "{path} does what its arguments, configuration or input say: who may run it may do \
+                 what it may"
             ));
         }
     } else if is_one_of(SHELLS) {
         found.warn(format!(
-            "{path} is a shell, and what it starts may reach the same: nearly every program of the workload; list the program that connects, as `- {{path: …, exact: true}}`"
+            "{path} is a shell, and what it starts may reach the same: nearly every program of the \
+             workload; list the program that connects, as `- {{path: …, exact: true}}`"
         ));
     } else if names.contains(&"git") {
         found.warn(format!(
-            "{path} starts what its configuration says (aliases, hooks, helpers), which may reach the same; list what connects: `- {{path: {GIT_REMOTE}, exact: true}}`"
+            "{path} starts what its configuration says (aliases, hooks, helpers), which may reach \
+             the same; list what connects: `- {{path: {GIT_REMOTE}, exact: true}}`"
         ));
     } else if is_one_of(RUNNERS) {
-        found
-            .warn(format!("{path} starts other programs, and they may reach the same; list the program that connects, as `- {{path: …, exact: true}}`"));
+        found.warn(format!(
+            "{path} starts other programs, and they may reach the same; list the \
+                           program that connects, as `- {{path: …, exact: true}}`"
+        ));
     } else if is_interpreter() {
         found.note(format!(
-            "{path} runs any script that the workload writes; all of them may reach what is listed here"
+            "{path} runs any script that the workload writes; all of them may reach what is listed \
+             here"
         ));
     }
 }
@@ -85,12 +108,14 @@ pub(super) fn of_binary(path: &str, exact: bool, is_writable: super::IsWritable<
 /// Adds the findings of a glob, in which `*` stays within a folder.
 fn of_glob(path: &str, found: &mut Findings) {
     match path {
-        "*" => {
-            found.warn("`*` matches no program, as it stays within a folder; list the programs that connect".to_owned())
-        }
+        "*" => found.warn(
+            "`*` matches no program, as it stays within a folder; list the programs that connect"
+                .to_owned(),
+        ),
         "**" | "/**" | "/**/*" => {
             found.warn(format!(
-                "`{path}` {EVERY_PROGRAM}, those that the workload writes too; list the programs that connect"
+                "`{path}` {EVERY_PROGRAM}, those that the workload writes too; list the programs \
+                 that connect"
             ));
         }
         _ => {}
@@ -102,14 +127,25 @@ fn interpreter(path: &Path) -> Option<String> {
     let mut head = [0; 256];
     let mut file = regular_files::open(path).ok()?;
     let filled = file.read(&mut head).ok()?;
-    let line = head.get(..filled)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
-    let words = std::str::from_utf8(line).ok()?.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let line = head
+        .get(..filled)?
+        .strip_prefix(b"#!")?
+        .split(|byte| *byte == b'\n')
+        .next()?;
+    let words = std::str::from_utf8(line)
+        .ok()?
+        .split_ascii_whitespace()
+        .map(str::to_owned)
+        .collect::<Vec<_>>();
     match words.as_slice() {
         // `env` searches the workload's PATH.
-        [env, name, ..] if env.ends_with("/env") && !name.starts_with('-') => Some(format!("the `{name}` in PATH")),
-        [first, ..] => {
-            Some(resolve(Path::new(first)).map_or_else(|_| first.clone(), |file| file.display().to_string()))
+        [env, name, ..] if env.ends_with("/env") && !name.starts_with('-') => {
+            Some(format!("the `{name}` in PATH"))
         }
+        [first, ..] => Some(
+            resolve(Path::new(first))
+                .map_or_else(|_| first.clone(), |file| file.display().to_string()),
+        ),
         [] => None,
     }
 }

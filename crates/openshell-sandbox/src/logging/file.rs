@@ -21,11 +21,13 @@ const KEPT: usize = 3;
 /// Bytes of one sandbox per day; beyond them it writes one line a second.
 const BYTES: u64 = 100 * 1024 * 1024;
 
-/// Part of [`BYTES`] reserved for denials and findings, so that a flood of permitted requests hides none of those.
+/// Part of [`BYTES`] reserved for denials and findings, so that a flood of permitted requests hides
+/// none of those.
 const RESERVED: u64 = 10 * 1024 * 1024;
 
-/// Bytes of a file. Beyond them each sandbox writes one ordinary line a second; its denials, findings and state are still
-/// written, within its own [`BYTES`], as another sandbox may have filled the file.
+/// Bytes of a file. Beyond them each sandbox writes one ordinary line a second; its denials,
+/// findings and state are still written, within its own [`BYTES`], as another sandbox may have
+/// filled the file.
 const FILE_BYTES: u64 = 1024 * 1024 * 1024;
 
 /// Bytes of lines that are written at once, by which the file may exceed its bound.
@@ -43,7 +45,8 @@ pub(super) struct LogFile {
     written: u64,
     /// Lines that are not written yet.
     pending: String,
-    /// End of each of those lines in [`Self::pending`], and the count of lines left out that it carries.
+    /// End of each of those lines in [`Self::pending`], and the count of lines left out that it
+    /// carries.
     ends: Vec<(usize, u64)>,
     /// Lines left out since the last one that was written.
     left_out: u64,
@@ -56,7 +59,8 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the file of today in `folder`, and removes old ones. A failed write is reported through `report`, once.
+    /// Opens the file of today in `folder`, and removes old ones. A failed write is reported
+    /// through `report`, once.
     ///
     /// # Errors
     /// The file cannot be opened, or is not the supervisor's own.
@@ -91,7 +95,9 @@ impl LogFile {
         let form = self.form;
         let queue = Queue::new("log-file", self);
         if !queue.start() {
-            return Err(io::Error::other("no thread can be started that writes the log; raise the limit of processes"));
+            return Err(io::Error::other(
+                "no thread can be started that writes the log; raise the limit of processes",
+            ));
         }
         Ok(FileSink { form, queue })
     }
@@ -106,17 +112,21 @@ impl LogFile {
         is_spent && self.last[lane(priority)].elapsed() < Duration::from_secs(1)
     }
 
-    /// Counts the pending lines that are not among the `done` bytes that were written, and reports that they are missing.
+    /// Counts the pending lines that are not among the `done` bytes that were written, and reports
+    /// that they are missing.
     fn not_written(&mut self, done: usize, error: &io::Error) {
         // A line that lacks only its line feed is whole once that is written.
         let missing = self.ends.iter().filter(|(end, _)| *end > done + 1);
         self.left_out += missing.map(|(_, carried)| 1 + carried).sum::<u64>();
-        self.written = self.written.saturating_sub((self.pending.len() - done) as u64);
+        self.written = self
+            .written
+            .saturating_sub((self.pending.len() - done) as u64);
         if !std::mem::replace(&mut self.has_failed, true) {
             let folder = self.folder.path().display();
             (self.report)(&format!(
-                "openshell-sandbox: the log in {folder} cannot be written ({error}); lines are left out until it can, and counted \
-                 in the next one; make room there, or name another folder with --log-dir"
+                "openshell-sandbox: the log in {folder} cannot be written ({error}); lines are \
+                 left out until it can, and counted in the next one; make room there, or name \
+                 another folder with --log-dir"
             ));
         }
     }
@@ -182,7 +192,9 @@ impl Output for LogFile {
             return;
         }
         let (before, carried) = (self.pending.len(), self.left_out);
-        match Some(self.left_out).filter(|left_out| *left_out > 0).and_then(|count| self.form.after(&line.text, count))
+        match Some(self.left_out)
+            .filter(|left_out| *left_out > 0)
+            .and_then(|count| self.form.after(&line.text, count))
         {
             Some(text) => {
                 self.pending.push_str(&text);
@@ -191,7 +203,8 @@ impl Output for LogFile {
             None => self.pending.push_str(&line.text),
         }
         self.pending.push('\n');
-        self.ends.push((self.pending.len(), carried - self.left_out));
+        self.ends
+            .push((self.pending.len(), carried - self.left_out));
         self.written += (self.pending.len() - before) as u64;
         self.last[lane(line.priority)] = Instant::now();
         if self.pending.len() >= AT_ONCE {
@@ -243,13 +256,17 @@ fn open(folder: &OwnFolder, form: Form, day: Date) -> io::Result<File> {
     let data = file.metadata()?;
     if !data.is_file() || data.uid() != rustix::process::geteuid().as_raw() {
         let path = folder.path().join(name);
-        return Err(io::Error::other(format!("{} is not a file of the supervisor's own", path.display())));
+        return Err(io::Error::other(format!(
+            "{} is not a file of the supervisor's own",
+            path.display()
+        )));
     }
     lead_to(&name, form, &folder.reached());
     Ok(file)
 }
 
-/// Makes the symlink without a day lead to the file `name` of today, for whoever follows the log. A file in its place stays.
+/// Makes the symlink without a day lead to the file `name` of today, for whoever follows the log. A
+/// file in its place stays.
 fn lead_to(name: &str, form: Form, folder: &Path) {
     let link = folder.join(format!("{}log", form.prefix()));
     match std::fs::read_link(&link) {
@@ -265,13 +282,23 @@ fn lead_to(name: &str, form: Form, folder: &Path) {
     }
 }
 
-/// Removes all but the file of `day` and the newest others. Names sort by date; after a jump of the clock some are of days to come.
+/// Removes all but the file of `day` and the newest others. Names sort by date; after a jump of the
+/// clock some are of days to come.
 fn remove_old(folder: &Path, form: Form, day: Date) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let is_ours = |name: &String| {
-        let day = name.strip_prefix(form.prefix()).and_then(|rest| rest.strip_suffix(".log"));
-        day.is_some_and(|day| day.len() == 10 && day.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
+        let day = name
+            .strip_prefix(form.prefix())
+            .and_then(|rest| rest.strip_suffix(".log"));
+        day.is_some_and(|day| {
+            day.len() == 10
+                && day
+                    .bytes()
+                    .all(|byte| byte.is_ascii_digit() || byte == b'-')
+        })
     };
     let mut ours: Vec<_> = names.filter(is_ours).collect();
     let current = file_name(form, day);
@@ -301,9 +328,13 @@ mod tests {
 
     impl Log {
         fn new(test: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("openshell-log-{test}-{}", std::process::id()));
+            let folder =
+                std::env::temp_dir().join(format!("openshell-log-{test}-{}", std::process::id()));
             std::fs::create_dir_all(&folder).unwrap();
-            Self { file: LogFile::open(OwnFolder::open(&folder).unwrap(), Form::Text, |_| ()).unwrap(), folder }
+            Self {
+                file: LogFile::open(OwnFolder::open(&folder).unwrap(), Form::Text, |_| ()).unwrap(),
+                folder,
+            }
         }
 
         fn path(&self) -> PathBuf {
@@ -314,13 +345,23 @@ mod tests {
         fn adds(&mut self, priority: Priority, text: &str) -> u64 {
             let size = || std::fs::metadata(self.path()).unwrap().len();
             let before = size();
-            self.file.write(Line { made: time::OffsetDateTime::now_utc(), priority, text: text.to_owned() }, 0);
+            self.file.write(
+                Line {
+                    made: time::OffsetDateTime::now_utc(),
+                    priority,
+                    text: text.to_owned(),
+                },
+                0,
+            );
             self.file.flush();
             std::fs::metadata(self.path()).unwrap().len() - before
         }
 
         fn a_second_passes(&mut self) {
-            self.file.last.iter_mut().for_each(|last| *last -= Duration::from_secs(2));
+            self.file
+                .last
+                .iter_mut()
+                .for_each(|last| *last -= Duration::from_secs(2));
         }
     }
 
@@ -337,15 +378,24 @@ mod tests {
         log.file.written = BYTES - RESERVED - 1;
         assert_eq!(log.adds(Priority::Ordinary, "two sandbox=a"), 14);
         assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
-        assert_eq!(log.adds(Priority::Security, "denied sandbox=a"), 17 + " [1 line left out before]".len() as u64);
+        assert_eq!(
+            log.adds(Priority::Security, "denied sandbox=a"),
+            17 + " [1 line left out before]".len() as u64
+        );
         log.file.written = BYTES;
         assert_eq!(log.adds(Priority::Security, "left out sandbox=a"), 0);
-        assert_eq!(log.adds(Priority::State, "ended sandbox=a"), 16 + " [1 line left out before]".len() as u64);
+        assert_eq!(
+            log.adds(Priority::State, "ended sandbox=a"),
+            16 + " [1 line left out before]".len() as u64
+        );
         assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
         log.a_second_passes();
         log.adds(Priority::Ordinary, "last sandbox=a");
         let text = std::fs::read_to_string(log.path()).unwrap();
-        assert!(text.ends_with("\nlast [1 line left out before] sandbox=a\n"), "{text}");
+        assert!(
+            text.ends_with("\nlast [1 line left out before] sandbox=a\n"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -354,13 +404,29 @@ mod tests {
         let today = time::OffsetDateTime::now_utc();
         for days in [1, 40, 3000, -1] {
             let made = today + time::Duration::days(days);
-            log.file.write(Line { made, priority: Priority::State, text: format!("{days}") }, 0);
+            log.file.write(
+                Line {
+                    made,
+                    priority: Priority::State,
+                    text: format!("{days}"),
+                },
+                0,
+            );
         }
         log.file.flush();
         let name = super::file_name(Form::Text, (today - time::Duration::days(1)).date());
-        assert_eq!(std::fs::read_to_string(log.folder.join(name)).unwrap(), "-1\n");
-        assert_eq!(std::fs::read_dir(&log.folder).unwrap().count(), super::KEPT + 1);
-        assert!(log.path().ends_with(super::file_name(Form::Text, (today - time::Duration::days(1)).date())));
+        assert_eq!(
+            std::fs::read_to_string(log.folder.join(name)).unwrap(),
+            "-1\n"
+        );
+        assert_eq!(
+            std::fs::read_dir(&log.folder).unwrap().count(),
+            super::KEPT + 1
+        );
+        assert!(log.path().ends_with(super::file_name(
+            Form::Text,
+            (today - time::Duration::days(1)).date()
+        )));
     }
 
     #[test]
@@ -368,13 +434,20 @@ mod tests {
         let mut log = Log::new("disk");
         log.file.written = BYTES - RESERVED;
         assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
-        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let full = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
         let whole = std::mem::replace(&mut log.file.file, full);
         for priority in [Priority::Security, Priority::State, Priority::Security] {
             assert_eq!(log.adds(priority, "not written sandbox=a"), 0);
         }
         log.file.file = whole;
-        assert_eq!(log.file.written, BYTES - RESERVED, "what is not written is not counted as written");
+        assert_eq!(
+            log.file.written,
+            BYTES - RESERVED,
+            "what is not written is not counted as written"
+        );
         log.adds(Priority::Security, "denied sandbox=a");
         let text = std::fs::read_to_string(log.path()).unwrap();
         assert_eq!(text, "denied [4 lines left out before] sandbox=a\n");
@@ -383,7 +456,12 @@ mod tests {
     #[test]
     fn a_file_that_others_have_filled_takes_denials_and_a_line_a_second_of_the_rest() {
         let mut log = Log::new("file");
-        std::fs::OpenOptions::new().write(true).open(log.path()).unwrap().set_len(FILE_BYTES - 1).unwrap();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(log.path())
+            .unwrap()
+            .set_len(FILE_BYTES - 1)
+            .unwrap();
         assert_eq!(log.adds(Priority::Ordinary, "fills it sandbox=a"), 19);
         assert_eq!(log.adds(Priority::Ordinary, "left out sandbox=a"), 0);
         for _ in 0..20 {

@@ -26,22 +26,41 @@ impl Form {
         }
     }
 
-    /// `line`, which says that `left_out` lines are missing before it; `None` if it has no place for that.
+    /// `line`, which says that `left_out` lines are missing before it; `None` if it has no place
+    /// for that.
     pub(super) fn after(self, line: &str, left_out: u64) -> Option<String> {
         match self {
             Self::Text => {
                 let (text, sandbox) = line.rsplit_once(' ')?;
-                Some(format!("{text} [{} left out before] {sandbox}", counted(left_out, "line", "lines")))
+                Some(format!(
+                    "{text} [{} left out before] {sandbox}",
+                    counted(left_out, "line", "lines")
+                ))
             }
-            Self::Json => Some(format!("{{\"lines_left_out\":{left_out},{}", line.strip_prefix('{')?)),
+            Self::Json => Some(format!(
+                "{{\"lines_left_out\":{left_out},{}",
+                line.strip_prefix('{')?
+            )),
         }
     }
 
-    /// Returns a message of the supervisor to its operator as a line of `identity`, once that is known.
-    pub(super) fn message(self, level: Level, text: &str, identity: Option<&RunIdentity>) -> String {
+    /// Returns a message of the supervisor to its operator as a line of `identity`, once that is
+    /// known.
+    pub(super) fn message(
+        self,
+        level: Level,
+        text: &str,
+        identity: Option<&RunIdentity>,
+    ) -> String {
         match self {
             Self::Text => text.to_owned(),
-            Self::Json => diagnostic(OffsetDateTime::now_utc(), level.as_str(), "openshell_sandbox", text, identity),
+            Self::Json => diagnostic(
+                OffsetDateTime::now_utc(),
+                level.as_str(),
+                "openshell_sandbox",
+                text,
+                identity,
+            ),
         }
     }
 }

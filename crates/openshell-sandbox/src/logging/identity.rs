@@ -25,7 +25,11 @@ impl RunIdentity {
             let _ = write!(end, " {key}={value}");
         }
         let _ = write!(end, " sandbox={sandbox}");
-        Self { sandbox, labels, end }
+        Self {
+            sandbox,
+            labels,
+            end,
+        }
     }
 
     pub(super) fn sandbox(&self) -> &str {

@@ -23,9 +23,15 @@ pub(super) struct JsonSink {
 }
 
 impl JsonSink {
-    /// A sink that writes into `folder` once it is enabled; a failed write is reported through `report`, once.
+    /// A sink that writes into `folder` once it is enabled; a failed write is reported through
+    /// `report`, once.
     pub(super) fn new(folder: OwnFolder, report: fn(&str)) -> Self {
-        Self { folder, report, is_enabled: AtomicBool::new(false), queue: OnceLock::new() }
+        Self {
+            folder,
+            report,
+            is_enabled: AtomicBool::new(false),
+            queue: OnceLock::new(),
+        }
     }
 
     /// Has events written from now on, or no more.
@@ -51,7 +57,13 @@ impl Sink for JsonSink {
     }
 
     fn take(&self, event: &LogEvent<'_>) {
-        let Some(queue) = self.queue.get().filter(|_| self.is_enabled.load(Ordering::Relaxed)) else { return };
+        let Some(queue) = self
+            .queue
+            .get()
+            .filter(|_| self.is_enabled.load(Ordering::Relaxed))
+        else {
+            return;
+        };
         if matches!(event.content(), Content::Audit(_)) {
             queue.push(event.line(Form::Json));
         }

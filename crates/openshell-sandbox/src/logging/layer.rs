@@ -14,7 +14,8 @@ use super::shorthand::Content;
 use super::sink::{LogEvent, Sink};
 use super::spans::{self, SpanFields};
 
-/// Hands every diagnostic to every sink. Spans exist only if a sink takes events below `info`, which alone show them.
+/// Hands every diagnostic to every sink. Spans exist only if a sink takes events below `info`,
+/// which alone show them.
 pub(super) struct LogLayer {
     sinks: Vec<Arc<dyn Sink>>,
     /// The most verbose level of which a sink may take events.
@@ -25,13 +26,21 @@ pub(super) struct LogLayer {
 
 impl LogLayer {
     pub(super) fn new(sinks: Vec<Arc<dyn Sink>>, identity: RunIdentity) -> Self {
-        let max_level = sinks.iter().map(|sink| sink.max_level()).max().unwrap_or(Level::ERROR);
-        Self { sinks, max_level, identity }
+        let max_level = sinks
+            .iter()
+            .map(|sink| sink.max_level())
+            .max()
+            .unwrap_or(Level::ERROR);
+        Self {
+            sinks,
+            max_level,
+            identity,
+        }
     }
 }
 
-/// Returns the most verbose level of `target` that is logged. Dependencies log warnings. h2 logs errors only: its warnings
-/// report client behaviour, which is audited.
+/// Returns the most verbose level of `target` that is logged. Dependencies log warnings. h2 logs
+/// errors only: its warnings report client behaviour, which is audited.
 fn max_level_of(target: &str) -> Level {
     if target.starts_with("openshell") {
         Level::TRACE
@@ -71,13 +80,23 @@ where
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let (level, target, fields) = (*event.metadata().level(), event.metadata().target(), Fields::of(event));
+        let (level, target, fields) = (
+            *event.metadata().level(),
+            event.metadata().target(),
+            Fields::of(event),
+        );
         // Context is for those who look for a fault.
         let (spans, others) = match level > Level::INFO {
             true => (spans::prefix(event, &context), fields.others.as_str()),
             false => (String::new(), ""),
         };
-        let content = Content::Diagnostic { level, target, spans: &spans, message: &fields.message, fields: others };
+        let content = Content::Diagnostic {
+            level,
+            target,
+            spans: &spans,
+            message: &fields.message,
+            fields: others,
+        };
         let event = LogEvent::new(content, &self.identity);
         self.sinks.iter().for_each(|sink| sink.take(&event));
     }
@@ -110,7 +129,10 @@ mod tests {
 
         fn take(&self, event: &LogEvent<'_>) {
             let text = event.line(Form::Text).text;
-            self.lines.lock().unwrap().push(text.split_once(' ').unwrap().1.to_owned());
+            self.lines
+                .lock()
+                .unwrap()
+                .push(text.split_once(' ').unwrap().1.to_owned());
         }
 
         fn flush(&self, _: Duration) {}
@@ -118,8 +140,15 @@ mod tests {
 
     /// Returns the lines of `trace` under sinks of `levels`, of the last sink.
     fn lines(levels: &[Level], trace: impl FnOnce()) -> Vec<String> {
-        let sinks: Vec<_> =
-            levels.iter().map(|level| Arc::new(Lines { level: *level, lines: Mutex::default() })).collect();
+        let sinks: Vec<_> = levels
+            .iter()
+            .map(|level| {
+                Arc::new(Lines {
+                    level: *level,
+                    lines: Mutex::default(),
+                })
+            })
+            .collect();
         let layer = LogLayer::new(
             sinks.iter().map(|sink| Arc::clone(sink) as _).collect(),
             RunIdentity::new("box-1".to_owned(), Vec::new()),
@@ -133,7 +162,8 @@ mod tests {
     #[test]
     fn a_line_below_info_shows_its_spans_and_fields_and_one_above_does_not() {
         let lines = lines(&[Level::INFO, Level::DEBUG], || {
-            let connection = tracing::debug_span!(target: TARGET, "connection", id = 7, host = Empty).entered();
+            let connection =
+                tracing::debug_span!(target: TARGET, "connection", id = 7, host = Empty).entered();
             connection.record("host", "a b.test");
             let _request = tracing::debug_span!(target: TARGET, "request", n = 2).entered();
             let _bare = tracing::debug_span!(target: TARGET, "send").entered();

@@ -1,4 +1,5 @@
-//! Log lines for people and for audit, on standard error and in a dated file. Standard output is the workload's.
+//! Log lines for people and for audit, on standard error and in a dated file. Standard output is
+//! the workload's.
 
 mod fields;
 mod file;
@@ -22,7 +23,9 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use openshell_gateway::logs::Lines;
 use openshell_policy::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
-use openshell_policy::words::{Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity};
+use openshell_policy::words::{
+    Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity,
+};
 use openshell_supervisor::own_folder::OwnFolder;
 use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
@@ -40,7 +43,8 @@ use stderr::StandardError;
 
 /// Settings of the log.
 pub(crate) struct Options<'o> {
-    /// Folders for the log files, in order of preference; missing ones but the first are made. None for no file.
+    /// Folders for the log files, in order of preference; missing ones but the first are made. None
+    /// for no file.
     pub(crate) directories: &'o [PathBuf],
     /// The most verbose level that standard error shows; `None` for no events.
     pub(crate) level: Option<Level>,
@@ -80,8 +84,8 @@ struct Log {
     identity: RunIdentity,
 }
 
-/// Sends all events and diagnostics from now on to the log file, to standard error, and into the queue for a gateway.
-/// If no folder can be written, that is reported, and leaves standard error.
+/// Sends all events and diagnostics from now on to the log file, to standard error, and into the
+/// queue for a gateway. If no folder can be written, that is reported, and leaves standard error.
 ///
 /// # Errors
 /// Logging was started before, or a thread cannot be started.
@@ -93,7 +97,9 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
             (Some(folder), None)
         }
         Ok(None) => (None, None),
-        Err(problem) if options.level.is_none() => bail!("no log file: {problem}; see --log-dir and --log-to"),
+        Err(problem) if options.level.is_none() => {
+            bail!("no log file: {problem}; see --log-dir and --log-to")
+        }
         Err(problem) => (None, Some(problem)),
     };
     let stderr = StandardError::new(options.level, options.form, options.identity.clone());
@@ -108,31 +114,53 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
     // A log of records needs no other file of them.
     let has_json = lines.is_some() && options.form == Form::Text;
     let path = folder.as_ref().map(|folder| folder.path().to_owned());
-    let json = folder.filter(|_| has_json).map(|folder| Arc::new(JsonSink::new(folder, print_stderr)));
+    let json = folder
+        .filter(|_| has_json)
+        .map(|folder| Arc::new(JsonSink::new(folder, print_stderr)));
     sinks.extend(json.clone().map(|json| json as Arc<dyn Sink>));
     let layer = LogLayer::new(sinks.clone(), options.identity.clone());
-    LOG.set(Log { sinks, stderr, json, identity: options.identity.clone() })
-        .map_err(|_| anyhow!("logging was started before"))?;
+    LOG.set(Log {
+        sinks,
+        stderr,
+        json,
+        identity: options.identity.clone(),
+    })
+    .map_err(|_| anyhow!("logging was started before"))?;
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).context("logging was started before")?;
     if let Some(problem) = problem {
         tracing::warn!("no log file: {problem}; lines go to standard error alone; see --log-dir");
     }
-    Ok(Started { folder: path, lines })
+    Ok(Started {
+        folder: path,
+        lines,
+    })
 }
 
-/// Opens the log file in the first of `folders` that can be written, if there are any; else describes why none can.
+/// Opens the log file in the first of `folders` that can be written, if there are any; else
+/// describes why none can.
 fn open_first(folders: &[PathBuf], form: Form) -> Result<Option<(LogFile, OwnFolder)>, String> {
     if folders.is_empty() {
         return Ok(None);
     }
     let mut problems = Vec::new();
     for (index, folder) in folders.iter().enumerate() {
-        let opened = if index > 0 { OwnFolder::make(folder, 0o700) } else { OwnFolder::open(folder) };
-        let opened = opened.and_then(|folder| Ok((LogFile::open(folder.try_clone()?, form, print_stderr)?, folder)));
+        let opened = if index > 0 {
+            OwnFolder::make(folder, 0o700)
+        } else {
+            OwnFolder::open(folder)
+        };
+        let opened = opened.and_then(|folder| {
+            Ok((
+                LogFile::open(folder.try_clone()?, form, print_stderr)?,
+                folder,
+            ))
+        });
         match opened {
             Ok(opened) => return Ok(Some(opened)),
-            Err(error) => problems.push(format!("{} cannot be written ({error})", folder.display())),
+            Err(error) => {
+                problems.push(format!("{} cannot be written ({error})", folder.display()))
+            }
         }
     }
     Err(problems.join(", "))
@@ -165,8 +193,8 @@ pub(crate) fn print_line(line: &str) {
     keep_output_failure(writeln!(io::stdout(), "{}", printable(line)));
 }
 
-/// Keeps the failure of a write to standard output, as what should have been printed is the result of the program. A reader that has gone
-/// has seen enough.
+/// Keeps the failure of a write to standard output, as what should have been printed is the result
+/// of the program. A reader that has gone has seen enough.
 pub(crate) fn keep_output_failure(written: io::Result<()>) {
     if let Err(error) = written
         && error.kind() != io::ErrorKind::BrokenPipe
@@ -180,7 +208,8 @@ pub(crate) fn output_failure() -> Option<&'static io::Error> {
     OUTPUT_FAILURE.get()
 }
 
-/// Holds back lines on standard error, if that is a terminal, until [`release`]: the command draws on it.
+/// Holds back lines on standard error, if that is a terminal, until [`release`]: the command draws
+/// on it.
 pub(crate) fn hold() {
     if let Some(log) = LOG.get() {
         log.stderr.hold(FINISH);
@@ -203,7 +232,9 @@ pub(crate) fn release() {
 
 /// Has OCSF records written beside the log from now on, or no more.
 pub(crate) fn enable_json(is_enabled: bool) {
-    let Some(json) = LOG.get().and_then(|log| log.json.as_ref()) else { return };
+    let Some(json) = LOG.get().and_then(|log| log.json.as_ref()) else {
+        return;
+    };
     if let Err(error) = json.enable(is_enabled) {
         tracing::warn!("OCSF records are not written: {error}");
     }
@@ -231,18 +262,33 @@ fn report(event: &Event<'_>) {
 
 /// Logs an event about the sandbox itself, such as a policy loaded or a restriction enforced.
 pub(crate) fn config_event(state: ConfigState, severity: Severity, message: &str) {
-    report(&Event::Configuration(Configuration { state, severity, message }));
+    report(&Event::Configuration(Configuration {
+        state,
+        severity,
+        message,
+    }));
 }
 
 /// Logs a sign of misuse, which was kept from having an effect.
 pub(crate) fn finding_event(title: &str, message: &str) {
-    let (activity, severity, confidence) = (FindingActivity::Blocked, Severity::High, Confidence::High);
-    report(&Event::Finding(Finding { activity, severity, title, confidence, message }));
+    let (activity, severity, confidence) =
+        (FindingActivity::Blocked, Severity::High, Confidence::High);
+    report(&Event::Finding(Finding {
+        activity,
+        severity,
+        title,
+        confidence,
+        message,
+    }));
 }
 
 /// Logs the sandbox's own start or end.
 pub(crate) fn lifecycle_event(activity: LifecycleActivity, severity: Severity, message: &str) {
-    report(&Event::Lifecycle(Lifecycle { activity, severity, message }));
+    report(&Event::Lifecycle(Lifecycle {
+        activity,
+        severity,
+        message,
+    }));
 }
 
 /// Logs the start or end of a command.

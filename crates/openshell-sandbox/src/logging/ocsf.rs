@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 
 use openshell_policy::event::{
-    BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, FileRefused, Finding,
-    Lifecycle, Lineage, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh, Way,
+    BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event,
+    FileRefused, Finding, Lifecycle, Lineage, NameLookedUp, Process, PublishedConnection,
+    RequestDecided, Ssh, Way,
 };
 use openshell_policy::words::{
-    Action, Activity, FileAccess, FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity,
+    Action, Activity, FileAccess, FindingActivity, LifecycleActivity, ProcessActivity, Severity,
+    SshActivity,
 };
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
@@ -32,7 +34,12 @@ enum Class {
 const OTHER: u32 = 99;
 
 /// Returns the record of `event`, made at `now`, whose line is `message`.
-pub(super) fn record(now: OffsetDateTime, event: &Event<'_>, message: &str, identity: &RunIdentity) -> String {
+pub(super) fn record(
+    now: OffsetDateTime,
+    event: &Event<'_>,
+    message: &str,
+    identity: &RunIdentity,
+) -> String {
     let mut record = match event {
         Event::Connection(event) => connection(event),
         Event::Closed(event) => closed(event),
@@ -47,12 +54,18 @@ pub(super) fn record(now: OffsetDateTime, event: &Event<'_>, message: &str, iden
         Event::Configuration(event) => configuration(event),
         Event::Lifecycle(event) => lifecycle(event),
     };
-    record.put("time", i64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or_default());
+    record.put(
+        "time",
+        i64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or_default(),
+    );
     record.put("message", message);
     record.unmapped("sandbox", identity.sandbox());
-    let product =
-        json!({ "name": "openshell-sandbox", "vendor_name": "OpenShell", "version": env!("CARGO_PKG_VERSION") });
-    let labels: Vec<_> = identity.labels().iter().map(|Label { key, value }| format!("{key}={value}")).collect();
+    let product = json!({ "name": "openshell-sandbox", "vendor_name": "OpenShell", "version": env!("CARGO_PKG_VERSION") });
+    let labels: Vec<_> = identity
+        .labels()
+        .iter()
+        .map(|Label { key, value }| format!("{key}={value}"))
+        .collect();
     let mut metadata = json!({ "version": "1.8.0", "product": product, "uid": identity.sandbox() });
     if !labels.is_empty() {
         metadata["labels"] = json!(labels);
@@ -71,7 +84,10 @@ impl Record {
     /// Begins a record: class, activity and severity.
     fn new(class: Class, activity: u32, activity_name: &str, severity: Severity) -> Self {
         let class_uid = class as u32;
-        let mut record = Self { fields: Map::new(), unmapped: Map::new() };
+        let mut record = Self {
+            fields: Map::new(),
+            unmapped: Map::new(),
+        };
         record.put("category_uid", class_uid / 1000);
         record.put("class_uid", class_uid);
         record.put("activity_id", activity);
@@ -118,33 +134,55 @@ impl Record {
         if let Some(policy) = decided.policy {
             self.put("firewall_rule", json!({ "name": policy }));
         }
-        self.unmapped("engine", decided.engine.map(openshell_policy::words::Engine::as_str));
+        self.unmapped(
+            "engine",
+            decided.engine.map(openshell_policy::words::Engine::as_str),
+        );
         self.unmapped("decision", decided.decision.as_str());
         self.unmapped("reason", decided.reason);
-        self.unmapped("reason_code", decided.code.map(openshell_policy::reason::ReasonCode::as_str));
+        self.unmapped(
+            "reason_code",
+            decided
+                .code
+                .map(openshell_policy::reason::ReasonCode::as_str),
+        );
     }
 
     fn actor(&mut self, binary: Option<&str>, pid: Option<i32>) {
         if binary.is_some() || pid.is_some() {
             let file = binary.map(file_object);
             let name = file.as_ref().map(|file| &file["name"]);
-            self.put("actor", json!({ "process": { "pid": pid, "name": name, "file": file } }));
+            self.put(
+                "actor",
+                json!({ "process": { "pid": pid, "name": name, "file": file } }),
+            );
         }
     }
 
     fn ends(&mut self, ends: &Ends<'_>, dialed: Option<IpAddr>) {
         self.actor(ends.binary, ends.pid);
-        let literal = ends.host.and_then(|host| host.trim_matches(['[', ']']).parse::<IpAddr>().ok());
+        let literal = ends
+            .host
+            .and_then(|host| host.trim_matches(['[', ']']).parse::<IpAddr>().ok());
         let ip = dialed.or(literal).map(|ip| ip.to_string());
-        self.put("dst_endpoint", json!({ "hostname": ends.host, "port": ends.port, "ip": ip }));
+        self.put(
+            "dst_endpoint",
+            json!({ "hostname": ends.host, "port": ends.port, "ip": ip }),
+        );
     }
 
     fn way(&mut self, way: &Way) {
         if let Some(source) = way.source {
-            self.put("src_endpoint", json!({ "ip": source.ip().to_string(), "port": source.port() }));
+            self.put(
+                "src_endpoint",
+                json!({ "ip": source.ip().to_string(), "port": source.port() }),
+            );
         }
         self.unmapped("door", way.door.map(openshell_policy::words::Door::as_str));
-        self.put("connection_info", json!({ "direction_id": 2, "direction": "Outbound", "protocol_name": "tcp" }));
+        self.put(
+            "connection_info",
+            json!({ "direction_id": 2, "direction": "Outbound", "protocol_name": "tcp" }),
+        );
     }
 
     fn lineage(&mut self, lineage: &Lineage<'_>) {
@@ -153,7 +191,8 @@ impl Record {
     }
 
     fn finish(mut self) -> String {
-        self.fields.insert("unmapped".to_owned(), Value::Object(self.unmapped));
+        self.fields
+            .insert("unmapped".to_owned(), Value::Object(self.unmapped));
         Value::Object(self.fields).to_string()
     }
 }
@@ -182,12 +221,18 @@ fn closed(event: &ConnectionClosed<'_>) -> Record {
     let mut record = Record::new(Class::NetworkActivity, 2, "Close", event.severity);
     record.ends(&event.ends, event.way.dialed.map(|dialed| dialed.ip()));
     record.way(&event.way);
-    record.put("traffic", json!({ "bytes_in": event.received, "bytes_out": event.sent }));
+    record.put(
+        "traffic",
+        json!({ "bytes_in": event.received, "bytes_out": event.sent }),
+    );
     record.put("duration", event.milliseconds);
     record.unmapped("policy", event.policy);
     record.unmapped("ended_by", event.by.as_str());
     record.unmapped("reason", event.reason);
-    record.unmapped("reason_code", event.code.map(openshell_policy::reason::ReasonCode::as_str));
+    record.unmapped(
+        "reason_code",
+        event.code.map(openshell_policy::reason::ReasonCode::as_str),
+    );
     record
 }
 
@@ -196,8 +241,10 @@ fn bypass(event: &BypassAttempt<'_>) -> Record {
     record.decided(&event.decided);
     record.ends(&event.ends, None);
     record.lineage(&event.lineage);
-    record
-        .put("connection_info", json!({ "direction_id": 2, "direction": "Outbound", "protocol_name": event.protocol }));
+    record.put(
+        "connection_info",
+        json!({ "direction_id": 2, "direction": "Outbound", "protocol_name": event.protocol }),
+    );
     record
 }
 
@@ -221,8 +268,12 @@ fn request(event: &RequestDecided<'_>) -> Record {
         record.lineage(&event.lineage);
     }
     let (hostname, port) = (event.ends.host, event.ends.port);
-    let url = json!({ "scheme": event.scheme, "hostname": hostname, "port": port, "path": event.path });
-    record.put("http_request", json!({ "http_method": event.method, "url": url }));
+    let url =
+        json!({ "scheme": event.scheme, "hostname": hostname, "port": port, "path": event.path });
+    record.put(
+        "http_request",
+        json!({ "http_method": event.method, "url": url }),
+    );
     record.unmapped("request", event.number);
     record.unmapped("credentials", event.credentials);
     if let Some(model) = &event.model {
@@ -236,19 +287,34 @@ fn request(event: &RequestDecided<'_>) -> Record {
 fn name(event: &NameLookedUp<'_>) -> Record {
     let mut record = Record::new(Class::DnsActivity, 1, "Query", event.severity);
     record.action(event.action);
-    record.put("query", json!({ "hostname": event.name, "type": event.kind }));
+    record.put(
+        "query",
+        json!({ "hostname": event.name, "type": event.kind }),
+    );
     record.unmapped("repeated", event.repeated);
     record.unmapped("reason", event.reason);
-    record.unmapped("reason_code", event.code.map(openshell_policy::reason::ReasonCode::as_str));
+    record.unmapped(
+        "reason_code",
+        event.code.map(openshell_policy::reason::ReasonCode::as_str),
+    );
     record
 }
 
 fn published(event: &PublishedConnection<'_>) -> Record {
     let mut record = Record::new(Class::NetworkActivity, 1, "Open", event.severity);
     record.action(event.action);
-    record.put("src_endpoint", json!({ "ip": event.client.ip().to_string(), "port": event.client.port() }));
-    record.put("dst_endpoint", json!({ "ip": "127.0.0.1", "port": event.port }));
-    record.put("connection_info", json!({ "direction_id": 1, "direction": "Inbound", "protocol_name": "tcp" }));
+    record.put(
+        "src_endpoint",
+        json!({ "ip": event.client.ip().to_string(), "port": event.client.port() }),
+    );
+    record.put(
+        "dst_endpoint",
+        json!({ "ip": "127.0.0.1", "port": event.port }),
+    );
+    record.put(
+        "connection_info",
+        json!({ "direction_id": 1, "direction": "Inbound", "protocol_name": "tcp" }),
+    );
     record.unmapped("published_at", event.address.to_string());
     record.unmapped("reason", event.reason);
     record
@@ -260,7 +326,10 @@ fn process(event: &Process<'_>) -> Record {
         ProcessActivity::Terminate => (2, "Terminate"),
     };
     let mut record = Record::new(Class::ProcessActivity, number, name, event.severity);
-    record.put("process", json!({ "pid": event.pid, "name": event.name, "cmd_line": event.command }));
+    record.put(
+        "process",
+        json!({ "pid": event.pid, "name": event.name, "cmd_line": event.command }),
+    );
     if let Some(exit) = event.exit {
         record.put("exit_code", exit);
     }
@@ -272,12 +341,17 @@ fn ssh(event: &Ssh<'_>) -> Record {
     let (number, name) = match event.activity {
         SshActivity::Open => (1, "Open"),
         SshActivity::Close => (2, "Close"),
-        SshActivity::Auth | SshActivity::Exec | SshActivity::Forward => (OTHER, event.activity.as_str()),
+        SshActivity::Auth | SshActivity::Exec | SshActivity::Forward => {
+            (OTHER, event.activity.as_str())
+        }
     };
     let mut record = Record::new(Class::SshActivity, number, name, event.severity);
     record.action(event.action);
     record.put("src_endpoint", json!({ "name": event.client }));
-    record.put("connection_info", json!({ "direction_id": 1, "direction": "Inbound" }));
+    record.put(
+        "connection_info",
+        json!({ "direction_id": 1, "direction": "Inbound" }),
+    );
     record.unmapped("door", event.door.as_str());
     record.unmapped("authentication", event.authentication);
     record.unmapped("command", event.command);
@@ -305,9 +379,19 @@ fn file(event: &FileRefused<'_>) -> Record {
 
 fn finding(event: &Finding<'_>) -> Record {
     let mut record = Record::new(Class::DetectionFinding, 1, "Create", event.severity);
-    record.put("finding_info", json!({ "title": event.title, "desc": event.message }));
+    record.put(
+        "finding_info",
+        json!({ "title": event.title, "desc": event.message }),
+    );
     record.put("confidence", event.confidence.as_str());
-    record.put("disposition_id", if event.activity == FindingActivity::Blocked { 2 } else { 15 });
+    record.put(
+        "disposition_id",
+        if event.activity == FindingActivity::Blocked {
+            2
+        } else {
+            15
+        },
+    );
     record
 }
 
@@ -323,7 +407,10 @@ fn lifecycle(event: &Lifecycle<'_>) -> Record {
         LifecycleActivity::End => (4, "Stop"),
     };
     let mut record = Record::new(Class::ApplicationLifecycle, number, name, event.severity);
-    record.put("app", json!({ "name": "openshell-sandbox", "version": env!("CARGO_PKG_VERSION") }));
+    record.put(
+        "app",
+        json!({ "name": "openshell-sandbox", "version": env!("CARGO_PKG_VERSION") }),
+    );
     record
 }
 
@@ -339,11 +426,22 @@ mod tests {
     #[test]
     fn a_record_is_one_line_of_json_whatever_its_message() {
         let message = "loaded \"x\"\n\u{1b}[1m";
-        let event =
-            Event::Configuration(Configuration { state: ConfigState::Loaded, severity: Severity::Low, message });
-        let label = Label { key: "tenant".to_owned(), value: "acme".to_owned() };
+        let event = Event::Configuration(Configuration {
+            state: ConfigState::Loaded,
+            severity: Severity::Low,
+            message,
+        });
+        let label = Label {
+            key: "tenant".to_owned(),
+            value: "acme".to_owned(),
+        };
         let identity = RunIdentity::new("box-1".to_owned(), vec![label]);
-        let text = record(datetime!(2026-01-02 03:04:05.006 UTC), &event, message, &identity);
+        let text = record(
+            datetime!(2026-01-02 03:04:05.006 UTC),
+            &event,
+            message,
+            &identity,
+        );
         assert!(!text.contains('\n') && !text.contains('\u{1b}'), "{text}");
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["type_uid"], 501_901);
@@ -352,6 +450,9 @@ mod tests {
             (&"tenant=acme".into(), &"box-1".into())
         );
         assert_eq!(value["time"], 1_767_323_045_006_i64);
-        assert_eq!((&value["severity_id"], &value["unmapped"]["state"]), (&2.into(), &"LOADED".into()));
+        assert_eq!(
+            (&value["severity_id"], &value["unmapped"]["state"]),
+            (&2.into(), &"LOADED".into())
+        );
     }
 }

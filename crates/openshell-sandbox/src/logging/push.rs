@@ -31,7 +31,14 @@ impl PushSink {
     pub(super) fn new(level: Level) -> (Self, Lines) {
         let (sender, lines) = mpsc::channel(WAITING);
         let dropped: Arc<AtomicU64> = Arc::default();
-        (Self { level, lines: sender, dropped: Arc::clone(&dropped) }, Lines { lines, dropped })
+        (
+            Self {
+                level,
+                lines: sender,
+                dropped: Arc::clone(&dropped),
+            },
+            Lines { lines, dropped },
+        )
     }
 }
 
@@ -42,7 +49,8 @@ impl Sink for PushSink {
 
     fn take(&self, event: &LogEvent<'_>) {
         let is_own = |target: &str| OWN.iter().any(|own| target.starts_with(own));
-        let is_left_out = matches!(event.content(), Content::Diagnostic { target, .. } if is_own(target));
+        let is_left_out =
+            matches!(event.content(), Content::Diagnostic { target, .. } if is_own(target));
         if event.attention_level() > self.level || is_left_out {
             return;
         }
@@ -53,13 +61,23 @@ impl Sink for PushSink {
             return;
         };
         let (target, fields) = match event.content() {
-            Content::Diagnostic { target, .. } => (target.rsplit("::").next().unwrap_or(target), Fields::default()),
+            Content::Diagnostic { target, .. } => (
+                target.rsplit("::").next().unwrap_or(target),
+                Fields::default(),
+            ),
             Content::Audit(event) => ("audit", fields(event)),
         };
-        let time = i64::try_from(event.made().unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
+        let time =
+            i64::try_from(event.made().unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
         let level = event.attention_level().as_str();
         let mut fields = fields.sorted();
-        fields.extend(event.identity().labels().iter().map(|label| (label.key.as_str(), label.value.as_str())));
+        fields.extend(
+            event
+                .identity()
+                .labels()
+                .iter()
+                .map(|label| (label.key.as_str(), label.value.as_str())),
+        );
         fields.sort_by_key(|(name, _)| *name);
         let line = LogLine::new(time, level, target, &event.message(), &fields);
         room.send(line);
@@ -100,7 +118,10 @@ impl Fields {
     fn sorted(&self) -> Vec<(&str, &str)> {
         let mut start = 0;
         let value = |(name, end): &(&'static str, usize)| {
-            let value = self.text.get(std::mem::replace(&mut start, *end)..*end).unwrap_or_default();
+            let value = self
+                .text
+                .get(std::mem::replace(&mut start, *end)..*end)
+                .unwrap_or_default();
             (*name, value)
         };
         let mut fields: Vec<_> = self.ends.iter().map(value).collect();
@@ -110,18 +131,26 @@ impl Fields {
 
     fn ends(&mut self, ends: &Ends<'_>) {
         self.put("binary", ends.binary.unwrap_or_default());
-        ends.pid.into_iter().for_each(|pid| self.put("binary_pid", pid));
+        ends.pid
+            .into_iter()
+            .for_each(|pid| self.put("binary_pid", pid));
         self.put("dst_host", ends.host.unwrap_or_default());
-        ends.port.into_iter().for_each(|port| self.put("dst_port", port));
+        ends.port
+            .into_iter()
+            .for_each(|port| self.put("dst_port", port));
     }
 
     fn way(&mut self, way: &Way) {
-        way.door.into_iter().for_each(|door| self.put("door", door.as_str()));
+        way.door
+            .into_iter()
+            .for_each(|door| self.put("door", door.as_str()));
         if let Some(source) = way.source {
             self.put("src_addr", source.ip());
             self.put("src_port", source.port());
         }
-        way.dialed.into_iter().for_each(|dialed| self.put("dst_ip", dialed.ip()));
+        way.dialed
+            .into_iter()
+            .for_each(|dialed| self.put("dst_ip", dialed.ip()));
     }
 
     fn lineage(&mut self, lineage: &Lineage<'_>) {
@@ -134,7 +163,10 @@ impl Fields {
         self.put("engine", decided.engine.map_or("", Engine::as_str));
         self.put("policy", decided.policy.unwrap_or_default());
         self.put("reason", decided.reason);
-        decided.code.into_iter().for_each(|code| self.put("reason_code", code.as_str()));
+        decided
+            .code
+            .into_iter()
+            .for_each(|code| self.put("reason_code", code.as_str()));
     }
 }
 
@@ -169,14 +201,24 @@ fn fields(event: &Event<'_>) -> Fields {
                 Decision::Deny | Decision::None => "deny",
             };
             fields.put("l7_decision", decision);
-            fields.put("l7_deny_reason", if decision == "allow" { "" } else { event.decided.reason });
+            fields.put(
+                "l7_deny_reason",
+                if decision == "allow" {
+                    ""
+                } else {
+                    event.decided.reason
+                },
+            );
         }
         Event::Closed(event) => {
             fields.ends(&event.ends);
             fields.way(&event.way);
             fields.put("policy", event.policy.unwrap_or_default());
             fields.put("reason", event.reason);
-            event.code.into_iter().for_each(|code| fields.put("reason_code", code.as_str()));
+            event
+                .code
+                .into_iter()
+                .for_each(|code| fields.put("reason_code", code.as_str()));
             fields.put("bytes_in", event.received);
             fields.put("bytes_out", event.sent);
             fields.put("duration_ms", event.milliseconds);
@@ -190,7 +232,10 @@ fn fields(event: &Event<'_>) -> Fields {
             fields.put("dst_host", event.name);
             fields.put("action", action(event.action));
             fields.put("reason", event.reason);
-            event.code.into_iter().for_each(|code| fields.put("reason_code", code.as_str()));
+            event
+                .code
+                .into_iter()
+                .for_each(|code| fields.put("reason_code", code.as_str()));
         }
         Event::Published(event) => {
             fields.put("src_addr", event.client.ip());
@@ -219,10 +264,15 @@ fn fields(event: &Event<'_>) -> Fields {
         }
         // `[version:3 hash:…]` at the end of a line about a policy.
         Event::Configuration(event) => {
-            let versions = event.message.split_once("[version:").map(|(_, rest)| rest.trim_end_matches(']'));
+            let versions = event
+                .message
+                .split_once("[version:")
+                .map(|(_, rest)| rest.trim_end_matches(']'));
             let versions = versions.map(|rest| format!("version:{rest}"));
-            for (name, value) in
-                versions.iter().flat_map(|text| text.split_whitespace().take(2)).filter_map(|word| word.split_once(':'))
+            for (name, value) in versions
+                .iter()
+                .flat_map(|text| text.split_whitespace().take(2))
+                .filter_map(|word| word.split_once(':'))
             {
                 match name {
                     "version" => fields.put("version", value),

@@ -1,5 +1,5 @@
-//! Lines on their way to an output that may be slow, or stuck for good: the workload shares the terminal or pipe behind it,
-//! and must not hold up the supervisor with it.
+//! Lines on their way to an output that may be slow, or stuck for good: the workload shares the
+//! terminal or pipe behind it, and must not hold up the supervisor with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Ordinary lines that wait for a slow output; more are left out.
 const LINES: usize = 8_192;
-/// Places beyond those for denials and findings, so that a flood of permitted requests hides none of them.
+/// Places beyond those for denials and findings, so that a flood of permitted requests hides none
+/// of them.
 const SECURITY_LINES: usize = 2_048;
 /// Places beyond all others for the sandbox's own state, of which a run makes a few lines.
 const STATE_LINES: usize = 1_024;
@@ -29,12 +30,13 @@ pub(super) fn left_out() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// Denials and findings that come one by one, each soon after the one before, until the thread waits for several.
+/// Denials and findings that come one by one, each soon after the one before, until the thread
+/// waits for several.
 const QUICK: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Time for which a line of a file waits for others, as they come in groups: the thread wakes once for all of them. Denials and
-/// findings do not wait.
+/// Time for which a line of a file waits for others, as they come in groups: the thread wakes once
+/// for all of them. Denials and findings do not wait.
 const GROUP: Duration = Duration::from_millis(10);
 
 /// A destination of lines.
@@ -61,11 +63,13 @@ pub(super) struct Line {
 /// The bounds of a log file that apply to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// Permitted connections and requests, diagnostics: the lines of which a workload can cause most.
+    /// Permitted connections and requests, diagnostics: the lines of which a workload can cause
+    /// most.
     Ordinary,
     /// Denials and findings.
     Security,
-    /// The sandbox's own state and its command's life: a few lines a run, for which there is always room.
+    /// The sandbox's own state and its command's life: a few lines a run, for which there is always
+    /// room.
     State,
 }
 
@@ -126,7 +130,11 @@ fn write_all(
         }
         output.flush();
         caught_up.store(false, Ordering::Relaxed);
-        quickly = if woken.elapsed() < 2 * PAUSE { quickly + 1 } else { 0 };
+        quickly = if woken.elapsed() < 2 * PAUSE {
+            quickly + 1
+        } else {
+            0
+        };
         woken = Instant::now();
         // Waking for every line of thousands takes their writers' time.
         if quickly > QUICK {
@@ -138,10 +146,12 @@ fn write_all(
 /// Work of the thread of a queue.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The queue of one output, which a thread of its own writes to. The thread starts with the first message.
+/// The queue of one output, which a thread of its own writes to. The thread starts with the first
+/// message.
 pub(super) struct Queue {
     name: &'static str,
-    /// Bounded by the places that [`Self::takes`] gives: a bounded channel would have memory for all of them at once.
+    /// Bounded by the places that [`Self::takes`] gives: a bounded channel would have memory for
+    /// all of them at once.
     sender: Sender<Message>,
     thread: OnceLock<Thread>,
     /// Taken by the thread, which may be started by a later message if it cannot be by the first.
@@ -162,14 +172,28 @@ impl Queue {
         let left_out = Arc::new(AtomicU64::new(0));
         let is_stuck = Arc::new(AtomicBool::new(false));
         let is_urgent = Arc::new(AtomicBool::new(false));
-        let (missing, caught_up, taken) = (Arc::clone(&left_out), Arc::clone(&is_stuck), Arc::clone(&waiting));
+        let (missing, caught_up, taken) = (
+            Arc::clone(&left_out),
+            Arc::clone(&is_stuck),
+            Arc::clone(&waiting),
+        );
         let urgent = Arc::clone(&is_urgent);
         let work = move || write_all(&receiver, output, &taken, &missing, &caught_up, &urgent);
         let work = Arc::new(Mutex::new(Some(Box::new(work) as _)));
-        Self { name, sender, thread: OnceLock::new(), work, waiting, left_out, is_stuck, is_urgent }
+        Self {
+            name,
+            sender,
+            thread: OnceLock::new(),
+            work,
+            waiting,
+            left_out,
+            is_stuck,
+            is_urgent,
+        }
     }
 
-    /// Starts the thread that writes, if it is not there yet; returns false if the system has no more threads.
+    /// Starts the thread that writes, if it is not there yet; returns false if the system has no
+    /// more threads.
     pub(super) fn start(&self) -> bool {
         self.thread().is_some()
     }
@@ -188,7 +212,10 @@ impl Queue {
             }
         };
         if self.thread.get().is_none() {
-            let started = std::thread::Builder::new().name(self.name.to_owned()).spawn(run).ok()?;
+            let started = std::thread::Builder::new()
+                .name(self.name.to_owned())
+                .spawn(run)
+                .ok()?;
             let _ = self.thread.set(started.thread().clone());
         }
         self.thread.get()
@@ -216,7 +243,8 @@ impl Queue {
         }
     }
 
-    /// Hands over `message` if there is a place for `priority`, after a wait for one unless the output is stuck.
+    /// Hands over `message` if there is a place for `priority`, after a wait for one unless the
+    /// output is stuck.
     fn send(&self, message: Message, priority: Priority) -> bool {
         let thread = self.thread();
         let deadline = Instant::now() + PATIENCE;
@@ -241,7 +269,9 @@ impl Queue {
     /// Takes a place for a message of `priority`, if there is one.
     fn takes(&self, priority: Priority) -> bool {
         let one_more = |waiting| (waiting < priority.places()).then_some(waiting + 1);
-        self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+        self.waiting
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .is_ok()
     }
 }
 
@@ -270,19 +300,32 @@ mod tests {
     }
 
     fn of_priority(priority: Priority, text: impl ToString) -> Line {
-        Line { made: time::OffsetDateTime::UNIX_EPOCH, priority, text: text.to_string() }
+        Line {
+            made: time::OffsetDateTime::UNIX_EPOCH,
+            priority,
+            text: text.to_string(),
+        }
     }
 
     #[test]
     fn an_output_that_is_stuck_holds_nobody_up_and_what_is_left_out_is_counted() {
         let ((open, gate), (written, lines)) = (channel(), channel());
-        let queue = Queue::new("test", Gate { open: gate, written });
+        let queue = Queue::new(
+            "test",
+            Gate {
+                open: gate,
+                written,
+            },
+        );
         let start = Instant::now();
         for n in 0..LINES + 1000 {
             queue.push(line(n));
         }
         queue.flush(Duration::from_millis(10));
-        assert!(start.elapsed() < Duration::from_secs(20), "one wait, not a thousand");
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "one wait, not a thousand"
+        );
         (0..LINES + 2).for_each(|_| open.send(()).unwrap());
         // One was with the output already.
         let first: Vec<_> = lines.iter().take(LINES).collect();
@@ -296,19 +339,35 @@ mod tests {
     #[test]
     fn a_flood_leaves_room_for_denials_and_one_of_denials_for_the_sandboxs_state() {
         let ((open, gate), (written, lines)) = (channel(), channel());
-        let queue = Queue::new("test", Gate { open: gate, written });
+        let queue = Queue::new(
+            "test",
+            Gate {
+                open: gate,
+                written,
+            },
+        );
         for n in 0..LINES + 10 {
             queue.push(line(n));
         }
-        (0..SECURITY_LINES + 10).for_each(|n| queue.push(of_priority(Priority::Security, format!("denied {n}"))));
+        (0..SECURITY_LINES + 10)
+            .for_each(|n| queue.push(of_priority(Priority::Security, format!("denied {n}"))));
         (0..10).for_each(|n| queue.push(of_priority(Priority::State, format!("state {n}"))));
         // The output holds one, in whose place another one went.
         let all = LINES + SECURITY_LINES + 1 + 10;
         (0..all).for_each(|_| open.send(()).unwrap());
         let next = || lines.recv_timeout(Duration::from_secs(10)).ok();
-        let written: Vec<_> = std::iter::from_fn(next).take(all).map(|(text, _)| text).collect();
-        assert_eq!(written[written.len() - 10..], (0..10).map(|n| format!("state {n}")).collect::<Vec<_>>());
-        let denied = written.iter().filter(|text| text.starts_with("denied")).count();
+        let written: Vec<_> = std::iter::from_fn(next)
+            .take(all)
+            .map(|(text, _)| text)
+            .collect();
+        assert_eq!(
+            written[written.len() - 10..],
+            (0..10).map(|n| format!("state {n}")).collect::<Vec<_>>()
+        );
+        let denied = written
+            .iter()
+            .filter(|text| text.starts_with("denied"))
+            .count();
         assert!(denied >= SECURITY_LINES, "{denied}");
     }
 
@@ -337,7 +396,13 @@ mod tests {
     #[test]
     fn a_flush_waits_for_what_was_written_before() {
         let ((open, gate), (written, lines)) = (channel(), channel());
-        let queue = Queue::new("test", Gate { open: gate, written });
+        let queue = Queue::new(
+            "test",
+            Gate {
+                open: gate,
+                written,
+            },
+        );
         queue.push(line("one"));
         open.send(()).unwrap();
         queue.flush(Duration::from_secs(60));

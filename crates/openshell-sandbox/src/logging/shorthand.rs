@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use openshell_policy::event::{
-    Configuration, ConnectionClosed, Decided, Ends, Event, FileRefused, Finding, Lifecycle, ModelCall, NameLookedUp,
-    Process, PublishedConnection, RequestDecided, Ssh,
+    Configuration, ConnectionClosed, Decided, Ends, Event, FileRefused, Finding, Lifecycle,
+    ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh,
 };
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Activity, Decision, Door, Engine};
@@ -32,8 +32,9 @@ pub(super) enum Content<'e> {
     Audit(&'e Event<'e>),
 }
 
-/// Returns the line of an event: `<time> OCSF <shorthand>` for an audit event, `<time> LEVEL target: message` otherwise.
-/// Text from the workload cannot end a line or colour it. `end` is behind anything that others choose.
+/// Returns the line of an event: `<time> OCSF <shorthand>` for an audit event, `<time> LEVEL
+/// target: message` otherwise. Text from the workload cannot end a line or colour it. `end` is
+/// behind anything that others choose.
 pub(super) fn line(now: OffsetDateTime, content: Content<'_>, end: &str) -> String {
     let mut line = String::with_capacity(512);
     // Writing to a String cannot fail, and what else may is not worth a line.
@@ -49,9 +50,18 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
     let (year, month, day) = now.to_calendar_date();
     let (hour, minute, second, millisecond) = now.to_hms_milli();
     let month = u8::from(month);
-    write!(line, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z ")?;
+    write!(
+        line,
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z "
+    )?;
     let event = match content {
-        Content::Diagnostic { level, target, spans, message, fields } => {
+        Content::Diagnostic {
+            level,
+            target,
+            spans,
+            message,
+            fields,
+        } => {
             return write!(line, "{level} {target}: {spans}{message}{fields}");
         }
         Content::Audit(event) => event,
@@ -66,11 +76,29 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
         Event::Published(event) => published(line, event),
         Event::File(event) => file(line, event),
         Event::Finding(event) => finding(line, event),
-        Event::Configuration(Configuration { state, severity, message }) => {
-            write!(line, "CONFIG:{} [{}] {message}", state.as_str(), severity.as_str())
+        Event::Configuration(Configuration {
+            state,
+            severity,
+            message,
+        }) => {
+            write!(
+                line,
+                "CONFIG:{} [{}] {message}",
+                state.as_str(),
+                severity.as_str()
+            )
         }
-        Event::Lifecycle(Lifecycle { activity, severity, message }) => {
-            write!(line, "LIFECYCLE:{} [{}] openshell-sandbox {message}", activity.as_str(), severity.as_str())
+        Event::Lifecycle(Lifecycle {
+            activity,
+            severity,
+            message,
+        }) => {
+            write!(
+                line,
+                "LIFECYCLE:{} [{}] openshell-sandbox {message}",
+                activity.as_str(),
+                severity.as_str()
+            )
         }
         Event::Process(event) => process(line, event),
         Event::Ssh(event) => ssh(line, event),
@@ -78,23 +106,52 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
 }
 
 fn http(line: &mut String, event: &RequestDecided<'_>) -> fmt::Result {
-    let RequestDecided { method, path, scheme, number, ends, decided, credentials, model, .. } = event;
+    let RequestDecided {
+        method,
+        path,
+        scheme,
+        number,
+        ends,
+        decided,
+        credentials,
+        model,
+        ..
+    } = event;
     let (method, program) = (Word::of(method), Program(ends));
-    write!(line, "HTTP:{method} [{}] {} ", decided.severity.as_str(), decided.action.as_str())?;
+    write!(
+        line,
+        "HTTP:{method} [{}] {} ",
+        decided.severity.as_str(),
+        decided.action.as_str()
+    )?;
     // Inside a connection the caller stands behind, as the connection's own line began with it.
     if number.is_none() {
         write!(line, "{program} -> ")?;
     }
-    write!(line, "{method} {scheme}://{}", Word::of(ends.host.unwrap_or("-")))?;
-    if !matches!((*scheme, ends.port), ("http", Some(80)) | ("https", Some(443))) {
+    write!(
+        line,
+        "{method} {scheme}://{}",
+        Word::of(ends.host.unwrap_or("-"))
+    )?;
+    if !matches!(
+        (*scheme, ends.port),
+        ("http", Some(80)) | ("https", Some(443))
+    ) {
         write!(line, ":{}", ends.port.unwrap_or(0))?;
     }
     write!(line, "{}", Word::redacted(path))?;
     if let Some(engine) = decided.engine {
-        write!(line, " [policy:{} engine:{}]", Word::of(decided.policy.unwrap_or("-")), engine.as_str())?;
+        write!(
+            line,
+            " [policy:{} engine:{}]",
+            Word::of(decided.policy.unwrap_or("-")),
+            engine.as_str()
+        )?;
     }
     match decided.decision {
-        Decision::Audit | Decision::AllowUpgrade => write!(line, " [decision:{}]", decided.decision.as_str())?,
+        Decision::Audit | Decision::AllowUpgrade => {
+            write!(line, " [decision:{}]", decided.decision.as_str())?
+        }
         Decision::Allow | Decision::Deny | Decision::None => {}
     }
     if let Some(number) = number {
@@ -106,7 +163,12 @@ fn http(line: &mut String, event: &RequestDecided<'_>) -> fmt::Result {
     if let Some(ModelCall { route, usage, .. }) = model {
         write!(line, " [route:{}", Word::of(route))?;
         if usage.input.is_some() || usage.output.is_some() {
-            write!(line, " tokens:{}/{}", usage.input.unwrap_or(0), usage.output.unwrap_or(0))?;
+            write!(
+                line,
+                " tokens:{}/{}",
+                usage.input.unwrap_or(0),
+                usage.output.unwrap_or(0)
+            )?;
         }
         line.push(']');
     }
@@ -117,7 +179,12 @@ fn http(line: &mut String, event: &RequestDecided<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn network(line: &mut String, activity: Activity, ends: &Ends<'_>, decided: &Decided<'_>) -> fmt::Result {
+fn network(
+    line: &mut String,
+    activity: Activity,
+    ends: &Ends<'_>,
+    decided: &Decided<'_>,
+) -> fmt::Result {
     write!(
         line,
         "NET:{} [{}] {} {} -> {}:{} [policy:{} engine:{}]",
@@ -134,11 +201,23 @@ fn network(line: &mut String, activity: Activity, ends: &Ends<'_>, decided: &Dec
 }
 
 fn closed(line: &mut String, event: &ConnectionClosed<'_>) -> fmt::Result {
-    let ConnectionClosed { severity, ends, policy, way, received, sent, milliseconds, by, reason: text, code, .. } =
-        event;
+    let ConnectionClosed {
+        severity,
+        ends,
+        policy,
+        way,
+        received,
+        sent,
+        milliseconds,
+        by,
+        reason: text,
+        code,
+        ..
+    } = event;
     write!(
         line,
-        "NET:CLOSE [{}] {} -> {}:{} [policy:{}] [door:{}] [in:{received} out:{sent} ms:{milliseconds}] [by:{}]",
+        "NET:CLOSE [{}] {} -> {}:{} [policy:{}] [door:{}] [in:{received} out:{sent} \
+         ms:{milliseconds}] [by:{}]",
         severity.as_str(),
         Program(ends),
         Word::of(ends.host.unwrap_or("-")),
@@ -165,8 +244,24 @@ fn cause(line: &mut String, reason: &str, code: Option<ReasonCode>) -> fmt::Resu
 }
 
 fn name(line: &mut String, event: &NameLookedUp<'_>) -> fmt::Result {
-    let NameLookedUp { name, kind, severity, action, found, repeated, reason, code, .. } = event;
-    write!(line, "DNS:RESOLVE [{}] {} {}", severity.as_str(), action.as_str(), Word::of(name))?;
+    let NameLookedUp {
+        name,
+        kind,
+        severity,
+        action,
+        found,
+        repeated,
+        reason,
+        code,
+        ..
+    } = event;
+    write!(
+        line,
+        "DNS:RESOLVE [{}] {} {}",
+        severity.as_str(),
+        action.as_str(),
+        Word::of(name)
+    )?;
     if let Some(kind) = kind {
         write!(line, " {}", Word::of(kind))?;
     }
@@ -180,9 +275,19 @@ fn name(line: &mut String, event: &NameLookedUp<'_>) -> fmt::Result {
 }
 
 fn published(line: &mut String, event: &PublishedConnection<'_>) -> fmt::Result {
-    let PublishedConnection { severity, action, client, address, port, reason } = event;
+    let PublishedConnection {
+        severity,
+        action,
+        client,
+        address,
+        port,
+        reason,
+    } = event;
     let (severity, action) = (severity.as_str(), action.as_str());
-    write!(line, "NET:PUBLISH [{severity}] {action} {client} -> 127.0.0.1:{port} [published:{address}]")?;
+    write!(
+        line,
+        "NET:PUBLISH [{severity}] {action} {client} -> 127.0.0.1:{port} [published:{address}]"
+    )?;
     if !reason.is_empty() {
         write!(line, " [reason:{}]", Cut::of(reason))?;
     }
@@ -190,22 +295,62 @@ fn published(line: &mut String, event: &PublishedConnection<'_>) -> fmt::Result 
 }
 
 fn file(line: &mut String, event: &FileRefused<'_>) -> fmt::Result {
-    let FileRefused { severity, binary, pid, access, path, reason } = event;
+    let FileRefused {
+        severity,
+        binary,
+        pid,
+        access,
+        path,
+        reason,
+    } = event;
     let (severity, access) = (severity.as_str(), access.as_str());
-    let program = Program(&Ends { binary: *binary, pid: *pid, host: None, port: None });
-    write!(line, "FILE:REFUSE [{severity}] DENIED {program} -> {access} {}", Word::of(path))?;
+    let program = Program(&Ends {
+        binary: *binary,
+        pid: *pid,
+        host: None,
+        port: None,
+    });
+    write!(
+        line,
+        "FILE:REFUSE [{severity}] DENIED {program} -> {access} {}",
+        Word::of(path)
+    )?;
     cause(line, reason, None)
 }
 
 fn finding(line: &mut String, event: &Finding<'_>) -> fmt::Result {
-    let Finding { activity, severity, title, confidence, message } = event;
-    let (activity, severity, confidence) = (activity.as_str(), severity.as_str(), confidence.as_str());
-    write!(line, "FINDING:{activity} [{severity}] \"{title}\" [confidence:{confidence}] {message}")
+    let Finding {
+        activity,
+        severity,
+        title,
+        confidence,
+        message,
+    } = event;
+    let (activity, severity, confidence) =
+        (activity.as_str(), severity.as_str(), confidence.as_str());
+    write!(
+        line,
+        "FINDING:{activity} [{severity}] \"{title}\" [confidence:{confidence}] {message}"
+    )
 }
 
 fn process(line: &mut String, event: &Process<'_>) -> fmt::Result {
-    let Process { activity, severity, name, pid, exit, command, reason } = event;
-    write!(line, "PROC:{} [{}] {}({pid})", activity.as_str(), severity.as_str(), Word::of(name))?;
+    let Process {
+        activity,
+        severity,
+        name,
+        pid,
+        exit,
+        command,
+        reason,
+    } = event;
+    write!(
+        line,
+        "PROC:{} [{}] {}({pid})",
+        activity.as_str(),
+        severity.as_str(),
+        Word::of(name)
+    )?;
     if let Some(exit) = exit {
         write!(line, " [exit:{exit}]")?;
     }
@@ -219,15 +364,38 @@ fn process(line: &mut String, event: &Process<'_>) -> fmt::Result {
 }
 
 fn ssh(line: &mut String, event: &Ssh<'_>) -> fmt::Result {
-    let Ssh { activity, severity, action, door, client, authentication, command, target, exit, transferred, reason } =
-        event;
+    let Ssh {
+        activity,
+        severity,
+        action,
+        door,
+        client,
+        authentication,
+        command,
+        target,
+        exit,
+        transferred,
+        reason,
+    } = event;
     let (activity, severity, action) = (activity.as_str(), severity.as_str(), action.as_str());
-    write!(line, "SSH:{activity} [{severity}] {action} {} [door:{}]", Word::of(client), door.as_str())?;
+    write!(
+        line,
+        "SSH:{activity} [{severity}] {action} {} [door:{}]",
+        Word::of(client),
+        door.as_str()
+    )?;
     if let Some(method) = authentication {
         write!(line, " [auth:{method}]")?;
     }
     if let Some(command) = command {
-        write!(line, " [cmd:{}]", Cut { text: command, limit: COMMAND_BYTES })?;
+        write!(
+            line,
+            " [cmd:{}]",
+            Cut {
+                text: command,
+                limit: COMMAND_BYTES
+            }
+        )?;
     }
     if let Some(target) = target {
         write!(line, " [target:{}]", Word::of(target))?;
@@ -246,14 +414,20 @@ struct Program<'e>(&'e Ends<'e>);
 
 impl fmt::Display for Program<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}({})", Word::of(self.0.binary.unwrap_or("-")), self.0.pid.unwrap_or(0))
+        write!(
+            f,
+            "{}({})",
+            Word::of(self.0.binary.unwrap_or("-")),
+            self.0.pid.unwrap_or(0)
+        )
     }
 }
 
 /// Bytes of a name in a line: longer than any host, and than any path that people use.
 const WORD_BYTES: usize = 512;
 
-/// A name that the workload may have chosen, as one word: characters that end a field or reorder a line are escaped.
+/// A name that the workload may have chosen, as one word: characters that end a field or reorder a
+/// line are escaped.
 struct Word<'t> {
     text: &'t str,
     /// Shows the mark of a redacted credential as it is.
@@ -262,11 +436,17 @@ struct Word<'t> {
 
 impl<'t> Word<'t> {
     fn of(text: &'t str) -> Self {
-        Self { text, is_redacted: false }
+        Self {
+            text,
+            is_redacted: false,
+        }
     }
 
     fn redacted(text: &'t str) -> Self {
-        Self { text, is_redacted: true }
+        Self {
+            text,
+            is_redacted: true,
+        }
     }
 }
 
@@ -284,7 +464,9 @@ impl fmt::Display for Word<'_> {
                 _ if is_kept => (c.len_utf8(), c.len_utf8()),
                 _ => (c.len_utf8(), c.escape_unicode().len()),
             };
-            let Some(still) = left.checked_sub(length) else { return f.write_str("...") };
+            let Some(still) = left.checked_sub(length) else {
+                return f.write_str("...");
+            };
             let (shown, behind) = rest.split_at(part);
             if length == part {
                 f.write_str(shown)?
@@ -328,7 +510,10 @@ struct Cut<'t> {
 
 impl<'t> Cut<'t> {
     fn of(text: &'t str) -> Self {
-        Self { text, limit: TEXT_BYTES }
+        Self {
+            text,
+            limit: TEXT_BYTES,
+        }
     }
 }
 
@@ -344,13 +529,14 @@ impl fmt::Display for Cut<'_> {
 #[cfg(test)]
 mod tests {
     use openshell_policy::event::{
-        BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, Finding, Lifecycle,
-        Lineage, ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, TokenUsage, Took, Way,
+        BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event,
+        Finding, Lifecycle, Lineage, ModelCall, NameLookedUp, Process, PublishedConnection,
+        RequestDecided, TokenUsage, Took, Way,
     };
     use openshell_policy::reason::ReasonCode;
     use openshell_policy::words::{
-        Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FindingActivity, LifecycleActivity,
-        ProcessActivity, Severity,
+        Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine,
+        FindingActivity, LifecycleActivity, ProcessActivity, Severity,
     };
     use time::macros::datetime;
     use tracing::Level;
@@ -359,8 +545,12 @@ mod tests {
 
     const NOW: time::OffsetDateTime = datetime!(2026-01-02 03:04:05.006 UTC);
 
-    const ENDS: Ends<'_> =
-        Ends { binary: Some("/usr/bin/curl"), pid: Some(7), host: Some("web.test"), port: Some(8080) };
+    const ENDS: Ends<'_> = Ends {
+        binary: Some("/usr/bin/curl"),
+        pid: Some(7),
+        host: Some("web.test"),
+        port: Some(8080),
+    };
 
     const ALLOWED: Decided<'_> = Decided {
         severity: Severity::Info,
@@ -388,9 +578,19 @@ mod tests {
         scheme: "http",
         number: None,
         ends: ENDS,
-        lineage: Lineage { ancestors: &[], cmdline_paths: &[] },
-        way: Way { door: None, source: None, dialed: None },
-        took: Took { decision: None, connect: None },
+        lineage: Lineage {
+            ancestors: &[],
+            cmdline_paths: &[],
+        },
+        way: Way {
+            door: None,
+            source: None,
+            dialed: None,
+        },
+        took: Took {
+            decision: None,
+            connect: None,
+        },
         decided: ALLOWED,
         credentials: "",
         model: None,
@@ -401,9 +601,19 @@ mod tests {
     const CONNECTION: ConnectionDecided<'_> = ConnectionDecided {
         activity: Activity::Open,
         ends: ENDS,
-        lineage: Lineage { ancestors: &[], cmdline_paths: &[] },
-        way: Way { door: None, source: None, dialed: None },
-        took: Took { decision: None, connect: None },
+        lineage: Lineage {
+            ancestors: &[],
+            cmdline_paths: &[],
+        },
+        way: Way {
+            door: None,
+            source: None,
+            dialed: None,
+        },
+        took: Took {
+            decision: None,
+            connect: None,
+        },
         decided: ALLOWED,
         denial: None,
     };
@@ -411,7 +621,10 @@ mod tests {
     #[track_caller]
     fn check(event: Event<'_>, expected: &str) {
         let line = line(NOW, Content::Audit(&event), " sandbox=box-1");
-        assert_eq!(line, format!("2026-01-02T03:04:05.006Z OCSF {expected} sandbox=box-1"));
+        assert_eq!(
+            line,
+            format!("2026-01-02T03:04:05.006Z OCSF {expected} sandbox=box-1")
+        );
     }
 
     #[test]
@@ -424,27 +637,38 @@ mod tests {
             port: 8000,
             reason: "",
         };
-        let expected = "NET:PUBLISH [INFO] ALLOWED 192.0.2.7:51344 -> 127.0.0.1:8000 [published:0.0.0.0:8080]";
-        check(Event::Published(connection), expected);
-        let failed =
-            PublishedConnection { severity: Severity::Low, action: Action::Other, reason: "no server", ..connection };
         let expected =
-            "NET:PUBLISH [LOW] OTHER 192.0.2.7:51344 -> 127.0.0.1:8000 [published:0.0.0.0:8080] [reason:no server]";
+            "NET:PUBLISH [INFO] ALLOWED 192.0.2.7:51344 -> 127.0.0.1:8000 [published:0.0.0.0:8080]";
+        check(Event::Published(connection), expected);
+        let failed = PublishedConnection {
+            severity: Severity::Low,
+            action: Action::Other,
+            reason: "no server",
+            ..connection
+        };
+        let expected = "NET:PUBLISH [LOW] OTHER 192.0.2.7:51344 -> 127.0.0.1:8000 \
+                        [published:0.0.0.0:8080] [reason:no server]";
         check(Event::Published(failed), expected);
     }
 
     // Conformance: LOG-01, LOG-03.
     #[test]
     fn decisions_on_connections() {
-        let of = |activity, decided| Event::Connection(ConnectionDecided { activity, decided, ..CONNECTION });
+        let of = |activity, decided| {
+            Event::Connection(ConnectionDecided {
+                activity,
+                decided,
+                ..CONNECTION
+            })
+        };
         check(
             of(Activity::Open, ALLOWED),
             "NET:OPEN [INFO] ALLOWED /usr/bin/curl(7) -> web.test:8080 [policy:web engine:opa]",
         );
         check(
             of(Activity::Open, DENIED),
-            "NET:OPEN [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:opa] [reason:no policy] \
-             [code:endpoint_not_in_policy]",
+            "NET:OPEN [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:opa] \
+             [reason:no policy] [code:endpoint_not_in_policy]",
         );
         let observed = Decided {
             severity: Severity::Medium,
@@ -455,7 +679,8 @@ mod tests {
         };
         check(
             of(Activity::Open, observed),
-            "NET:OPEN [MED] ALLOWED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:observe] [code:binary_not_in_policy]",
+            "NET:OPEN [MED] ALLOWED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:observe] \
+             [code:binary_not_in_policy]",
         );
         let undecided = Decided {
             severity: Severity::Low,
@@ -465,7 +690,12 @@ mod tests {
             code: None,
             ..DENIED
         };
-        let nothing_known = Ends { binary: None, pid: None, host: None, port: None };
+        let nothing_known = Ends {
+            binary: None,
+            pid: None,
+            host: None,
+            port: None,
+        };
         check(
             Event::Connection(ConnectionDecided {
                 activity: Activity::Fail,
@@ -473,13 +703,17 @@ mod tests {
                 decided: undecided,
                 ..CONNECTION
             }),
-            "NET:FAIL [LOW] DENIED -(0) -> -:0 [policy:- engine:-] [reason:the connection ended before the decision]",
+            "NET:FAIL [LOW] DENIED -(0) -> -:0 [policy:- engine:-] [reason:the connection ended \
+             before the decision]",
         );
         let closed = ConnectionClosed {
             severity: Severity::Info,
             ends: ENDS,
             policy: Some("web"),
-            way: Way { door: Some(Door::Name), ..Way::default() },
+            way: Way {
+                door: Some(Door::Name),
+                ..Way::default()
+            },
             received: 12,
             sent: 7,
             milliseconds: 1_500,
@@ -488,12 +722,29 @@ mod tests {
             code: None,
             denial: None,
         };
-        let line = "/usr/bin/curl(7) -> web.test:8080 [policy:web] [door:name] [in:12 out:7 ms:1500]";
-        check(Event::Closed(closed), &format!("NET:CLOSE [INFO] {line} [by:client]"));
-        let (severity, by, code) = (Severity::Medium, EndedBy::Policy, Some(ReasonCode::PolicyChanged));
-        let closed = ConnectionClosed { severity, by, reason: "not any more", code, ..closed };
+        let line =
+            "/usr/bin/curl(7) -> web.test:8080 [policy:web] [door:name] [in:12 out:7 ms:1500]";
+        check(
+            Event::Closed(closed),
+            &format!("NET:CLOSE [INFO] {line} [by:client]"),
+        );
+        let (severity, by, code) = (
+            Severity::Medium,
+            EndedBy::Policy,
+            Some(ReasonCode::PolicyChanged),
+        );
+        let closed = ConnectionClosed {
+            severity,
+            by,
+            reason: "not any more",
+            code,
+            ..closed
+        };
         let cause = "[by:policy] [reason:not any more] [code:policy_changed]";
-        check(Event::Closed(closed), &format!("NET:CLOSE [MED] {line} {cause}"));
+        check(
+            Event::Closed(closed),
+            &format!("NET:CLOSE [MED] {line} {cause}"),
+        );
         let looked_up = NameLookedUp {
             name: "db.test",
             kind: Some("AAAA"),
@@ -505,7 +756,8 @@ mod tests {
             code: Some(ReasonCode::EndpointNotInPolicy),
             denial: None,
         };
-        let line = "DNS:RESOLVE [LOW] DENIED db.test AAAA [repeated:3] [code:endpoint_not_in_policy]";
+        let line =
+            "DNS:RESOLVE [LOW] DENIED db.test AAAA [repeated:3] [code:endpoint_not_in_policy]";
         check(Event::Name(looked_up), line);
         let found = NameLookedUp {
             kind: None,
@@ -514,8 +766,15 @@ mod tests {
             found: Some((2, 60)),
             ..looked_up
         };
-        let found = NameLookedUp { repeated: 0, code: None, ..found };
-        check(Event::Name(found), "DNS:RESOLVE [INFO] ALLOWED db.test [addresses:2 ttl:60]");
+        let found = NameLookedUp {
+            repeated: 0,
+            code: None,
+            ..found
+        };
+        check(
+            Event::Name(found),
+            "DNS:RESOLVE [INFO] ALLOWED db.test [addresses:2 ttl:60]",
+        );
         let rejected = Decided {
             policy: Some("bypass-detect"),
             engine: Some(Engine::Firewall),
@@ -531,28 +790,63 @@ mod tests {
                 protocol: "udp",
                 denial: None,
             }),
-            "NET:REFUSE [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:bypass-detect engine:nftables] \
-             [reason:direct connection bypassed HTTP CONNECT proxy] [code:direct_connection]",
+            "NET:REFUSE [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:bypass-detect \
+             engine:nftables] [reason:direct connection bypassed HTTP CONNECT proxy] \
+             [code:direct_connection]",
         );
     }
 
     #[test]
     fn decisions_on_requests() {
-        let rules = Decided { engine: Some(Engine::Rules), ..ALLOWED };
-        let inside = RequestDecided { number: Some(3), scheme: "https", decided: rules, ..REQUEST };
+        let rules = Decided {
+            engine: Some(Engine::Rules),
+            ..ALLOWED
+        };
+        let inside = RequestDecided {
+            number: Some(3),
+            scheme: "https",
+            decided: rules,
+            ..REQUEST
+        };
         let cases = [
-            (REQUEST, "HTTP:GET [INFO] ALLOWED /usr/bin/curl(7) -> GET http://web.test:8080/a [policy:web engine:opa]"),
             (
-                RequestDecided { ends: Ends { port: Some(80), ..ENDS }, ..REQUEST },
-                "HTTP:GET [INFO] ALLOWED /usr/bin/curl(7) -> GET http://web.test/a [policy:web engine:opa]",
+                REQUEST,
+                "HTTP:GET [INFO] ALLOWED /usr/bin/curl(7) -> GET http://web.test:8080/a \
+                 [policy:web engine:opa]",
             ),
             (
-                RequestDecided { ends: Ends { port: Some(443), ..ENDS }, ..inside },
-                "HTTP:GET [INFO] ALLOWED GET https://web.test/a [policy:web engine:l7] [request:3] [by:/usr/bin/curl(7)]",
+                RequestDecided {
+                    ends: Ends {
+                        port: Some(80),
+                        ..ENDS
+                    },
+                    ..REQUEST
+                },
+                "HTTP:GET [INFO] ALLOWED /usr/bin/curl(7) -> GET http://web.test/a [policy:web \
+                 engine:opa]",
             ),
             (
-                RequestDecided { decided: Decided { engine: None, ..ALLOWED }, credentials: "A,B", ..inside },
-                "HTTP:GET [INFO] ALLOWED GET https://web.test:8080/a [request:3] [credentials:A,B] [by:/usr/bin/curl(7)]",
+                RequestDecided {
+                    ends: Ends {
+                        port: Some(443),
+                        ..ENDS
+                    },
+                    ..inside
+                },
+                "HTTP:GET [INFO] ALLOWED GET https://web.test/a [policy:web engine:l7] [request:3] \
+                 [by:/usr/bin/curl(7)]",
+            ),
+            (
+                RequestDecided {
+                    decided: Decided {
+                        engine: None,
+                        ..ALLOWED
+                    },
+                    credentials: "A,B",
+                    ..inside
+                },
+                "HTTP:GET [INFO] ALLOWED GET https://web.test:8080/a [request:3] [credentials:A,B] \
+                 [by:/usr/bin/curl(7)]",
             ),
             (
                 RequestDecided {
@@ -564,16 +858,21 @@ mod tests {
                     },
                     ..inside
                 },
-                "HTTP:GET [INFO] ALLOWED GET https://web.test:8080/a [policy:web engine:l7] [decision:audit] [request:3] \
-                 [reason:not permitted] [code:request_not_in_rules] [by:/usr/bin/curl(7)]",
+                "HTTP:GET [INFO] ALLOWED GET https://web.test:8080/a [policy:web engine:l7] \
+                 [decision:audit] [request:3] [reason:not permitted] [code:request_not_in_rules] \
+                 [by:/usr/bin/curl(7)]",
             ),
             (
                 RequestDecided {
-                    decided: Decided { action: Action::Other, decision: Decision::AllowUpgrade, ..rules },
+                    decided: Decided {
+                        action: Action::Other,
+                        decision: Decision::AllowUpgrade,
+                        ..rules
+                    },
                     ..inside
                 },
-                "HTTP:GET [INFO] OTHER GET https://web.test:8080/a [policy:web engine:l7] [decision:allow_upgrade] \
-                 [request:3] [by:/usr/bin/curl(7)]",
+                "HTTP:GET [INFO] OTHER GET https://web.test:8080/a [policy:web engine:l7] \
+                 [decision:allow_upgrade] [request:3] [by:/usr/bin/curl(7)]",
             ),
         ];
         for (event, expected) in cases {
@@ -583,16 +882,30 @@ mod tests {
 
     #[test]
     fn calls_of_models_with_their_tokens() {
-        let decided = Decided { policy: None, engine: Some(Engine::Inference), ..ALLOWED };
+        let decided = Decided {
+            policy: None,
+            engine: Some(Engine::Inference),
+            ..ALLOWED
+        };
         let of = |input, output| {
             let usage = TokenUsage { input, output };
-            let call = ModelCall { route: "local", interface: "openai_responses", kind: "responses", usage };
-            Event::Request(RequestDecided { number: Some(1), decided, model: Some(call), ..REQUEST })
+            let call = ModelCall {
+                route: "local",
+                interface: "openai_responses",
+                kind: "responses",
+                usage,
+            };
+            Event::Request(RequestDecided {
+                number: Some(1),
+                decided,
+                model: Some(call),
+                ..REQUEST
+            })
         };
         let line = |route: &str| {
             format!(
-                "HTTP:GET [INFO] ALLOWED GET http://web.test:8080/a [policy:- engine:inference] [request:1] {route} \
-                 [by:/usr/bin/curl(7)]"
+                "HTTP:GET [INFO] ALLOWED GET http://web.test:8080/a [policy:- engine:inference] \
+                 [request:1] {route} [by:/usr/bin/curl(7)]"
             )
         };
         check(of(None, None), &line("[route:local]"));
@@ -604,12 +917,18 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut_at_a_character() {
         let reason = format!("{}{}", "x".repeat(79), "é".repeat(9));
-        let decided = Decided { reason: &reason, ..DENIED };
+        let decided = Decided {
+            reason: &reason,
+            ..DENIED
+        };
         check(
-            Event::Connection(ConnectionDecided { decided, ..CONNECTION }),
+            Event::Connection(ConnectionDecided {
+                decided,
+                ..CONNECTION
+            }),
             &format!(
-                "NET:OPEN [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:opa] [reason:{}...] \
-                 [code:endpoint_not_in_policy]",
+                "NET:OPEN [MED] DENIED /usr/bin/curl(7) -> web.test:8080 [policy:- engine:opa] \
+                 [reason:{}...] [code:endpoint_not_in_policy]",
                 "x".repeat(79)
             ),
         );
@@ -619,7 +938,13 @@ mod tests {
     #[test]
     fn other_records_name_level_and_target() {
         let (level, target, message) = (Level::INFO, "openshell::x", "hello");
-        let content = Content::Diagnostic { level, target, spans: "", message, fields: "" };
+        let content = Content::Diagnostic {
+            level,
+            target,
+            spans: "",
+            message,
+            fields: "",
+        };
         let expected = "2026-01-02T03:04:05.006Z INFO openshell::x: hello sandbox=box-1";
         assert_eq!(line(NOW, content, " sandbox=box-1"), expected);
     }
@@ -629,14 +954,31 @@ mod tests {
         let (severity, message) = (Severity::High, "the facts");
         let (activity, title) = (FindingActivity::Detected, "A Title");
         check(
-            Event::Finding(Finding { activity, severity, title, confidence: Confidence::High, message }),
+            Event::Finding(Finding {
+                activity,
+                severity,
+                title,
+                confidence: Confidence::High,
+                message,
+            }),
             "FINDING:DETECTED [HIGH] \"A Title\" [confidence:high] the facts",
         );
         let state = ConfigState::Degraded;
-        check(Event::Configuration(Configuration { state, severity, message }), "CONFIG:DEGRADED [HIGH] the facts");
+        check(
+            Event::Configuration(Configuration {
+                state,
+                severity,
+                message,
+            }),
+            "CONFIG:DEGRADED [HIGH] the facts",
+        );
         let activity = LifecycleActivity::End;
         check(
-            Event::Lifecycle(Lifecycle { activity, severity, message }),
+            Event::Lifecycle(Lifecycle {
+                activity,
+                severity,
+                message,
+            }),
             "LIFECYCLE:END [HIGH] openshell-sandbox the facts",
         );
     }
@@ -653,24 +995,59 @@ mod tests {
             command: Some("sh -c x"),
             reason: None,
         };
-        check(Event::Process(started), "PROC:LAUNCH [INFO] sh(2) [cmd:sh -c x]");
-        let ended = Process { activity: ProcessActivity::Terminate, exit: Some(3), command: None, ..started };
-        check(Event::Process(ended), "PROC:TERMINATE [INFO] sh(2) [exit:3]");
-        let killed = Process { severity: Severity::Critical, exit: None, reason: Some("time-out"), ..ended };
-        check(Event::Process(killed), "PROC:TERMINATE [CRIT] sh(2) [reason:time-out]");
+        check(
+            Event::Process(started),
+            "PROC:LAUNCH [INFO] sh(2) [cmd:sh -c x]",
+        );
+        let ended = Process {
+            activity: ProcessActivity::Terminate,
+            exit: Some(3),
+            command: None,
+            ..started
+        };
+        check(
+            Event::Process(ended),
+            "PROC:TERMINATE [INFO] sh(2) [exit:3]",
+        );
+        let killed = Process {
+            severity: Severity::Critical,
+            exit: None,
+            reason: Some("time-out"),
+            ..ended
+        };
+        check(
+            Event::Process(killed),
+            "PROC:TERMINATE [CRIT] sh(2) [reason:time-out]",
+        );
     }
 
     #[test]
     fn a_path_of_anything_is_one_word_with_what_stands_for_a_credential() {
         let path = |path: &str| {
-            let line = line(NOW, Content::Audit(&Event::Request(RequestDecided { path, ..REQUEST })), " sandbox=box-1");
-            line.split_once(":8080").unwrap().1.rsplit_once(" [policy").unwrap().0.to_owned()
+            let line = line(
+                NOW,
+                Content::Audit(&Event::Request(RequestDecided { path, ..REQUEST })),
+                " sandbox=box-1",
+            );
+            line.split_once(":8080")
+                .unwrap()
+                .1
+                .rsplit_once(" [policy")
+                .unwrap()
+                .0
+                .to_owned()
         };
-        assert_eq!(path("/bot[CREDENTIAL]/a[b] é"), r"/bot[CREDENTIAL]/a\u{5b}b\u{5d}\u{20}é");
+        assert_eq!(
+            path("/bot[CREDENTIAL]/a[b] é"),
+            r"/bot[CREDENTIAL]/a\u{5b}b\u{5d}\u{20}é"
+        );
         let long = format!("/{}", "x".repeat(511));
         assert_eq!(path(&long), long);
         assert_eq!(path(&format!("{long}y")), format!("{long}..."));
-        assert_eq!(path(&format!("{}[y", &long[..510])), format!("{}...", &long[..510]));
+        assert_eq!(
+            path(&format!("{}[y", &long[..510])),
+            format!("{}...", &long[..510])
+        );
     }
 
     #[test]
@@ -678,6 +1055,13 @@ mod tests {
         let message = "a\n2026 OCSF \u{1b}[31m sandbox=other";
         let (state, severity) = (ConfigState::Loaded, Severity::Info);
         let expected = r"CONFIG:LOADED [INFO] a\n2026 OCSF \u{1b}[31m sandbox=other";
-        check(Event::Configuration(Configuration { state, severity, message }), expected);
+        check(
+            Event::Configuration(Configuration {
+                state,
+                severity,
+                message,
+            }),
+            expected,
+        );
     }
 }

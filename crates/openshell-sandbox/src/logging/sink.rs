@@ -42,7 +42,13 @@ pub(super) struct LogEvent<'e> {
 impl<'e> LogEvent<'e> {
     /// Creates the event of this moment; `identity` ends its line.
     pub(super) fn new(content: Content<'e>, identity: &'e RunIdentity) -> Self {
-        Self { made: OffsetDateTime::now_utc(), content, identity, text: OnceCell::new(), json: OnceCell::new() }
+        Self {
+            made: OffsetDateTime::now_utc(),
+            content,
+            identity,
+            text: OnceCell::new(),
+            json: OnceCell::new(),
+        }
     }
 
     /// The level of the event. Audit events are informational.
@@ -53,11 +59,15 @@ impl<'e> LogEvent<'e> {
         }
     }
 
-    /// The level of the event for a reader who follows the run: an audit event that an operator must look at is a warning.
+    /// The level of the event for a reader who follows the run: an audit event that an operator
+    /// must look at is a warning.
     pub(super) fn attention_level(&self) -> Level {
         let is_warning = match self.content {
             Content::Audit(Event::Configuration(Configuration { severity, .. })) => {
-                matches!(severity, Severity::Medium | Severity::High | Severity::Critical)
+                matches!(
+                    severity,
+                    Severity::Medium | Severity::High | Severity::Critical
+                )
             }
             Content::Audit(Event::Finding(Finding { severity, .. })) => {
                 matches!(severity, Severity::High | Severity::Critical)
@@ -84,7 +94,13 @@ impl<'e> LogEvent<'e> {
 
     /// Returns the line without its time, its prefix and its end.
     pub(super) fn message(&self) -> Cow<'_, str> {
-        if let Content::Diagnostic { spans, message, fields, .. } = self.content {
+        if let Content::Diagnostic {
+            spans,
+            message,
+            fields,
+            ..
+        } = self.content
+        {
             return Cow::Owned(printable(&format!("{spans}{message}{fields}")).into_owned());
         }
         let line = self.text();
@@ -97,7 +113,9 @@ impl<'e> LogEvent<'e> {
     pub(super) fn for_people(&self) -> String {
         let text = match self.content {
             Content::Diagnostic { message, .. } => printable(message),
-            Content::Audit(Event::Configuration(Configuration { message, .. })) => printable(message),
+            Content::Audit(Event::Configuration(Configuration { message, .. })) => {
+                printable(message)
+            }
             Content::Audit(Event::Finding(Finding { title, message, .. })) => {
                 Cow::Owned(printable(&format!("{title}: {message}")).into_owned())
             }
@@ -107,7 +125,8 @@ impl<'e> LogEvent<'e> {
     }
 
     fn text(&self) -> &str {
-        self.text.get_or_init(|| shorthand::line(self.made, self.content, self.identity.end()))
+        self.text
+            .get_or_init(|| shorthand::line(self.made, self.content, self.identity.end()))
     }
 
     /// Returns the event as a line.
@@ -116,15 +135,23 @@ impl<'e> LogEvent<'e> {
             Form::Text => self.text().to_owned(),
             Form::Json => self.json().to_owned(),
         };
-        Line { made: self.made, priority: self.priority(), text }
+        Line {
+            made: self.made,
+            priority: self.priority(),
+            text,
+        }
     }
 
     fn json(&self) -> &str {
         self.json.get_or_init(|| match self.content {
             Content::Audit(event) => ocsf::record(self.made, event, &self.message(), self.identity),
-            Content::Diagnostic { level, target, .. } => {
-                diagnostic(self.made, level.as_str(), target, &self.message(), Some(self.identity))
-            }
+            Content::Diagnostic { level, target, .. } => diagnostic(
+                self.made,
+                level.as_str(),
+                target,
+                &self.message(),
+                Some(self.identity),
+            ),
         })
     }
 
@@ -136,10 +163,17 @@ impl<'e> LogEvent<'e> {
                 return Priority::State;
             }
             Content::Audit(Event::Finding(_) | Event::File(_)) => return Priority::Security,
-            // Clients outside can cause as many as they like; a name that has no address reaches nothing.
-            Content::Audit(Event::Published(_) | Event::Name(_) | Event::Ssh(_)) => return Priority::Ordinary,
+            // Clients outside can cause as many as they like; a name that has no address reaches
+            // nothing.
+            Content::Audit(Event::Published(_) | Event::Name(_) | Event::Ssh(_)) => {
+                return Priority::Ordinary;
+            }
             Content::Audit(Event::Closed(event)) => {
-                return if event.code.is_some() { Priority::Security } else { Priority::Ordinary };
+                return if event.code.is_some() {
+                    Priority::Security
+                } else {
+                    Priority::Ordinary
+                };
             }
             Content::Audit(Event::Connection(event)) => event.decided,
             Content::Audit(Event::Request(event)) => event.decided,

@@ -39,13 +39,18 @@ impl Visit for SpanFields {
     }
 }
 
-/// Returns the spans around `event`, from the outermost on: `connection{id=7}:request{n=2}: `. Empty without spans.
+/// Returns the spans around `event`, from the outermost on: `connection{id=7}:request{n=2}: `.
+/// Empty without spans.
 pub(super) fn prefix<S>(event: &Event<'_>, context: &Context<'_, S>) -> String
 where
     S: Subscriber + for<'lookup> LookupSpan<'lookup>,
 {
     let mut prefix = String::new();
-    for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
+    for span in context
+        .event_scope(event)
+        .into_iter()
+        .flat_map(|scope| scope.from_root())
+    {
         prefix.push_str(span.name());
         if let Some(SpanFields(fields)) = span.extensions().get::<SpanFields>()
             && !fields.is_empty()

@@ -38,15 +38,26 @@ struct Held {
 }
 
 impl StandardError {
-    /// Takes events up to `level`, or none, and writes them in `form`; `identity` is that of messages.
+    /// Takes events up to `level`, or none, and writes them in `form`; `identity` is that of
+    /// messages.
     pub(super) fn new(level: Option<Level>, form: Form, identity: RunIdentity) -> Self {
         let queue = Queue::new("log-errors", Writer { form });
-        Self { queue, level, form, is_plain: false, identity, held: Mutex::default() }
+        Self {
+            queue,
+            level,
+            form,
+            is_plain: false,
+            identity,
+            held: Mutex::default(),
+        }
     }
 
     /// Writes events as messages for people, without their time and kind.
     pub(super) fn for_people(self) -> Self {
-        Self { is_plain: true, ..self }
+        Self {
+            is_plain: true,
+            ..self
+        }
     }
 
     /// Prints a message that no level hides; `level` is for readers of JSON.
@@ -58,8 +69,8 @@ impl StandardError {
         self.push(message(&text));
     }
 
-    /// Holds lines back until [`Self::release`], if standard error is a terminal. Earlier lines are written first, for
-    /// `patience` at most.
+    /// Holds lines back until [`Self::release`], if standard error is a terminal. Earlier lines are
+    /// written first, for `patience` at most.
     pub(super) fn hold(&self, patience: Duration) {
         if std::io::stderr().is_terminal() {
             *self.held() = Some(Held::default());
@@ -69,12 +80,24 @@ impl StandardError {
 
     /// Shows how many lines were held back, and the last of them.
     pub(super) fn release(&self) {
-        let Some(Held { count: count @ 1.., last }) = self.held().take() else { return };
-        let which = if count > HELD as u64 { format!("; the last {HELD} of them") } else { String::new() };
+        let Some(Held {
+            count: count @ 1..,
+            last,
+        }) = self.held().take()
+        else {
+            return;
+        };
+        let which = if count > HELD as u64 {
+            format!("; the last {HELD} of them")
+        } else {
+            String::new()
+        };
         let lines = counted(count, "line", "lines");
         self.print(
             Level::INFO,
-            &format!("openshell-sandbox: {lines} held back while the command had the terminal{which}:"),
+            &format!(
+                "openshell-sandbox: {lines} held back while the command had the terminal{which}:"
+            ),
         );
         last.into_iter().for_each(|line| self.queue.push(line));
     }
@@ -101,11 +124,15 @@ impl StandardError {
 impl Sink for StandardError {
     /// Audit events that an operator must look at are informational.
     fn max_level(&self) -> Level {
-        self.level.map_or(Level::ERROR, |level| level.max(Level::INFO))
+        self.level
+            .map_or(Level::ERROR, |level| level.max(Level::INFO))
     }
 
     fn take(&self, event: &LogEvent<'_>) {
-        if self.level.is_some_and(|level| event.attention_level() <= level) {
+        if self
+            .level
+            .is_some_and(|level| event.attention_level() <= level)
+        {
             self.push(match self.is_plain {
                 true => message(&event.for_people()),
                 false => event.line(self.form),
@@ -124,7 +151,11 @@ pub(super) fn print_unqueued(text: &str) {
 }
 
 fn message(text: &str) -> Line {
-    Line { made: OffsetDateTime::now_utc(), priority: Priority::State, text: text.to_owned() }
+    Line {
+        made: OffsetDateTime::now_utc(),
+        priority: Priority::State,
+        text: text.to_owned(),
+    }
 }
 
 struct Writer {
@@ -140,7 +171,11 @@ impl Output for Writer {
     fn write(&mut self, mut line: Line, left_out: u64) {
         if left_out > 0 {
             let missing = format!("{} left out", counted(left_out, "line", "lines"));
-            line.text = format!("{}\n{}", self.form.message(Level::WARN, &missing, None), line.text);
+            line.text = format!(
+                "{}\n{}",
+                self.form.message(Level::WARN, &missing, None),
+                line.text
+            );
         }
         // A closed standard error must not keep anything from going on.
         line.text.push('\n');

@@ -138,7 +138,8 @@ const PRIVATE: &[&str] = &[
     ".local/state/openshell",
 ];
 
-/// Folders in a home whose password databases stay hidden, and the entries that are looked at in each.
+/// Folders in a home whose password databases stay hidden, and the entries that are looked at in
+/// each.
 const DATABASE_FOLDERS: &[&str] = &["", "Documents", "Desktop", "Downloads"];
 const MAX_ENTRIES: usize = 10_000;
 
@@ -148,21 +149,42 @@ const MAX_ENTRIES: usize = 10_000;
 /// The root cannot be listed.
 pub(crate) fn learning(home: Option<&Path>) -> anyhow::Result<Learning> {
     let context = "cannot list the root, whose folders --observe-files shows";
-    let entries = std::fs::read_dir("/").context(context)?.collect::<Result<Vec<_>, _>>().context(context)?;
-    let folders = entries.iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let entries = std::fs::read_dir("/")
+        .context(context)?
+        .collect::<Result<Vec<_>, _>>()
+        .context(context)?;
+    let folders = entries
+        .iter()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let is_left_out = |path: &Path| LEFT_OUT.iter().any(|left| path.starts_with(left));
-    let folders = folders.map(|entry| entry.path()).filter(|path| !is_left_out(path)).collect();
+    let folders = folders
+        .map(|entry| entry.path())
+        .filter(|path| !is_left_out(path))
+        .collect();
     let is_home = |home: &&Path| home.parent().is_some() && home.is_dir() && !is_left_out(home);
-    Ok(Learning { folders, home: home.filter(is_home).map(Path::to_owned) })
+    Ok(Learning {
+        folders,
+        home: home.filter(is_home).map(Path::to_owned),
+    })
 }
 
-/// Returns the folders in which `user` may keep keys: its home, HOME of the caller, who need not have an entry in the user database,
-/// and its folders in /home; without symlinks.
+/// Returns the folders in which `user` may keep keys: its home, HOME of the caller, who need not
+/// have an entry in the user database, and its folders in /home; without symlinks.
 pub(crate) fn homes(user: &User, caller: &Environment) -> BTreeSet<PathBuf> {
-    let named = user.home.clone().into_iter().chain(caller.get("HOME").map(PathBuf::from));
+    let named = user
+        .home
+        .clone()
+        .into_iter()
+        .chain(caller.get("HOME").map(PathBuf::from));
     // One that cannot be looked at is shown as all others, and may be this user's.
-    let is_own = |path: &PathBuf| std::fs::metadata(path).map_or(true, |data| data.uid() == user.identity.uid);
-    let entries = std::fs::read_dir(HOMES).into_iter().flatten().take(MAX_HOMES).flatten();
+    let is_own = |path: &PathBuf| {
+        std::fs::metadata(path).map_or(true, |data| data.uid() == user.identity.uid)
+    };
+    let entries = std::fs::read_dir(HOMES)
+        .into_iter()
+        .flatten()
+        .take(MAX_HOMES)
+        .flatten();
     let homes = named.chain(entries.map(|entry| entry.path()).filter(is_own));
     let real = homes.filter_map(|home| match std::fs::canonicalize(&home) {
         Err(error) if is_missing(&error) => None,
@@ -170,25 +192,52 @@ pub(crate) fn homes(user: &User, caller: &Environment) -> BTreeSet<PathBuf> {
         Ok(real) => Some(real),
     });
     // Nobody has the root of the file system for a home.
-    real.filter(|home| home.parent().is_some() && !home.is_file()).collect()
+    real.filter(|home| home.parent().is_some() && !home.is_file())
+        .collect()
 }
 
 /// Returns the password databases in the usual folders of `home`.
 fn password_databases(home: &Path) -> Vec<PathBuf> {
     let folders = DATABASE_FOLDERS.iter().map(|name| home.join(name));
-    let entries =
-        folders.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().take(MAX_ENTRIES).flatten());
-    let is_database = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "kdbx" || kind == "kdb");
-    entries.map(|entry| entry.path()).filter(is_database).collect()
+    let entries = folders.flat_map(|folder| {
+        std::fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .take(MAX_ENTRIES)
+            .flatten()
+    });
+    let is_database = |path: &PathBuf| {
+        path.extension()
+            .is_some_and(|kind| kind == "kdbx" || kind == "kdb")
+    };
+    entries
+        .map(|entry| entry.path())
+        .filter(is_database)
+        .collect()
 }
 
-/// Returns the paths in `homes` that stay hidden, whether they are there or not, but for those that the policy grants by name.
-pub(crate) fn private_paths(homes: &BTreeSet<PathBuf>, filesystem: &Filesystem) -> Vec<GrantedPath> {
-    let granted = || filesystem.read_only.iter().chain(&filesystem.read_write).map(GrantedPath::as_path);
+/// Returns the paths in `homes` that stay hidden, whether they are there or not, but for those that
+/// the policy grants by name.
+pub(crate) fn private_paths(
+    homes: &BTreeSet<PathBuf>,
+    filesystem: &Filesystem,
+) -> Vec<GrantedPath> {
+    let granted = || {
+        filesystem
+            .read_only
+            .iter()
+            .chain(&filesystem.read_write)
+            .map(GrantedPath::as_path)
+    };
     let is_meant = |path: &Path| granted().any(|granted| granted.starts_with(path));
-    let paths = homes.iter().flat_map(|home| PRIVATE.iter().map(move |name| home.join(name)));
+    let paths = homes
+        .iter()
+        .flat_map(|home| PRIVATE.iter().map(move |name| home.join(name)));
     let paths = paths.chain(homes.iter().flat_map(|home| password_databases(home)));
-    paths.filter(|path| !is_meant(path)).map(GrantedPath::found).collect()
+    paths
+        .filter(|path| !is_meant(path))
+        .map(GrantedPath::found)
+        .collect()
 }
 
 #[cfg(test)]
@@ -208,8 +257,19 @@ mod tests {
         }
         let homes = BTreeSet::from([home.path().to_owned()]);
         let hidden = private_paths(&homes, &Filesystem::default());
-        let is_hidden = |name: &str| hidden.iter().map(GrantedPath::as_path).any(|path| path == home.path().join(name));
-        for name in ["Documents/mine.kdbx", "old.kdb", ".config/age", ".local/state/openshell", ".ssh"] {
+        let is_hidden = |name: &str| {
+            hidden
+                .iter()
+                .map(GrantedPath::as_path)
+                .any(|path| path == home.path().join(name))
+        };
+        for name in [
+            "Documents/mine.kdbx",
+            "old.kdb",
+            ".config/age",
+            ".local/state/openshell",
+            ".ssh",
+        ] {
             assert!(is_hidden(name), "{name}");
         }
         assert!(!is_hidden("notes.txt"));

@@ -55,8 +55,13 @@ impl RunReports {
     pub(crate) fn prepare(config: &Config, started: &Policy, user: &User) -> anyhow::Result<Self> {
         let resolver = Arc::new(Resolver::from_system()?);
         let open = |flag: &str, path: &Option<PathBuf>| {
-            let output = path.as_ref().map(|path| OutputFile::open(flag, path)).transpose()?;
-            output.iter().try_for_each(|output| output.check_inputs(flag, config))?;
+            let output = path
+                .as_ref()
+                .map(|path| OutputFile::open(flag, path))
+                .transpose()?;
+            output
+                .iter()
+                .try_for_each(|output| output.check_inputs(flag, config))?;
             anyhow::Ok(output)
         };
         let observed = match open("--observe", &config.observe)? {
@@ -64,29 +69,50 @@ impl RunReports {
                 let before = earlier(&mut output, started, config.observe_merge)?;
                 let files = config.observe_files.then(Arc::default);
                 let home = user.home.as_deref().and_then(Home::at);
-                let private =
-                    learning::private_paths(&learning::homes(user, &config.environment), started.filesystem());
-                Some(Observed { output, observations: Arc::default(), files, home, private, before })
+                let private = learning::private_paths(
+                    &learning::homes(user, &config.environment),
+                    started.filesystem(),
+                );
+                Some(Observed {
+                    output,
+                    observations: Arc::default(),
+                    files,
+                    home,
+                    private,
+                    before,
+                })
             }
             None => None,
         };
         if observed.is_some() {
-            let files = if config.observe_files { ", and the files of the user are shown" } else { "" };
+            let files = if config.observe_files {
+                ", and the files of the user are shown"
+            } else {
+                ""
+            };
             let message = format!(
-                "OBSERVING: connections that the policy refuses are permitted, to internal addresses too{files}"
+                "OBSERVING: connections that the policy refuses are permitted, to internal \
+                 addresses too{files}"
             );
             logging::config_event(ConfigState::Degraded, Severity::High, &message);
         }
         let proposals = match open("--proposals", &config.proposals)? {
             Some(mut output) => {
                 let empty = proposal::fragment(&[]);
-                let first = empty.split_once('\n').map_or(empty.as_str(), |(first, _)| first);
+                let first = empty
+                    .split_once('\n')
+                    .map_or(empty.as_str(), |(first, _)| first);
                 output.written_by("--proposals", first)?;
                 Some(output)
             }
             None => None,
         };
-        Ok(Self { resolver, proposals, observed, started: started.clone() })
+        Ok(Self {
+            resolver,
+            proposals,
+            observed,
+            started: started.clone(),
+        })
     }
 
     /// Returns the resolver of the run, which also looks up the hosts that were refused.
@@ -96,18 +122,29 @@ impl RunReports {
 
     /// Returns the paths of the files, each with its kind.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let proposals = self.proposals.iter().map(|output| ("file of --proposals", output.path()));
-        proposals.chain(self.observed.iter().map(|observed| ("file of --observe", observed.output.path())))
+        let proposals = self
+            .proposals
+            .iter()
+            .map(|output| ("file of --proposals", output.path()));
+        proposals.chain(
+            self.observed
+                .iter()
+                .map(|observed| ("file of --observe", observed.output.path())),
+        )
     }
 
     /// Returns the collection of observations, if the run is observed.
     pub(crate) fn observations(&self) -> Option<Arc<Observations>> {
-        self.observed.as_ref().map(|observed| Arc::clone(&observed.observations))
+        self.observed
+            .as_ref()
+            .map(|observed| Arc::clone(&observed.observations))
     }
 
     /// Returns the collection of files, if they are observed.
     pub(crate) fn observed_files(&self) -> Option<Arc<ObservedFiles>> {
-        self.observed.as_ref().and_then(|observed| observed.files.clone())
+        self.observed
+            .as_ref()
+            .and_then(|observed| observed.files.clone())
     }
 
     /// Writes proposals for the refusals, or the policy of the observed run.
@@ -119,7 +156,15 @@ impl RunReports {
             let addresses = look_up(&self.resolver, refusals.hosts()).await;
             output.write(&refusals.proposals(&addresses))?;
         }
-        if let Some(Observed { output, observations, files, home, private, before }) = &mut self.observed {
+        if let Some(Observed {
+            output,
+            observations,
+            files,
+            home,
+            private,
+            before,
+        }) = &mut self.observed
+        {
             let (all, is_complete) = observations.all();
             let Earlier { endpoints, paths } = std::mem::take(before);
             let mut learned = files
@@ -128,11 +173,17 @@ impl RunReports {
                 .unwrap_or_default();
             learned.is_incomplete |= !is_complete;
             let paths = paths.with(&learned, private, home.as_ref());
-            output.write(&observed_policy(&self.started, united(endpoints, all), &paths, &learned))?;
+            output.write(&observed_policy(
+                &self.started,
+                united(endpoints, all),
+                &paths,
+                &learned,
+            ))?;
             if !learned.not_written.is_empty() {
                 let message = format!(
-                    "a run under {} will not be as this one: writing to {} in the home is not granted, as programs outside may run what is \
-                     there; the file has a comment for each",
+                    "a run under {} will not be as this one: writing to {} in the home is not \
+                     granted, as programs outside may run what is there; the file has a comment \
+                     for each",
                     output.path().display(),
                     counted(learned.not_written.len() as u64, "path", "paths")
                 );

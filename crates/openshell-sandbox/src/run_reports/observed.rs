@@ -47,7 +47,11 @@ impl LearnedPaths {
     fn beyond(policy: &Policy, started: &Policy) -> Self {
         let texts = |paths: &[GrantedPath], known: &[GrantedPath]| {
             let is_new = |path: &&GrantedPath| !known.contains(path);
-            paths.iter().filter(is_new).map(|path| path.to_string()).collect()
+            paths
+                .iter()
+                .filter(is_new)
+                .map(|path| path.to_string())
+                .collect()
         };
         let (policy, started) = (policy.filesystem(), started.filesystem());
         Self {
@@ -58,24 +62,57 @@ impl LearnedPaths {
     }
 
     /// Returns the same with what was `learned`, and the `private` paths in it.
-    pub(super) fn with(mut self, learned: &Learned, private: &[GrantedPath], home: Option<&Home>) -> Self {
+    pub(super) fn with(
+        mut self,
+        learned: &Learned,
+        private: &[GrantedPath],
+        home: Option<&Home>,
+    ) -> Self {
         // One that was made during the run could be read.
-        let is_public = |path: &&PathBuf| !private.iter().any(|private| path.starts_with(private.as_path()));
+        let is_public = |path: &&PathBuf| {
+            !private
+                .iter()
+                .any(|private| path.starts_with(private.as_path()))
+        };
         let read: Vec<_> = learned.read.iter().filter(is_public).collect();
-        let is_in = |path: &&GrantedPath| read.iter().any(|folder| path.as_path().starts_with(folder));
+        let is_in =
+            |path: &&GrantedPath| read.iter().any(|folder| path.as_path().starts_with(folder));
         let text = |path: &Path| written_path(path, home);
-        self.hidden.extend(private.iter().filter(is_in).filter_map(|path| text(path.as_path())));
-        self.read_write.extend(learned.written.iter().filter(is_public).filter_map(|path| text(path)));
-        self.read_only.extend(read.iter().filter_map(|path| text(path)));
-        self.read_only.extend(
-            learned.missing.iter().filter(is_public).filter_map(|path| text(path)).map(|path| format!("{path}/")),
+        self.hidden.extend(
+            private
+                .iter()
+                .filter(is_in)
+                .filter_map(|path| text(path.as_path())),
         );
-        // A path below a writable one would be kept from being written; one that is there is not missing.
+        self.read_write.extend(
+            learned
+                .written
+                .iter()
+                .filter(is_public)
+                .filter_map(|path| text(path)),
+        );
+        self.read_only
+            .extend(read.iter().filter_map(|path| text(path)));
+        self.read_only.extend(
+            learned
+                .missing
+                .iter()
+                .filter(is_public)
+                .filter_map(|path| text(path))
+                .map(|path| format!("{path}/")),
+        );
+        // A path below a writable one would be kept from being written; one that is there is not
+        // missing.
         let (writable, all) = (&self.read_write, self.read_only.clone());
         self.read_only.retain(|path| {
             let is_within = |above: &String| Path::new(path).starts_with(above);
-            let is_found = || all.iter().any(|other| other != path && Path::new(other).starts_with(path));
-            let is_covered = all.iter().any(|other| other != path && !other.ends_with('/') && is_within(other));
+            let is_found = || {
+                all.iter()
+                    .any(|other| other != path && Path::new(other).starts_with(path))
+            };
+            let is_covered = all
+                .iter()
+                .any(|other| other != path && !other.ends_with('/') && is_within(other));
             !(writable.iter().any(is_within) || is_covered || path.ends_with('/') && is_found())
         });
         self
@@ -98,11 +135,15 @@ impl Home {
     /// Returns the home at `path`, if there is one.
     pub(super) fn at(path: &Path) -> Option<Self> {
         let real = std::fs::canonicalize(path).ok()?;
-        Some(Self { is_tilde: real == path, path: real })
+        Some(Self {
+            is_tilde: real == path,
+            path: real,
+        })
     }
 }
 
-/// Returns `path` as a policy names it, by `~` in the user's home; `None` if it would mean others too, or is no text.
+/// Returns `path` as a policy names it, by `~` in the user's home; `None` if it would mean others
+/// too, or is no text.
 fn written_path(path: &Path, home: Option<&Home>) -> Option<String> {
     let home = home.filter(|home| home.is_tilde);
     let text = match home.and_then(|home| path.strip_prefix(&home.path).ok()) {
@@ -122,8 +163,13 @@ pub(super) struct Earlier {
 /// Returns what an earlier observation wrote to `output`, or nothing if it is not to be kept.
 ///
 /// # Errors
-/// The file was written by something else, or was changed so that writing it again under `started` would lose something.
-pub(super) fn earlier(output: &mut OutputFile, started: &Policy, is_merged: bool) -> anyhow::Result<Earlier> {
+/// The file was written by something else, or was changed so that writing it again under `started`
+/// would lose something.
+pub(super) fn earlier(
+    output: &mut OutputFile,
+    started: &Policy,
+    is_merged: bool,
+) -> anyhow::Result<Earlier> {
     let text = output.written_by("--observe", OBSERVED)?;
     if text.is_empty() || !is_merged {
         return Ok(Earlier::default());
@@ -132,49 +178,75 @@ pub(super) fn earlier(output: &mut OutputFile, started: &Policy, is_merged: bool
     let (policy, _) = yaml::policy(text).with_context(|| format!("--observe-merge {path}"))?;
     let mut all = Vec::new();
     for (name, network) in policy.network() {
-        for (binary, endpoint) in
-            network.binaries.iter().flat_map(|binary| network.endpoints.iter().map(move |e| (binary, e)))
+        for (binary, endpoint) in network
+            .binaries
+            .iter()
+            .flat_map(|binary| network.endpoints.iter().map(move |e| (binary, e)))
         {
             let observations = observations(&binary.to_string(), endpoint);
             all.extend(observations.with_context(|| {
-                format!("--observe-merge {path}: network_policies.{} holds more than --observe writes; name another file, or leave --observe-merge out", name.as_str())
+                format!(
+                    "--observe-merge {path}: network_policies.{} holds more than --observe \
+                         writes; name another file, or leave --observe-merge out",
+                    name.as_str()
+                )
             })?);
         }
     }
-    let earlier = Earlier { endpoints: united(all, Vec::new()), paths: LearnedPaths::beyond(&policy, started) };
-    let written = observed_policy(started, earlier.endpoints.clone(), &earlier.paths, &Learned::default());
+    let earlier = Earlier {
+        endpoints: united(all, Vec::new()),
+        paths: LearnedPaths::beyond(&policy, started),
+    };
+    let written = observed_policy(
+        started,
+        earlier.endpoints.clone(),
+        &earlier.paths,
+        &Learned::default(),
+    );
     if let Some(line) = first_difference(text, &written) {
         bail!(
-            "--observe-merge {path}: line {line} is not as --observe writes it under this policy, and would be lost; name another \
-             file, or leave --observe-merge out to replace this one"
+            "--observe-merge {path}: line {line} is not as --observe writes it under this policy, \
+             and would be lost; name another file, or leave --observe-merge out to replace this \
+             one"
         );
     }
     Ok(earlier)
 }
 
-/// Returns the number of the first line of `text` that differs from `written`, apart from the comments of an observed policy.
+/// Returns the number of the first line of `text` that differs from `written`, apart from the
+/// comments of an observed policy.
 fn first_difference(text: &str, written: &str) -> Option<usize> {
     let is_comment = |line: &str| {
-        [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS, NOT_GRANTED, CACHES].iter().any(|known| line.starts_with(known))
+        [OBSERVED, INCOMPLETE, LEFT_OUT, PATHS, NOT_GRANTED, CACHES]
+            .iter()
+            .any(|known| line.starts_with(known))
     };
     let content = |line: &&str| !is_comment(line.trim_start());
     let mut written = written.lines().filter(content);
     let mut there = text.lines().enumerate().filter(|(_, line)| content(line));
-    let changed = there.find(|(_, line)| written.next() != Some(line)).map(|(index, _)| index + 1);
+    let changed = there
+        .find(|(_, line)| written.next() != Some(line))
+        .map(|(index, _)| index + 1);
     changed.or_else(|| written.next().map(|_| text.lines().count()))
 }
 
-/// Returns an observed endpoint of `program` as one observation per port; `None` if it has a part that is never observed.
+/// Returns an observed endpoint of `program` as one observation per port; `None` if it has a part
+/// that is never observed.
 fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> {
     let host = endpoint.host()?.to_string();
-    let internal =
-        endpoint.allowed_ips().iter().map(|range| range.to_string().parse().ok()).collect::<Option<Vec<_>>>()?;
+    let internal = endpoint
+        .allowed_ips()
+        .iter()
+        .map(|range| range.to_string().parse().ok())
+        .collect::<Option<Vec<_>>>()?;
     let is_every_path = |rule: &HttpRule| rule.path == Glob::everything() && rule.query.is_empty();
     let methods = match endpoint.l7() {
         None => BTreeSet::new(),
         Some(l7) if l7.enforcement == Enforcement::Enforce && l7.deny_rules.is_empty() => {
-            let rules =
-                l7.rules.iter().map(|rule| Some(rule.method.as_str().to_owned()).filter(|_| is_every_path(rule)));
+            let rules = l7
+                .rules
+                .iter()
+                .map(|rule| Some(rule.method.as_str().to_owned()).filter(|_| is_every_path(rule)));
             rules.collect::<Option<_>>()?
         }
         Some(_) => return None,
@@ -203,7 +275,8 @@ pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Obs
             Entry::Vacant(place) => drop(place.insert(seen)),
             Entry::Occupied(mut known) => {
                 let known = known.get_mut();
-                // Without methods the connection was used for something that no rule for requests would see.
+                // Without methods the connection was used for something that no rule for requests
+                // would see.
                 let is_opaque = known.methods.is_empty() || seen.methods.is_empty();
                 known.methods.extend(seen.methods);
                 if is_opaque {
@@ -221,11 +294,21 @@ pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Obs
     all.into_values().collect()
 }
 
-/// Returns one endpoint as a line, with rules for the methods that were used. The paths are a comment, as the next run may request
-/// others of the same kind.
+/// Returns one endpoint as a line, with rules for the methods that were used. The paths are a
+/// comment, as the next run may request others of the same kind.
 fn observed_endpoint(seen: &Observation) -> String {
-    let rules = seen.methods.iter().map(|method| (method.clone(), "**".to_owned())).collect();
-    let mut written = endpoint(&seen.host, seen.port, &seen.internal, &rules, seen.has_encoded_slash);
+    let rules = seen
+        .methods
+        .iter()
+        .map(|method| (method.clone(), "**".to_owned()))
+        .collect();
+    let mut written = endpoint(
+        &seen.host,
+        seen.port,
+        &seen.internal,
+        &rules,
+        seen.has_encoded_slash,
+    );
     if seen.is_tcp && written.pop().is_some() {
         written.push_str(", protocol: tcp}");
     }
@@ -237,51 +320,73 @@ fn observed_endpoint(seen: &Observation) -> String {
     text
 }
 
-/// Returns the smallest policy under which a run like the observed one passes: the parts of `started` apart from the network, the
-/// learned `paths`, and `all` endpoints that each program used. What was `learned` in this run is said where it is not granted.
+/// Returns the smallest policy under which a run like the observed one passes: the parts of
+/// `started` apart from the network, the learned `paths`, and `all` endpoints that each program
+/// used. What was `learned` in this run is said where it is not granted.
 pub(super) fn observed_policy(
     started: &Policy,
     all: Vec<Observation>,
     paths: &LearnedPaths,
     learned: &Learned,
 ) -> String {
-    let mut text =
-        format!("{OBSERVED}what was used while nothing was refused. Look at each line before you enforce it.\n");
+    let mut text = format!(
+        "{OBSERVED}what was used while nothing was refused. Look at each line before you enforce \
+         it.\n"
+    );
     if learned.is_incomplete {
-        text.push_str(&format!("{INCOMPLETE}the run used more endpoints or files than are kept.\n"));
+        text.push_str(&format!(
+            "{INCOMPLETE}the run used more endpoints or files than are kept.\n"
+        ));
     }
     for path in learned.not_written.iter().take(LINES) {
         let path = quoted(&path.to_string_lossy());
         text.push_str(&format!(
-            "{NOT_GRANTED}writing to {path}; list it, or its folder, in read_write if that is needed.\n"
+            "{NOT_GRANTED}writing to {path}; list it, or its folder, in read_write if that is \
+             needed.\n"
         ));
     }
-    if let Some(count) = learned.not_written.len().checked_sub(LINES).filter(|count| *count > 0) {
+    if let Some(count) = learned
+        .not_written
+        .len()
+        .checked_sub(LINES)
+        .filter(|count| *count > 0)
+    {
         text.push_str(&format!("{NOT_GRANTED}{count} more.\n"));
     }
     let is_unsaid = |path: &&PathBuf| written_path(path, None).is_none();
-    let unsaid = learned.read.iter().chain(&learned.written).chain(&learned.missing).filter(is_unsaid).count();
+    let unsaid = learned
+        .read
+        .iter()
+        .chain(&learned.written)
+        .chain(&learned.missing)
+        .filter(is_unsaid)
+        .count();
     if unsaid > 0 {
         text.push_str(&format!(
-            "{LEFT_OUT}{unsaid} paths that hold a `*`, which would mean others too, or are no text.\n"
+            "{LEFT_OUT}{unsaid} paths that hold a `*`, which would mean others too, or are no \
+             text.\n"
         ));
     }
     for folder in learned.not_listed.iter().take(LINES) {
         let folder = quoted(&folder.to_string_lossy());
         text.push_str(&format!(
-            "{LEFT_OUT}the names in {folder}; whoever may list a folder may read all that is in it.\n"
+            "{LEFT_OUT}the names in {folder}; whoever may list a folder may read all that is in \
+             it.\n"
         ));
     }
     let needles = Needles::new(Issuers::known().into_shapes(), std::iter::empty());
     let without_secrets = |mut seen: Observation| {
         // The policy is shown around.
-        seen.paths.retain(|path| !needles.finds_any(path.as_bytes()));
+        seen.paths
+            .retain(|path| !needles.finds_any(path.as_bytes()));
         seen
     };
     let all = all.into_iter().map(without_secrets);
     let (all, others): (Vec<_>, Vec<_>) = all.partition(|seen| is_one_program(&seen.program));
     if !others.is_empty() {
-        text.push_str(&format!("{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"));
+        text.push_str(&format!(
+            "{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"
+        ));
     }
     let parts = static_data(started);
     text.push_str(&filesystem_policy(&parts["filesystem_policy"], paths));
@@ -293,8 +398,13 @@ pub(super) fn observed_policy(
         return text;
     }
     text.push_str("network_policies:\n");
-    for (index, of_program) in all.chunk_by(|one, other| one.program == other.program).enumerate() {
-        let program = of_program.first().map_or("", |observation| observation.program.as_str());
+    for (index, of_program) in all
+        .chunk_by(|one, other| one.program == other.program)
+        .enumerate()
+    {
+        let program = of_program
+            .first()
+            .map_or("", |observation| observation.program.as_str());
         let name: String = program
             .rsplit('/')
             .next()
@@ -305,8 +415,14 @@ pub(super) fn observed_policy(
             .collect();
         let endpoints: String = of_program.iter().map(observed_endpoint).collect();
         // The number keeps two programs of one name apart.
-        text.push_str(&format!("  {name}_{}:\n    endpoints:\n{endpoints}", index + 1));
-        text.push_str(&format!("    binaries:\n      - {{path: {}}}\n", quoted(program)));
+        text.push_str(&format!(
+            "  {name}_{}:\n    endpoints:\n{endpoints}",
+            index + 1
+        ));
+        text.push_str(&format!(
+            "    binaries:\n      - {{path: {}}}\n",
+            quoted(program)
+        ));
     }
     text
 }
@@ -318,20 +434,35 @@ fn filesystem_policy(started: &Value, paths: &LearnedPaths) -> String {
     }
     let mut text = "filesystem_policy:\n".to_owned();
     let mut section = started.as_object().cloned().unwrap_or_default();
-    for (key, learned) in
-        [("read_only", &paths.read_only), ("read_write", &paths.read_write), ("hidden", &paths.hidden)]
-    {
+    for (key, learned) in [
+        ("read_only", &paths.read_only),
+        ("read_write", &paths.read_write),
+        ("hidden", &paths.hidden),
+    ] {
         let listed = section.remove(key);
-        let listed = listed.iter().filter_map(Value::as_array).flatten().filter_map(Value::as_str);
-        let lines: Vec<_> = listed.chain(learned.iter().map(String::as_str)).map(quoted).collect();
+        let listed = listed
+            .iter()
+            .filter_map(Value::as_array)
+            .flatten()
+            .filter_map(Value::as_str);
+        let lines: Vec<_> = listed
+            .chain(learned.iter().map(String::as_str))
+            .map(quoted)
+            .collect();
         if key == "read_write" && !learned.is_empty() {
-            text.push_str(&format!("  {CACHES}programs outside use what a command writes to them, and may run it.\n"));
+            text.push_str(&format!(
+                "  {CACHES}programs outside use what a command writes to them, and may run it.\n"
+            ));
         }
         if !lines.is_empty() {
             text.push_str(&format!("  {key}:\n    - {}\n", lines.join("\n    - ")));
         }
     }
-    text.extend(section.iter().map(|(key, value)| format!("  {key}: {value}\n")));
+    text.extend(
+        section
+            .iter()
+            .map(|(key, value)| format!("  {key}: {value}\n")),
+    );
     text
 }
 
@@ -356,38 +487,81 @@ mod tests {
             program: program.to_owned(),
             host: host.to_owned(),
             port: 8080,
-            internal: internal.iter().map(|address| address.parse().unwrap()).collect(),
+            internal: internal
+                .iter()
+                .map(|address| address.parse().unwrap())
+                .collect(),
             methods: methods.iter().map(|method| (*method).to_owned()).collect(),
-            paths: methods.iter().map(|method| format!("/{method} #\n\"")).collect(),
+            paths: methods
+                .iter()
+                .map(|method| format!("/{method} #\n\""))
+                .collect(),
             has_encoded_slash: methods.len() > 1,
             is_tcp: host == "10.9.0.1",
         };
         let all = vec![
             seen("/usr/bin/curl", "a.test", &[], &["POST", "GET"]),
             seen("/usr/bin/curl", "10.9.0.1", &["10.9.0.1"], &[]),
-            seen("/usr/local/bin/curl", "fd00::7", &["fd00::7"], &["M-SEARCH"]),
-            seen("/opt/a \"b\"", "b.test", &["192.168.0.9", "10.0.0.2", "fd00::1"], &["GET"]),
+            seen(
+                "/usr/local/bin/curl",
+                "fd00::7",
+                &["fd00::7"],
+                &["M-SEARCH"],
+            ),
+            seen(
+                "/opt/a \"b\"",
+                "b.test",
+                &["192.168.0.9", "10.0.0.2", "fd00::1"],
+                &["GET"],
+            ),
             seen("/opt/*", "left-out.test", &[], &[]),
         ];
-        let started =
-            "process: {run_as_user: \"1000\"}\nfilesystem_policy: {read_only: [/usr], read_write: [/tmp/b, /tmp/a]}\n";
+        let started = "process: {run_as_user: \"1000\"}\nfilesystem_policy: {read_only: [/usr], \
+                       read_write: [/tmp/b, /tmp/a]}\n";
         let (started, _) = yaml::policy(started).unwrap();
         let mut file = File::from(memfd_create("observed", MemfdFlags::CLOEXEC).unwrap());
         let learned = Learned {
-            read: ["/home/kim/.npmrc", "/home/kim/.cache/uv/x", "/opt/a \"b\"", "/opt/left*"].map(PathBuf::from).into(),
-            missing: ["/home/kim/.config/git", "/home/kim/.cache/pip/x", "/home/kim/.npmrc"].map(PathBuf::from).into(),
+            read: [
+                "/home/kim/.npmrc",
+                "/home/kim/.cache/uv/x",
+                "/opt/a \"b\"",
+                "/opt/left*",
+            ]
+            .map(PathBuf::from)
+            .into(),
+            missing: [
+                "/home/kim/.config/git",
+                "/home/kim/.cache/pip/x",
+                "/home/kim/.npmrc",
+            ]
+            .map(PathBuf::from)
+            .into(),
             written: [PathBuf::from("/home/kim/.cache/pip")].into(),
             not_listed: [PathBuf::from("/home/kim")].into(),
             not_written: [PathBuf::from("/home/kim/.npm")].into(),
             is_incomplete: true,
         };
-        let home = Home { path: PathBuf::from("/home/kim"), is_tilde: true };
-        let before = LearnedPaths { read_write: ["~/.cache/uv".to_owned()].into(), ..LearnedPaths::default() };
+        let home = Home {
+            path: PathBuf::from("/home/kim"),
+            is_tilde: true,
+        };
+        let before = LearnedPaths {
+            read_write: ["~/.cache/uv".to_owned()].into(),
+            ..LearnedPaths::default()
+        };
         let homes = [home.path.clone()].into();
         let private = learning::private_paths(&homes, started.filesystem());
         let paths = before.with(&learned, &private, Some(&home));
-        assert_eq!(paths.read_only, ["/opt/a \"b\"", "~/.config/git/", "~/.npmrc"].map(str::to_owned).into());
-        file.write_all(observed_policy(&started, united(Vec::new(), all), &paths, &learned).as_bytes()).unwrap();
+        assert_eq!(
+            paths.read_only,
+            ["/opt/a \"b\"", "~/.config/git/", "~/.npmrc"]
+                .map(str::to_owned)
+                .into()
+        );
+        file.write_all(
+            observed_policy(&started, united(Vec::new(), all), &paths, &learned).as_bytes(),
+        )
+        .unwrap();
         file.rewind().unwrap();
         let mut output = OutputFile::of("observed.yaml".into(), file);
         let earlier = earlier(&mut output, &started, true).unwrap();

@@ -1,4 +1,5 @@
-//! The files that an observed run read beyond its policy, folded to the folders that a policy would list.
+//! The files that an observed run read beyond its policy, folded to the folders that a policy would
+//! list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,9 +21,18 @@ const LEARNED: usize = 1000;
 const FILES: usize = 2;
 
 /// Folders in a home that hold those of many programs.
-const SHARED: &[&str] = &[".config", ".cache", ".local", ".local/share", ".local/state", ".local/lib", ".local/bin"];
+const SHARED: &[&str] = &[
+    ".config",
+    ".cache",
+    ".local",
+    ".local/share",
+    ".local/state",
+    ".local/lib",
+    ".local/bin",
+];
 
-/// Folders in a home for caches. Programs outside use what is in them, and run some of it, which the policy says.
+/// Folders in a home for caches. Programs outside use what is in them, and run some of it, which
+/// the policy says.
 const CACHES: &[&str] = &[
     ".npm/_cacache",
     ".npm/_logs",
@@ -65,7 +75,9 @@ impl Seen {
     fn insert(&mut self, accessed: &Accessed) {
         let path = &accessed.path;
         let (paths, bytes) = (self.paths + 1, self.bytes + path.as_os_str().len());
-        let Some(set) = self.set(accessed).filter(|set| !set.contains(path)) else { return };
+        let Some(set) = self.set(accessed).filter(|set| !set.contains(path)) else {
+            return;
+        };
         if paths > PATHS || bytes > BYTES {
             self.is_incomplete = true;
             return;
@@ -76,43 +88,92 @@ impl Seen {
 
     /// Returns the set that an access belongs to.
     fn set(&mut self, accessed: &Accessed) -> Option<&mut BTreeSet<PathBuf>> {
-        let Accessed { access, is_lookup, is_missing, refused_by, .. } = accessed;
+        let Accessed {
+            access,
+            is_lookup,
+            is_missing,
+            refused_by,
+            ..
+        } = accessed;
         match (access, refused_by) {
             _ if *is_missing => Some(&mut self.missing),
             (FileAccess::Read, None) if *is_lookup => Some(&mut self.looked_at),
             (FileAccess::Read | FileAccess::Execute, None) => Some(&mut self.read),
             (FileAccess::List, None) => Some(&mut self.listed),
             (FileAccess::Write, None | Some(RefusedBy::NoGrant)) => Some(&mut self.written),
-            (FileAccess::Read | FileAccess::Execute | FileAccess::List | FileAccess::Write, _) => None,
+            (FileAccess::Read | FileAccess::Execute | FileAccess::List | FileAccess::Write, _) => {
+                None
+            }
         }
     }
 }
 
 impl ObservedFiles {
-    /// Adds an access of a process of `identity`, unless `of_policy` covers it, or the path is hidden or refused by its mode.
-    pub(crate) fn add(&self, accessed: &Accessed, of_policy: &FileRights, identity: &ProcessIdentity) {
-        let Accessed { path, link, access, is_folder, is_lookup, is_missing, .. } = accessed;
-        // A file that is found by a symlink has to be found again. Only root's are followed; of others the folder is in sight, where
-        // that holds nothing but programs.
-        let link = link.as_deref().and_then(|link| if resolve(link).is_ok() { Some(link) } else { bin(link) });
-        let is_in_sight = |folder: &Path| folder == Path::new("/") || of_policy.grants(folder, FileAccess::List);
+    /// Adds an access of a process of `identity`, unless `of_policy` covers it, or the path is
+    /// hidden or refused by its mode.
+    pub(crate) fn add(
+        &self,
+        accessed: &Accessed,
+        of_policy: &FileRights,
+        identity: &ProcessIdentity,
+    ) {
+        let Accessed {
+            path,
+            link,
+            access,
+            is_folder,
+            is_lookup,
+            is_missing,
+            ..
+        } = accessed;
+        // A file that is found by a symlink has to be found again. Only root's are followed; of
+        // others the folder is in sight, where that holds nothing but programs.
+        let link = link.as_deref().and_then(|link| {
+            if resolve(link).is_ok() {
+                Some(link)
+            } else {
+                bin(link)
+            }
+        });
+        let is_in_sight =
+            |folder: &Path| folder == Path::new("/") || of_policy.grants(folder, FileAccess::List);
         let is_hidden = |link: &&Path| !link.parent().is_some_and(is_in_sight);
-        let link = link.filter(is_hidden).map(|link| Accessed::new(accessed.thread, link.to_owned(), FileAccess::Read));
+        let link = link
+            .filter(is_hidden)
+            .map(|link| Accessed::new(accessed.thread, link.to_owned(), FileAccess::Read));
         // Looking at a folder is no use of what is in it.
         let is_beyond = !(of_policy.grants(path, *access) || *is_lookup && *is_folder);
-        let is_permitted = || *is_missing || *access == FileAccess::Write || identity.may_reach(path, *access);
+        let is_permitted =
+            || *is_missing || *access == FileAccess::Write || identity.may_reach(path, *access);
         let is_needed = is_beyond && is_permitted();
         // A panic elsewhere cannot leave the value half changed.
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        link.iter().chain(is_needed.then_some(accessed)).for_each(|accessed| seen.insert(accessed));
+        link.iter()
+            .chain(is_needed.then_some(accessed))
+            .for_each(|accessed| seen.insert(accessed));
     }
 
-    /// Adds the program of a run, found by `path`, and its interpreter: its start is not seen in a user namespace.
-    pub(crate) fn add_program(&self, path: &Path, of_policy: &FileRights, identity: &ProcessIdentity) {
+    /// Adds the program of a run, found by `path`, and its interpreter: its start is not seen in a
+    /// user namespace.
+    pub(crate) fn add_program(
+        &self,
+        path: &Path,
+        of_policy: &FileRights,
+        identity: &ProcessIdentity,
+    ) {
         for path in std::iter::once(path.to_owned()).chain(interpreter(path)) {
-            let Ok(real) = std::fs::canonicalize(&path) else { continue };
+            let Ok(real) = std::fs::canonicalize(&path) else {
+                continue;
+            };
             let link = Some(path).filter(|path| *path != real);
-            self.add(&Accessed { link, ..Accessed::new(0, real, FileAccess::Execute) }, of_policy, identity);
+            self.add(
+                &Accessed {
+                    link,
+                    ..Accessed::new(0, real, FileAccess::Execute)
+                },
+                of_policy,
+                identity,
+            );
         }
     }
 
@@ -120,18 +181,35 @@ impl ObservedFiles {
     pub(super) fn learned(&self, home: Option<&Path>) -> Learned {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = SharedFolders { home };
-        let (caches, others): (BTreeSet<_>, BTreeSet<_>) =
-            seen.written.iter().map(|path| cache(path, home).ok_or_else(|| path.clone())).partition(Result::is_ok);
+        let (caches, others): (BTreeSet<_>, BTreeSet<_>) = seen
+            .written
+            .iter()
+            .map(|path| cache(path, home).ok_or_else(|| path.clone()))
+            .partition(Result::is_ok);
         let others = others.into_iter().filter_map(Result::err).collect();
         // Who lists a folder of many programs looks at each file in it.
-        let is_apart = |path: &&PathBuf| path.parent().is_some_and(|folder| !shared.contains(folder));
-        let read = seen.read.iter().chain(seen.looked_at.iter().filter(is_apart)).cloned().collect();
+        let is_apart =
+            |path: &&PathBuf| path.parent().is_some_and(|folder| !shared.contains(folder));
+        let read = seen
+            .read
+            .iter()
+            .chain(seen.looked_at.iter().filter(is_apart))
+            .cloned()
+            .collect();
         // What the command made in the home ended with the run.
-        let is_outside =
-            |path: &Path| !home.is_some_and(|home| path.starts_with(home)) || path.symlink_metadata().is_ok();
-        let read: BTreeSet<_> =
-            shared.folded(&read, &seen.listed).into_iter().filter(|path| is_outside(path)).collect();
-        let missing: BTreeSet<_> = seen.missing.iter().filter_map(|path| shared.missing(path)).collect();
+        let is_outside = |path: &Path| {
+            !home.is_some_and(|home| path.starts_with(home)) || path.symlink_metadata().is_ok()
+        };
+        let read: BTreeSet<_> = shared
+            .folded(&read, &seen.listed)
+            .into_iter()
+            .filter(|path| is_outside(path))
+            .collect();
+        let missing: BTreeSet<_> = seen
+            .missing
+            .iter()
+            .filter_map(|path| shared.missing(path))
+            .collect();
         let is_unread = |folder: &&PathBuf| !folder.ancestors().any(|above| read.contains(above));
         Learned {
             written: caches.into_iter().flatten().collect(),
@@ -163,21 +241,28 @@ pub(super) struct Learned {
 
 /// Returns the folder of a program, if it holds programs alone.
 fn bin(program: &Path) -> Option<&Path> {
-    program.parent().filter(|folder| folder.ends_with("bin") || folder.ends_with(".bin"))
+    program
+        .parent()
+        .filter(|folder| folder.ends_with("bin") || folder.ends_with(".bin"))
 }
 
 /// Returns the cache of one program that `path` lies in, a folder of its own.
 fn cache(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let home = home?;
     let rest = path.strip_prefix(home).ok()?;
-    let known = CACHES.iter().find(|cache| rest.starts_with(cache)).map(|cache| home.join(cache));
+    let known = CACHES
+        .iter()
+        .find(|cache| rest.starts_with(cache))
+        .map(|cache| home.join(cache));
     let of_program = || {
         let mut names = rest.strip_prefix(".cache").ok()?.iter();
         // A file there is no folder to write to.
         let folder = home.join(".cache").join(names.next()?);
         names.next().map(|_| folder)
     };
-    known.filter(|cache| cache != path || !path.is_file()).or_else(of_program)
+    known
+        .filter(|cache| cache != path || !path.is_file())
+        .or_else(of_program)
 }
 
 /// Folders that hold what belongs to many programs, so that none of them is granted as a whole.
@@ -189,37 +274,60 @@ impl SharedFolders<'_> {
     fn contains(&self, folder: &Path) -> bool {
         let in_home = |home: &Path| {
             home.starts_with(folder)
-                || folder.strip_prefix(home).is_ok_and(|rest| SHARED.iter().any(|name| rest == Path::new(name)))
+                || folder
+                    .strip_prefix(home)
+                    .is_ok_and(|rest| SHARED.iter().any(|name| rest == Path::new(name)))
         };
         // The root, the folders in it, and those beneath that hold others: homes, states, caches.
         let depth = folder.components().count();
         let is_upper = depth <= 2 || folder.parent() == Some(Path::new("/home"));
-        let is_state =
-            ["/var/lib", "/var/cache", "/var/tmp", "/usr/local"].iter().any(|path| folder == Path::new(path));
+        let is_state = ["/var/lib", "/var/cache", "/var/tmp", "/usr/local"]
+            .iter()
+            .any(|path| folder == Path::new(path));
         is_upper || is_state || self.home.is_some_and(in_home)
     }
 
-    /// Returns the uppermost missing folder of a missing path, if it lies in a folder of many programs in the home, whose other contents
-    /// a policy hides. Programs look for others in every folder of executables, and go on whatever they find.
+    /// Returns the uppermost missing folder of a missing path, if it lies in a folder of many
+    /// programs in the home, whose other contents a policy hides. Programs look for others in every
+    /// folder of executables, and go on whatever they find.
     fn missing(&self, path: &Path) -> Option<PathBuf> {
         let home = self.home?;
-        let owned: Vec<_> = path.ancestors().take_while(|above| !self.contains(above)).collect();
+        let owned: Vec<_> = path
+            .ancestors()
+            .take_while(|above| !self.contains(above))
+            .collect();
         let folder = owned.last()?.parent()?;
         let is_hidden = folder != home && folder.starts_with(home) && !folder.ends_with("bin");
         let is_missing = |above: &Path| above.try_exists().is_ok_and(|exists| !exists);
-        owned.into_iter().rev().find(|above| is_missing(above)).filter(|_| is_hidden).map(Path::to_owned)
+        owned
+            .into_iter()
+            .rev()
+            .find(|above| is_missing(above))
+            .filter(|_| is_hidden)
+            .map(Path::to_owned)
     }
 
-    /// Returns the smallest list of files and folders that covers `files` and the folders `listed`: the files alone where they are few,
-    /// else the deepest folder that holds all of those with one owner.
+    /// Returns the smallest list of files and folders that covers `files` and the folders `listed`:
+    /// the files alone where they are few, else the deepest folder that holds all of those with one
+    /// owner.
     fn folded(&self, files: &BTreeSet<PathBuf>, listed: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
         let mut groups: BTreeMap<&Path, Vec<(&Path, &Path)>> = BTreeMap::new();
         let mut folded = BTreeSet::new();
-        let entries = files.iter().filter_map(|file| Some((file.as_path(), file.parent()?)));
-        let entries = entries.chain(listed.iter().map(|folder| (folder.as_path(), folder.as_path())));
+        let entries = files
+            .iter()
+            .filter_map(|file| Some((file.as_path(), file.parent()?)));
+        let entries = entries.chain(
+            listed
+                .iter()
+                .map(|folder| (folder.as_path(), folder.as_path())),
+        );
         for (path, folder) in entries {
             // The uppermost folder that is not shared belongs to one program, or one project.
-            match folder.ancestors().take_while(|above| !self.contains(above)).last() {
+            match folder
+                .ancestors()
+                .take_while(|above| !self.contains(above))
+                .last()
+            {
                 Some(owner) => groups.entry(owner).or_default().push((path, folder)),
                 None if path != folder => drop(folded.insert(path.to_owned())),
                 // A shared folder was listed: what it holds is not for the command.
@@ -235,12 +343,18 @@ impl SharedFolders<'_> {
             if group.len() <= FILES && listed == 0 {
                 folded.extend(group.iter().map(|(path, _)| path.to_path_buf()));
             } else if let Some(((_, first), others)) = group.split_first() {
-                let holds_all = |above: &&Path| others.iter().all(|(_, folder)| folder.starts_with(above));
+                let holds_all =
+                    |above: &&Path| others.iter().all(|(_, folder)| folder.starts_with(above));
                 folded.extend(first.ancestors().find(holds_all).map(Path::to_owned));
             }
         }
-        let is_covered = |path: &PathBuf| path.ancestors().skip(1).any(|above| folded.contains(above));
-        folded.iter().filter(|path| !is_covered(path)).cloned().collect()
+        let is_covered =
+            |path: &PathBuf| path.ancestors().skip(1).any(|above| folded.contains(above));
+        folded
+            .iter()
+            .filter(|path| !is_covered(path))
+            .cloned()
+            .collect()
     }
 }
 
@@ -256,15 +370,29 @@ mod tests {
     }
 
     fn check(files: &[&str], listed: &[&str], expected: &[&str]) {
-        let shared = SharedFolders { home: Some(Path::new("/home/kim")) };
-        assert_eq!(shared.folded(&paths(files), &paths(listed)), paths(expected), "{files:?} {listed:?}");
+        let shared = SharedFolders {
+            home: Some(Path::new("/home/kim")),
+        };
+        assert_eq!(
+            shared.folded(&paths(files), &paths(listed)),
+            paths(expected),
+            "{files:?} {listed:?}"
+        );
     }
 
     #[test]
     fn many_files_of_a_program_become_the_folder_that_holds_them_and_few_stay() {
         check(&["/home/kim/.gitconfig"], &[], &["/home/kim/.gitconfig"]);
-        check(&["/home/kim/.config/git/config"], &[], &["/home/kim/.config/git/config"]);
-        let many = ["/home/kim/.cache/pip/http/a/1", "/home/kim/.cache/pip/http/b/2", "/home/kim/.cache/pip/selfcheck"];
+        check(
+            &["/home/kim/.config/git/config"],
+            &[],
+            &["/home/kim/.config/git/config"],
+        );
+        let many = [
+            "/home/kim/.cache/pip/http/a/1",
+            "/home/kim/.cache/pip/http/b/2",
+            "/home/kim/.cache/pip/selfcheck",
+        ];
         check(&many, &[], &["/home/kim/.cache/pip"]);
         let deep = [
             "/home/kim/.rustup/toolchains/s/bin/a",
@@ -273,16 +401,26 @@ mod tests {
         ];
         check(&deep, &[], &["/home/kim/.rustup/toolchains/s"]);
         check(&["/opt/tool/bin/t"], &["/opt/tool/plugins"], &["/opt/tool"]);
-        check(&["/home/kim/.cache/pip/a/1"], &["/home/kim/.cache/pip"], &["/home/kim/.cache/pip"]);
+        check(
+            &["/home/kim/.cache/pip/a/1"],
+            &["/home/kim/.cache/pip"],
+            &["/home/kim/.cache/pip"],
+        );
         check(&[], &["/home/kim/.cache/pip", "/home/kim/other/.git"], &[]);
-        check(&["/srv/data/x/1", "/srv/data/x/2"], &["/srv/data"], &["/srv/data"]);
+        check(
+            &["/srv/data/x/1", "/srv/data/x/2"],
+            &["/srv/data"],
+            &["/srv/data"],
+        );
     }
 
     #[test]
     fn a_missing_path_stands_for_its_uppermost_missing_folder_beside_those_of_others() {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(home.path().join(".cache/pip")).unwrap();
-        let shared = SharedFolders { home: Some(home.path()) };
+        let shared = SharedFolders {
+            home: Some(home.path()),
+        };
         for (path, expected) in [
             (".config/git/attributes", Some(".config/git")),
             (".cache/pip/http/a/b", Some(".cache/pip/http")),
@@ -299,17 +437,39 @@ mod tests {
 
     #[test]
     fn a_folder_of_many_programs_is_never_granted_whole() {
-        for shared in
-            ["/", "/home", "/home/kim", "/home/kim/.config", "/home/kim/.local/share", "/opt", "/var/lib", "/home/lee"]
-        {
-            let files = ["a", "b", "c"].map(|name| Path::new(shared).join(name).display().to_string());
+        for shared in [
+            "/",
+            "/home",
+            "/home/kim",
+            "/home/kim/.config",
+            "/home/kim/.local/share",
+            "/opt",
+            "/var/lib",
+            "/home/lee",
+        ] {
+            let files =
+                ["a", "b", "c"].map(|name| Path::new(shared).join(name).display().to_string());
             let files = files.each_ref().map(String::as_str);
             check(&files, &[shared], &files);
         }
-        let apart = ["/home/kim/.a", "/home/kim/.b", "/home/kim/.c", "/home/kim/.d", "/home/kim/.e"];
+        let apart = [
+            "/home/kim/.a",
+            "/home/kim/.b",
+            "/home/kim/.c",
+            "/home/kim/.d",
+            "/home/kim/.e",
+        ];
         check(&apart, &["/home/kim"], &apart);
-        let three = ["/home/kim/.config/a/1", "/home/kim/.config/b/1", "/home/kim/.config/c/1"];
+        let three = [
+            "/home/kim/.config/a/1",
+            "/home/kim/.config/b/1",
+            "/home/kim/.config/c/1",
+        ];
         check(&three, &[], &three);
-        check(&["/opt/a", "/opt/b", "/opt/c", "/opt/d"], &[], &["/opt/a", "/opt/b", "/opt/c", "/opt/d"]);
+        check(
+            &["/opt/a", "/opt/b", "/opt/c", "/opt/d"],
+            &[],
+            &["/opt/a", "/opt/b", "/opt/c", "/opt/d"],
+        );
     }
 }

@@ -13,7 +13,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::config::Config;
 
-/// A file that is opened at the start: at the end the workload could have put a symlink in its place.
+/// A file that is opened at the start: at the end the workload could have put a symlink in its
+/// place.
 #[derive(Debug)]
 pub(super) struct OutputFile {
     path: PathBuf,
@@ -38,11 +39,19 @@ impl OutputFile {
     pub(super) fn open(flag: &str, path: &Path) -> anyhow::Result<Self> {
         let path = std::path::absolute(path)?;
         let context = || format!("{flag} {} cannot be written", path.display());
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { bail!(context()) };
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            bail!(context())
+        };
         let folder = resolve(folder).with_context(context)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened =
-            rustix::fs::openat2(CWD, folder.join(name), flags, Mode::from_raw_mode(0o644), ResolveFlags::NO_SYMLINKS);
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat2(
+            CWD,
+            folder.join(name),
+            flags,
+            Mode::from_raw_mode(0o644),
+            ResolveFlags::NO_SYMLINKS,
+        );
         let file = File::from(opened.with_context(context)?);
         if !file.metadata()?.is_file() {
             bail!("{}: it is no regular file", context());
@@ -58,11 +67,16 @@ impl OutputFile {
         for (what, path) in config.inputs() {
             let input = match std::fs::metadata(path) {
                 Err(error) if is_missing(&error) => continue,
-                input => input.with_context(|| format!("{flag}: cannot look at {} {}", what, path.display()))?,
+                input => input.with_context(|| {
+                    format!("{flag}: cannot look at {} {}", what, path.display())
+                })?,
             };
             if self.is_at(input)? {
                 let path = self.path.display();
-                bail!("{flag} {path}: the file is the {what} of this run and would be overwritten; name another one");
+                bail!(
+                    "{flag} {path}: the file is the {what} of this run and would be overwritten; \
+                     name another one"
+                );
             }
         }
         Ok(())
@@ -77,18 +91,23 @@ impl OutputFile {
         Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
     }
 
-    /// Returns the text of the file, up to the size of a policy document: empty, or beginning with `first`.
+    /// Returns the text of the file, up to the size of a policy document: empty, or beginning with
+    /// `first`.
     ///
     /// # Errors
     /// The disk fails, or the file was not written by an earlier run with `flag`.
     pub(super) fn written_by(&mut self, flag: &str, first: &str) -> anyhow::Result<String> {
         let mut bytes = Vec::new();
-        (&self.file).take(yaml::MAX_DOCUMENT_BYTES as u64).read_to_end(&mut bytes)?;
+        (&self.file)
+            .take(yaml::MAX_DOCUMENT_BYTES as u64)
+            .read_to_end(&mut bytes)?;
         match String::from_utf8(bytes) {
             Ok(text) if text.is_empty() || text.starts_with(first) => Ok(text),
             _ => {
                 let path = self.path.display();
-                bail!("{flag} {path}: the file exists and was not written by {flag}; name another one")
+                bail!(
+                    "{flag} {path}: the file exists and was not written by {flag}; name another one"
+                )
             }
         }
     }
@@ -98,8 +117,11 @@ impl OutputFile {
     /// # Errors
     /// The disk fails or is full, or another file is in the place of this one.
     pub(super) fn write(&mut self, text: &str) -> anyhow::Result<()> {
-        let written =
-            self.file.set_len(0).and_then(|()| self.file.rewind()).and_then(|()| self.file.write_all(text.as_bytes()));
+        let written = self
+            .file
+            .set_len(0)
+            .and_then(|()| self.file.rewind())
+            .and_then(|()| self.file.write_all(text.as_bytes()));
         written.with_context(|| format!("cannot write {}", self.path.display()))?;
         // A process that can write to the folder may have put another file in its place.
         let there = std::fs::symlink_metadata(&self.path);

@@ -31,7 +31,12 @@ pub(crate) struct InForce {
 impl InForce {
     /// Puts the parts that a sandbox starts with in force, and logs the credentials.
     pub(crate) fn new(initial: Initial, leaks: LeakMode) -> Self {
-        let Initial { policy, credentials, routes, reloads } = initial;
+        let Initial {
+            policy,
+            credentials,
+            routes,
+            reloads,
+        } = initial;
         let vault = Arc::new(CurrentVault::default());
         if let Some(credentials) = credentials {
             vault.replace(credentials.vault);
@@ -44,7 +49,13 @@ impl InForce {
             leaks.know_keys(routes.table.keys());
             Arc::new(Inference::new(routes.table))
         });
-        Self { policy: Arc::new(PolicyStore::new(policy.snapshot)), vault, inference, leaks, reloads }
+        Self {
+            policy: Arc::new(PolicyStore::new(policy.snapshot)),
+            vault,
+            inference,
+            leaks,
+            reloads,
+        }
     }
 
     /// Applies each request and answers it, until no source is left.
@@ -62,14 +73,19 @@ impl InForce {
         }
     }
 
-    /// Puts all parts of `update` in force, or none. `started` is the generation that the sandbox was started with.
+    /// Puts all parts of `update` in force, or none. `started` is the generation that the sandbox
+    /// was started with.
     fn apply(&self, update: Update, started: &Snapshot) -> Answer {
         let before = self.policy.load().generation();
         let is_reload = update.policy.is_some();
         let count = |number: &AtomicU64| {
             number.fetch_add(u64::from(is_reload), Ordering::Relaxed);
         };
-        let policy = match update.policy.map(|policy| policy.compile(before + 1)).transpose() {
+        let policy = match update
+            .policy
+            .map(|policy| policy.compile(before + 1))
+            .transpose()
+        {
             Ok(policy) => policy,
             Err(error) => {
                 if update.refuses_if_invalid {
@@ -88,7 +104,8 @@ impl InForce {
         }
         if !deferred.is_empty() {
             let parts = deferred.join(", ");
-            let message = format!("changed in the policy, and in force from the next start on only: {parts}");
+            let message =
+                format!("changed in the policy, and in force from the next start on only: {parts}");
             logging::config_event(ConfigState::Unchanged, Severity::Medium, &message);
         }
         if let Some(credentials) = update.credentials {
@@ -102,13 +119,17 @@ impl InForce {
         }
         // No request has to wait for it.
         self.leaks.prepare(&self.vault.load());
-        let Some(policy) = policy else { return Answer::Applied { generation: before } };
+        let Some(policy) = policy else {
+            return Answer::Applied { generation: before };
+        };
         // No connection has to wait for it.
         policy.snapshot.prepare();
         self.policy.replace(policy.snapshot);
         count(&self.reloads.applied);
         policy.report.log("Policy reloaded successfully");
-        Answer::Applied { generation: before + 1 }
+        Answer::Applied {
+            generation: before + 1,
+        }
     }
 
     /// Puts a policy in force that permits nothing, in place of an invalid one.
@@ -117,7 +138,9 @@ impl InForce {
         let reason = text.lines().next().unwrap_or_default().to_owned();
         match Snapshot::refusing(generation, started.policy().clone(), reason) {
             Ok(snapshot) => self.policy.replace(snapshot),
-            Err(error) => tracing::error!("an invalid policy could not be put out of force: {error}"),
+            Err(error) => {
+                tracing::error!("an invalid policy could not be put out of force: {error}")
+            }
         }
     }
 }
@@ -125,7 +148,10 @@ impl InForce {
 /// Returns the parts of a policy that have changed and cannot change while the sandbox runs.
 fn deferred_parts(started: &Policy, new: &Policy) -> Vec<&'static str> {
     let (old, compatibility) = (started.filesystem(), new.filesystem().compatibility);
-    let same_folders = Filesystem { compatibility, ..old.clone() } == *new.filesystem();
+    let same_folders = Filesystem {
+        compatibility,
+        ..old.clone()
+    } == *new.filesystem();
     [
         ("filesystem_policy", !same_folders),
         ("landlock", old.compatibility != compatibility),

@@ -22,12 +22,16 @@ pub(crate) struct Additions {
 }
 
 impl Additions {
-    /// Returns what `args` stand for; nothing if nothing is given. Without a policy file, `workdir` is the folder that may be written.
-    /// Presets are looked for in `folders`.
+    /// Returns what `args` stand for; nothing if nothing is given. Without a policy file, `workdir`
+    /// is the folder that may be written. Presets are looked for in `folders`.
     ///
     /// # Errors
     /// A preset is unknown or invalid, or a path is no text or cannot be made absolute.
-    pub(crate) fn of(args: &PolicyArgs, workdir: Option<&Path>, folders: &[PathBuf]) -> anyhow::Result<Self> {
+    pub(crate) fn of(
+        args: &PolicyArgs,
+        workdir: Option<&Path>,
+        folders: &[PathBuf],
+    ) -> anyhow::Result<Self> {
         if args.is_empty() && workdir.is_none() {
             return Ok(Self::default());
         }
@@ -37,9 +41,19 @@ impl Additions {
             .filter(|name| !name.is_empty())
             .map(|name| Preset::find(name, folders))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let files = presets.iter().filter_map(|preset| preset.file.clone()).collect();
+        let files = presets
+            .iter()
+            .filter_map(|preset| preset.file.clone())
+            .collect();
         let own = document(args, workdir)?;
-        Ok(Self { documents: presets.into_iter().map(|preset| preset.text).chain([own]).collect(), files })
+        Ok(Self {
+            documents: presets
+                .into_iter()
+                .map(|preset| preset.text)
+                .chain([own])
+                .collect(),
+            files,
+        })
     }
 
     /// True if there are none.
@@ -52,19 +66,31 @@ impl Additions {
     /// # Errors
     /// A document is invalid; those of the command line come from its values.
     pub(super) fn joined(&self, file: Option<&str>) -> anyhow::Result<String> {
-        let all: Vec<_> = file.into_iter().chain(self.documents.iter().map(String::as_str)).collect();
+        let all: Vec<_> = file
+            .into_iter()
+            .chain(self.documents.iter().map(String::as_str))
+            .collect();
         yaml::merged(&all).context("--allow, --write, --read, --hide, --preset")
     }
 }
 
 /// Returns the document that all of `args` but presets stand for.
 fn document(args: &PolicyArgs, workdir: Option<&Path>) -> anyhow::Result<String> {
-    let writable: Vec<_> = workdir.map(Path::to_owned).into_iter().chain(args.write.iter().cloned()).collect();
+    let writable: Vec<_> = workdir
+        .map(Path::to_owned)
+        .into_iter()
+        .chain(args.write.iter().cloned())
+        .collect();
     let mut folders = Vec::new();
-    for (key, flag, paths) in
-        [("read_write", "--write", &writable), ("read_only", "--read", &args.read), ("hidden", "--hide", &args.hide)]
-    {
-        let paths = paths.iter().map(|path| text_of(path, flag)).collect::<anyhow::Result<Vec<_>>>()?;
+    for (key, flag, paths) in [
+        ("read_write", "--write", &writable),
+        ("read_only", "--read", &args.read),
+        ("hidden", "--hide", &args.hide),
+    ] {
+        let paths = paths
+            .iter()
+            .map(|path| text_of(path, flag))
+            .collect::<anyhow::Result<Vec<_>>>()?;
         if !paths.is_empty() {
             folders.push(format!("{key}: {}", serde_json::to_string(&paths)?));
         }
@@ -84,14 +110,18 @@ fn document(args: &PolicyArgs, workdir: Option<&Path>) -> anyhow::Result<String>
     Ok(document)
 }
 
-/// Returns the absolute form of `path`. What leads up by `..` is looked up, as a symlink before it leads elsewhere.
+/// Returns the absolute form of `path`. What leads up by `..` is looked up, as a symlink before it
+/// leads elsewhere.
 ///
 /// # Errors
-/// The folder that it leads up from cannot be found, or is behind a symlink that a command may have made.
+/// The folder that it leads up from cannot be found, or is behind a symlink that a command may have
+/// made.
 fn without_dots(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let parts: Vec<_> = absolute.components().collect();
-    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return Ok(absolute) };
+    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else {
+        return Ok(absolute);
+    };
     let (above, below) = parts.split_at(last + 1);
     let mut resolved = resolve(&above.iter().collect::<PathBuf>())?;
     resolved.extend(below);
@@ -104,14 +134,19 @@ fn without_dots(path: &Path) -> io::Result<PathBuf> {
 
 /// Returns an absolute path as text.
 fn text_of(path: &Path, flag: &str) -> anyhow::Result<String> {
-    let absolute = if path.starts_with("~") || path.starts_with("$WORKDIR") || path.starts_with("**") {
-        path.to_owned()
-    } else {
-        without_dots(path).with_context(|| format!("{flag} {}", path.display()))?
-    };
+    let absolute =
+        if path.starts_with("~") || path.starts_with("$WORKDIR") || path.starts_with("**") {
+            path.to_owned()
+        } else {
+            without_dots(path).with_context(|| format!("{flag} {}", path.display()))?
+        };
     let absolute = absolute.into_os_string().into_string();
-    absolute
-        .map_err(|path| anyhow::anyhow!("{flag} {}: it is no UTF-8 text; name the folder around it", path.display()))
+    absolute.map_err(|path| {
+        anyhow::anyhow!(
+            "{flag} {}: it is no UTF-8 text; name the folder around it",
+            path.display()
+        )
+    })
 }
 
 fn endpoint(Allowed { host, port, access }: &Allowed) -> anyhow::Result<String> {
@@ -122,7 +157,10 @@ fn endpoint(Allowed { host, port, access }: &Allowed) -> anyhow::Result<String> 
         Some(Access::ReadWrite) => ", protocol: rest, enforcement: enforce, access: read-write",
         Some(Access::Full) => ", protocol: rest, enforcement: enforce, access: full",
     };
-    Ok(format!("{{host: {}, port: {port}{rules}}}", serde_json::to_string(host)?))
+    Ok(format!(
+        "{{host: {}, port: {port}{rules}}}",
+        serde_json::to_string(host)?
+    ))
 }
 
 /// Folder of the image's user, which a container's command works in.
@@ -145,7 +183,11 @@ pub(crate) fn project(
     }
     let current = current.context("the current directory is gone; name a folder with --workdir")?;
     let real = |home: &PathBuf| std::fs::canonicalize(home).unwrap_or_else(|_| home.clone());
-    let homes: Vec<_> = homes.iter().map(real).filter(|home| home != Path::new(IMAGE_HOME)).collect();
+    let homes: Vec<_> = homes
+        .iter()
+        .map(real)
+        .filter(|home| home != Path::new(IMAGE_HOME))
+        .collect();
     let what = match homes.iter().find(|home| home.starts_with(current)) {
         _ if current == Path::new("/") => Some("the root".to_owned()),
         Some(home) if home == current => Some("a home".to_owned()),
@@ -154,15 +196,20 @@ pub(crate) fn project(
     };
     if let Some(what) = what {
         bail!(
-            "without a policy file the command may write to the current directory, and {} is {what}; go to a project's, or name one with \
-             --workdir",
+            "without a policy file the command may write to the current directory, and {} is \
+             {what}; go to a project's, or name one with --workdir",
             current.display()
         );
     }
-    let is_sensitive = |home: &PathBuf| SENSITIVE.iter().any(|name| current.starts_with(home.join(name)));
+    let is_sensitive = |home: &PathBuf| {
+        SENSITIVE
+            .iter()
+            .any(|name| current.starts_with(home.join(name)))
+    };
     let warning = homes.iter().any(is_sensitive).then(|| {
         format!(
-            "the command may write to {}, from where other programs take settings and programs; is it the project that is meant?",
+            "the command may write to {}, from where other programs take settings and programs; is \
+             it the project that is meant?",
             current.display()
         )
     });

@@ -66,35 +66,60 @@ pub(crate) struct CredentialReport {
 }
 
 impl OpenedCredentials {
-    /// Parses the file at `path`, if there is one, and takes the variables that it names out of `environment`.
+    /// Parses the file at `path`, if there is one, and takes the variables that it names out of
+    /// `environment`.
     ///
     /// # Errors
     /// The file cannot be read or is invalid, with every violation.
-    pub(crate) fn open(path: Option<PathBuf>, environment: &mut Environment) -> anyhow::Result<Self> {
-        let parsed = path.as_ref().map(|path| parse(path, Phase::Start)).transpose()?.unwrap_or_default();
+    pub(crate) fn open(
+        path: Option<PathBuf>,
+        environment: &mut Environment,
+    ) -> anyhow::Result<Self> {
+        let parsed = path
+            .as_ref()
+            .map(|path| parse(path, Phase::Start))
+            .transpose()?
+            .unwrap_or_default();
         let named = parsed.specs.iter().filter_map(|spec| match &spec.source {
             SecretSource::Variable(name) => Some(name),
             SecretSource::File(_) | SecretSource::Value(_) => None,
         });
         let mut variables = BTreeMap::new();
         for name in named {
-            variables.extend(environment.take(name).map(|value| (name.clone(), Secret::new(value.into_vec()))));
+            variables.extend(
+                environment
+                    .take(name)
+                    .map(|value| (name.clone(), Secret::new(value.into_vec()))),
+            );
         }
         let file = path.map(|path| CredentialFile { path, variables });
-        Ok(Self { sources: CredentialSources { file, environment: None }, parsed })
+        Ok(Self {
+            sources: CredentialSources {
+                file,
+                environment: None,
+            },
+            parsed,
+        })
     }
 
-    /// Takes all variables that look like secrets out of `environment` too; base URLs are looked for in `urls`. A credential of the file counts
-    /// before one of the same name.
+    /// Takes all variables that look like secrets out of `environment` too; base URLs are looked
+    /// for in `urls`. A credential of the file counts before one of the same name.
     pub(crate) fn take_secrets(&mut self, environment: &mut Environment, urls: &Environment) {
-        let of_file = |name: &CredentialName| self.parsed.specs.iter().any(|spec| spec.name == *name);
-        self.sources.environment = Some(EnvironmentSecrets::take(environment, urls).without(of_file));
+        let of_file =
+            |name: &CredentialName| self.parsed.specs.iter().any(|spec| spec.name == *name);
+        self.sources.environment =
+            Some(EnvironmentSecrets::take(environment, urls).without(of_file));
     }
 
     /// Returns true if the command gets a placeholder as the variable `name`.
     pub(crate) fn has(&self, name: &str) -> bool {
         let of_file = self.parsed.specs.iter().map(|spec| &spec.name);
-        let taken = self.sources.environment.iter().flat_map(|taken| &taken.secrets).map(|secret| &secret.name);
+        let taken = self
+            .sources
+            .environment
+            .iter()
+            .flat_map(|taken| &taken.secrets)
+            .map(|secret| &secret.name);
         of_file.chain(taken).any(|known| known.as_str() == name)
     }
 
@@ -126,32 +151,58 @@ impl CredentialSources {
     /// Reads the file again, if there is one, and looks up the secrets.
     ///
     /// # Errors
-    /// The file cannot be read or is invalid, with every violation; a secret is missing or invalid, or in a file that the
-    /// workload can read.
+    /// The file cannot be read or is invalid, with every violation; a secret is missing or invalid,
+    /// or in a file that the workload can read.
     pub(crate) fn reload(&self, protection: &Protection) -> anyhow::Result<CredentialSet> {
-        let parsed = self.file.as_ref().map(|file| file.parse_again(protection)).transpose()?.unwrap_or_default();
+        let parsed = self
+            .file
+            .as_ref()
+            .map(|file| file.parse_again(protection))
+            .transpose()?
+            .unwrap_or_default();
         self.resolve(parsed, Phase::Reload)
     }
 
     fn resolve(&self, parsed: ParsedCredentials, phase: Phase) -> anyhow::Result<CredentialSet> {
-        let ParsedCredentials { specs, mut warnings } = parsed;
+        let ParsedCredentials {
+            specs,
+            mut warnings,
+        } = parsed;
         let (mut credentials, mut summaries) = (Vec::new(), Vec::new());
         if let Some(file) = &self.file {
             credentials = file.resolve(specs, &mut warnings, phase)?;
-            summaries.push(format!("{}: {} credentials", file.path.display(), credentials.len()));
+            summaries.push(format!(
+                "{}: {} credentials",
+                file.path.display(),
+                credentials.len()
+            ));
         }
         if let Some(environment) = &self.environment {
             for own in &environment.secrets {
                 if credentials.iter().all(|(name, ..)| *name != own.name) {
-                    credentials.push((own.name.clone(), Secret::new(own.secret.expose().to_vec()), own.binding()));
+                    credentials.push((
+                        own.name.clone(),
+                        Secret::new(own.secret.expose().to_vec()),
+                        own.binding(),
+                    ));
                 }
             }
             warnings.extend(environment.warnings());
             summaries.push(environment.summary());
         }
-        let variables = credentials.iter().map(|(name, ..)| (name.to_string(), name.placeholder())).collect();
-        let report = CredentialReport { warnings, summary: summaries.join("; ") };
-        Ok(CredentialSet { vault: Vault::new(credentials), variables, report })
+        let variables = credentials
+            .iter()
+            .map(|(name, ..)| (name.to_string(), name.placeholder()))
+            .collect();
+        let report = CredentialReport {
+            warnings,
+            summary: summaries.join("; "),
+        };
+        Ok(CredentialSet {
+            vault: Vault::new(credentials),
+            variables,
+            report,
+        })
     }
 }
 
@@ -160,7 +211,10 @@ impl CredentialFile {
         let parsed = parse(&self.path, Phase::Reload)?;
         if let Some(file) = parsed.files().find(|file| !protection.hides(file)) {
             let (own, file) = (self.path.display(), file.display());
-            bail!("{own} names {file}, which the policy lets the workload read; move it, or start again");
+            bail!(
+                "{own} names {file}, which the policy lets the workload read; move it, or start \
+                 again"
+            );
         }
         Ok(parsed)
     }
@@ -172,13 +226,21 @@ impl CredentialFile {
         phase: Phase,
     ) -> anyhow::Result<Vec<(CredentialName, Secret, Binding)>> {
         let (mut credentials, mut errors) = (Vec::new(), Vec::new());
-        for CredentialSpec { name, source, binding } in specs {
+        for CredentialSpec {
+            name,
+            source,
+            binding,
+        } in specs
+        {
             let is_elsewhere = !matches!(source, SecretSource::Value(_));
             match self.secret(source, phase) {
                 Ok(secret) => {
                     if is_elsewhere && secret.expose().len() < SHORT_SECRET_BYTES {
                         let short = WarningKind::SecretShort;
-                        warnings.push(format!("{}: credentials.{name}: {short}", self.path.display()));
+                        warnings.push(format!(
+                            "{}: credentials.{name}: {short}",
+                            self.path.display()
+                        ));
                     }
                     credentials.push((name, secret, binding));
                 }
@@ -197,7 +259,10 @@ impl CredentialFile {
             SecretSource::Variable(name) => match self.variables.get(&name) {
                 Some(secret) => Secret::new(secret.expose().to_vec()),
                 None if phase == Phase::Start => bail!("the variable {name} is not set"),
-                None => bail!("the variable {name} was not named at the start, and the environment is read only then"),
+                None => bail!(
+                    "the variable {name} was not named at the start, and the environment is read \
+                     only then"
+                ),
             },
             SecretSource::File(path) => return secret_file::read(&path, phase),
         };
@@ -209,28 +274,50 @@ impl CredentialReport {
     /// Logs the warnings, and last that the credentials are in force.
     pub(crate) fn log(&self, event: &str) {
         for warning in &self.warnings {
-            logging::config_event(ConfigState::Validated, Severity::Medium, &format!("credentials warning: {warning}"));
+            logging::config_event(
+                ConfigState::Validated,
+                Severity::Medium,
+                &format!("credentials warning: {warning}"),
+            );
         }
-        logging::config_event(ConfigState::Loaded, Severity::Info, &format!("{event} from {}", self.summary));
+        logging::config_event(
+            ConfigState::Loaded,
+            Severity::Info,
+            &format!("{event} from {}", self.summary),
+        );
     }
 }
 
 /// Parses the credentials file at `path`.
 ///
 /// # Errors
-/// The file cannot be read or is invalid, with every violation; or it holds secrets, and others may read it.
+/// The file cannot be read or is invalid, with every violation; or it holds secrets, and others may
+/// read it.
 pub(crate) fn parse(path: &Path, phase: Phase) -> anyhow::Result<ParsedCredentials> {
     let failed = || format!("failed to read credentials from {}", path.display());
-    let (text, is_private) = secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, phase).with_context(failed)?;
-    let text = std::str::from_utf8(text.expose()).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?;
-    let (specs, warnings) = yaml::credentials(text, environment::is_reserved).map_err(|violations| {
-        let lines: Vec<_> = violations.0.iter().map(|violation| format!("\n  {violation}")).collect();
-        anyhow!("{}: invalid credentials:{}", path.display(), lines.concat())
-    })?;
-    let holds_secrets = specs.iter().any(|spec| matches!(spec.source, SecretSource::Value(_)));
+    let (text, is_private) =
+        secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, phase).with_context(failed)?;
+    let text = std::str::from_utf8(text.expose())
+        .map_err(|_| anyhow!("it is not UTF-8"))
+        .with_context(failed)?;
+    let (specs, warnings) =
+        yaml::credentials(text, environment::is_reserved).map_err(|violations| {
+            let lines: Vec<_> = violations
+                .0
+                .iter()
+                .map(|violation| format!("\n  {violation}"))
+                .collect();
+            anyhow!("{}: invalid credentials:{}", path.display(), lines.concat())
+        })?;
+    let holds_secrets = specs
+        .iter()
+        .any(|spec| matches!(spec.source, SecretSource::Value(_)));
     if holds_secrets && !is_private {
         return Err(anyhow!(secret_file::PUBLIC)).with_context(failed);
     }
-    let warnings = warnings.iter().map(|warning| format!("{}: {warning}", path.display())).collect();
+    let warnings = warnings
+        .iter()
+        .map(|warning| format!("{}: {warning}", path.display()))
+        .collect();
     Ok(ParsedCredentials { specs, warnings })
 }

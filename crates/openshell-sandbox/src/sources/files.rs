@@ -41,17 +41,27 @@ impl Files {
     /// Reads what a sandbox starts with besides its policy, and logs that.
     ///
     /// # Errors
-    /// The policy could not be read or is invalid, with every violation; or a secret is missing or invalid.
+    /// The policy could not be read or is invalid, with every violation; or a secret is missing or
+    /// invalid.
     pub(crate) fn open(
         policy: Policy,
         credentials: Option<OpenedCredentials>,
         routes: Option<RouteSet>,
     ) -> anyhow::Result<(Self, Initial)> {
-        let Policy { files: policy, version } = policy;
+        let Policy {
+            files: policy,
+            version,
+        } = policy;
         let version = version?;
         version.report.log("policy loaded");
-        let (file, credentials) = credentials.map(OpenedCredentials::resolve).transpose()?.unzip();
-        let paths = Arc::new(Paths { policy, credentials: file });
+        let (file, credentials) = credentials
+            .map(OpenedCredentials::resolve)
+            .transpose()?
+            .unzip();
+        let paths = Arc::new(Paths {
+            policy,
+            credentials: file,
+        });
         let files = Self {
             paths,
             protection: Arc::default(),
@@ -60,7 +70,15 @@ impl Files {
             generation: version.snapshot.generation(),
         };
         let reloads = Arc::clone(&files.reloads);
-        Ok((files, Initial { policy: version, credentials, routes, reloads }))
+        Ok((
+            files,
+            Initial {
+                policy: version,
+                credentials,
+                routes,
+                reloads,
+            },
+        ))
     }
 
     /// Has files read again only as long as `protection` keeps the workload from changing them.
@@ -69,27 +87,46 @@ impl Files {
         let _ = self.protection.set(protection);
     }
 
-    /// Returns the handle that has the files read again. Requests during a reload are served by one reload after it.
+    /// Returns the handle that has the files read again. Requests during a reload are served by one
+    /// reload after it.
     pub(crate) fn reload(&self) -> Arc<Notify> {
         Arc::clone(&self.wanted)
     }
 
     fn log_failure(&self, ReadError { part, error }: &ReadError) {
         let generation = self.generation;
-        let kept = format!("keeping last-known-good policy [generation:{generation} error:{error:#}]");
-        logging::config_event(ConfigState::Failed, Severity::Medium, &format!("{part} reload failed, {kept}"));
+        let kept =
+            format!("keeping last-known-good policy [generation:{generation} error:{error:#}]");
+        logging::config_event(
+            ConfigState::Failed,
+            Severity::Medium,
+            &format!("{part} reload failed, {kept}"),
+        );
     }
 }
 
 impl Paths {
     fn read(&self, protection: Option<&Protection>) -> Result<Update, ReadError> {
         let failed = |part| move |error| ReadError { part, error };
-        let protection = protection.context("the sandbox is not confined yet").map_err(failed("Policy"))?;
-        protection.verify().map_err(anyhow::Error::from).map_err(failed("Policy"))?;
-        let credentials = self.credentials.as_ref().map(|sources| sources.reload(protection)).transpose();
+        let protection = protection
+            .context("the sandbox is not confined yet")
+            .map_err(failed("Policy"))?;
+        protection
+            .verify()
+            .map_err(anyhow::Error::from)
+            .map_err(failed("Policy"))?;
+        let credentials = self
+            .credentials
+            .as_ref()
+            .map(|sources| sources.reload(protection))
+            .transpose();
         let credentials = credentials.map_err(failed("Credentials"))?;
         let policy = self.policy.read(Phase::Reload).map_err(failed("Policy"))?;
-        Ok(Update { policy: Some(policy), credentials, ..Update::default() })
+        Ok(Update {
+            policy: Some(policy),
+            credentials,
+            ..Update::default()
+        })
     }
 }
 
@@ -113,7 +150,10 @@ impl Source for Files {
     fn answered(&mut self, answer: Answer) {
         match answer {
             Answer::Applied { generation } => self.generation = generation,
-            Answer::Rejected(error) => self.log_failure(&ReadError { part: "Policy", error }),
+            Answer::Rejected(error) => self.log_failure(&ReadError {
+                part: "Policy",
+                error,
+            }),
         }
     }
 }

@@ -45,7 +45,9 @@ impl Read for Input {
             let mut polled = [PollFd::new(&self.file, PollFlags::IN)];
             let silence = Timespec::try_from(SILENCE).map_err(io::Error::other)?;
             if rustix::event::poll(&mut polled, Some(&silence))? == 0 {
-                return Err(io::Error::other("it is a FIFO, and nobody writes to it; remove it, or use `<(…)`"));
+                return Err(io::Error::other(
+                    "it is a FIFO, and nobody writes to it; remove it, or use `<(…)`",
+                ));
             }
             match self.file.read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -63,8 +65,14 @@ impl Read for Input {
 pub(super) fn open(path: &Path, phase: Phase) -> io::Result<Input> {
     if phase == Phase::Start {
         // What a shell makes of `<(…)` is waited for as long as it takes.
-        if ["/dev/fd", "/proc/self/fd", "/dev/stdin", "/dev/null"].iter().any(|given| path.starts_with(given)) {
-            return Ok(Input { file: File::open(path)?, is_bounded: false });
+        if ["/dev/fd", "/proc/self/fd", "/dev/stdin", "/dev/null"]
+            .iter()
+            .any(|given| path.starts_with(given))
+        {
+            return Ok(Input {
+                file: File::open(path)?,
+                is_bounded: false,
+            });
         }
         let kind = std::fs::metadata(path)?.file_type();
         if kind.is_char_device() || kind.is_block_device() {
@@ -79,16 +87,22 @@ pub(super) fn open(path: &Path, phase: Phase) -> io::Result<Input> {
             }
         }
     }
-    Ok(Input { file: regular_files::open(path)?, is_bounded: false })
+    Ok(Input {
+        file: regular_files::open(path)?,
+        is_bounded: false,
+    })
 }
 
 /// Reads a text of at most [`BYTES`]; more of an endless file would only take memory.
 pub(super) fn read(path: &Path, phase: Phase) -> io::Result<String> {
     let mut text = String::new();
-    open(path, phase)?.take(BYTES + 1).read_to_string(&mut text).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => io::Error::other("it is not UTF-8 text"),
-        _ => error,
-    })?;
+    open(path, phase)?
+        .take(BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => io::Error::other("it is not UTF-8 text"),
+            _ => error,
+        })?;
     if text.len() as u64 > BYTES {
         return Err(io::Error::other("it has more than 4 MiB"));
     }

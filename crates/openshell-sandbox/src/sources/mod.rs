@@ -1,4 +1,5 @@
-//! Origins of the policy, the credentials and the inference routes, and the way of a change into force.
+//! Origins of the policy, the credentials and the inference routes, and the way of a change into
+//! force.
 
 pub(crate) mod activation;
 pub(crate) mod composed;

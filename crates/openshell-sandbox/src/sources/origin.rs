@@ -22,8 +22,12 @@ use crate::tasks::Tasks;
 pub(crate) enum Origin {
     /// Files, of which the policy has been read.
     Files(Box<Policy>),
-    /// A gateway, which is asked once the sandbox's network is under way; `files` are the context of its policies.
-    Gateway { place: Place, files: Box<PolicyFiles> },
+    /// A gateway, which is asked once the sandbox's network is under way; `files` are the context
+    /// of its policies.
+    Gateway {
+        place: Place,
+        files: Box<PolicyFiles>,
+    },
 }
 
 impl Origin {
@@ -54,9 +58,17 @@ impl Origin {
     ) -> anyhow::Result<(Sources, Initial, Option<Receiver>)> {
         match (self, secrets.gateway) {
             (Self::Gateway { files, .. }, Some(options)) => {
-                let Opened { source, routes, initial, receiver } =
-                    Box::pin(start::open(options, *files, secrets.routes, tasks)).await?;
-                Ok((Sources::Gateway(Box::new(source), routes), initial, Some(receiver)))
+                let Opened {
+                    source,
+                    routes,
+                    initial,
+                    receiver,
+                } = Box::pin(start::open(options, *files, secrets.routes, tasks)).await?;
+                Ok((
+                    Sources::Gateway(Box::new(source), routes),
+                    initial,
+                    Some(receiver),
+                ))
             }
             (Self::Files(policy), _) => {
                 let (files, initial) = Files::open(*policy, secrets.credentials, secrets.routes)?;
@@ -95,9 +107,14 @@ impl Sources {
         }
     }
 
-    /// Starts the tasks that request the updates of the sources. Files are read only as long as `protection` keeps the workload
-    /// from changing them.
-    pub(crate) fn follow(self, requests: mpsc::Sender<Request>, protection: Protection, tasks: &mut Tasks) {
+    /// Starts the tasks that request the updates of the sources. Files are read only as long as
+    /// `protection` keeps the workload from changing them.
+    pub(crate) fn follow(
+        self,
+        requests: mpsc::Sender<Request>,
+        protection: Protection,
+        tasks: &mut Tasks,
+    ) {
         match self {
             Self::Files(files) => {
                 files.protect(protection);
@@ -105,7 +122,10 @@ impl Sources {
             }
             Self::Gateway(source, routes) => {
                 if let Some(routes) = routes {
-                    tasks.spawn("routes of the gateway", update::forward(routes, requests.clone()));
+                    tasks.spawn(
+                        "routes of the gateway",
+                        update::forward(routes, requests.clone()),
+                    );
                 }
                 tasks.spawn("policy of the gateway", update::forward(*source, requests));
             }

@@ -20,8 +20,8 @@ use crate::sources::composed::Additions;
 use crate::sources::input::{self, Phase};
 use crate::{lints, logging, text};
 
-/// Warnings, notes and symlinks of one generation that are logged; a policy for many images may name many programs that
-/// one image lacks.
+/// Warnings, notes and symlinks of one generation that are logged; a policy for many images may
+/// name many programs that one image lacks.
 const WARNINGS: usize = 10;
 
 /// Kind of a preset's file, which is read at the start alone.
@@ -41,7 +41,8 @@ pub(crate) struct PolicyFiles {
     pub(crate) started: Arc<OnceLock<Request>>,
 }
 
-/// Folders of a run, from which paths of a policy may begin, and who called `sudo`, whose home may be one of them.
+/// Folders of a run, from which paths of a policy may begin, and who called `sudo`, whose home may
+/// be one of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunFolders {
     /// The folder that `include_workdir` grants for writing.
@@ -57,13 +58,20 @@ impl RunFolders {
     ///
     /// # Errors
     /// A path begins with a folder that the run does not have, or a grant lies in a hidden folder.
-    fn resolve(&self, policy: openshell_policy::policy::Policy) -> anyhow::Result<openshell_policy::policy::Policy> {
+    fn resolve(
+        &self,
+        policy: openshell_policy::policy::Policy,
+    ) -> anyhow::Result<openshell_policy::policy::Policy> {
         let home = match policy.filesystem().needs_home() {
             true => run_as::resolve(policy.run_as(), &Privilege::of_start(true)?, self.sudo)?.home,
             false => None,
         };
         let workdir = self.workdir.clone().or_else(|| self.current.clone());
-        Ok(policy.resolved(&Places { home, workdir, is_writable: self.workdir.is_some() })?)
+        Ok(policy.resolved(&Places {
+            home,
+            workdir,
+            is_writable: self.workdir.is_some(),
+        })?)
     }
 }
 
@@ -93,16 +101,24 @@ pub(crate) struct Policy {
 impl Policy {
     /// Reads and compiles `files`. Logs nothing.
     pub(crate) fn load(files: PolicyFiles) -> Self {
-        let version = files.read(Phase::Start).and_then(|document| document.compile(1));
+        let version = files
+            .read(Phase::Start)
+            .and_then(|document| document.compile(1));
         Self { files, version }
     }
 
     /// Returns a policy that grants nothing but the baseline, and no network.
     pub(crate) fn restrictive() -> Self {
         let data = "network_policies: {}\n".to_owned();
-        let files = PolicyFiles { data: PathBuf::from("/dev/null"), ..PolicyFiles::default() };
+        let files = PolicyFiles {
+            data: PathBuf::from("/dev/null"),
+            ..PolicyFiles::default()
+        };
         let document = files.document("the restrictive default".to_owned(), data, None);
-        Self { files, version: document.compile(1) }
+        Self {
+            files,
+            version: document.compile(1),
+        }
     }
 }
 
@@ -131,8 +147,16 @@ pub(crate) struct PolicyReport {
 impl PolicyFiles {
     /// Returns the files of a policy that is looked at, and not run.
     pub(crate) fn to_look_at(data: PathBuf, rules: Option<PathBuf>) -> Self {
-        let folders = RunFolders { current: std::env::current_dir().ok(), ..RunFolders::default() };
-        Self { data, rules, folders, ..Self::default() }
+        let folders = RunFolders {
+            current: std::env::current_dir().ok(),
+            ..RunFolders::default()
+        };
+        Self {
+            data,
+            rules,
+            folders,
+            ..Self::default()
+        }
     }
 
     /// Returns the files, each with its kind.
@@ -140,28 +164,68 @@ impl PolicyFiles {
         let rules = self.rules.as_deref().map(|rules| ("policy rules", rules));
         // A gateway's policy is in no file.
         let data = Some(self.data.as_path()).filter(|path| !path.as_os_str().is_empty());
-        let presets = self.additions.files.iter().map(|file| (PRESET, file.as_path()));
-        data.map(|data| ("policy", data)).into_iter().chain(rules).chain(presets)
+        let presets = self
+            .additions
+            .files
+            .iter()
+            .map(|file| (PRESET, file.as_path()));
+        data.map(|data| ("policy", data))
+            .into_iter()
+            .chain(rules)
+            .chain(presets)
     }
 
-    /// Returns a document that comes from elsewhere, with the number and hash that a gateway has given it.
-    pub(crate) fn document(&self, origin: String, data: String, of_gateway: Option<String>) -> PolicyDocument {
-        let (folders, started, began) = (self.folders.clone(), Arc::clone(&self.started), Instant::now());
-        PolicyDocument { origin, data, rules: None, of_gateway, has_additions: false, folders, started, began }
+    /// Returns a document that comes from elsewhere, with the number and hash that a gateway has
+    /// given it.
+    pub(crate) fn document(
+        &self,
+        origin: String,
+        data: String,
+        of_gateway: Option<String>,
+    ) -> PolicyDocument {
+        let (folders, started, began) = (
+            self.folders.clone(),
+            Arc::clone(&self.started),
+            Instant::now(),
+        );
+        PolicyDocument {
+            origin,
+            data,
+            rules: None,
+            of_gateway,
+            has_additions: false,
+            folders,
+            started,
+            began,
+        }
     }
 
     /// Returns the name and the text of the policy, with what the command line adds.
     ///
     /// # Errors
-    /// The file cannot be read, is too large, is not UTF-8, or is invalid beside what the command line adds.
+    /// The file cannot be read, is too large, is not UTF-8, or is invalid beside what the command
+    /// line adds.
     pub(crate) fn text(&self, phase: Phase) -> anyhow::Result<(String, String)> {
         if self.data.as_os_str().is_empty() {
-            let files: Vec<_> = self.additions.files.iter().map(|file| file.display().to_string()).collect();
-            let files = if files.is_empty() { String::new() } else { format!(" ({})", files.join(", ")) };
-            return Ok((format!("the command line{files}"), self.additions.joined(None)?));
+            let files: Vec<_> = self
+                .additions
+                .files
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect();
+            let files = if files.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", files.join(", "))
+            };
+            return Ok((
+                format!("the command line{files}"),
+                self.additions.joined(None)?,
+            ));
         }
         let origin = self.data.display().to_string();
-        let data = input::read(&self.data, phase).with_context(|| format!("failed to read YAML data from {origin}"))?;
+        let data = input::read(&self.data, phase)
+            .with_context(|| format!("failed to read YAML data from {origin}"))?;
         if self.additions.is_empty() {
             return Ok((origin, data));
         }
@@ -179,11 +243,21 @@ impl PolicyFiles {
         let began = Instant::now();
         let (origin, data) = self.text(phase)?;
         let rules = self.rules.as_ref().map(|path| {
-            input::read(path, phase).with_context(|| format!("failed to read policy rules from {}", path.display()))
+            input::read(path, phase)
+                .with_context(|| format!("failed to read policy rules from {}", path.display()))
         });
         let (folders, started) = (self.folders.clone(), Arc::clone(&self.started));
         let (rules, has_additions) = (rules.transpose()?, !self.additions.is_empty());
-        Ok(PolicyDocument { origin, data, rules, of_gateway: None, has_additions, folders, started, began })
+        Ok(PolicyDocument {
+            origin,
+            data,
+            rules,
+            of_gateway: None,
+            has_additions,
+            folders,
+            started,
+            began,
+        })
     }
 }
 
@@ -193,7 +267,8 @@ impl PolicyDocument {
     /// # Errors
     /// The policy is invalid: every violation with its line.
     pub(crate) fn validate(self) -> anyhow::Result<openshell_policy::policy::Policy> {
-        let (policy, _) = yaml::policy(&self.data).map_err(|violations| anyhow!("{}: {violations}", self.origin))?;
+        let (policy, _) = yaml::policy(&self.data)
+            .map_err(|violations| anyhow!("{}: {violations}", self.origin))?;
         Ok(policy)
     }
 
@@ -202,28 +277,47 @@ impl PolicyDocument {
     /// # Errors
     /// The policy or its rules are invalid: every violation with its line.
     pub(crate) fn compile(self, generation: u64) -> anyhow::Result<PolicyVersion> {
-        let Self { origin, data, rules, of_gateway, has_additions, folders, started, began } = self;
-        let read = if of_gateway.is_some() { yaml::policy_of_gateway } else { yaml::policy };
-        let mut version = of_gateway.unwrap_or_else(|| format!("version:{generation} hash:{}", sha256(&data)));
+        let Self {
+            origin,
+            data,
+            rules,
+            of_gateway,
+            has_additions,
+            folders,
+            started,
+            began,
+        } = self;
+        let read = if of_gateway.is_some() {
+            yaml::policy_of_gateway
+        } else {
+            yaml::policy
+        };
+        let mut version =
+            of_gateway.unwrap_or_else(|| format!("version:{generation} hash:{}", sha256(&data)));
         if let Some(rules) = &rules {
             version.push_str(&format!(" rules_hash:{}", sha256(rules)));
         }
-        let (policy, warnings) = read(&data).map_err(|violations| match violations.0.as_slice() {
-            [only] if matches!(only.kind, ViolationKind::Syntax(_)) => {
-                anyhow!("failed to parse YAML data: {origin}: {only}")
-            }
-            _ => anyhow!("{origin}: {violations}"),
-        })?;
+        let (policy, warnings) =
+            read(&data).map_err(|violations| match violations.0.as_slice() {
+                [only] if matches!(only.kind, ViolationKind::Syntax(_)) => {
+                    anyhow!("failed to parse YAML data: {origin}: {only}")
+                }
+                _ => anyhow!("{origin}: {violations}"),
+            })?;
         let policy = folders.resolve(policy).with_context(|| origin.clone())?;
         let granted = Request::new(policy.filesystem(), folders.workdir.as_deref());
         let started = started.get_or_init(|| granted.clone());
         // Rules may grant other folders.
         let is_writable = |folder: &Path| {
-            rules.is_some() || granted.reaches_for_writing(folder) || started.reaches_for_writing(folder)
+            rules.is_some()
+                || granted.reaches_for_writing(folder)
+                || started.reaches_for_writing(folder)
         };
         let symlink_target = |path: &str| symlink_target(path, is_writable);
         let snapshot = Snapshot::new(generation, policy, rules.as_deref(), &symlink_target)?;
-        let warnings = warnings.iter().map(|warning| format!("L7 policy validation warning: {origin}: {warning}"));
+        let warnings = warnings
+            .iter()
+            .map(|warning| format!("L7 policy validation warning: {origin}: {warning}"));
         let lints = lints::lints(snapshot.policy(), &is_writable);
         // On a command line every program is meant.
         let is_meant = |lint: &String| has_additions && lint.contains(lints::EVERY_PROGRAM);
@@ -233,10 +327,28 @@ impl PolicyDocument {
             .filter(|lint| !is_meant(lint))
             .map(|lint| format!("policy warning: {origin}: {lint}"));
         let warnings = warnings.chain(of_lints).collect();
-        let notes = lints.notes.into_iter().map(|note| format!("policy note: {origin}: {note}")).collect();
-        let links = snapshot.links().iter().map(|(link, target)| (link.clone(), target.clone())).collect();
-        let summary = format!("{origin}: {}, generation {generation}", policies(snapshot.policy().network().len()));
-        let report = PolicyReport { warnings, notes, links, summary, version, took: began.elapsed() };
+        let notes = lints
+            .notes
+            .into_iter()
+            .map(|note| format!("policy note: {origin}: {note}"))
+            .collect();
+        let links = snapshot
+            .links()
+            .iter()
+            .map(|(link, target)| (link.clone(), target.clone()))
+            .collect();
+        let summary = format!(
+            "{origin}: {}, generation {generation}",
+            policies(snapshot.policy().network().len())
+        );
+        let report = PolicyReport {
+            warnings,
+            notes,
+            links,
+            summary,
+            version,
+            took: began.elapsed(),
+        };
         Ok(PolicyVersion { snapshot, report })
     }
 }
@@ -248,7 +360,8 @@ impl PolicyReport {
             logging::config_event(ConfigState::Validated, Severity::Medium, warning);
         }
         if let more @ 1.. = self.warnings.len().saturating_sub(WARNINGS) {
-            let message = format!("policy warning: {more} more; `openshell-sandbox check` names them all");
+            let message =
+                format!("policy warning: {more} more; `openshell-sandbox check` names them all");
             logging::config_event(ConfigState::Validated, Severity::Medium, &message);
         }
         for note in self.notes.iter().take(WARNINGS) {
@@ -261,8 +374,17 @@ impl PolicyReport {
                 &format!("{link} is a symlink: {target} is meant as well"),
             );
         }
-        let (took, Self { summary, version, .. }) = (self.took.as_millis(), self);
-        let event = if version.contains(GLOBAL_VERSION) { format!("{event} (global)") } else { event.to_owned() };
+        let (
+            took,
+            Self {
+                summary, version, ..
+            },
+        ) = (self.took.as_millis(), self);
+        let event = if version.contains(GLOBAL_VERSION) {
+            format!("{event} (global)")
+        } else {
+            event.to_owned()
+        };
         logging::config_event(
             ConfigState::Loaded,
             Severity::Info,
@@ -281,10 +403,18 @@ pub(crate) fn policies(count: usize) -> String {
 
 /// Returns the SHA-256 of `text` in hex digits, as `sha256sum` prints it.
 fn sha256(text: &str) -> String {
-    digest(&SHA256, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    digest(&SHA256, text.as_bytes())
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Returns the path behind the symlinks of `path`, if the workload cannot have made them.
 fn symlink_target(path: &str, is_writable: impl Fn(&Path) -> bool) -> Option<String> {
-    resolve_unwritable(Path::new(path), is_writable).ok()?.into_os_string().into_string().ok()
+    resolve_unwritable(Path::new(path), is_writable)
+        .ok()?
+        .into_os_string()
+        .into_string()
+        .ok()
 }

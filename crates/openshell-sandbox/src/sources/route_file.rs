@@ -44,7 +44,8 @@ struct ClientVariables {
     keys: &'static [&'static str],
 }
 
-/// Variables of the clients that the providers publish. Claude Code asks in a terminal whether to use an `ANTHROPIC_API_KEY`.
+/// Variables of the clients that the providers publish. Claude Code asks in a terminal whether to
+/// use an `ANTHROPIC_API_KEY`.
 const CLIENTS: &[ClientVariables] = &[
     ClientVariables {
         interfaces: &[
@@ -66,13 +67,29 @@ const CLIENTS: &[ClientVariables] = &[
 ];
 
 impl RouteSet {
-    /// Sets base URLs and keys of clients that the routes serve, as far as `environment` has none; a URL of the caller's own keeps its
-    /// key too. `is_placeholder` returns true for variables that are set later.
-    pub(crate) fn set_client_variables(&self, environment: &mut Environment, is_placeholder: impl Fn(&str) -> bool) {
-        for ClientVariables { interfaces, url, base, keys } in CLIENTS {
-            let is_served = interfaces.iter().any(|interface| self.table.serving(*interface).next().is_some());
-            let is_own =
-                |url: Option<&OsStr>| url.and_then(OsStr::to_str).map(|url| url.trim_end_matches('/')) == Some(*base);
+    /// Sets base URLs and keys of clients that the routes serve, as far as `environment` has none;
+    /// a URL of the caller's own keeps its key too. `is_placeholder` returns true for variables
+    /// that are set later.
+    pub(crate) fn set_client_variables(
+        &self,
+        environment: &mut Environment,
+        is_placeholder: impl Fn(&str) -> bool,
+    ) {
+        for ClientVariables {
+            interfaces,
+            url,
+            base,
+            keys,
+        } in CLIENTS
+        {
+            let is_served = interfaces
+                .iter()
+                .any(|interface| self.table.serving(*interface).next().is_some());
+            let is_own = |url: Option<&OsStr>| {
+                url.and_then(OsStr::to_str)
+                    .map(|url| url.trim_end_matches('/'))
+                    == Some(*base)
+            };
             let has = |name: &str| environment.get(name).is_some_and(|value| !value.is_empty());
             if !is_served || (has(url) && !is_own(environment.get(url))) {
                 continue;
@@ -96,16 +113,29 @@ impl RouteReport {
 /// Parses the file at `path`; keys in other places are not read.
 ///
 /// # Errors
-/// The file cannot be read or is invalid, with every violation; or it holds keys, and others may read it.
+/// The file cannot be read or is invalid, with every violation; or it holds keys, and others may
+/// read it.
 pub(crate) fn parse(path: &Path) -> anyhow::Result<RouteFile> {
     let failed = || format!("failed to load inference routes {}", path.display());
-    let (text, is_private) = secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, Phase::Start).with_context(failed)?;
-    let text = std::str::from_utf8(text.expose()).map_err(|_| anyhow!("it is not UTF-8")).with_context(failed)?;
+    let (text, is_private) =
+        secret_file::open(path, yaml::MAX_DOCUMENT_BYTES, Phase::Start).with_context(failed)?;
+    let text = std::str::from_utf8(text.expose())
+        .map_err(|_| anyhow!("it is not UTF-8"))
+        .with_context(failed)?;
     let file = yaml::routes(text).map_err(|violations| {
-        let lines: Vec<_> = violations.0.iter().map(|violation| format!("\n  {violation}")).collect();
+        let lines: Vec<_> = violations
+            .0
+            .iter()
+            .map(|violation| format!("\n  {violation}"))
+            .collect();
         anyhow!("{}:{}", failed(), lines.concat())
     })?;
-    if !is_private && file.routes.iter().any(|route| matches!(route.key, KeySource::Value(_))) {
+    if !is_private
+        && file
+            .routes
+            .iter()
+            .any(|route| matches!(route.key, KeySource::Value(_)))
+    {
         return Err(anyhow!(secret_file::PUBLIC)).with_context(failed);
     }
     Ok(file)
@@ -118,7 +148,8 @@ pub(crate) fn parse(path: &Path) -> anyhow::Result<RouteFile> {
 pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<RouteSet> {
     let failed = || format!("failed to load inference routes {}", path.display());
     let file = parse(path)?;
-    let (mut routes, mut variables, mut files, mut faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut routes, mut variables, mut files, mut faults) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for mut spec in file.routes {
         let name = spec.name.clone();
         match &spec.key {
@@ -134,9 +165,19 @@ pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<Rou
     if !faults.is_empty() {
         bail!("{}: {}", failed(), faults.join("\n  "));
     }
-    let summary = format!("inference routes loaded from {}: {} routes", path.display(), routes.len());
+    let summary = format!(
+        "inference routes loaded from {}: {} routes",
+        path.display(),
+        routes.len()
+    );
     let table = RouteTable::new(routes, file.max_request_bytes);
-    Ok(RouteSet { table, variables, files, report: RouteReport { summary }, may_come_later: false })
+    Ok(RouteSet {
+        table,
+        variables,
+        files,
+        report: RouteReport { summary },
+        may_come_later: false,
+    })
 }
 
 fn key(spec: &mut RouteSpec, environment: &Environment) -> anyhow::Result<Option<Secret>> {
@@ -145,7 +186,9 @@ fn key(spec: &mut RouteSpec, environment: &Environment) -> anyhow::Result<Option
         KeySource::Value(secret) => Ok(Some(secret)),
         KeySource::File(path) => secret_file::read(&path, Phase::Start).map(Some),
         KeySource::Variable(name) => {
-            let value = environment.get(&name).ok_or_else(|| anyhow!("environment variable {name} is not set"))?;
+            let value = environment
+                .get(&name)
+                .ok_or_else(|| anyhow!("environment variable {name} is not set"))?;
             secret_file::checked(Secret::new(value.as_bytes().to_vec())).map(Some)
         }
     }

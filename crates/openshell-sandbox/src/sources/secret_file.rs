@@ -56,14 +56,19 @@ pub(crate) fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(S
     Ok((Secret::new(std::mem::take(&mut *bytes)), is_private))
 }
 
-/// Returns true if a file with secrets is open to its owner alone; or to its group, if this user has only the group's right to it, or
-/// the mount is read-only, as secrets are that Kubernetes mounts with `fsGroup`.
+/// Returns true if a file with secrets is open to its owner alone; or to its group, if this user
+/// has only the group's right to it, or the mount is read-only, as secrets are that Kubernetes
+/// mounts with `fsGroup`.
 ///
 /// # Errors
 /// The file cannot be inspected.
 pub(crate) fn is_private(file: &File) -> io::Result<bool> {
     let (data, own) = (file.metadata()?, rustix::process::geteuid());
     let is_by_group = !own.is_root() && data.uid() != own.as_raw();
-    let public = if is_by_group || is_on_read_only_mount(file)? { 0o027 } else { 0o066 };
+    let public = if is_by_group || is_on_read_only_mount(file)? {
+        0o027
+    } else {
+        0o066
+    };
     Ok(data.mode() & public == 0)
 }

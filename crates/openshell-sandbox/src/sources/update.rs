@@ -1,4 +1,5 @@
-//! Changes of the policy, credentials and routes: made by a source, put in force by their owner, answered to the source.
+//! Changes of the policy, credentials and routes: made by a source, put in force by their owner,
+//! answered to the source.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -26,7 +27,8 @@ pub(crate) struct Reloads {
     pub(crate) failed: AtomicU64,
 }
 
-/// A change while the sandbox runs, put in force as a whole or not at all. An absent part stays as it is.
+/// A change while the sandbox runs, put in force as a whole or not at all. An absent part stays as
+/// it is.
 #[derive(Default)]
 pub(crate) struct Update {
     pub(crate) policy: Option<PolicyDocument>,
@@ -41,7 +43,8 @@ pub(crate) struct Update {
 pub(crate) enum Answer {
     /// The update is in force under this generation.
     Applied { generation: u64 },
-    /// The policy is invalid, with every violation; the generation before stays in force, or one that refuses everything.
+    /// The policy is invalid, with every violation; the generation before stays in force, or one
+    /// that refuses everything.
     Rejected(anyhow::Error),
 }
 
@@ -68,7 +71,8 @@ pub(crate) async fn forward(mut source: impl Source, requests: mpsc::Sender<Requ
         if requests.send(Request { update, answer }).await.is_err() {
             return;
         }
-        // Without an answer the update failed by an error of the owner's, which the owner has logged.
+        // Without an answer the update failed by an error of the owner's, which the owner has
+        // logged.
         if let Ok(answer) = answered.await {
             source.answered(answer);
         }

@@ -1,4 +1,5 @@
-//! Watches the input files: a change of one, by writing, by renaming, or by the swap of a symlink on its way, has them read again.
+//! Watches the input files: a change of one, by writing, by renaming, or by the swap of a symlink
+//! on its way, has them read again.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -36,7 +37,8 @@ const CHANGES: WatchFlags = WatchFlags::CLOSE_WRITE
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF);
 
-/// The state of a file that its readers would notice: device, inode, size, and time of the last change; `None` if there is none.
+/// The state of a file that its readers would notice: device, inode, size, and time of the last
+/// change; `None` if there is none.
 type Fingerprint = Option<(u64, u64, u64, (i64, i64))>;
 
 /// A watch over files.
@@ -54,12 +56,22 @@ impl Watch {
     /// # Errors
     /// The system has no more inotify instances (inotify(7)).
     pub(crate) fn new(files: Vec<PathBuf>, begun: SystemTime) -> io::Result<Self> {
-        let begun = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let begun = (i64::try_from(begun.as_secs()).unwrap_or(i64::MAX), i64::from(begun.subsec_nanos()));
+        let begun = begun
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let begun = (
+            i64::try_from(begun.as_secs()).unwrap_or(i64::MAX),
+            i64::from(begun.subsec_nanos()),
+        );
         // What has changed since then may have been read before.
         let known = |file: &PathBuf| fingerprint(file).filter(|(.., changed)| *changed < begun);
         let seen = files.iter().map(known).collect();
-        Ok(Self { files, events: instance()?, seen, is_partial: false })
+        Ok(Self {
+            files,
+            events: instance()?,
+            seen,
+            is_partial: false,
+        })
     }
 
     /// Notifies `wanted` of every change, for as long as it is polled.
@@ -87,8 +99,10 @@ impl Watch {
         match self.events.readable().await {
             Ok(mut ready) => {
                 let mut space = [MaybeUninit::uninit(); 4096];
-                let mut taken =
-                    || rustix::io::read(self.events.get_ref(), &mut space).is_ok_and(|(taken, _)| !taken.is_empty());
+                let mut taken = || {
+                    rustix::io::read(self.events.get_ref(), &mut space)
+                        .is_ok_and(|(taken, _)| !taken.is_empty())
+                };
                 while taken() {}
                 ready.clear_ready();
             }
@@ -102,25 +116,32 @@ impl Watch {
     /// Waits until there are no more changes for a while.
     async fn settle(&self) {
         let end = Instant::now() + BURST;
-        while Instant::now() < end && timeout_at(end.min(Instant::now() + QUIET), self.changed()).await.is_ok() {}
+        while Instant::now() < end
+            && timeout_at(end.min(Instant::now() + QUIET), self.changed())
+                .await
+                .is_ok()
+        {}
     }
 
-    /// Watches everything on the way of the files as it is now, and nothing of before; returns false if a part cannot be watched.
+    /// Watches everything on the way of the files as it is now, and nothing of before; returns
+    /// false if a part cannot be watched.
     fn renew(&mut self) -> bool {
         let renewed = instance().and_then(|events| {
             let places: BTreeSet<_> = self.files.iter().flat_map(|file| places(file)).collect();
-            let added =
-                places.iter().try_for_each(|place| match inotify::add_watch(events.get_ref(), place, CHANGES) {
+            let added = places.iter().try_for_each(|place| {
+                match inotify::add_watch(events.get_ref(), place, CHANGES) {
                     Ok(_) => Ok(()),
                     Err(error) => Err(io::Error::other(format!("{}: {error}", place.display()))),
-                });
+                }
+            });
             self.events = events;
             added
         });
         match &renewed {
             Err(error) if !self.is_partial => {
                 tracing::info!(
-                    "looking at the input files each second, as a part of their way cannot be watched: {error}"
+                    "looking at the input files each second, as a part of their way cannot be \
+                     watched: {error}"
                 );
             }
             Ok(()) | Err(_) => {}
@@ -136,11 +157,15 @@ impl Watch {
 /// The system has no more of them (inotify(7)).
 pub(crate) fn instance() -> io::Result<AsyncFd<OwnedFd>> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    #[expect(deprecated, reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not")]
+    #[expect(
+        deprecated,
+        reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
+    )]
     AsyncFd::with_interest(events, Interest::READABLE)
 }
 
-/// Everything whose change may change what is read at `file`, an absolute path: the folders of its symlinks, its own, and the file.
+/// Everything whose change may change what is read at `file`, an absolute path: the folders of its
+/// symlinks, its own, and the file.
 fn places(file: &Path) -> Vec<PathBuf> {
     let (mut found, mut path) = (Vec::new(), file.to_owned());
     'links: for _ in 0..LINKS {
@@ -152,7 +177,9 @@ fn places(file: &Path) -> Vec<PathBuf> {
                 continue;
             }
             walked.push(part);
-            let Ok(target) = std::fs::read_link(&walked) else { continue };
+            let Ok(target) = std::fs::read_link(&walked) else {
+                continue;
+            };
             walked.pop();
             found.push(walked.clone());
             // The rest of the way goes on from the target.
@@ -168,5 +195,10 @@ fn places(file: &Path) -> Vec<PathBuf> {
 
 fn fingerprint(file: &Path) -> Fingerprint {
     let data = std::fs::metadata(file).ok()?;
-    Some((data.dev(), data.ino(), data.size(), (data.ctime(), data.ctime_nsec())))
+    Some((
+        data.dev(),
+        data.ino(),
+        data.size(),
+        (data.ctime(), data.ctime_nsec()),
+    ))
 }

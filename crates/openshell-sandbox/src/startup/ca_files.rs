@@ -1,4 +1,5 @@
-//! CA files that make the sandbox's interception CA known to the workload's programs, mounted at the paths that these read.
+//! CA files that make the sandbox's interception CA known to the workload's programs, mounted at
+//! the paths that these read.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, Permissions};
@@ -51,8 +52,8 @@ pub(super) struct CaFiles {
     unwritten: Option<Unwritten>,
 }
 
-/// Bundles to be written into a mounted folder. Their files are created before: once the folder is mounted, its path leads to a read-only
-/// mount.
+/// Bundles to be written into a mounted folder. Their files are created before: once the folder is
+/// mounted, its path leads to a read-only mount.
 struct Unwritten {
     bundle: File,
     /// `None` if there is no Java.
@@ -62,8 +63,8 @@ struct Unwritten {
 }
 
 impl CaFiles {
-    /// Makes the CA, and its files among those of the sandbox, `files`; nothing without a proxy. The bundles are still empty. Logs a warning
-    /// if a file cannot be made.
+    /// Makes the CA, and its files among those of the sandbox, `files`; nothing without a proxy.
+    /// The bundles are still empty. Logs a warning if a file cannot be made.
     ///
     /// # Errors
     /// The CA cannot be made, or `--upstream-ca-file` cannot be used.
@@ -80,8 +81,13 @@ impl CaFiles {
             Some(folder) => ca_dir::open(folder)?,
             None => Authority::create()?,
         };
-        let added = config.upstream_ca_file.as_deref().map(read_added).transpose()?;
-        // What the proxy trusts besides the system's, programs inside do too, where TLS is not intercepted.
+        let added = config
+            .upstream_ca_file
+            .as_deref()
+            .map(read_added)
+            .transpose()?;
+        // What the proxy trusts besides the system's, programs inside do too, where TLS is not
+        // intercepted.
         let mut besides = added.clone().unwrap_or_default();
         let callers = CallerCertificates::read(&config.environment);
         end_line(&mut besides);
@@ -93,9 +99,14 @@ impl CaFiles {
             made => made.with_context(|| format!("cannot make {}", config.tls_dir().display())),
         };
         let is_in_run_dir = place.as_ref().is_ok_and(|place| place == folder.inside());
-        let inside = if is_in_run_dir { folder.inside().to_owned() } else { config.tls_dir().to_owned() };
-        let made =
-            place.and_then(|place| make(place, &folder, &authority, &besides)).and_then(|(bundle, mut mounts)| {
+        let inside = if is_in_run_dir {
+            folder.inside().to_owned()
+        } else {
+            config.tls_dir().to_owned()
+        };
+        let made = place
+            .and_then(|place| make(place, &folder, &authority, &besides))
+            .and_then(|(bundle, mut mounts)| {
                 // What lies in the folder is covered by it.
                 mounts.splice(..0, among_trusted(landlock, &folder, &authority)?);
                 Ok((bundle, mounts))
@@ -103,20 +114,36 @@ impl CaFiles {
         Ok(match made {
             Ok((bundle, mounts)) => {
                 let path = folder.join(JAVA_STORE_FILE);
-                let java = has_java(&config.environment).then(|| create_file(&path)).transpose();
+                let java = has_java(&config.environment)
+                    .then(|| create_file(&path))
+                    .transpose();
                 let java = java.inspect_err(log_no_java).ok().flatten();
-                let unwritten = Some(Unwritten { bundle, java, callers: callers.all });
-                Self { authority: Some(authority), folder: inside, mounts, added, unwritten, ..Self::default() }
+                let unwritten = Some(Unwritten {
+                    bundle,
+                    java,
+                    callers: callers.all,
+                });
+                Self {
+                    authority: Some(authority),
+                    folder: inside,
+                    mounts,
+                    added,
+                    unwritten,
+                    ..Self::default()
+                }
             }
             Err(error) => {
                 log_unavailable(&format!("{error:#}"));
-                Self { added, ..Self::default() }
+                Self {
+                    added,
+                    ..Self::default()
+                }
             }
         })
     }
 
-    /// Reads the system's bundle, and writes that of all certificates, and the trust store for Java if there is one on the machine. The
-    /// folder that they are written to may be mounted already.
+    /// Reads the system's bundle, and writes that of all certificates, and the trust store for Java
+    /// if there is one on the machine. The folder that they are written to may be mounted already.
     ///
     /// # Errors
     /// The bundle cannot be written.
@@ -136,17 +163,35 @@ impl CaFiles {
 
 impl Unwritten {
     /// Returns true if there is a trust store for Java then.
-    fn write(self, system: Option<&[u8]>, added: Option<&[u8]>, authority: &Authority) -> anyhow::Result<bool> {
-        let Self { mut bundle, java, callers } = self;
-        let parts = [system, added, Some(callers.as_slice())].into_iter().flatten().filter(|part| !part.is_empty());
+    fn write(
+        self,
+        system: Option<&[u8]>,
+        added: Option<&[u8]>,
+        authority: &Authority,
+    ) -> anyhow::Result<bool> {
+        let Self {
+            mut bundle,
+            java,
+            callers,
+        } = self;
+        let parts = [system, added, Some(callers.as_slice())]
+            .into_iter()
+            .flatten()
+            .filter(|part| !part.is_empty());
         // A bundle may lack the end of its last line.
         let lines = parts.flat_map(|part| [part, if part.ends_with(b"\n") { b"" } else { b"\n" }]);
-        let written = lines.chain([authority.pem().as_bytes()]).try_for_each(|part| bundle.write_all(part));
+        let written = lines
+            .chain([authority.pem().as_bytes()])
+            .try_for_each(|part| bundle.write_all(part));
         written.context("cannot write the certificates for the programs inside (--run-dir)")?;
-        let Some(mut java) = java else { return Ok(false) };
+        let Some(mut java) = java else {
+            return Ok(false);
+        };
         let others: Vec<_> = added.into_iter().chain([callers.as_slice()]).collect();
         let store = java_store(system.unwrap_or_default(), &others, authority);
-        let written = java.write_all(&store).context("cannot write its trust store");
+        let written = java
+            .write_all(&store)
+            .context("cannot write its trust store");
         Ok(written.inspect_err(log_no_java).is_ok())
     }
 }
@@ -165,31 +210,44 @@ fn log_no_java(error: &anyhow::Error) {
 
 /// Logs that TLS cannot be intercepted.
 pub(super) fn log_unavailable(why: &str) {
-    let message = format!("connections whose TLS would be opened are refused: {why}; see --tls-dir");
+    let message =
+        format!("connections whose TLS would be opened are refused: {why}; see --tls-dir");
     logging::config_event(ConfigState::Degraded, Severity::High, &message);
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     // What a shell makes of `<(…)` is meant.
     let is_given = path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
-    let file = if is_given { File::open(path)? } else { regular_files::open(path)? };
+    let file = if is_given {
+        File::open(path)?
+    } else {
+        regular_files::open(path)?
+    };
     let expected = file.metadata()?.len().min(BUNDLE_BYTES);
     // One byte more, so that the end is found without growing.
     let mut bytes = Vec::with_capacity(usize::try_from(expected + 1).unwrap_or_default());
     file.take(BUNDLE_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > BUNDLE_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
+    if bytes.len() as u64 > BUNDLE_BYTES {
+        Err(io::ErrorKind::FileTooLarge.into())
+    } else {
+        Ok(bytes)
+    }
 }
 
 fn read_added(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let bytes = read(path).with_context(|| format!("--upstream-ca-file {} cannot be read", path.display()))?;
+    let bytes = read(path)
+        .with_context(|| format!("--upstream-ca-file {} cannot be read", path.display()))?;
     if certificates(&bytes).next().is_none() {
-        bail!("--upstream-ca-file {} holds no certificate in PEM", path.display());
+        bail!(
+            "--upstream-ca-file {} holds no certificate in PEM",
+            path.display()
+        );
     }
     Ok(bytes)
 }
 
-/// Certificates in files that the caller's variables name. Programs inside trust them as programs outside do; the proxy does
-/// not, for which `--upstream-ca-file` is.
+/// Certificates in files that the caller's variables name. Programs inside trust them as programs
+/// outside do; the proxy does not, for which `--upstream-ca-file` is.
 #[derive(Default)]
 struct CallerCertificates {
     /// All of them, in PEM.
@@ -216,12 +274,18 @@ fn system_bundle() -> Option<Vec<u8>> {
 impl CallerCertificates {
     /// Reads the files, and logs those that cannot be read.
     fn read(environment: &Environment) -> Self {
-        let systems: Vec<_> = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok()).collect();
+        let systems: Vec<_> = SYSTEM_BUNDLES
+            .iter()
+            .filter_map(|path| resolve(Path::new(path)).ok())
+            .collect();
         let (mut callers, mut seen) = (Self::default(), Vec::new());
         // Many variables name the same file.
         let mut resolved: HashMap<&Path, Option<PathBuf>> = HashMap::new();
         for (variable, path, is_besides) in named_certificates(environment) {
-            let real = resolved.entry(path).or_insert_with(|| std::fs::canonicalize(path).ok()).clone();
+            let real = resolved
+                .entry(path)
+                .or_insert_with(|| std::fs::canonicalize(path).ok())
+                .clone();
             // Ours contains the system's bundle.
             if real.as_ref().is_some_and(|real| systems.contains(real)) {
                 continue;
@@ -237,7 +301,9 @@ impl CallerCertificates {
                 }
                 Err(error) => {
                     let path = path.display();
-                    let message = format!("programs inside do not trust what {variable} names, {path}: {error}");
+                    let message = format!(
+                        "programs inside do not trust what {variable} names, {path}: {error}"
+                    );
                     logging::config_event(ConfigState::Degraded, Severity::Low, &message);
                 }
             }
@@ -250,7 +316,11 @@ impl CallerCertificates {
 fn read_named(path: &Path) -> io::Result<Vec<u8>> {
     let found = only_certificates(&read(path)?);
     let is_one = certificates(&found).next().is_some();
-    if is_one { Ok(found) } else { Err(io::Error::other("it holds no certificate in PEM")) }
+    if is_one {
+        Ok(found)
+    } else {
+        Err(io::Error::other("it holds no certificate in PEM"))
+    }
 }
 
 /// Returns the certificates of a file in PEM, without its other content, such as a key.
@@ -268,8 +338,8 @@ fn only_certificates(bytes: &[u8]) -> Vec<u8> {
     found
 }
 
-/// Makes the files in `folder`; returns the bundle, still empty, and the mounts: at `place`, if that is another folder, and over the
-/// system's bundles, which are all that some programs read.
+/// Makes the files in `folder`; returns the bundle, still empty, and the mounts: at `place`, if
+/// that is another folder, and over the system's bundles, which are all that some programs read.
 fn make(
     place: PathBuf,
     folder: &SandboxFile,
@@ -277,28 +347,48 @@ fn make(
     besides: &[u8],
 ) -> anyhow::Result<(File, Vec<Mount>)> {
     make_folder(folder)?;
-    write_file(&folder.join(AUTHORITY_FILE), [authority.pem().as_bytes(), besides])?;
+    write_file(
+        &folder.join(AUTHORITY_FILE),
+        [authority.pem().as_bytes(), besides],
+    )?;
     let everything = folder.join(BUNDLE_FILE);
     let bundle = create_file(&everything)?;
-    let systems = SYSTEM_BUNDLES.iter().filter_map(|path| resolve(Path::new(path)).ok());
+    let systems = SYSTEM_BUNDLES
+        .iter()
+        .filter_map(|path| resolve(Path::new(path)).ok());
     let mut mounts: Vec<_> = systems
-        .map(|place| Mount { source: everything.inside().to_owned(), target: place, purpose: Purpose::FurtherTrust })
+        .map(|place| Mount {
+            source: everything.inside().to_owned(),
+            target: place,
+            purpose: Purpose::FurtherTrust,
+        })
         .collect();
     mounts.sort_by(|one, other| one.target.cmp(&other.target));
     mounts.dedup_by(|one, other| one.target == other.target);
     if place != folder.inside() {
-        mounts.push(Mount { source: folder.inside().to_owned(), target: place, purpose: Purpose::Trust });
+        mounts.push(Mount {
+            source: folder.inside().to_owned(),
+            target: place,
+            purpose: Purpose::Trust,
+        });
     }
     Ok((bundle, mounts))
 }
 
-/// Folder in which OpenSSL looks up certificates by the hashes of their subjects, on Debian, Red Hat, SUSE and Alpine.
+/// Folder in which OpenSSL looks up certificates by the hashes of their subjects, on Debian, Red
+/// Hat, SUSE and Alpine.
 const HASHED_FOLDER: &str = "/etc/ssl/certs";
 
-/// Makes what adds the authority to the system's folder of hashed certificates; nothing if there is no such
-/// folder, or if something in it may be written inside.
-fn among_trusted(landlock: &Request, folder: &SandboxFile, authority: &Authority) -> anyhow::Result<Option<Mount>> {
-    let Ok(place) = resolve(Path::new(HASHED_FOLDER)) else { return Ok(None) };
+/// Makes what adds the authority to the system's folder of hashed certificates; nothing if there is
+/// no such folder, or if something in it may be written inside.
+fn among_trusted(
+    landlock: &Request,
+    folder: &SandboxFile,
+    authority: &Authority,
+) -> anyhow::Result<Option<Mount>> {
+    let Ok(place) = resolve(Path::new(HASHED_FOLDER)) else {
+        return Ok(None);
+    };
     if !place.is_dir() || landlock.grants_writing_within(&place) {
         return Ok(None);
     }
@@ -309,13 +399,23 @@ fn among_trusted(landlock: &Request, folder: &SandboxFile, authority: &Authority
         let names = (0..SAME_HASH).map(|number| format!("{hash}.{number}"));
         let is_free = |name: &String| {
             let folders = [&*place, top.outside()];
-            folders.iter().all(|folder| folder.join(name).symlink_metadata().is_err_and(|error| is_missing(&error)))
+            folders.iter().all(|folder| {
+                folder
+                    .join(name)
+                    .symlink_metadata()
+                    .is_err_and(|error| is_missing(&error))
+            })
         };
         if let Some(name) = names.into_iter().find(is_free) {
-            symlink(AUTHORITY_FILE, top.join(&name).outside()).with_context(|| format!("cannot write {top}"))?;
+            symlink(AUTHORITY_FILE, top.join(&name).outside())
+                .with_context(|| format!("cannot write {top}"))?;
         }
     }
-    Ok(Some(Mount { source: top.inside().to_owned(), target: place, purpose: Purpose::AmongTrusted }))
+    Ok(Some(Mount {
+        source: top.inside().to_owned(),
+        target: place,
+        purpose: Purpose::AmongTrusted,
+    }))
 }
 
 /// Certificates of one subject in a folder of hashed ones, of which OpenSSL tries each.
@@ -331,9 +431,14 @@ fn make_folder(folder: &SandboxFile) -> io::Result<()> {
 ///
 /// # Errors
 /// It exists, or cannot be written.
-pub(super) fn write_file<'p>(file: &SandboxFile, parts: impl IntoIterator<Item = &'p [u8]>) -> anyhow::Result<()> {
+pub(super) fn write_file<'p>(
+    file: &SandboxFile,
+    parts: impl IntoIterator<Item = &'p [u8]>,
+) -> anyhow::Result<()> {
     let mut opened = create_file(file)?;
-    let written = parts.into_iter().try_for_each(|part| opened.write_all(part));
+    let written = parts
+        .into_iter()
+        .try_for_each(|part| opened.write_all(part));
     written.with_context(|| format!("cannot write {file}"))
 }
 
@@ -359,14 +464,19 @@ fn ensure_held(path: &Path, made: &mut CreatedDirs) -> io::Result<PathBuf> {
             return Ok(place);
         }
     }
-    Err(io::Error::other("another process removes or replaces it again and again"))
+    Err(io::Error::other(
+        "another process removes or replaces it again and again",
+    ))
 }
 
-/// Makes the folder `path` with `mode` if it is missing. The workload sees a mount on it, with a mode of its own.
+/// Makes the folder `path` with `mode` if it is missing. The workload sees a mount on it, with a
+/// mode of its own.
 fn ensure(path: &Path, mode: u32, made: &mut CreatedDirs) -> io::Result<PathBuf> {
     match resolve(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(error);
+            };
             let folder = ensure(parent, 0o755, made)?.join(name);
             if make_if_missing(&folder, mode)? {
                 made.add(&folder)?;
@@ -379,8 +489,16 @@ fn ensure(path: &Path, mode: u32, made: &mut CreatedDirs) -> io::Result<PathBuf>
 
 /// Returns true if there is a Java, which needs a trust store of its own.
 fn has_java(environment: &Environment) -> bool {
-    let home = environment.get("JAVA_HOME").map(|home| Path::new(home).join("bin"));
+    let home = environment
+        .get("JAVA_HOME")
+        .map(|home| Path::new(home).join("bin"));
     let path = environment.get("PATH").map(std::env::split_paths);
-    let folders = path.into_iter().flatten().chain(home).chain([PathBuf::from("/usr/bin")]);
-    folders.into_iter().any(|folder| folder.join("java").exists())
+    let folders = path
+        .into_iter()
+        .flatten()
+        .chain(home)
+        .chain([PathBuf::from("/usr/bin")]);
+    folders
+        .into_iter()
+        .any(|folder| folder.join("java").exists())
 }

@@ -69,21 +69,37 @@ impl Confined {
     ) -> anyhow::Result<PendingConfinement> {
         let mut mounts = std::mem::take(&mut host.tls.mounts);
         // A file that is to be protected would be another one in the merged folder.
-        let is_within = |mount: &Mount| protected.iter().any(|file| file.path.starts_with(&mount.target));
+        let is_within = |mount: &Mount| {
+            protected
+                .iter()
+                .any(|file| file.path.starts_with(&mount.target))
+        };
         mounts.retain(|mount| mount.purpose != Purpose::AmongTrusted || !is_within(mount));
         mounts.append(&mut host.tool_mounts);
         let landlock = host.landlock.clone();
-        let mut granted = if host.tls.authority.is_none() { landlock } else { landlock.reading(&host.tls.folder) };
+        let mut granted = if host.tls.authority.is_none() {
+            landlock
+        } else {
+            landlock.reading(&host.tls.folder)
+        };
         for mount in host.resolver_files.mounts() {
             granted = granted.reading(&mount.target);
             mounts.push(mount);
         }
-        let secrets = protected.iter().filter(|path| path.holds_secret).map(|path| path.path.clone()).collect();
+        let secrets = protected
+            .iter()
+            .filter(|path| path.holds_secret)
+            .map(|path| path.path.clone())
+            .collect();
         let carve_outs = std::mem::take(&mut host.carve_outs);
         let is_hidden = |carve_out: &CarveOut| carve_out.restriction == Restriction::Hidden;
-        let has_hidden = protected.iter().any(|path| path.holds_secret) || carve_outs.iter().any(is_hidden);
+        let has_hidden =
+            protected.iter().any(|path| path.holds_secret) || carve_outs.iter().any(is_hidden);
         let confinement = Confinement {
-            files: host.file_system.as_ref().map(|_| host.run_dir.path().to_owned()),
+            files: host
+                .file_system
+                .as_ref()
+                .map(|_| host.run_dir.path().to_owned()),
             private_run: host.private.run,
             tmp_bytes: config.tmp_size.unwrap_or_else(private_tmp::default_size),
             home: host.private.home.clone(),
@@ -109,18 +125,29 @@ impl Confined {
                 (false, false) => FileCalls::None,
             },
         };
-        Ok(PendingConfinement { confining: Confining::start(init, confinement)?, granted, secrets, carve_outs })
+        Ok(PendingConfinement {
+            confining: Confining::start(init, confinement)?,
+            granted,
+            secrets,
+            carve_outs,
+        })
     }
 
     /// Returns the protection of the files that are read again.
     pub(super) fn protection(&self) -> Protection {
-        self.launcher.protection(&self.enforced, &self.secrets, self.granted.clone())
+        self.launcher
+            .protection(&self.enforced, &self.secrets, self.granted.clone())
     }
 
-    /// Returns the file rights in force, and those of the policy alone, without what is shown to learn from.
+    /// Returns the file rights in force, and those of the policy alone, without what is shown to
+    /// learn from.
     pub(super) fn file_rights(&self) -> (FileRights, FileRights) {
-        let rights = FileRights::new(&self.granted, &self.carve_outs).with_stand_ins(&self.enforced.stand_ins);
-        (rights, FileRights::new(&self.granted.without_learning(), &[]))
+        let rights = FileRights::new(&self.granted, &self.carve_outs)
+            .with_stand_ins(&self.enforced.stand_ins);
+        (
+            rights,
+            FileRights::new(&self.granted.without_learning(), &[]),
+        )
     }
 
     /// Takes the carve-outs, as init numbers them.
@@ -132,17 +159,38 @@ impl Confined {
     ///
     /// # Errors
     /// The groups of the command cannot be named.
-    pub(super) fn log(&self, config: &Config, plan: &Plan, network: &Network) -> anyhow::Result<()> {
-        let Self { launcher, enforced, .. } = self;
+    pub(super) fn log(
+        &self,
+        config: &Config,
+        plan: &Plan,
+        network: &Network,
+    ) -> anyhow::Result<()> {
+        let Self {
+            launcher, enforced, ..
+        } = self;
         let granted = &enforced.landlock;
-        let lacking = [("path", &granted.missing_paths), ("not restricted by this kernel:", &granted.missing_rights)];
+        let lacking = [
+            ("path", &granted.missing_paths),
+            ("not restricted by this kernel:", &granted.missing_rights),
+        ];
         if !enforced.not_masked.is_empty() {
-            let message = format!("in reach although the policy does not grant it: {}", enforced.not_masked.join("; "));
+            let message = format!(
+                "in reach although the policy does not grant it: {}",
+                enforced.not_masked.join("; ")
+            );
             logging::config_event(ConfigState::Degraded, Severity::High, &message);
         }
-        let lacking = lacking.iter().flat_map(|(what, items)| items.iter().map(move |item| format!("{what} {item}")));
-        let lacking: Vec<_> =
-            lacking.chain(enforced.not_proved.iter().map(|what| format!("not proved: {what}"))).collect();
+        let lacking = lacking
+            .iter()
+            .flat_map(|(what, items)| items.iter().map(move |item| format!("{what} {item}")));
+        let lacking: Vec<_> = lacking
+            .chain(
+                enforced
+                    .not_proved
+                    .iter()
+                    .map(|what| format!("not proved: {what}")),
+            )
+            .collect();
         if !lacking.is_empty() {
             logging::config_event(
                 ConfigState::Degraded,
@@ -157,13 +205,17 @@ impl Confined {
         };
         let abi = granted.abi;
         let who = identity(plan)?;
-        let devices: Vec<_> = Family::of(self.granted.listed()).into_iter().map(Family::as_str).collect();
+        let devices: Vec<_> = Family::of(self.granted.listed())
+            .into_iter()
+            .map(Family::as_str)
+            .collect();
         let devices = match devices.as_slice() {
             [] => String::new(),
             families => format!(" with commands of devices ({})", families.join(", ")),
         };
         let message = format!(
-            "confined: Landlock ABI {abi}, system-call filter{devices}, {how}, {who}; init is process {}",
+            "confined: Landlock ABI {abi}, system-call filter{devices}, {how}, {who}; init is \
+             process {}",
             launcher.init_pid()
         );
         logging::config_event(ConfigState::Enforced, Severity::Info, &message);
@@ -172,12 +224,19 @@ impl Confined {
 }
 
 /// Files of the host with passwords, which root and members of the group shadow may read.
-const PASSWORD_FILES: &[&str] = &["/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-"];
+const PASSWORD_FILES: &[&str] = &[
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/shadow-",
+    "/etc/gshadow-",
+];
 
-/// Returns the files and folders of the run that the workload must not change, or not read, whatever the policy grants.
+/// Returns the files and folders of the run that the workload must not change, or not read,
+/// whatever the policy grants.
 ///
 /// # Errors
-/// The workload could make one of their paths lead elsewhere, or the policy grants one of the folders itself.
+/// The workload could make one of their paths lead elsewhere, or the policy grants one of the
+/// folders itself.
 pub(super) fn protected(
     config: &Config,
     plan: &Plan,
@@ -185,26 +244,53 @@ pub(super) fn protected(
     reports: &RunReports,
 ) -> anyhow::Result<Vec<ProtectedPath>> {
     let program = std::env::current_exe().ok();
-    let changes =
-        config.policy.paths().chain(config.upstream_ca_file.as_deref().map(|path| ("--upstream-ca-file", path)));
-    let changes = changes
-        .chain(reports.paths())
-        .chain([("run folder (--run-dir)", host.run_dir.protected(plan.user.identity.is_supervisors()))]);
+    let changes = config.policy.paths().chain(
+        config
+            .upstream_ca_file
+            .as_deref()
+            .map(|path| ("--upstream-ca-file", path)),
+    );
+    let changes = changes.chain(reports.paths()).chain([(
+        "run folder (--run-dir)",
+        host.run_dir.protected(plan.user.identity.is_supervisors()),
+    )]);
     // A mount of its own in that folder, which holds the sandbox's files.
-    let files = host.file_system.as_ref().map(|_| ("folder of the sandbox's files (--run-dir)", host.run_dir.path()));
+    let files = host.file_system.as_ref().map(|_| {
+        (
+            "folder of the sandbox's files (--run-dir)",
+            host.run_dir.path(),
+        )
+    });
     let changes = changes.chain(files);
     let changes = changes.chain(program.as_deref().map(|path| (PROGRAM, path)));
     // The places of other starts of the same user.
-    let places = config.runtime_dir.as_deref().filter(|_| plan.user.identity.is_supervisors());
-    let places = places.map(|folder| folder.join("openshell")).filter(|place| !host.run_dir.path().starts_with(place));
-    let changes = changes.chain(places.as_deref().map(|place| ("run folder of other sandboxes", place)));
+    let places = config
+        .runtime_dir
+        .as_deref()
+        .filter(|_| plan.user.identity.is_supervisors());
+    let places = places
+        .map(|folder| folder.join("openshell"))
+        .filter(|place| !host.run_dir.path().starts_with(place));
+    let changes = changes.chain(
+        places
+            .as_deref()
+            .map(|place| ("run folder of other sandboxes", place)),
+    );
     // Root's files are safe in a folder that the policy grants and Unix permissions close.
     let is_granted = |path: &Path| host.landlock.grants_itself(path, true);
-    let log_dir = config.log_dir.as_deref().filter(|path| !is_granted(path) || plan.may_change_in(path));
-    let changes =
-        changes.chain(log_dir.map(|path| ("log folder (--log-dir)", path))).map(|(what, path)| (what, path, false));
-    let secrets = config.secret_files.iter().map(|(what, path)| (*what, path.as_path(), true));
-    // Root without capabilities, and members of the group shadow, have files in /etc in reach that the baseline grants.
+    let log_dir = config
+        .log_dir
+        .as_deref()
+        .filter(|path| !is_granted(path) || plan.may_change_in(path));
+    let changes = changes
+        .chain(log_dir.map(|path| ("log folder (--log-dir)", path)))
+        .map(|(what, path)| (what, path, false));
+    let secrets = config
+        .secret_files
+        .iter()
+        .map(|(what, path)| (*what, path.as_path(), true));
+    // Root without capabilities, and members of the group shadow, have files in /etc in reach that
+    // the baseline grants.
     let hosts = match plan.privilege.caller() {
         Some(caller) if caller.uid == 0 => closed_files(Path::new("/etc"))?,
         Some(_) => PASSWORD_FILES.iter().map(PathBuf::from).collect(),
@@ -212,24 +298,37 @@ pub(super) fn protected(
     };
     let is_readable = |path: &Path| rustix::fs::access(path, Access::READ_OK).is_ok();
     let is_meant = |path: &Path| host.landlock.grants_itself(path, false);
-    let hosts = hosts.iter().map(PathBuf::as_path).filter(|path| is_readable(path) && !is_meant(path));
+    let hosts = hosts
+        .iter()
+        .map(PathBuf::as_path)
+        .filter(|path| is_readable(path) && !is_meant(path));
     let secrets = secrets.chain(hosts.map(|path| ("host's file with secrets", path, true)));
     let find = |(what, path, holds_secret): (&str, &Path, bool)| {
         let found = ProtectedPath::find(what, path, holds_secret, &host.landlock)?;
         let is_made = host.file_system.is_some() && path.starts_with(host.run_dir.path());
-        Ok(if is_made { found.map(ProtectedPath::made_inside) } else { found })
+        Ok(if is_made {
+            found.map(ProtectedPath::made_inside)
+        } else {
+            found
+        })
     };
     // Outside there may be none.
     let what = "folder of the sandbox's certificates";
-    let certificates = Some(&host.tls.folder).filter(|folder| folder.starts_with(host.run_dir.path()));
+    let certificates =
+        Some(&host.tls.folder).filter(|folder| folder.starts_with(host.run_dir.path()));
     let certificates = certificates.map(|folder| Ok(ProtectedPath::new(what, folder)));
-    changes.chain(secrets).filter_map(|path| find(path).transpose()).chain(certificates).collect()
+    changes
+        .chain(secrets)
+        .filter_map(|path| find(path).transpose())
+        .chain(certificates)
+        .collect()
 }
 
 /// Entries of /etc that are looked at.
 const CLOSED_ENTRIES: usize = 20_000;
 
-/// Returns the files in `folder` that not everybody may read, or that lie in a folder that not everybody may enter.
+/// Returns the files in `folder` that not everybody may read, or that lie in a folder that not
+/// everybody may enter.
 ///
 /// # Errors
 /// There are more than [`CLOSED_ENTRIES`] entries, so that some could be missed.
@@ -238,22 +337,28 @@ fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     while let Some((folder, is_closed)) = left.pop() {
         if seen > CLOSED_ENTRIES {
             bail!(
-                "{} has more than {CLOSED_ENTRIES} entries, too many to find root's files in it, which this run, root outside, would \
-                 show the command; start as another user",
+                "{} has more than {CLOSED_ENTRIES} entries, too many to find root's files in it, \
+                 which this run, root outside, would show the command; start as another user",
                 folder.display()
             );
         }
         let failed = || format!("{} cannot be searched for root's files", folder.display());
         let entries = match std::fs::read_dir(&folder) {
             // Closed to the command too, which cannot open it: /etc is read-only inside.
-            Err(error) if is_missing(&error) || error.kind() == io::ErrorKind::PermissionDenied => continue,
+            Err(error) if is_missing(&error) || error.kind() == io::ErrorKind::PermissionDenied => {
+                continue;
+            }
             entries => entries.with_context(failed)?,
         };
         for entry in entries {
             let entry = entry.with_context(failed)?;
             seen += 1;
             let data = match entry.metadata() {
-                Err(error) if is_missing(&error) || error.kind() == io::ErrorKind::PermissionDenied => continue,
+                Err(error)
+                    if is_missing(&error) || error.kind() == io::ErrorKind::PermissionDenied =>
+                {
+                    continue;
+                }
                 data => data.with_context(failed)?,
             };
             if data.is_dir() {
@@ -266,14 +371,21 @@ fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Describes the identity of commands: the user, how commands got it, and the groups that they keep.
+/// Describes the identity of commands: the user, how commands got it, and the groups that they
+/// keep.
 fn identity(plan: &Plan) -> anyhow::Result<String> {
     let user = &plan.user.name;
-    let Some(caller) = plan.privilege.caller() else { return Ok(format!("user {user}")) };
-    Ok(match run_as::group_names(&caller.groups)?.join(", ").as_str() {
-        "" => format!("the caller {user} in a user namespace"),
-        groups => format!("the caller {user} in a user namespace, who stays in the groups {groups}"),
-    })
+    let Some(caller) = plan.privilege.caller() else {
+        return Ok(format!("user {user}"));
+    };
+    Ok(
+        match run_as::group_names(&caller.groups)?.join(", ").as_str() {
+            "" => format!("the caller {user} in a user namespace"),
+            groups => {
+                format!("the caller {user} in a user namespace, who stays in the groups {groups}")
+            }
+        },
+    )
 }
 
 /// A confinement under way, which may wait for a slow file system.
@@ -291,7 +403,11 @@ impl PendingConfinement {
     /// A stream cannot be looked at.
     pub(super) fn enter(&self, network: &Network, streams: &Streams) -> io::Result<()> {
         let outputs = streams.output_files()?;
-        self.confining.enter(network.netns.as_ref().map(AsFd::as_fd), network.probe_address(), &outputs);
+        self.confining.enter(
+            network.netns.as_ref().map(AsFd::as_fd),
+            network.probe_address(),
+            &outputs,
+        );
         Ok(())
     }
 
@@ -300,8 +416,8 @@ impl PendingConfinement {
         self.confining.init()
     }
 
-    /// Waits until init is confined, or a signal ends the sandbox. Without its trust files inside, connections whose TLS needs
-    /// interception are denied.
+    /// Waits until init is confined, or a signal ends the sandbox. Without its trust files inside,
+    /// connections whose TLS needs interception are denied.
     ///
     /// # Errors
     /// A restriction cannot be enforced or proved, or a signal ended the start.
@@ -310,10 +426,16 @@ impl PendingConfinement {
         host: &mut Host,
         signals: &mut mpsc::Receiver<Received>,
     ) -> anyhow::Result<Confined> {
-        let Self { confining, mut granted, secrets, carve_outs } = self;
+        let Self {
+            confining,
+            mut granted,
+            secrets,
+            carve_outs,
+        } = self;
         #[expect(
             deprecated,
-            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
+            reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does \
+                      not"
         )]
         let reply = AsyncFd::new(confining.as_fd().try_clone_to_owned()?)?;
         loop {
@@ -337,14 +459,23 @@ impl PendingConfinement {
             logging::config_event(ConfigState::Degraded, Severity::Medium, why);
         }
         if let Some(why) = &enforced.not_among_trusted {
-            let message =
-                format!("programs that look certificates up by their hashes do not find the sandbox's: {why}");
+            let message = format!(
+                "programs that look certificates up by their hashes do not find the sandbox's: \
+                 {why}"
+            );
             logging::config_event(ConfigState::Degraded, Severity::Low, &message);
         }
         if let Some(why) = &enforced.no_names {
             resolver_files::log_unavailable(why);
         }
-        Ok(Confined { launcher: Arc::new(launcher), granted, waiting_calls, enforced, secrets, carve_outs })
+        Ok(Confined {
+            launcher: Arc::new(launcher),
+            granted,
+            waiting_calls,
+            enforced,
+            secrets,
+            carve_outs,
+        })
     }
 }
 
@@ -356,19 +487,37 @@ pub(super) fn environment(
     network: &Network,
     credentials: Option<&CredentialSet>,
 ) -> Environment {
-    let placeholders: Vec<_> = credentials.iter().flat_map(|credentials| &credentials.variables).cloned().collect();
-    let is_private = |folder: &Path| host.landlock.private().iter().any(|private| private == folder);
+    let placeholders: Vec<_> = credentials
+        .iter()
+        .flat_map(|credentials| &credentials.variables)
+        .cloned()
+        .collect();
+    let is_private = |folder: &Path| {
+        host.landlock
+            .private()
+            .iter()
+            .any(|private| private == folder)
+    };
     let is_shown = |folder: &Path| host.landlock.shows(folder) && user.identity.may_write(folder);
-    let is_scratch = |folder: &Path| host.landlock.grants_writing(folder) && (is_private(folder) || is_shown(folder));
+    let is_scratch = |folder: &Path| {
+        host.landlock.grants_writing(folder) && (is_private(folder) || is_shown(folder))
+    };
     environment::workload(&Inputs {
         placeholders: &placeholders,
         caller: &config.environment,
         user,
         home: &host.home,
         is_scratch: &is_scratch,
-        host_name: rustix::system::uname().nodename().to_str().unwrap_or_default(),
+        host_name: rustix::system::uname()
+            .nodename()
+            .to_str()
+            .unwrap_or_default(),
         proxy: network.proxy().map(SocketAddr::V4),
-        trust: host.tls.authority.as_ref().map(|_| host.tls.folder.as_path()),
+        trust: host
+            .tls
+            .authority
+            .as_ref()
+            .map(|_| host.tls.folder.as_path()),
         has_java: host.tls.has_java,
     })
 }

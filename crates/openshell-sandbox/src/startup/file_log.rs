@@ -27,8 +27,8 @@ pub(super) struct FileLog {
 }
 
 impl FileLog {
-    /// Creates the log of a run, if `config` asks for one. `observed` is the collection of an observed run, which gets the program of the
-    /// command at once.
+    /// Creates the log of a run, if `config` asks for one. `observed` is the collection of an
+    /// observed run, which gets the program of the command at once.
     pub(super) fn create(
         config: &Config,
         confined: &Confined,
@@ -41,11 +41,17 @@ impl FileLog {
             return None;
         }
         let (rights, of_policy) = confined.file_rights();
-        if let (Some(observed), Some(program)) = (&observed, program(&config.command, environment)) {
+        if let (Some(observed), Some(program)) = (&observed, program(&config.command, environment))
+        {
             observed.add_program(&program, &of_policy, &user.identity);
         }
         let refusals = Arc::new(FileRefusals::new(Arc::clone(audit), user.clone()));
-        Some(Self { rights, refusals, observed, of_policy })
+        Some(Self {
+            rights,
+            refusals,
+            observed,
+            of_policy,
+        })
     }
 
     /// The refused accesses so far.
@@ -55,9 +61,19 @@ impl FileLog {
 
     /// Returns the handler of calls about files among `calls`.
     pub(super) fn handler(self, calls: &WaitingCalls) -> Handler {
-        let Self { rights, refusals, observed, of_policy } = self;
+        let Self {
+            rights,
+            refusals,
+            observed,
+            of_policy,
+        } = self;
         let identity = refusals.identity().clone();
-        let receivers = Receivers { refusals, observed, of_policy, identity: identity.clone() };
+        let receivers = Receivers {
+            refusals,
+            observed,
+            of_policy,
+            identity: identity.clone(),
+        };
         file_calls::handler(calls, rights, identity, Arc::new(receivers))
     }
 }
@@ -69,7 +85,9 @@ fn program(command: &[OsString], environment: &Environment) -> Option<PathBuf> {
         return std::path::absolute(name).ok();
     }
     let path = environment.get("PATH").unwrap_or_default();
-    std::env::split_paths(path).map(|folder| folder.join(name)).find(|program| program.is_file())
+    std::env::split_paths(path)
+        .map(|folder| folder.join(name))
+        .find(|program| program.is_file())
 }
 
 struct Receivers {

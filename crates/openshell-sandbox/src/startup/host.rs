@@ -26,7 +26,8 @@ use crate::startup::plan::Plan;
 use crate::startup::resolver_files::ResolverFiles;
 use crate::startup::ssh_settings;
 
-/// Everything that a start made on the host, in the order in which it is removed if the start fails.
+/// Everything that a start made on the host, in the order in which it is removed if the start
+/// fails.
 pub(super) struct Host {
     pub(super) private: PrivateFolders,
     pub(super) tls: CaFiles,
@@ -50,25 +51,42 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Makes the run directory, missing folders, the trust files, and the Landlock self-test, in this order. Signals must be
-    /// received already, or one could leave something behind.
+    /// Makes the run directory, missing folders, the trust files, and the Landlock self-test, in
+    /// this order. Signals must be received already, or one could leave something behind.
     ///
     /// # Errors
     /// One of them cannot be made; those made before are removed.
-    pub(super) fn create(config: &Config, plan: &Plan, file_system: Option<OwnedFd>) -> anyhow::Result<Self> {
-        let Plan { user, landlock, writable, .. } = plan;
+    pub(super) fn create(
+        config: &Config,
+        plan: &Plan,
+        file_system: Option<OwnedFd>,
+    ) -> anyhow::Result<Self> {
+        let Plan {
+            user,
+            landlock,
+            writable,
+            ..
+        } = plan;
         let writable = || writable.iter().map(PathBuf::as_path);
         let mut run_dir = RunDir::create(config.run_dir.as_deref(), config.runtime_dir.as_deref())?;
         if config.is_named {
             run_dir.claim(&config.sandbox)?;
         }
-        let uses = writable().chain([config.tls_dir()]).chain(plan.carve_outs.paths());
-        let mut made = CreatedDirs::new(&run_dir, uses).context("cannot write to the run directory; see --run-dir")?;
+        let uses = writable()
+            .chain([config.tls_dir()])
+            .chain(plan.carve_outs.paths());
+        let mut made = CreatedDirs::new(&run_dir, uses)
+            .context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         let carve_outs = plan.carve_outs.find(landlock, &mut made)?;
         let files = SandboxFile::root(file_system.as_ref(), &run_dir);
         let mut tool_mounts = git_excludes(plan.carve_outs.excludes(&mut made), &files)?;
-        tool_mounts.extend(ssh_settings::create(&plan.privilege, landlock, &carve_outs, &files)?);
+        tool_mounts.extend(ssh_settings::create(
+            &plan.privilege,
+            landlock,
+            &carve_outs,
+            &files,
+        )?);
         let tls = CaFiles::create(config, landlock, &files, &mut made)?;
         let resolver_files = ResolverFiles::create(config, &files)?;
         let private = PrivateFolders::create(user, landlock, &files)?;
@@ -78,11 +96,23 @@ impl Host {
         };
         let proof = landlock_proof(&private, &files, &landlock)?;
         let [file, folder] = ["cover", "covers"].map(|name| files.join(name));
-        let is_made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(file.outside()).map(drop);
+        let is_made = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o000)
+            .open(file.outside())
+            .map(drop);
         let is_made = is_made.and_then(|()| DirBuilder::new().mode(0o000).create(folder.outside()));
         is_made.with_context(|| format!("cannot write {file}"))?;
-        let covers = Covers { file: file.inside().to_owned(), folder: folder.inside().to_owned() };
-        let home = private.home.clone().or_else(|| environment::home(user, &landlock)).unwrap_or_default();
+        let covers = Covers {
+            file: file.inside().to_owned(),
+            folder: folder.inside().to_owned(),
+        };
+        let home = private
+            .home
+            .clone()
+            .or_else(|| environment::home(user, &landlock))
+            .unwrap_or_default();
         Ok(Self {
             private,
             tls,
@@ -100,19 +130,28 @@ impl Host {
     }
 }
 
-/// Writes the lists of what git does not add among the sandbox's files; returns the mounts at their places.
+/// Writes the lists of what git does not add among the sandbox's files; returns the mounts at their
+/// places.
 fn git_excludes(lists: Vec<(PathBuf, Vec<u8>)>, files: &SandboxFile) -> anyhow::Result<Vec<Mount>> {
     let mut mounts = Vec::with_capacity(lists.len());
     for (number, (target, content)) in lists.into_iter().enumerate() {
         let file = files.join(&format!("exclude{number}"));
         write_file(&file, [content.as_slice()])?;
-        mounts.push(Mount { source: file.inside().to_owned(), target, purpose: Purpose::GitExclude });
+        mounts.push(Mount {
+            source: file.inside().to_owned(),
+            target,
+            purpose: Purpose::GitExclude,
+        });
     }
     Ok(mounts)
 }
 
 /// Makes the file of the Landlock self-test.
-fn landlock_proof(private: &PrivateFolders, files: &SandboxFile, landlock: &Request) -> anyhow::Result<LandlockProof> {
+fn landlock_proof(
+    private: &PrivateFolders,
+    files: &SandboxFile,
+    landlock: &Request,
+) -> anyhow::Result<LandlockProof> {
     if private.run {
         return Ok(LandlockProof::File(private_run::PROOF.into()));
     }
@@ -141,11 +180,17 @@ impl PrivateFolders {
             return Ok(Self { run, home: None });
         }
         if run {
-            return Ok(Self { run, home: Some(private_run::HOME.into()) });
+            return Ok(Self {
+                run,
+                home: Some(private_run::HOME.into()),
+            });
         }
         let home = files.join("home");
         std::fs::create_dir(home.outside()).with_context(|| format!("cannot make {home}"))?;
-        Ok(Self { run, home: Some(home.inside().to_owned()) })
+        Ok(Self {
+            run,
+            home: Some(home.inside().to_owned()),
+        })
     }
 }
 
@@ -159,8 +204,9 @@ pub(super) fn log_limits(init: &Init, privilege: &Privilege) {
 fn log_root(privilege: &Privilege) {
     if privilege.caller().is_some_and(|caller| caller.uid == 0) {
         let message = format!(
-            "the command is root outside, and {NOBODY} inside: Unix permissions give it root's files, and only the file rules keep \
-             it from those that the policy does not grant; start as another user, or with the capabilities of root"
+            "the command is root outside, and {NOBODY} inside: Unix permissions give it root's \
+             files, and only the file rules keep it from those that the policy does not grant; \
+             start as another user, or with the capabilities of root"
         );
         logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
     }
@@ -173,12 +219,13 @@ fn log_shared_pids(init: &Init) {
     }
 }
 
-/// Logs a handler of core dumps behind a socket, which the limit of core dumps does not keep from running; one behind a pipe
-/// it does.
+/// Logs a handler of core dumps behind a socket, which the limit of core dumps does not keep from
+/// running; one behind a pipe it does.
 fn log_core_socket() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.starts_with('@') {
-        let message = "a crash inside is handed to the host's socket for core dumps (kernel.core_pattern)";
+        let message =
+            "a crash inside is handed to the host's socket for core dumps (kernel.core_pattern)";
         logging::config_event(ConfigState::Degraded, Severity::High, message);
     }
 }

@@ -22,7 +22,10 @@ impl InsideNetwork {
             Some(netns) => netns.tcp_socket(address),
             None => netns::open_tcp_socket(address),
         };
-        Self { netns, open: Arc::new(open) }
+        Self {
+            netns,
+            open: Arc::new(open),
+        }
     }
 }
 
@@ -41,7 +44,9 @@ impl Inside for InsideNetwork {
             }
         };
         Box::pin(async move {
-            let listener = tokio::task::spawn_blocking(listen).await.map_err(std::io::Error::other)??;
+            let listener = tokio::task::spawn_blocking(listen)
+                .await
+                .map_err(std::io::Error::other)??;
             TcpListener::from_std(listener)
         })
     }

@@ -26,7 +26,8 @@ pub(super) fn tap(process: &Arc<MainProcess>) -> Tap {
     Arc::new(move |output: Output, bytes: &[u8]| process.append(output, bytes))
 }
 
-/// Opens a terminal of the command's own, whose output goes to `output` and to `process`, which gets its keyboard.
+/// Opens a terminal of the command's own, whose output goes to `output` and to `process`, which
+/// gets its keyboard.
 ///
 /// # Errors
 /// The sandbox has no terminals, or its init is gone.
@@ -42,7 +43,8 @@ pub(super) async fn on_own_terminal(
     Ok(streams)
 }
 
-/// Opens the terminal that `streams` need, which is shown on that of the caller's streams that is one.
+/// Opens the terminal that `streams` need, which is shown on that of the caller's streams that is
+/// one.
 ///
 /// # Errors
 /// The sandbox has no terminals, or its init is gone.
@@ -54,7 +56,9 @@ pub(super) async fn on_callers_terminal(
 ) -> anyhow::Result<Option<Console>> {
     let terminal = open_terminal(launcher).await?;
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-    let shown_on = [output.as_fd(), errors.as_fd(), input.as_fd()].into_iter().find(|fd| isatty(fd));
+    let shown_on = [output.as_fd(), errors.as_fd(), input.as_fd()]
+        .into_iter()
+        .find(|fd| isatty(fd));
     let shown_on = shown_on.unwrap_or(output.as_fd());
     let relay = streams.relay_terminal(terminal, keyboard != Keyboard::None, shown_on, tap)?;
     relay.imitate(shown_on);
@@ -66,6 +70,9 @@ pub(super) async fn on_callers_terminal(
 
 async fn open_terminal(launcher: &Launcher) -> anyhow::Result<Terminal> {
     let (opened, terminal) = oneshot::channel();
-    launcher.open_terminal(Size::DEFAULT, Box::new(move |terminal| drop(opened.send(terminal))))?;
+    launcher.open_terminal(
+        Size::DEFAULT,
+        Box::new(move |terminal| drop(opened.send(terminal))),
+    )?;
     Ok(terminal.await.map_err(|_| LaunchError::Gone)??)
 }

@@ -1,4 +1,5 @@
-//! From a configuration to a sandbox that is ready for its command: one line a step, nothing left of a start that fails.
+//! From a configuration to a sandbox that is ready for its command: one line a step, nothing left
+//! of a start that fails.
 
 mod ca_files;
 mod carve_outs;
@@ -69,7 +70,8 @@ use plan::Plan;
 use serve::{Calls, RunServices};
 use ssh::{SshServer, SshSockets};
 
-/// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes everything made for it.
+/// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes
+/// everything made for it.
 pub(crate) struct Sandbox {
     /// The SSH server, if there is one; it ends before everything that it uses.
     pub(crate) ssh: Option<SshServer>,
@@ -158,14 +160,21 @@ pub(crate) async fn start(
     secrets: Secrets,
     groundwork: Groundwork,
 ) -> anyhow::Result<Sandbox> {
-    let Groundwork { begun, privilege, mut init, network, parent } = groundwork;
+    let Groundwork {
+        begun,
+        privilege,
+        mut init,
+        network,
+        parent,
+    } = groundwork;
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let mut tasks = Tasks::default();
     let mut monitoring = Monitoring::start(config, init.pid())?;
     let mut secrets = secrets;
     let lines = secrets.lines.take();
-    // A gateway may not answer for a while, and process 1 ends by a signal only where it is received.
+    // A gateway may not answer for a while, and process 1 ends by a signal only where it is
+    // received.
     let mut signals = match origin.place() {
         Some(_) => Some(signals::receive(&mut tasks)?),
         None => None,
@@ -193,7 +202,8 @@ pub(crate) async fn start(
     host::log_limits(&init, &plan.privilege);
     let policy = initial.policy.snapshot.policy();
     let run_reports = RunReports::prepare(config, policy, &plan.user)?;
-    let report = |receiver| GatewayReports::start(receiver, lines, run_reports.resolver(), &mut tasks);
+    let report =
+        |receiver| GatewayReports::start(receiver, lines, run_reports.resolver(), &mut tasks);
     let gateway = receiver.map(report).transpose()?;
     let protected = confine::protected(config, &plan, &host, &run_reports)?;
     // Masks take as long as the network, the proxy and the rest.
@@ -201,12 +211,27 @@ pub(crate) async fn start(
     host.tls.write_bundles(config)?;
     let main_process = main_output::main_process(config);
     let tap = main_process.as_ref().map(main_output::tap);
-    let purpose = Purpose { tap: tap.as_ref(), is_log: config.logs_to_stderr, has_keyboard: config.is_interactive() };
-    let Attached { streams, network, sockets, proof } = Attached::open(network, streams, purpose, &host.proof)?;
-    confinement.enter(&network, &streams).context("cannot look at the standard streams")?;
+    let purpose = Purpose {
+        tap: tap.as_ref(),
+        is_log: config.logs_to_stderr,
+        has_keyboard: config.is_interactive(),
+    };
+    let Attached {
+        streams,
+        network,
+        sockets,
+        proof,
+    } = Attached::open(network, streams, purpose, &host.proof)?;
+    confinement
+        .enter(&network, &streams)
+        .context("cannot look at the standard streams")?;
     let refusals: Arc<Refusals> = Arc::default();
     let metrics = monitoring.as_ref().map(|monitoring| &monitoring.metrics);
-    let audit = audit::receivers(&refusals, metrics, gateway.as_ref().map(GatewayReports::audit));
+    let audit = audit::receivers(
+        &refusals,
+        metrics,
+        gateway.as_ref().map(GatewayReports::audit),
+    );
     let prepared = RunServices::prepare(
         config,
         run_reports,
@@ -224,8 +249,17 @@ pub(crate) async fn start(
     let mut services = prepared?;
     services.add_ssh_port(ssh_sockets.port());
     hardened?;
-    let environment = confine::environment(config, &plan.user, &host, &network, initial.credentials.as_ref());
-    let (reload, routes) = (sources.reload(), initial.routes.as_ref().map(|routes| routes.report.clone()));
+    let environment = confine::environment(
+        config,
+        &plan.user,
+        &host,
+        &network,
+        initial.credentials.as_ref(),
+    );
+    let (reload, routes) = (
+        sources.reload(),
+        initial.routes.as_ref().map(|routes| routes.report.clone()),
+    );
     let in_force = InForce::new(initial, config.leaks);
     if let Some(gateway) = &gateway {
         tasks.spawn(
@@ -235,19 +269,30 @@ pub(crate) async fn start(
     }
     if !config.watched.is_empty() {
         let files = std::mem::take(&mut config.watched);
-        let watch = Watch::new(files, begun)
-            .context("cannot watch the input files (--watch); raise fs.inotify.max_user_instances")?;
+        let watch = Watch::new(files, begun).context(
+            "cannot watch the input files (--watch); raise fs.inotify.max_user_instances",
+        )?;
         tasks.spawn("watch over the input files", watch.run(Arc::clone(&reload)));
     }
     let requests = serve::activate(&in_force, &mut tasks);
     let observed = services.run_reports.observed_files();
-    let file_log = FileLog::create(config, &confined, &plan.user, &environment, observed, &audit);
+    let file_log = FileLog::create(
+        config,
+        &confined,
+        &plan.user,
+        &environment,
+        observed,
+        &audit,
+    );
     let file_refusals = file_log.as_ref().map(|log| Arc::clone(log.refusals()));
     let protection = confined.protection();
     let kept = confined.take_carve_outs();
     let repositories = plan.carve_outs.repositories();
     if !repositories.is_empty() {
-        tasks.spawn("watch over git's configuration", carve_outs::say_how_to_write(repositories));
+        tasks.spawn(
+            "watch over git's configuration",
+            carve_outs::say_how_to_write(repositories),
+        );
     }
     carve_outs::watch(&confined.launcher, kept, config.carve_outs.carve_out_lost);
     sources.follow(requests, protection, &mut tasks);
@@ -260,14 +305,35 @@ pub(crate) async fn start(
             let (launcher, directories) = (Arc::clone(&confined.launcher), directories.clone());
             let (environment, process) = (environment.clone(), main_process.clone());
             let login = config.ssh.has_login_shells;
-            let workload = ssh::workload(launcher, environment, directories, login, process, Arc::clone(&inside));
-            SshServer::start(workload, Arc::clone(&audit), ssh_sockets, services.closed.subscribe())
+            let workload = ssh::workload(
+                launcher,
+                environment,
+                directories,
+                login,
+                process,
+                Arc::clone(&inside),
+            );
+            SshServer::start(
+                workload,
+                Arc::clone(&audit),
+                ssh_sockets,
+                services.closed.subscribe(),
+            )
         }
         false => None,
     };
-    let relays =
-        Arc::new(ssh::Relays { inside, ssh: ssh.as_ref().map(SshServer::door), closed: services.closed.subscribe() });
-    let Host { tls, resolver_files, made, run_dir, .. } = host;
+    let relays = Arc::new(ssh::Relays {
+        inside,
+        ssh: ssh.as_ref().map(SshServer::door),
+        closed: services.closed.subscribe(),
+    });
+    let Host {
+        tls,
+        resolver_files,
+        made,
+        run_dir,
+        ..
+    } = host;
     let control = Control {
         launcher: Arc::clone(&confined.launcher),
         audit,
@@ -277,30 +343,55 @@ pub(crate) async fn start(
         policy: Arc::clone(&in_force.policy),
         connections: services.slots.clone(),
         name: config.sandbox.clone(),
-        command: config.command.iter().map(|word| word.display().to_string()).collect(),
+        command: config
+            .command
+            .iter()
+            .map(|word| word.display().to_string())
+            .collect(),
         started: SystemTime::now(),
         slots: server::slots(),
     };
     // Clients find it once the sandbox serves.
-    let clients =
-        packets::listen(&run_dir.control_socket()).context("cannot listen in the run directory (--run-dir)")?;
+    let clients = packets::listen(&run_dir.control_socket())
+        .context("cannot listen in the run directory (--run-dir)")?;
     tasks.spawn("control socket", control.serve(clients));
     if let Some(monitoring) = &mut monitoring {
-        monitoring.metrics.read_with(services.reader(&in_force, &refusals));
-        services.test().into_iter().for_each(|test| monitoring.health.test_with(test));
+        monitoring
+            .metrics
+            .read_with(services.reader(&in_force, &refusals));
+        services
+            .test()
+            .into_iter()
+            .for_each(|test| monitoring.health.test_with(test));
         monitoring.export(config, services.resolver(), &tls.roots, begun)?;
     }
-    let calls = Calls { waiting: confined.waiting_calls.take(), files: file_log };
-    services.serve(in_force, tls, resolver_files.local, calls, &network, &mut tasks)?;
+    let calls = Calls {
+        waiting: confined.waiting_calls.take(),
+        files: file_log,
+    };
+    services.serve(
+        in_force,
+        tls,
+        resolver_files.local,
+        calls,
+        &network,
+        &mut tasks,
+    )?;
     // Init opens files from here on, as calls about them are answered.
     let (mut streams, mut console) = (streams, None);
     match &main_process {
         Some(process) if config.terminal == CommandTerminal::Own => {
-            streams = main_output::on_own_terminal(&confined.launcher, output.as_fd(), process).await?;
+            streams =
+                main_output::on_own_terminal(&confined.launcher, output.as_fd(), process).await?;
         }
         _ if streams.need_terminal() => {
-            console =
-                main_output::on_callers_terminal(&confined.launcher, &mut streams, config.keyboard(), tap).await?;
+            console = main_output::on_callers_terminal(
+                &confined.launcher,
+                &mut streams,
+                config.keyboard(),
+                tap,
+            )
+            .await?;
         }
         _ => {}
     }
@@ -326,7 +417,11 @@ pub(crate) async fn start(
         tasks,
         monitoring,
         closed: services.closed,
-        _resources: Resources { _network: network, _proof: proof, _run_dir: run_dir },
+        _resources: Resources {
+            _network: network,
+            _proof: proof,
+            _run_dir: run_dir,
+        },
     })
 }
 

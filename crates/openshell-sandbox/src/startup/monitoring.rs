@@ -40,7 +40,8 @@ pub(crate) struct Monitoring {
 }
 
 impl Monitoring {
-    /// Starts the server, if one is asked for; `init` is the sandbox's first process. To be called inside a tokio runtime.
+    /// Starts the server, if one is asked for; `init` is the sandbox's first process. To be called
+    /// inside a tokio runtime.
     ///
     /// # Errors
     /// A place is taken or may not be used, or the system has no more threads.
@@ -62,14 +63,33 @@ impl Monitoring {
         let unix = socket.as_ref().map(BoundSocket::listener).transpose()?;
         let (health, metrics) = (Arc::new(Health::new()), Arc::<Metrics>::default());
         let admit = Box::new(move |socket: BorrowedFd<'_>| peer::outside(socket, init).is_ok());
-        let serve = || Server::start(Sockets { tcp, unix }, admit, Arc::clone(&health), Arc::clone(&metrics));
-        let server = is_served.then(serve).transpose().context("no server of health and metrics")?;
-        port.iter().for_each(|port| log(&format!("at port {port} of every address")));
-        path.iter().for_each(|path| log(&format!("at {}, for this user and root", path.display())));
-        Ok(Some(Self { health, metrics, exporter: None, _server: server, _socket: socket }))
+        let serve = || {
+            Server::start(
+                Sockets { tcp, unix },
+                admit,
+                Arc::clone(&health),
+                Arc::clone(&metrics),
+            )
+        };
+        let server = is_served
+            .then(serve)
+            .transpose()
+            .context("no server of health and metrics")?;
+        port.iter()
+            .for_each(|port| log(&format!("at port {port} of every address")));
+        path.iter()
+            .for_each(|path| log(&format!("at {}, for this user and root", path.display())));
+        Ok(Some(Self {
+            health,
+            metrics,
+            exporter: None,
+            _server: server,
+            _socket: socket,
+        }))
     }
 
-    /// Starts the export to the collector of `config`, if there is one, whose names are looked up by `resolver`.
+    /// Starts the export to the collector of `config`, if there is one, whose names are looked up
+    /// by `resolver`.
     ///
     /// # Errors
     /// The system has no more threads or descriptors.
@@ -83,7 +103,9 @@ impl Monitoring {
         if let Some(collector) = config.collector.take() {
             let roots = UpstreamRoots::new(roots.bundles().to_vec());
             let (metrics, resolver) = (Arc::clone(&self.metrics), Arc::clone(resolver));
-            self.exporter = Some(telemetry::export(collector, metrics, resolver, roots, start)?);
+            self.exporter = Some(telemetry::export(
+                collector, metrics, resolver, roots, start,
+            )?);
         }
         Ok(())
     }
@@ -96,18 +118,25 @@ impl Monitoring {
     }
 }
 
-/// Listens at `port` of all IPv6 and IPv4 addresses: the probes of a container engine come from outside of the container.
+/// Listens at `port` of all IPv6 and IPv4 addresses: the probes of a container engine come from
+/// outside of the container.
 fn listen(port: u16) -> io::Result<TcpListener> {
     match listen_at((Ipv6Addr::UNSPECIFIED, port).into()) {
         // A host without IPv6.
-        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => listen_at((Ipv4Addr::UNSPECIFIED, port).into()),
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
+            listen_at((Ipv4Addr::UNSPECIFIED, port).into())
+        }
         listening => listening,
     }
     .map_err(io::Error::from)
 }
 
 fn listen_at(address: SocketAddr) -> Result<TcpListener, Errno> {
-    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let family = if address.is_ipv6() {
+        AddressFamily::INET6
+    } else {
+        AddressFamily::INET
+    };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     net::sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -121,5 +150,9 @@ fn listen_at(address: SocketAddr) -> Result<TcpListener, Errno> {
 }
 
 fn log(place: &str) {
-    logging::config_event(ConfigState::Enabled, Severity::Info, &format!("Health and metrics {place}"));
+    logging::config_event(
+        ConfigState::Enabled,
+        Severity::Info,
+        &format!("Health and metrics {place}"),
+    );
 }

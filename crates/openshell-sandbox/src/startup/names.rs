@@ -35,7 +35,8 @@ impl dns::Doors for Opened {
     }
 }
 
-/// Creates the names of `policy`, whose doors are among `doors`; also returns their listeners, as they come.
+/// Creates the names of `policy`, whose doors are among `doors`; also returns their listeners, as
+/// they come.
 pub(super) fn create(
     policy: &Arc<PolicyStore>,
     doors: &Arc<Doors>,
@@ -45,10 +46,21 @@ pub(super) fn create(
 ) -> (Arc<Names>, mpsc::Receiver<TcpListener>) {
     let (listeners, new) = mpsc::channel(Limits::DOOR_PORTS);
     let doors = Box::new(Opened(Arc::clone(doors)));
-    (Arc::new(Names::new(Arc::clone(policy), doors, search, is_observed, addresses, listeners)), new)
+    (
+        Arc::new(Names::new(
+            Arc::clone(policy),
+            doors,
+            search,
+            is_observed,
+            addresses,
+            listeners,
+        )),
+        new,
+    )
 }
 
-/// Returns the witness's view of the doors. In an observed run those of names open when they are first needed.
+/// Returns the witness's view of the doors. In an observed run those of names open when they are
+/// first needed.
 pub(super) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, is_observed: bool) -> IsDoor {
     if !is_observed {
         return Arc::new(move |address| doors.contains(address));
@@ -61,10 +73,22 @@ pub(super) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, is_observed: bool) 
 ///
 /// # Errors
 /// They are none that can be waited for.
-pub(super) fn serve(server: NameServer, sockets: Option<NameServerSockets>, tasks: &mut Tasks) -> anyhow::Result<()> {
-    let Some(NameServerSockets { datagrams, listener }) = sockets else { return Ok(()) };
-    let (datagrams, listener) =
-        (tokio::net::UdpSocket::from_std(datagrams)?, tokio::net::TcpListener::from_std(listener)?);
+pub(super) fn serve(
+    server: NameServer,
+    sockets: Option<NameServerSockets>,
+    tasks: &mut Tasks,
+) -> anyhow::Result<()> {
+    let Some(NameServerSockets {
+        datagrams,
+        listener,
+    }) = sockets
+    else {
+        return Ok(());
+    };
+    let (datagrams, listener) = (
+        tokio::net::UdpSocket::from_std(datagrams)?,
+        tokio::net::TcpListener::from_std(listener)?,
+    );
     tasks.spawn("name server", server.run(datagrams, listener));
     Ok(())
 }
@@ -86,7 +110,8 @@ pub(super) async fn follow(names: Arc<Names>, mut generations: watch::Receiver<G
     pending().await
 }
 
-/// Follows `generations` of the policy by looking up names whose bytes are never looked into, so that the log tells where they lead.
+/// Follows `generations` of the policy by looking up names whose bytes are never looked into, so
+/// that the log tells where they lead.
 pub(super) async fn announce(
     names: Arc<Names>,
     mut generations: watch::Receiver<Generation>,
@@ -111,7 +136,8 @@ pub(super) async fn announce(
 /// A name and its answer.
 type Known = (HostName, Result<Vec<IpAddr>, String>);
 
-/// Looks up every name whose bytes are never looked into, and reports answers that are not the `known` ones.
+/// Looks up every name whose bytes are never looked into, and reports answers that are not the
+/// `known` ones.
 async fn look_up(names: &Names, resolver: &Resolver, report: &NameReport, known: &mut Vec<Known>) {
     let wanted = names.tcp_names();
     known.retain(|(name, _)| wanted.contains(name));

@@ -11,7 +11,8 @@ use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::netlink::Socket;
 use openshell_supervisor::netns::{
-    self, Doors, LANDING, Linked, NAME_SERVER, NameServerSockets, Netns, NetnsError, Pending, WORKLOAD,
+    self, Doors, LANDING, Linked, NAME_SERVER, NameServerSockets, Netns, NetnsError, Pending,
+    WORKLOAD,
 };
 use openshell_supervisor::seccomp::rules::Sockets;
 use openshell_supervisor::streams::{Inspected, Purpose, Streams};
@@ -59,8 +60,16 @@ impl Drop for Network {
         if self.netns.take().is_none() {
             return;
         }
-        let what = if self.link.take().is_some() { "namespace, its link and its fence" } else { "namespace" };
-        logging::config_event(ConfigState::Disabled, Severity::Info, &format!("Network {what} removed"));
+        let what = if self.link.take().is_some() {
+            "namespace, its link and its fence"
+        } else {
+            "namespace"
+        };
+        logging::config_event(
+            ConfigState::Disabled,
+            Severity::Info,
+            &format!("Network {what} removed"),
+        );
     }
 }
 
@@ -84,8 +93,8 @@ pub(crate) enum PendingNetwork {
 }
 
 impl PendingNetwork {
-    /// Starts to create the namespace, and with a proxy its link, its firewall and the proxy's sockets. Nothing of them is the
-    /// host's, so an end of the process removes them.
+    /// Starts to create the namespace, and with a proxy its link, its firewall and the proxy's
+    /// sockets. Nothing of them is the host's, so an end of the process removes them.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -105,9 +114,16 @@ impl PendingNetwork {
     /// # Errors
     /// The kernel refuses a part of it.
     pub(super) fn finish(self) -> anyhow::Result<(Network, Option<ProxySockets>)> {
-        let enabled = |message: &str| logging::config_event(ConfigState::Enabled, Severity::Info, message);
+        let enabled =
+            |message: &str| logging::config_event(ConfigState::Enabled, Severity::Info, message);
         match self {
-            Self::Host => Ok((Network { netns: None, link: None }, None)),
+            Self::Host => Ok((
+                Network {
+                    netns: None,
+                    link: None,
+                },
+                None,
+            )),
             Self::Isolated(pending) => {
                 let netns = Some(pending.finish()??);
                 enabled("Network namespace created, without a link");
@@ -115,18 +131,50 @@ impl PendingNetwork {
             }
             Self::Linked { proxy, linked } => {
                 let linked = linked.finish()??;
-                let Linked { workload, landing, proxy: listener, probe, probe_address, socket, packet_log, .. } =
-                    linked;
+                let Linked {
+                    workload,
+                    landing,
+                    proxy: listener,
+                    probe,
+                    probe_address,
+                    socket,
+                    packet_log,
+                    ..
+                } = linked;
                 let (doors, name_server) = (linked.doors, linked.name_server);
-                enabled(&format!("Network namespace created, with a link {WORKLOAD} to {LANDING}"));
-                enabled(&format!("Fence installed: nothing but {proxy}, and doors of names, is let through"));
+                enabled(&format!(
+                    "Network namespace created, with a link {WORKLOAD} to {LANDING}"
+                ));
+                enabled(&format!(
+                    "Fence installed: nothing but {proxy}, and doors of names, is let through"
+                ));
                 enabled(&format!("Proxy listening on {proxy}"));
-                let link = Link { proxy, probe_address, _probe: probe, _landing: landing };
-                let network = Network { netns: Some(workload), link: Some(link) };
-                let failed = |error| format!("the name server has no sockets at {NAME_SERVER}: {error}");
-                let name_server =
-                    name_server.map_err(failed).inspect_err(|why| resolver_files::log_unavailable(why)).ok();
-                Ok((network, Some(ProxySockets { listener, name_server, doors, socket, packet_log })))
+                let link = Link {
+                    proxy,
+                    probe_address,
+                    _probe: probe,
+                    _landing: landing,
+                };
+                let network = Network {
+                    netns: Some(workload),
+                    link: Some(link),
+                };
+                let failed =
+                    |error| format!("the name server has no sockets at {NAME_SERVER}: {error}");
+                let name_server = name_server
+                    .map_err(failed)
+                    .inspect_err(|why| resolver_files::log_unavailable(why))
+                    .ok();
+                Ok((
+                    network,
+                    Some(ProxySockets {
+                        listener,
+                        name_server,
+                        doors,
+                        socket,
+                        packet_log,
+                    }),
+                ))
             }
         }
     }
@@ -156,7 +204,8 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    /// Waits for `network`, and opens the standard streams for `purpose`, and the socket of the Landlock self-test in it.
+    /// Waits for `network`, and opens the standard streams for `purpose`, and the socket of the
+    /// Landlock self-test in it.
     ///
     /// # Errors
     /// The kernel refuses a part of it.
@@ -167,24 +216,30 @@ impl Attached {
         proof: &LandlockProof,
     ) -> anyhow::Result<Self> {
         let (network, sockets) = network.finish()?;
-        let makes_sockets = streams.has_sockets() || matches!(proof, LandlockProof::AbstractSocket(_));
+        let makes_sockets =
+            streams.has_sockets() || matches!(proof, LandlockProof::AbstractSocket(_));
         let open = || {
-            // Abstract sockets are a network namespace's, so this one must be in the workload's to be in reach at all.
+            // Abstract sockets are a network namespace's, so this one must be in the workload's to
+            // be in reach at all.
             let bind = |name: &[u8]| UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?);
             let proof = match proof {
-                LandlockProof::AbstractSocket(name) => {
-                    Some(bind(name).context("cannot open the abstract socket that proves Landlock")?)
-                }
+                LandlockProof::AbstractSocket(name) => Some(
+                    bind(name).context("cannot open the abstract socket that proves Landlock")?,
+                ),
                 LandlockProof::File(_) => None,
             };
             anyhow::Ok((proof, streams.open(purpose)?))
         };
         let (proof, streams) = match network.netns.as_ref().filter(|_| makes_sockets) {
-            Some(netns) => {
-                netns::run_in(netns.as_fd(), || Ok(open())).context("cannot enter the sandbox's network")??
-            }
+            Some(netns) => netns::run_in(netns.as_fd(), || Ok(open()))
+                .context("cannot enter the sandbox's network")??,
             None => open()?,
         };
-        Ok(Self { streams, network, sockets, proof })
+        Ok(Self {
+            streams,
+            network,
+            sockets,
+            proof,
+        })
     }
 }

@@ -1,4 +1,5 @@
-//! Decides what a start makes, from the configuration and the policy. Makes nothing, and reads the host.
+//! Decides what a start makes, from the configuration and the policy. Makes nothing, and reads the
+//! host.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -48,12 +49,20 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Plans a sandbox under `policy`, and warns of a working directory that the policy has read-only.
+    /// Plans a sandbox under `policy`, and warns of a working directory that the policy has
+    /// read-only.
     ///
     /// # Errors
     /// The user does not exist, or the working directory cannot be used.
-    pub(super) fn make(config: &Config, policy: &Policy, privilege: Privilege) -> anyhow::Result<Self> {
-        let launcher = config.run_as.as_ref().filter(|_| policy.run_as().user.is_none());
+    pub(super) fn make(
+        config: &Config,
+        policy: &Policy,
+        privilege: Privilege,
+    ) -> anyhow::Result<Self> {
+        let launcher = config
+            .run_as
+            .as_ref()
+            .filter(|_| policy.run_as().user.is_none());
         let user = run_as::resolve(launcher.unwrap_or(policy.run_as()), &privilege, config.sudo)?;
         check_directory(config)?;
         check_descriptors()?;
@@ -65,80 +74,150 @@ impl Plan {
             writable.push(repository.clone());
             filesystem.read_write.push(GrantedPath::found(repository));
         }
-        let real_home = user.home.as_deref().and_then(|home| std::fs::canonicalize(home).ok());
+        let real_home = user
+            .home
+            .as_deref()
+            .and_then(|home| std::fs::canonicalize(home).ok());
         if config.observe_files {
             let homes = learning::homes(&user, &config.environment);
             let mut private = learning::private_paths(&homes, &filesystem);
-            private.retain(|path| !path.as_path().symlink_metadata().is_err_and(|error| is_missing(&error)));
+            private.retain(|path| {
+                !path
+                    .as_path()
+                    .symlink_metadata()
+                    .is_err_and(|error| is_missing(&error))
+            });
             filesystem.hidden.extend(private);
         }
-        // An earlier command may have left what leads elsewhere: what the workload cannot see is none of its own.
+        // An earlier command may have left what leads elsewhere: what the workload cannot see is
+        // none of its own.
         let (options, presets) = (&config.carve_outs, &config.policy.folders.presets);
-        let folders = Writable { folders: &writable, work: work_folders(config, real_home.as_deref()) };
+        let folders = Writable {
+            folders: &writable,
+            work: work_folders(config, real_home.as_deref()),
+        };
         let git = git_use(config)?;
         let homes = real_homes(&user, &config.environment)?;
         let look = || {
-            let homes = homes.into_iter().map(home_as_seen).collect::<anyhow::Result<_>>()?;
-            let carve_outs = CarveOuts::plan(&mut filesystem, &folders, &git, options, presets, user.identity.uid)?;
+            let homes = homes
+                .into_iter()
+                .map(home_as_seen)
+                .collect::<anyhow::Result<_>>()?;
+            let carve_outs = CarveOuts::plan(
+                &mut filesystem,
+                &folders,
+                &git,
+                options,
+                presets,
+                user.identity.uid,
+            )?;
             let closed = lints::files::closed(&writable);
             let tracked: Vec<_> = carve_outs.tracked().collect();
-            let is_shut_out = config.current_dir.as_deref().is_some_and(is_closed_to_thread);
+            let is_shut_out = config
+                .current_dir
+                .as_deref()
+                .is_some_and(is_closed_to_thread);
             anyhow::Ok((carve_outs, homes, closed, tracked, is_shut_out))
         };
-        let looked = user.identity.look(look).context("cannot look at files as the command's user")?;
+        let looked = user
+            .identity
+            .look(look)
+            .context("cannot look at files as the command's user")?;
         let (carve_outs, homes, closed, tracked, is_shut_out) = looked?;
         // Who lists it on the command line means this folder; a policy file may be for many.
-        let severity = if config.policy.data.as_os_str().is_empty() { Severity::Medium } else { Severity::Info };
+        let severity = if config.policy.data.as_os_str().is_empty() {
+            Severity::Medium
+        } else {
+            Severity::Info
+        };
         for line in carve_outs.idle().chain(tracked) {
             logging::config_event(ConfigState::Validated, severity, &line);
         }
-        let closed = closed.into_iter().map(|path| lints::files::closed_line(path, &user));
+        let closed = closed
+            .into_iter()
+            .map(|path| lints::files::closed_line(path, &user));
         for line in closed.chain(lints::files::single_files(policy.filesystem())) {
-            logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
+            logging::config_event(
+                ConfigState::Validated,
+                Severity::Medium,
+                &format!("policy warning: {line}"),
+            );
         }
         check_hidden(config, &filesystem)?;
         // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
-        let is_inside = |path: &Path| writable.iter().any(|folder| path.starts_with(folder) && path != folder);
+        let is_inside = |path: &Path| {
+            writable
+                .iter()
+                .any(|folder| path.starts_with(folder) && path != folder)
+        };
         let is_itself = |path: &Path| std::fs::canonicalize(path).map_or(true, |real| real == path);
-        filesystem.read_only.retain(|path| !(is_inside(path.as_path()) && is_itself(path.as_path())));
+        filesystem
+            .read_only
+            .retain(|path| !(is_inside(path.as_path()) && is_itself(path.as_path())));
         let landlock = Request::new(&filesystem, config.workdir.as_deref());
-        let landlock = if is_alone(config) { landlock } else { landlock.without_shared_home() };
+        let landlock = if is_alone(config) {
+            landlock
+        } else {
+            landlock.without_shared_home()
+        };
         let landlock = match config.observe_files {
             true => landlock.learning(learning::learning(real_home.as_deref())?),
             false => landlock,
         };
         // A slow file system is waited for here, where a signal still ends the start.
-        writable.iter().for_each(|path| drop(path.symlink_metadata()));
+        writable
+            .iter()
+            .for_each(|path| drop(path.symlink_metadata()));
         let debug = policy.permits_debugging();
-        Ok(Self { privilege, user, landlock, writable, carve_outs, homes, debug, is_shut_out })
+        Ok(Self {
+            privilege,
+            user,
+            landlock,
+            writable,
+            carve_outs,
+            homes,
+            debug,
+            is_shut_out,
+        })
     }
 }
 
 impl Plan {
-    /// Returns true if the workload's user can change files of the supervisor in `folder`: it is the supervisor's user, or may
-    /// write there and no sticky bit keeps files of others.
+    /// Returns true if the workload's user can change files of the supervisor in `folder`: it is
+    /// the supervisor's user, or may write there and no sticky bit keeps files of others.
     pub(super) fn may_change_in(&self, folder: &Path) -> bool {
         let is_sticky = std::fs::metadata(folder).is_ok_and(|data| data.mode() & 0o1000 != 0);
-        let is_unknown = |above: &Path| std::fs::metadata(above).is_err_and(|error| !is_missing(&error));
+        let is_unknown =
+            |above: &Path| std::fs::metadata(above).is_err_and(|error| !is_missing(&error));
         self.user.identity.is_supervisors()
             || (self.user.identity.may_write(folder) && !is_sticky)
             || folder.ancestors().any(is_unknown)
     }
 }
 
-/// Returns the homes of the workload's user and of the caller, without symlinks; none that is missing, and not the root.
+/// Returns the homes of the workload's user and of the caller, without symlinks; none that is
+/// missing, and not the root.
 ///
 /// # Errors
 /// One cannot be looked at.
 fn real_homes(user: &User, environment: &Environment) -> anyhow::Result<BTreeSet<PathBuf>> {
     let callers = environment.get("HOME").map(Path::new);
     let mut homes = BTreeSet::new();
-    for home in user.home.as_deref().into_iter().chain(callers).filter(|home| home.is_absolute()) {
+    for home in user
+        .home
+        .as_deref()
+        .into_iter()
+        .chain(callers)
+        .filter(|home| home.is_absolute())
+    {
         match std::fs::canonicalize(home) {
             Ok(real) if real.is_dir() && real.parent().is_some() => drop(homes.insert(real)),
             Ok(_) => {}
             Err(error) if is_missing(&error) => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot look at the home {}", home.display())),
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("cannot look at the home {}", home.display()));
+            }
         }
     }
     Ok(homes)
@@ -147,9 +226,17 @@ fn real_homes(user: &User, environment: &Environment) -> anyhow::Result<BTreeSet
 /// Looks at a home as the calling thread's user.
 fn home_as_seen(path: PathBuf) -> anyhow::Result<Home> {
     match path.join(".").symlink_metadata() {
-        Ok(_) => Ok(Home { path, is_entered: true }),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Home { path, is_entered: false }),
-        Err(error) => Err(error).with_context(|| format!("cannot look at the home {}", path.display())),
+        Ok(_) => Ok(Home {
+            path,
+            is_entered: true,
+        }),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Home {
+            path,
+            is_entered: false,
+        }),
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot look at the home {}", path.display()))
+        }
     }
 }
 
@@ -159,24 +246,41 @@ fn is_closed_to_thread(folder: &Path) -> bool {
 }
 
 /// Groups whose members can become root, or read what only root should.
-const POWERFUL_GROUPS: &[&str] = &["docker", "lxd", "libvirt", "kvm", "disk", "shadow", "adm", "sudo", "wheel"];
+const POWERFUL_GROUPS: &[&str] = &[
+    "docker", "lxd", "libvirt", "kvm", "disk", "shadow", "adm", "sudo", "wheel",
+];
 
-/// Warns of groups of the user that are worth more than the user; under `hard_requirement` they are an error.
+/// Warns of groups of the user that are worth more than the user; under `hard_requirement` they are
+/// an error.
 fn check_groups(privilege: &Privilege, user: &User, policy: &Policy) -> anyhow::Result<()> {
     let (groups, remedy) = match privilege.caller() {
         Some(caller) => (
             [caller.groups.as_slice(), &[caller.gid]].concat(),
-            "nobody without CAP_SETGID can leave a group: start as a user outside of it, or as root with another user",
+            "nobody without CAP_SETGID can leave a group: start as a user outside of it, or as \
+             root with another user",
         ),
-        None => (user.identity.groups.clone(), "name a user outside of it in `process`"),
+        None => (
+            user.identity.groups.clone(),
+            "name a user outside of it in `process`",
+        ),
     };
     let names = run_as::group_names(&groups)?;
-    for group in names.iter().filter(|name| POWERFUL_GROUPS.contains(&name.as_str())) {
-        let line = format!("the command is in the group {group}, whose members have more rights than a user; {remedy}");
+    for group in names
+        .iter()
+        .filter(|name| POWERFUL_GROUPS.contains(&name.as_str()))
+    {
+        let line = format!(
+            "the command is in the group {group}, whose members have more rights than a user; \
+             {remedy}"
+        );
         if policy.filesystem().compatibility == Compatibility::HardRequirement {
             bail!("{line}; `landlock.compatibility` is hard_requirement");
         }
-        logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
+        logging::config_event(
+            ConfigState::Validated,
+            Severity::Medium,
+            &format!("policy warning: {line}"),
+        );
     }
     Ok(())
 }
@@ -184,38 +288,54 @@ fn check_groups(privilege: &Privilege, user: &User, policy: &Policy) -> anyhow::
 /// Open files that a sandbox needs for itself and a few connections.
 const LEAST_DESCRIPTORS: u64 = 64;
 
-/// Requires a limit of open files under which the sandbox can serve connections: with less it would start, and accept none.
+/// Requires a limit of open files under which the sandbox can serve connections: with less it would
+/// start, and accept none.
 fn check_descriptors() -> anyhow::Result<()> {
     match rustix::process::getrlimit(Resource::Nofile).maximum {
         Some(limit) if limit < LEAST_DESCRIPTORS => bail!(
-            "the hard limit of open files is {limit}, and a sandbox needs {LEAST_DESCRIPTORS}, and two for each connection; raise it: \
-             `ulimit -Hn`, LimitNOFILE= of the service"
+            "the hard limit of open files is {limit}, and a sandbox needs {LEAST_DESCRIPTORS}, and \
+             two for each connection; raise it: `ulimit -Hn`, LimitNOFILE= of the service"
         ),
         _ => Ok(()),
     }
 }
 
-/// Requires that a named working directory exists: made from a typo, it would be an empty folder on the host.
+/// Requires that a named working directory exists: made from a typo, it would be an empty folder on
+/// the host.
 fn check_directory(config: &Config) -> anyhow::Result<()> {
-    let Some(workdir) = &config.workdir else { return Ok(()) };
+    let Some(workdir) = &config.workdir else {
+        return Ok(());
+    };
     match std::fs::metadata(workdir) {
         Ok(data) if data.is_dir() => Ok(()),
         Ok(_) => bail!("--workdir {} is no folder; name one", workdir.display()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            bail!("--workdir {} is not there; make it, or name another folder", workdir.display())
+            bail!(
+                "--workdir {} is not there; make it, or name another folder",
+                workdir.display()
+            )
         }
-        Err(error) => Err(error).with_context(|| format!("--workdir {} cannot be looked at", workdir.display())),
+        Err(error) => Err(error)
+            .with_context(|| format!("--workdir {} cannot be looked at", workdir.display())),
     }
 }
 
 /// Returns the writable paths, and the working directory if it is one of them.
 fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
-    let workdir = config.workdir.as_deref().filter(|_| policy.filesystem().include_workdir);
-    policy.filesystem().read_write.iter().map(GrantedPath::as_path).chain(workdir)
+    let workdir = config
+        .workdir
+        .as_deref()
+        .filter(|_| policy.filesystem().include_workdir);
+    policy
+        .filesystem()
+        .read_write
+        .iter()
+        .map(GrantedPath::as_path)
+        .chain(workdir)
 }
 
-/// Returns the repository of a working directory that is a linked work tree, if the policy says nothing about it: without it git does
-/// nothing there.
+/// Returns the repository of a working directory that is a linked work tree, if the policy says
+/// nothing about it: without it git does nothing there.
 ///
 /// # Errors
 /// It cannot be looked at as the workload's user.
@@ -226,18 +346,38 @@ fn repository_elsewhere(
     user: &User,
 ) -> anyhow::Result<Option<PathBuf>> {
     let tree = config.workdir.as_ref().or(config.current_dir.as_ref());
-    let Some(tree) = tree.filter(|tree| writable.contains(tree)) else { return Ok(None) };
-    if !tree.join(".git").symlink_metadata().is_ok_and(|data| data.is_file()) {
+    let Some(tree) = tree.filter(|tree| writable.contains(tree)) else {
+        return Ok(None);
+    };
+    if !tree
+        .join(".git")
+        .symlink_metadata()
+        .is_ok_and(|data| data.is_file())
+    {
         return Ok(None);
     }
     let uid = user.identity.uid;
-    let found =
-        user.identity.look(|| linked_repository(tree, uid)).context("cannot look at files as the command's user")?;
-    let lists = [&filesystem.read_only, &filesystem.read_write, &filesystem.hidden];
-    let is_listed = |repository: &Path| lists.into_iter().flatten().any(|listed| covers(listed, repository));
-    let Some(repository) = found.filter(|repository| !is_listed(repository)) else { return Ok(None) };
+    let found = user
+        .identity
+        .look(|| linked_repository(tree, uid))
+        .context("cannot look at files as the command's user")?;
+    let lists = [
+        &filesystem.read_only,
+        &filesystem.read_write,
+        &filesystem.hidden,
+    ];
+    let is_listed = |repository: &Path| {
+        lists
+            .into_iter()
+            .flatten()
+            .any(|listed| covers(listed, repository))
+    };
+    let Some(repository) = found.filter(|repository| !is_listed(repository)) else {
+        return Ok(None);
+    };
     let message = format!(
-        "{} is a linked work tree, so the command may write to its repository {} too, apart from hooks, configuration and attributes",
+        "{} is a linked work tree, so the command may write to its repository {} too, apart from \
+         hooks, configuration and attributes",
         tree.display(),
         repository.display()
     );
@@ -245,11 +385,14 @@ fn repository_elsewhere(
     Ok(Some(repository))
 }
 
-/// Returns true if a line of the policy that is not the root is about `path`, which has no symlinks.
+/// Returns true if a line of the policy that is not the root is about `path`, which has no
+/// symlinks.
 fn covers(listed: &GrantedPath, path: &Path) -> bool {
     if listed.is_pattern() {
         let (base, is_match) = listed.matcher();
-        return path.ancestors().any(|above| above.strip_prefix(&base).is_ok_and(&is_match));
+        return path
+            .ancestors()
+            .any(|above| above.strip_prefix(&base).is_ok_and(&is_match));
     }
     let real = match std::fs::canonicalize(listed.as_path()) {
         Ok(real) => Some(real),
@@ -265,11 +408,15 @@ fn covers(listed: &GrantedPath, path: &Path) -> bool {
 fn git_use(config: &Config) -> anyhow::Result<GitUse> {
     let has_config = config.carve_outs.git_config == GitConfig::Ro;
     GitUse::read(has_config, &config.environment).map_err(|why| {
-        anyhow!("the hooks of your git cannot be kept from the command: {why}; repair that file, or remove it")
+        anyhow!(
+            "the hooks of your git cannot be kept from the command: {why}; repair that file, \
+                 or remove it"
+        )
     })
 }
 
-/// Returns true in a container of its own, and at a gateway, where the command is all that works in its folders.
+/// Returns true in a container of its own, and at a gateway, where the command is all that works in
+/// its folders.
 fn is_alone(config: &Config) -> bool {
     config.is_launched || rustix::process::getpid().is_init()
 }
@@ -283,7 +430,8 @@ fn work_folders(config: &Config, home: Option<&Path>) -> Vec<PathBuf> {
     work.into_iter().chain(home).map(Path::to_owned).collect()
 }
 
-/// Requires that no hidden path, nor what a pattern has found, holds the working directory or another grant.
+/// Requires that no hidden path, nor what a pattern has found, holds the working directory or
+/// another grant.
 fn check_hidden(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> {
     if let Some((hidden, granted)) = filesystem.hidden_grant() {
         bail!(
@@ -292,8 +440,14 @@ fn check_hidden(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> 
             granted.display()
         );
     }
-    let Some(workdir) = &config.workdir else { return Ok(()) };
-    match filesystem.hidden.iter().find(|hidden| workdir.starts_with(hidden.as_path())) {
+    let Some(workdir) = &config.workdir else {
+        return Ok(());
+    };
+    match filesystem
+        .hidden
+        .iter()
+        .find(|hidden| workdir.starts_with(hidden.as_path()))
+    {
         Some(hidden) => bail!(
             "filesystem_policy.hidden: {} holds the working directory; leave one of them out",
             hidden.as_path().display()
@@ -302,76 +456,118 @@ fn check_hidden(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> 
     }
 }
 
-/// Warns of read-only paths of the policy that `--workdir` makes writable; under `hard_requirement` they are an error.
+/// Warns of read-only paths of the policy that `--workdir` makes writable; under `hard_requirement`
+/// they are an error.
 fn check_workdir(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> {
-    let Some(workdir) = config.workdir.as_deref().filter(|_| filesystem.include_workdir) else { return Ok(()) };
+    let Some(workdir) = config
+        .workdir
+        .as_deref()
+        .filter(|_| filesystem.include_workdir)
+    else {
+        return Ok(());
+    };
     for line in lints::files::read_only_in(workdir, filesystem) {
         if filesystem.compatibility == Compatibility::HardRequirement {
             bail!(line);
         }
-        logging::config_event(ConfigState::Validated, Severity::Medium, &format!("policy warning: {line}"));
+        logging::config_event(
+            ConfigState::Validated,
+            Severity::Medium,
+            &format!("policy warning: {line}"),
+        );
     }
     Ok(())
 }
 
-/// Returns the directories where the command may start, in order of preference: an explicit working directory alone; else
-/// the current one if the policy grants it, home, and the root. Warns if that is not the caller's directory.
-pub(super) fn start_directories(config: &Config, plan: &Plan, landlock: &Request, home: &Path) -> Vec<PathBuf> {
+/// Returns the directories where the command may start, in order of preference: an explicit working
+/// directory alone; else the current one if the policy grants it, home, and the root. Warns if that
+/// is not the caller's directory.
+pub(super) fn start_directories(
+    config: &Config,
+    plan: &Plan,
+    landlock: &Request,
+    home: &Path,
+) -> Vec<PathBuf> {
     if let Some(workdir) = &config.workdir {
         return vec![workdir.clone()];
     }
     let is_private = |path: &PathBuf| landlock.private().contains(path);
-    let is_usable = |path: &&PathBuf| is_private(path) || landlock.grants_reading(path) && landlock.shows(path);
+    let is_usable =
+        |path: &&PathBuf| is_private(path) || landlock.grants_reading(path) && landlock.shows(path);
     let current = config.current_dir.iter().filter(is_usable).cloned();
-    let directories: Vec<_> = current.chain([home.to_owned(), PathBuf::from("/")]).collect();
+    let directories: Vec<_> = current
+        .chain([home.to_owned(), PathBuf::from("/")])
+        .collect();
     warn_of_directory(config, plan, landlock, &directories);
     directories
 }
 
-/// Warns if the command is another program inside than outside: the first of its name in PATH is not granted, and a later one is.
+/// Warns if the command is another program inside than outside: the first of its name in PATH is
+/// not granted, and a later one is.
 pub(super) fn warn_of_program(config: &Config, landlock: &Request) {
-    let Some(name) = config.command.first().map(Path::new).filter(|name| name.components().count() == 1) else {
+    let Some(name) = config
+        .command
+        .first()
+        .map(Path::new)
+        .filter(|name| name.components().count() == 1)
+    else {
         return;
     };
     let path = config.environment.get("PATH").unwrap_or_default();
-    let programs = std::env::split_paths(path).map(|folder| folder.join(name)).filter(|program| program.is_file());
-    let mut known = programs.filter_map(|program| Some((std::fs::canonicalize(&program).ok()?, program)));
-    let Some((first, shown)) = known.next() else { return };
+    let programs = std::env::split_paths(path)
+        .map(|folder| folder.join(name))
+        .filter(|program| program.is_file());
+    let mut known =
+        programs.filter_map(|program| Some((std::fs::canonicalize(&program).ok()?, program)));
+    let Some((first, shown)) = known.next() else {
+        return;
+    };
     if landlock.reaches(&first) || config.log_level < Level::WARN {
         return;
     }
     if let Some((_, other)) = known.find(|(real, _)| landlock.reaches(real)) {
         let (shown, other) = (shown.display(), other.display());
         logging::print_stderr(&format!(
-            "openshell-sandbox: the policy does not grant {shown}, so the command is {other}; --read {shown} grants it"
+            "openshell-sandbox: the policy does not grant {shown}, so the command is {other}; \
+             --read {shown} grants it"
         ));
     }
 }
 
 fn warn_of_directory(config: &Config, plan: &Plan, landlock: &Request, directories: &[PathBuf]) {
-    let (Some(current), Some(start)) = (&config.current_dir, directories.first()) else { return };
+    let (Some(current), Some(start)) = (&config.current_dir, directories.first()) else {
+        return;
+    };
     let (shown, start_shown) = (current.display(), start.display());
     if start == current {
-        let is_shown = plan.is_shut_out && !landlock.private().contains(current) && config.log_level >= Level::WARN;
-        if let Some(next) = directories.get(1).filter(|next| is_shown && *next != current) {
+        let is_shown = plan.is_shut_out
+            && !landlock.private().contains(current)
+            && config.log_level >= Level::WARN;
+        if let Some(next) = directories
+            .get(1)
+            .filter(|next| is_shown && *next != current)
+        {
             logging::print_stderr(&format!(
-                "openshell-sandbox: the workload's user {} may not enter the current directory {shown}, so the command starts in {}; let \
-                 that user in (chmod, setfacl), or go to a folder that it owns",
+                "openshell-sandbox: the workload's user {} may not enter the current directory \
+                 {shown}, so the command starts in {}; let that user in (chmod, setfacl), or go to \
+                 a folder that it owns",
                 plan.user.name,
                 next.display()
             ));
         }
         if landlock.private().contains(current) {
-            let message =
-                format!("the command starts in a {shown} of the sandbox's own; --workdir {shown} grants the host's");
+            let message = format!(
+                "the command starts in a {shown} of the sandbox's own; --workdir {shown} grants \
+                 the host's"
+            );
             logging::config_event(ConfigState::Enabled, Severity::Info, &message);
         }
         return;
     }
     if config.log_level >= Level::WARN {
         logging::print_stderr(&format!(
-            "openshell-sandbox: the policy does not grant the current directory {shown}, so the command starts in {start_shown}; \
-             --workdir {shown} grants it"
+            "openshell-sandbox: the policy does not grant the current directory {shown}, so the \
+             command starts in {start_shown}; --workdir {shown} grants it"
         ));
     }
 }

@@ -62,13 +62,24 @@ impl ResolverFiles {
         let settings = Settings::parse(&read(RESOLV_CONF));
         let own = rustix::system::uname();
         let hosts = hosts(&read(HOSTS), own.nodename().to_str().unwrap_or_default());
-        let names =
-            hosts.lines().flat_map(|line| line.split(' ').skip(1)).filter_map(|name| HostName::parse(name).ok());
+        let names = hosts
+            .lines()
+            .flat_map(|line| line.split(' ').skip(1))
+            .filter_map(|name| HostName::parse(name).ok());
         let own = names.collect();
         std::fs::create_dir(folder.outside()).with_context(|| format!("cannot make {folder}"))?;
-        write_file(&folder.join("resolv.conf"), [settings.resolv_conf().as_bytes()])?;
+        write_file(
+            &folder.join("resolv.conf"),
+            [settings.resolv_conf().as_bytes()],
+        )?;
         write_file(&folder.join("hosts"), [hosts.as_bytes()])?;
-        Ok(Self { folder: Some(folder.inside().to_owned()), local: LocalNames { search: settings.search, own } })
+        Ok(Self {
+            folder: Some(folder.inside().to_owned()),
+            local: LocalNames {
+                search: settings.search,
+                own,
+            },
+        })
     }
 
     /// Mounts of the files.
@@ -79,13 +90,17 @@ impl ResolverFiles {
             purpose: Purpose::Names,
         };
         let places = [("resolv.conf", RESOLV_CONF), ("hosts", HOSTS)];
-        self.folder.iter().flat_map(move |folder| places.map(|(name, place)| mount(folder, name, place)))
+        self.folder
+            .iter()
+            .flat_map(move |folder| places.map(|(name, place)| mount(folder, name, place)))
     }
 }
 
 /// Logs that names do not resolve inside.
 pub(super) fn log_unavailable(why: &str) {
-    let message = format!("names do not resolve inside, so only programs that use the proxy reach hosts: {why}");
+    let message = format!(
+        "names do not resolve inside, so only programs that use the proxy reach hosts: {why}"
+    );
     logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
 }
 
@@ -97,10 +112,14 @@ impl Settings {
             let mut words = line.split_ascii_whitespace();
             match words.next() {
                 Some("search" | "domain") => {
-                    settings.search = words.take(DOMAINS).filter_map(|word| HostName::parse(word).ok()).collect();
+                    settings.search = words
+                        .take(DOMAINS)
+                        .filter_map(|word| HostName::parse(word).ok())
+                        .collect();
                 }
                 Some("options") => {
-                    let dots = words.find_map(|word| word.strip_prefix("ndots:")?.parse::<u8>().ok());
+                    let dots =
+                        words.find_map(|word| word.strip_prefix("ndots:")?.parse::<u8>().ok());
                     settings.dots = dots.map(|dots| dots.min(15)).or(settings.dots);
                 }
                 _ => {}
@@ -117,24 +136,33 @@ impl Settings {
         }
         text.push_str("options timeout:2 attempts:2");
         // Writing to a String cannot fail.
-        let _ = self.dots.map_or(Ok(()), |dots| write!(text, " ndots:{dots}"));
+        let _ = self
+            .dots
+            .map_or(Ok(()), |dots| write!(text, " ndots:{dots}"));
         text.push('\n');
         text
     }
 }
 
-/// The hosts file inside: loopback names, the host's own name `own`, and the entries of `text`, the host's file, for loopback addresses.
+/// The hosts file inside: loopback names, the host's own name `own`, and the entries of `text`, the
+/// host's file, for loopback addresses.
 fn hosts(text: &str, own: &str) -> String {
     let mut hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
     let entries = text.lines().filter_map(|line| {
         let mut words = line.split('#').next()?.split_ascii_whitespace();
         let address: IpAddr = words.next()?.parse().ok()?;
-        let names: Vec<_> = words.filter(|name| *name != "localhost" && HostName::parse(name).is_ok()).collect();
-        (address.is_loopback() && !names.is_empty()).then(|| format!("{address} {}", names.join(" ")))
+        let names: Vec<_> = words
+            .filter(|name| *name != "localhost" && HostName::parse(name).is_ok())
+            .collect();
+        (address.is_loopback() && !names.is_empty())
+            .then(|| format!("{address} {}", names.join(" ")))
     });
     let entries: Vec<_> = entries.collect();
-    let is_known = entries.iter().any(|entry| entry.split(' ').skip(1).any(|name| name == own));
-    let own = Some(format!("127.0.0.1 {own}")).filter(|_| !is_known && HostName::parse(own).is_ok());
+    let is_known = entries
+        .iter()
+        .any(|entry| entry.split(' ').skip(1).any(|name| name == own));
+    let own =
+        Some(format!("127.0.0.1 {own}")).filter(|_| !is_known && HostName::parse(own).is_ok());
     for entry in entries.into_iter().chain(own) {
         hosts.push_str(&entry);
         hosts.push('\n');
@@ -148,18 +176,30 @@ mod tests {
 
     #[test]
     fn the_callers_domains_and_dots_are_kept_and_no_server() {
-        let host = "# made by hand\nnameserver 192.0.2.53\ndomain old.test\nsearch a.test b.test bad!name\noptions ndots:5 edns0\n";
-        let expected = "nameserver 10.200.0.1\nsearch a.test b.test\noptions timeout:2 attempts:2 ndots:5\n";
+        let host = "# made by hand\nnameserver 192.0.2.53\ndomain old.test\nsearch a.test b.test \
+                    bad!name\noptions ndots:5 edns0\n";
+        let expected =
+            "nameserver 10.200.0.1\nsearch a.test b.test\noptions timeout:2 attempts:2 ndots:5\n";
         assert_eq!(Settings::parse(host).resolv_conf(), expected);
-        assert_eq!(Settings::parse("").resolv_conf(), "nameserver 10.200.0.1\noptions timeout:2 attempts:2\n");
+        assert_eq!(
+            Settings::parse("").resolv_conf(),
+            "nameserver 10.200.0.1\noptions timeout:2 attempts:2\n"
+        );
     }
 
     #[test]
     fn hosts_are_those_of_loopback_addresses_and_the_host_itself() {
         let begin = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
-        let host = "127.0.0.1 localhost\n127.0.1.1 box.test box # ours\n192.0.2.7 db.test\n::1 localhost six\nbroken\n";
-        assert_eq!(hosts(host, "box"), format!("{begin}127.0.1.1 box.test box\n::1 six\n"));
-        assert_eq!(hosts("192.0.2.7 db.test\n", "box"), format!("{begin}127.0.0.1 box\n"));
+        let host = "127.0.0.1 localhost\n127.0.1.1 box.test box # ours\n192.0.2.7 db.test\n::1 \
+                    localhost six\nbroken\n";
+        assert_eq!(
+            hosts(host, "box"),
+            format!("{begin}127.0.1.1 box.test box\n::1 six\n")
+        );
+        assert_eq!(
+            hosts("192.0.2.7 db.test\n", "box"),
+            format!("{begin}127.0.0.1 box\n")
+        );
         assert_eq!(hosts("", "bad name"), begin);
     }
 }

@@ -112,7 +112,8 @@ impl RunServices {
         landlock: &landlock::Request,
     ) -> anyhow::Result<Self> {
         let resolver = run_reports.resolver();
-        let (published, reporters, slots) = (Vec::new(), Vec::new(), Slots::new(Limits::CONNECTIONS));
+        let (published, reporters, slots) =
+            (Vec::new(), Vec::new(), Slots::new(Limits::CONNECTIONS));
         let mut services = Self {
             proxy: None,
             published,
@@ -126,7 +127,14 @@ impl RunServices {
             servers: Arc::default(),
             name_addresses: config.name_addresses,
         };
-        if let Some(ProxySockets { listener, name_server, doors, socket, packet_log }) = sockets {
+        if let Some(ProxySockets {
+            listener,
+            name_server,
+            doors,
+            socket,
+            packet_log,
+        }) = sockets
+        {
             let workers: Arc<Workers> = Arc::default();
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
             for published in &config.publish {
@@ -139,10 +147,20 @@ impl RunServices {
                     ));
                 }
                 services.own_ports.push(port.address().port());
-                services.published.push((listener.closing_with(services.closed.subscribe()), port));
+                services
+                    .published
+                    .push((listener.closing_with(services.closed.subscribe()), port));
             }
             let identifier = Arc::new(identifier(init, landlock)?);
-            services.proxy = Some(ProxyParts { listener, workers, name_server, doors, identifier, socket, packet_log });
+            services.proxy = Some(ProxyParts {
+                listener,
+                workers,
+                name_server,
+                doors,
+                identifier,
+                socket,
+                packet_log,
+            });
         }
         Ok(services)
     }
@@ -180,8 +198,9 @@ impl RunServices {
         }))
     }
 
-    /// Answers the sandbox's `calls`, and serves connections and answers questions for names, if there is a proxy; starts to report
-    /// refused packets. `local` are names that depend on the host.
+    /// Answers the sandbox's `calls`, and serves connections and answers questions for names, if
+    /// there is a proxy; starts to report refused packets. `local` are names that depend on the
+    /// host.
     ///
     /// # Errors
     /// Callers cannot be seen.
@@ -194,25 +213,64 @@ impl RunServices {
         network: &Network,
         tasks: &mut Tasks,
     ) -> anyhow::Result<()> {
-        let Calls { waiting: calls, files } = calls;
-        let files = calls.as_ref().zip(files).map(|(calls, files)| files.handler(calls));
+        let Calls {
+            waiting: calls,
+            files,
+        } = calls;
+        let files = calls
+            .as_ref()
+            .zip(files)
+            .map(|(calls, files)| files.handler(calls));
         let Some(parts) = self.proxy.take() else {
-            return Ok(calls.map_or(Ok(()), |calls| calls.serve(Handlers { connects: None, files }))?);
+            return Ok(calls.map_or(Ok(()), |calls| {
+                calls.serve(Handlers {
+                    connects: None,
+                    files,
+                })
+            })?);
         };
-        let ProxyParts { listener, workers, name_server, doors, identifier, socket, packet_log } = parts;
+        let ProxyParts {
+            listener,
+            workers,
+            name_server,
+            doors,
+            identifier,
+            socket,
+            packet_log,
+        } = parts;
         let calls = calls.context("the sandbox's init did not send the listener of its calls")?;
-        let mode = self.run_reports.observations().map_or(Mode::Enforce, Mode::Observe);
+        let mode = self
+            .run_reports
+            .observations()
+            .map_or(Mode::Enforce, Mode::Observe);
         let is_observed = matches!(mode, Mode::Observe(_));
-        let (names, new_listeners) =
-            names::create(&in_force.policy, &doors, local.search, is_observed, self.name_addresses);
+        let (names, new_listeners) = names::create(
+            &in_force.policy,
+            &doors,
+            local.search,
+            is_observed,
+            self.name_addresses,
+        );
         let is_door = names::is_door(doors, &names, is_observed);
-        let (witness, of_connects) = self.witness(&calls, is_door, socket, Arc::clone(&identifier), tasks)?;
-        calls.serve(Handlers { connects: Some(of_connects), files })?;
-        self.reporters.extend(monitor(packet_log, network.probe_address(), &names, &witness, &self.audit, tasks));
+        let (witness, of_connects) =
+            self.witness(&calls, is_door, socket, Arc::clone(&identifier), tasks)?;
+        calls.serve(Handlers {
+            connects: Some(of_connects),
+            files,
+        })?;
+        self.reporters.extend(monitor(
+            packet_log,
+            network.probe_address(),
+            &names,
+            &witness,
+            &self.audit,
+            tasks,
+        ));
         let generations = in_force.policy.subscribe();
         let services = Arc::new(Services {
             authorizer: Authorizer::new(in_force.policy, identifier, mode),
-            egress: Egress::new(Arc::clone(&self.resolver), tls.roots).without_own(self.own_ports.clone()),
+            egress: Egress::new(Arc::clone(&self.resolver), tls.roots)
+                .without_own(self.own_ports.clone()),
             vault: in_force.vault,
             leaks: in_force.leaks,
             memory: Default::default(),
@@ -228,12 +286,18 @@ impl RunServices {
         });
         tasks.spawn("policy engine", warm_up(services));
         let slots = self.slots.clone();
-        let doors = Arc::new(NamedDoors { proxy: Arc::clone(&proxy), names: Arc::clone(&names) });
+        let doors = Arc::new(NamedDoors {
+            proxy: Arc::clone(&proxy),
+            names: Arc::clone(&names),
+        });
         let of_proxy = slots.clone();
-        let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| listener.run(proxy, of_proxy, stopped));
+        let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| {
+            listener.run(proxy, of_proxy, stopped)
+        });
         self.reporters.push(reporter);
         let run = |stopped| doors.run(new_listeners, workers, slots, stopped);
-        self.reporters.push(BackgroundReporter::start(tasks, "doors of names", run));
+        self.reporters
+            .push(BackgroundReporter::start(tasks, "doors of names", run));
         let server = NameServer::new(
             Arc::clone(&names),
             local.own,
@@ -243,13 +307,22 @@ impl RunServices {
         );
         names::serve(server, name_server, tasks)?;
         names::refresh(&names);
-        tasks.spawn("doors of the policy", names::follow(Arc::clone(&names), generations.clone()));
-        let announced = names::announce(names, generations, Arc::clone(&self.resolver), Arc::clone(&self.audit));
+        tasks.spawn(
+            "doors of the policy",
+            names::follow(Arc::clone(&names), generations.clone()),
+        );
+        let announced = names::announce(
+            names,
+            generations,
+            Arc::clone(&self.resolver),
+            Arc::clone(&self.audit),
+        );
         tasks.spawn("names of the policy", announced);
         for (listener, port) in self.published.drain(..) {
             let slots = Slots::new(Limits::PUBLISHED_CONNECTIONS);
             let run = |stopped| listener.run(Arc::new(port), slots, stopped);
-            self.reporters.push(BackgroundReporter::start(tasks, "published port", run));
+            self.reporters
+                .push(BackgroundReporter::start(tasks, "published port", run));
         }
         Ok(())
     }
@@ -271,17 +344,21 @@ impl RunServices {
     }
 }
 
-/// Time after which the policy engine is made even if no connection has needed it: longer than many commands last.
+/// Time after which the policy engine is made even if no connection has needed it: longer than many
+/// commands last.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// Makes the policy engine of the first generation, and the search for secrets, off the way of connections.
+/// Makes the policy engine of the first generation, and the search for secrets, off the way of
+/// connections.
 async fn warm_up(services: Arc<Services>) {
     tokio::time::sleep(WARM_UP).await;
     // Where no thread can be started, the first decision makes it.
-    let _ = std::thread::Builder::new().name("policy".to_owned()).spawn(move || {
-        services.authorizer.policy.load().prepare();
-        services.leaks.prepare(&services.vault.load());
-    });
+    let _ = std::thread::Builder::new()
+        .name("policy".to_owned())
+        .spawn(move || {
+            services.authorizer.policy.load().prepare();
+            services.leaks.prepare(&services.vault.load());
+        });
     pending().await
 }
 
@@ -300,31 +377,43 @@ fn publish(
     audit: &Arc<dyn Audit>,
     workers: &Arc<Workers>,
 ) -> anyhow::Result<(Listener, PublishedPort)> {
-    let netns = network.netns.as_ref().context("there is no network to publish from")?.try_clone()?;
+    let netns = network
+        .netns
+        .as_ref()
+        .context("there is no network to publish from")?
+        .try_clone()?;
     let listen = || {
         let socket = TcpListener::bind(address)?;
         socket.set_nonblocking(true)?;
-        io::Result::Ok((socket.local_addr()?, Listener::new(socket, Arc::clone(workers))?))
+        io::Result::Ok((
+            socket.local_addr()?,
+            Listener::new(socket, Arc::clone(workers))?,
+        ))
     };
-    let (address, listener) =
-        listen().with_context(|| format!("cannot publish at {address}; name another port or address in --publish"))?;
+    let (address, listener) = listen().with_context(|| {
+        format!("cannot publish at {address}; name another port or address in --publish")
+    })?;
     let message = format!("Published at {address}: 127.0.0.1:{port} inside");
     logging::config_event(ConfigState::Enabled, Severity::Info, &message);
     let open = Arc::new(move |address| netns.tcp_socket(address));
-    Ok((listener, PublishedPort::new(address, port, open, Arc::clone(audit))))
+    Ok((
+        listener,
+        PublishedPort::new(address, port, open, Arc::clone(audit)),
+    ))
 }
 
 /// Returns the look-up of callers.
 fn identifier(init: &Init, landlock: &landlock::Request) -> anyhow::Result<Identifier> {
-    let (root, init) =
-        init.processes().context("cannot look at the sandbox's processes, which tells who is calling")?;
+    let (root, init) = init
+        .processes()
+        .context("cannot look at the sandbox's processes, which tells who is calling")?;
     let landlock = landlock.clone();
     let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
     Ok(Identifier::new(Processes::new(root, init), is_writable))
 }
 
-/// Starts the reporter of packets that the firewall refuses. The firewall holds without it, so its absence is logged and does
-/// not end the start.
+/// Starts the reporter of packets that the firewall refuses. The firewall holds without it, so its
+/// absence is logged and does not end the start.
 fn monitor(
     packet_log: io::Result<Socket>,
     probe: Option<SocketAddrV4>,
@@ -334,12 +423,26 @@ fn monitor(
     tasks: &mut Tasks,
 ) -> Option<BackgroundReporter> {
     let (names, witness, audit) = (Arc::clone(names), Arc::clone(witness), Arc::clone(audit));
-    let start = |socket| Monitor::start(OwnedFd::from(socket), firewall::LOG_GROUP, probe, names, witness, audit);
+    let start = |socket| {
+        Monitor::start(
+            OwnedFd::from(socket),
+            firewall::LOG_GROUP,
+            probe,
+            names,
+            witness,
+            audit,
+        )
+    };
     let monitor = packet_log.and_then(start);
     match monitor {
-        Ok(monitor) => Some(BackgroundReporter::start(tasks, "bypass monitor", |stopped| monitor.run(stopped))),
+        Ok(monitor) => Some(BackgroundReporter::start(
+            tasks,
+            "bypass monitor",
+            |stopped| monitor.run(stopped),
+        )),
         Err(error) => {
-            let message = format!("attempts to go past the proxy are refused, but not reported: {error:#}");
+            let message =
+                format!("attempts to go past the proxy are refused, but not reported: {error:#}");
             logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
             None
         }

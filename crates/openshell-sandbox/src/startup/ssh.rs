@@ -1,4 +1,5 @@
-//! Starts the SSH server: its doors, and the thread that it runs on. A server that cannot be had is an event, and ends no run.
+//! Starts the SSH server: its doors, and the thread that it runs on. A server that cannot be had is
+//! an event, and ends no run.
 
 use std::io;
 use std::net::TcpListener;
@@ -43,13 +44,21 @@ pub(super) struct SshSockets {
 impl SshSockets {
     /// Port of the TCP door, if it is open.
     pub(super) fn port(&self) -> Option<u16> {
-        self.tcp.as_ref().and_then(|(listener, _)| listener.local_addr().ok()).map(|address| address.port())
+        self.tcp
+            .as_ref()
+            .and_then(|(listener, _)| listener.local_addr().ok())
+            .map(|address| address.port())
     }
 
     /// Opens the doors that are named; one that cannot be opened is logged.
     pub(super) fn open(doors: &mut SshDoors) -> Self {
         let mut sockets = Self::default();
-        if let Some(SshOverTcp { address, secret, skew }) = doors.tcp.take() {
+        if let Some(SshOverTcp {
+            address,
+            secret,
+            skew,
+        }) = doors.tcp.take()
+        {
             let listen = || {
                 let listener = TcpListener::bind(address)?;
                 listener.set_nonblocking(true)?;
@@ -75,18 +84,27 @@ impl SshSockets {
         sockets
     }
 
-    /// Returns true if there is a door, or a gateway's launcher started the supervisor, whose relays are one.
+    /// Returns true if there is a door, or a gateway's launcher started the supervisor, whose
+    /// relays are one.
     pub(super) fn is_needed(&self, is_launched: bool) -> bool {
         is_launched || self.tcp.is_some() || self.socket.is_some()
     }
 }
 
 fn log_enabled(place: &str) {
-    logging::config_event(ConfigState::Enabled, Severity::Info, &format!("SSH at {place}"));
+    logging::config_event(
+        ConfigState::Enabled,
+        Severity::Info,
+        &format!("SSH at {place}"),
+    );
 }
 
 fn log_failed(what: &str) {
-    logging::config_event(ConfigState::Failed, Severity::High, &format!("no SSH {what}"));
+    logging::config_event(
+        ConfigState::Failed,
+        Severity::High,
+        &format!("no SSH {what}"),
+    );
 }
 
 /// What sessions run in.
@@ -99,9 +117,22 @@ pub(super) fn workload(
     inside: Arc<InsideNetwork>,
 ) -> Workload {
     // Init's children are this program until they execute another.
-    let internal = |service: &str| ["/proc/self/exe", "--internal", service].map(str::to_owned).to_vec();
+    let internal = |service: &str| {
+        ["/proc/self/exe", "--internal", service]
+            .map(str::to_owned)
+            .to_vec()
+    };
     let (sftp, helper) = (internal("sftp"), internal("socket"));
-    Workload { launcher, environment, directories, has_login_shells, sftp, helper, main_process, inside }
+    Workload {
+        launcher,
+        environment,
+        directories,
+        has_login_shells,
+        sftp,
+        helper,
+        main_process,
+        inside,
+    }
 }
 
 /// A relay of a gateway on its way to the server.
@@ -151,21 +182,38 @@ impl SshServer {
         let server = Server::new(workload, audit)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let (relays, mut relayed) = mpsc::channel::<Relayed>(RELAYS);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let SshSockets { tcp, socket } = sockets;
-        let listener = socket.as_ref().map(|socket| socket.listener()).transpose()?;
+        let listener = socket
+            .as_ref()
+            .map(|socket| socket.listener())
+            .transpose()?;
         let sessions = Arc::clone(&server);
         let serve = async move {
             if let Some((listener, prefaces)) = tcp
                 && let Ok(listener) = tokio::net::TcpListener::from_std(listener)
             {
-                tokio::spawn(doors::tcp(listener, prefaces, Arc::clone(&server), closed.clone()));
+                tokio::spawn(doors::tcp(
+                    listener,
+                    prefaces,
+                    Arc::clone(&server),
+                    closed.clone(),
+                ));
             }
             if let Some(listener) = listener
                 && let Ok(listener) = tokio::net::UnixListener::from_std(listener)
             {
-                let name = move |socket: BorrowedFd<'_>| peer::outside(socket, init).map(|pid| format!("pid:{pid}"));
-                tokio::spawn(doors::socket(listener, Arc::new(name), Arc::clone(&server), closed.clone()));
+                let name = move |socket: BorrowedFd<'_>| {
+                    peer::outside(socket, init).map(|pid| format!("pid:{pid}"))
+                };
+                tokio::spawn(doors::socket(
+                    listener,
+                    Arc::new(name),
+                    Arc::clone(&server),
+                    closed.clone(),
+                ));
             }
             let relays = async {
                 while let Some((stream, name)) = tokio::select! {
@@ -173,7 +221,11 @@ impl SshServer {
                     () = doors::until(&mut closed) => None,
                     relayed = relayed.recv() => relayed,
                 } {
-                    let client = Client { door: SshDoor::Relay, name, addresses: None };
+                    let client = Client {
+                        door: SshDoor::Relay,
+                        name,
+                        addresses: None,
+                    };
                     match tokio::net::UnixStream::from_std(stream) {
                         Ok(stream) => drop(tokio::spawn(Arc::clone(&server).serve(stream, client))),
                         Err(error) => tracing::warn!("a relay to the SSH server is lost: {error}"),
@@ -197,8 +249,15 @@ impl SshServer {
             // Everything that is still connected ends here.
             runtime.shutdown_background();
         };
-        let thread = std::thread::Builder::new().name("ssh".to_owned()).spawn(run)?;
-        Ok(Self { stop: Some(stop), thread: Some(thread), relays, _socket: socket })
+        let thread = std::thread::Builder::new()
+            .name("ssh".to_owned())
+            .spawn(run)?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+            relays,
+            _socket: socket,
+        })
     }
 
     /// The way of relays to the server.
@@ -217,14 +276,21 @@ pub(super) struct Relays {
 impl session::Inside for Relays {
     fn dial(&self, target: RelayTarget, id: &str) -> Dialing {
         if *self.closed.borrow() {
-            return Box::pin(async { Err(io::Error::other("the sandbox ends, and lets nobody in any more")) });
+            return Box::pin(async {
+                Err(io::Error::other(
+                    "the sandbox ends, and lets nobody in any more",
+                ))
+            });
         }
         let port = match target {
             RelayTarget::Port(port) => port,
             RelayTarget::Ssh => {
                 let connected = self.ssh.as_ref().map(|ssh| connect(ssh, id));
-                let connected = connected.unwrap_or_else(|| Err(io::Error::other("the SSH server does not run")));
-                return Box::pin(async move { Ok(Box::new(connected?) as Box<dyn session::Connection>) });
+                let connected = connected
+                    .unwrap_or_else(|| Err(io::Error::other("the SSH server does not run")));
+                return Box::pin(async move {
+                    Ok(Box::new(connected?) as Box<dyn session::Connection>)
+                });
             }
         };
         let dialing = self.inside.dial(port);
@@ -238,6 +304,7 @@ fn connect(ssh: &mpsc::Sender<Relayed>, id: &str) -> io::Result<tokio::net::Unix
     for stream in [&ours, &theirs] {
         rustix::io::ioctl_fionbio(stream.as_fd(), true)?;
     }
-    ssh.try_send((theirs, id.to_owned())).map_err(io::Error::other)?;
+    ssh.try_send((theirs, id.to_owned()))
+        .map_err(io::Error::other)?;
     tokio::net::UnixStream::from_std(ours)
 }

@@ -1,5 +1,6 @@
-//! The host's settings of SSH clients, for commands that keep the caller's identity: in their user namespace root's files are nobody's, and
-//! ssh reads a file that settings include only if it is root's or the user's (ssh_config(5), Include).
+//! The host's settings of SSH clients, for commands that keep the caller's identity: in their user
+//! namespace root's files are nobody's, and ssh reads a file that settings include only if it is
+//! root's or the user's (ssh_config(5), Include).
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +19,9 @@ const FOLDER: &str = "/etc/ssh/ssh_config.d";
 const FILES: usize = 64;
 const BYTES: u64 = 64 * 1024;
 
-/// Copies the settings that the policy grants among the sandbox's files, and returns the mount that shows them in their place; `None` where
-/// ssh reads the host's own, and where the policy takes something out of the folder.
+/// Copies the settings that the policy grants among the sandbox's files, and returns the mount that
+/// shows them in their place; `None` where ssh reads the host's own, and where the policy takes
+/// something out of the folder.
 ///
 /// # Errors
 /// A copy cannot be written.
@@ -30,10 +32,18 @@ pub(super) fn create(
     files: &SandboxFile,
 ) -> anyhow::Result<Option<Mount>> {
     let folder = Path::new(FOLDER);
-    if privilege.caller().is_none() || carve_outs.iter().any(|carve_out| carve_out.path.starts_with(folder)) {
+    if privilege.caller().is_none()
+        || carve_outs
+            .iter()
+            .any(|carve_out| carve_out.path.starts_with(folder))
+    {
         return Ok(None);
     }
-    let is_hidden = |path: &Path| carve_outs.iter().any(|carve_out| path.starts_with(&carve_out.path));
+    let is_hidden = |path: &Path| {
+        carve_outs
+            .iter()
+            .any(|carve_out| path.starts_with(&carve_out.path))
+    };
     let copied = settings(folder, |path| landlock.reaches(path) && !is_hidden(path));
     if copied.is_empty() {
         return Ok(None);
@@ -43,18 +53,40 @@ pub(super) fn create(
     for (name, content) in copied {
         write_file(&folder.join(&name), [content.as_slice()])?;
     }
-    Ok(Some(Mount { source: folder.inside().to_owned(), target: FOLDER.into(), purpose: Purpose::SshSettings }))
+    Ok(Some(Mount {
+        source: folder.inside().to_owned(),
+        target: FOLDER.into(),
+        purpose: Purpose::SshSettings,
+    }))
 }
 
-/// Names and contents of the settings that the caller may read, and that are granted behind symlinks too.
+/// Names and contents of the settings that the caller may read, and that are granted behind
+/// symlinks too.
 fn settings(folder: &Path, is_granted: impl Fn(&Path) -> bool) -> Vec<(String, Vec<u8>)> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let is_setting = |path: &PathBuf| {
-        let is_file = path.metadata().is_ok_and(|data| data.is_file() && data.len() <= BYTES);
-        is_file && path.extension().is_some_and(|extension| extension == "conf")
+        let is_file = path
+            .metadata()
+            .is_ok_and(|data| data.is_file() && data.len() <= BYTES);
+        is_file
+            && path
+                .extension()
+                .is_some_and(|extension| extension == "conf")
     };
-    let read = |path: PathBuf| Some((path.file_name()?.to_str()?.to_owned(), std::fs::read(path).ok()?));
+    let read = |path: PathBuf| {
+        Some((
+            path.file_name()?.to_str()?.to_owned(),
+            std::fs::read(path).ok()?,
+        ))
+    };
     let is_shown = |path: &PathBuf| std::fs::canonicalize(path).is_ok_and(|real| is_granted(&real));
-    paths.filter(is_setting).filter(is_shown).take(FILES).filter_map(read).collect()
+    paths
+        .filter(is_setting)
+        .filter(is_shown)
+        .take(FILES)
+        .filter_map(read)
+        .collect()
 }

@@ -25,8 +25,9 @@ const REPORTS: usize = 64;
 /// Time between two reports, so that many do not fill the log.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns the witness of connects to `doors` and elsewhere among `calls` of the sandbox, and their handler; `socket` is one of its
-/// network. Connects that the witness refuses are reported to `audit`, servers inside to `servers`.
+/// Returns the witness of connects to `doors` and elsewhere among `calls` of the sandbox, and their
+/// handler; `socket` is one of its network. Connects that the witness refuses are reported to
+/// `audit`, servers inside to `servers`.
 ///
 /// # Errors
 /// Processes of the sandbox cannot be looked at.
@@ -43,8 +44,23 @@ pub(super) fn create(
     let unreported = Arc::new(AtomicU64::new(0));
     tasks.spawn("witness", report(received, Arc::clone(&unreported), audit));
     let (name_server, socket) = (NAME_SERVER, socket.as_fd());
-    let network = Network { doors, name_server, own: WORKLOAD, interface: INTERFACE, socket };
-    let witness = Witness::new(calls, network, Described { identifier, servers, reports, unreported })?;
+    let network = Network {
+        doors,
+        name_server,
+        own: WORKLOAD,
+        interface: INTERFACE,
+        socket,
+    };
+    let witness = Witness::new(
+        calls,
+        network,
+        Described {
+            identifier,
+            servers,
+            reports,
+            unreported,
+        },
+    )?;
     let handler = witness.handler();
     Ok((Arc::new(Sight(witness)), handler))
 }
@@ -75,11 +91,19 @@ impl Callers for Described {
     }
 
     fn note(&self, thread: i32) -> Option<Caller> {
-        self.identifier.identify(thread).ok().map(|identified| identified.caller().clone())
+        self.identifier
+            .identify(thread)
+            .ok()
+            .map(|identified| identified.caller().clone())
     }
 
     fn listens(&self, port: u16, thread: i32) {
-        let program = || self.note(thread).map_or_else(|| "-".to_owned(), |caller| caller.program.executable.clone());
+        let program = || {
+            self.note(thread).map_or_else(
+                || "-".to_owned(),
+                |caller| caller.program.executable.clone(),
+            )
+        };
         self.servers.listens(port, program);
     }
 
@@ -118,16 +142,24 @@ impl identify::Witness for Sight {
 }
 
 /// Reports refused connects until the witness fails.
-async fn report(mut reports: mpsc::Receiver<Report>, unreported: Arc<AtomicU64>, audit: Arc<dyn Audit>) {
+async fn report(
+    mut reports: mpsc::Receiver<Report>,
+    unreported: Arc<AtomicU64>,
+    audit: Arc<dyn Audit>,
+) {
     while let Some(report) = reports.recv().await {
         match report {
             Report::Refused(caller, why) => report_refused(&audit, caller, &why),
-            Report::Failed(error) => return tracing::error!("callers are not seen any more: {error}"),
+            Report::Failed(error) => {
+                return tracing::error!("callers are not seen any more: {error}");
+            }
         }
         tokio::time::sleep(REPORT_INTERVAL).await;
         match unreported.swap(0, Ordering::Relaxed) {
             0 => {}
-            count => tracing::warn!("further connects refused, as many as were not reported one by one: {count}"),
+            count => tracing::warn!(
+                "further connects refused, as many as were not reported one by one: {count}"
+            ),
         }
     }
 }

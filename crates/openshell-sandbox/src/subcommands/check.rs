@@ -17,10 +17,14 @@ use crate::sources::route_file;
 use crate::subcommands::replay;
 use crate::text::{self, counted};
 
-/// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings that are denied.
+/// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings
+/// that are denied.
 pub(crate) fn check(args: CheckArgs) -> ExitCode {
     let credentials = args.credentials.as_deref();
-    let policies = args.files.into_iter().map(|data| PolicyFiles::to_look_at(data, args.policy_rules.clone()));
+    let policies = args
+        .files
+        .into_iter()
+        .map(|data| PolicyFiles::to_look_at(data, args.policy_rules.clone()));
     let (mut found, mut is_usable) = (Found::default(), true);
     let mut add = |checked: anyhow::Result<Found>| match checked {
         Ok(Found { warnings, changes }) => {
@@ -54,7 +58,9 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
         add(check_routes(path));
     }
     match found {
-        Found { warnings, .. } if !is_usable || (args.deny_warnings && warnings > 0) => ExitCode::FAILURE,
+        Found { warnings, .. } if !is_usable || (args.deny_warnings && warnings > 0) => {
+            ExitCode::FAILURE
+        }
         Found { changes: 0, .. } => ExitCode::SUCCESS,
         Found { .. } => ExitCode::from(CHANGES),
     }
@@ -71,7 +77,8 @@ struct Found {
     changes: usize,
 }
 
-/// Prints the warnings and notes about a policy, and what changes of the decisions in the log `replayed`; returns the policy too.
+/// Prints the warnings and notes about a policy, and what changes of the decisions in the log
+/// `replayed`; returns the policy too.
 ///
 /// # Errors
 /// The policy cannot be read or is invalid, with every violation; or the log cannot be used.
@@ -92,31 +99,76 @@ fn check_policy(
     let find = |(what, path): (&str, Option<&Path>)| {
         ProtectedPath::find(what, path?, what == "credentials file", &landlock).err()
     };
-    on_host.extend(inputs.into_iter().filter_map(find).map(|error| error.to_string()));
-    let on_host = on_host.iter().map(|lint| format!("policy warning: {path}: {lint}"));
-    let warnings: Vec<_> = version.report.warnings.iter().cloned().chain(on_host).collect();
-    warnings.iter().chain(&version.report.notes).for_each(|line| print_line(line));
+    on_host.extend(
+        inputs
+            .into_iter()
+            .filter_map(find)
+            .map(|error| error.to_string()),
+    );
+    let on_host = on_host
+        .iter()
+        .map(|lint| format!("policy warning: {path}: {lint}"));
+    let warnings: Vec<_> = version
+        .report
+        .warnings
+        .iter()
+        .cloned()
+        .chain(on_host)
+        .collect();
+    warnings
+        .iter()
+        .chain(&version.report.notes)
+        .for_each(|line| print_line(line));
     let policies = policies(policy.network().len());
-    print_line(&format!("{path}: {policies}, {}", counted_warnings(warnings.len())));
-    let changes = replayed.map(|log| replay::replay(&version.snapshot, log)).transpose()?.unwrap_or(0);
-    Ok((Found { warnings: warnings.len(), changes }, policy.clone()))
+    print_line(&format!(
+        "{path}: {policies}, {}",
+        counted_warnings(warnings.len())
+    ));
+    let changes = replayed
+        .map(|log| replay::replay(&version.snapshot, log))
+        .transpose()?
+        .unwrap_or(0);
+    Ok((
+        Found {
+            warnings: warnings.len(),
+            changes,
+        },
+        policy.clone(),
+    ))
 }
 
-/// Prints the warnings about a credentials file, and the credentials that none of `policies` lets be sent.
+/// Prints the warnings about a credentials file, and the credentials that none of `policies` lets
+/// be sent.
 ///
 /// # Errors
 /// The file cannot be read or is invalid, with every violation.
 fn check_credentials(path: &Path, policies: Option<&[Policy]>) -> anyhow::Result<Found> {
-    let ParsedCredentials { specs, mut warnings } = credential_file::parse(path, Phase::Start)?;
+    let ParsedCredentials {
+        specs,
+        mut warnings,
+    } = credential_file::parse(path, Phase::Start)?;
     if let Some(policies) = policies {
         let policies: Vec<_> = policies.iter().collect();
         let unused = lints::credentials::unused(&specs, &policies);
-        warnings.extend(unused.iter().map(|line| format!("{}: {line}", path.display())));
+        warnings.extend(
+            unused
+                .iter()
+                .map(|line| format!("{}: {line}", path.display())),
+        );
     }
-    warnings.iter().for_each(|warning| print_line(&format!("credentials warning: {warning}")));
+    warnings
+        .iter()
+        .for_each(|warning| print_line(&format!("credentials warning: {warning}")));
     let credentials = counted(specs.len() as u64, "credential", "credentials");
-    print_line(&format!("{}: {credentials}, {}", path.display(), counted_warnings(warnings.len())));
-    Ok(Found { warnings: warnings.len(), ..Found::default() })
+    print_line(&format!(
+        "{}: {credentials}, {}",
+        path.display(),
+        counted_warnings(warnings.len())
+    ));
+    Ok(Found {
+        warnings: warnings.len(),
+        ..Found::default()
+    })
 }
 
 /// Checks a file of routes.
@@ -124,8 +176,16 @@ fn check_credentials(path: &Path, policies: Option<&[Policy]>) -> anyhow::Result
 /// # Errors
 /// The file cannot be read or is invalid, with every violation.
 fn check_routes(path: &Path) -> anyhow::Result<Found> {
-    let routes = counted(route_file::parse(path)?.routes.len() as u64, "route", "routes");
-    print_line(&format!("{}: {routes}, {}", path.display(), counted_warnings(0)));
+    let routes = counted(
+        route_file::parse(path)?.routes.len() as u64,
+        "route",
+        "routes",
+    );
+    print_line(&format!(
+        "{}: {routes}, {}",
+        path.display(),
+        counted_warnings(0)
+    ));
     Ok(Found::default())
 }
 

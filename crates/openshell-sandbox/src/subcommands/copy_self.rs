@@ -39,7 +39,11 @@ fn copy(destination: &Path) -> io::Result<()> {
 }
 
 fn write(new: &Path) -> io::Result<()> {
-    let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o755).open(new)?;
+    let mut copy = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o755)
+        .open(new)?;
     io::copy(&mut File::open(SELF)?, &mut copy)?;
     // Whatever the umask.
     rustix::fs::fchmod(&copy, rustix::fs::Mode::from_raw_mode(0o755))?;
@@ -47,6 +51,9 @@ fn write(new: &Path) -> io::Result<()> {
 }
 
 fn beside(destination: &Path) -> PathBuf {
-    let name = destination.file_name().unwrap_or_default().to_string_lossy();
+    let name = destination
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
     destination.with_file_name(format!(".{name}.{}", std::process::id()))
 }

@@ -14,7 +14,8 @@ use crate::sources::policy_file::PolicyFiles;
 /// Exit code if the policy after permits more.
 const MORE: u8 = 3;
 
-/// Prints the differences, a line each: `+` for what the policy after permits more, `-` for what it permits less.
+/// Prints the differences, a line each: `+` for what the policy after permits more, `-` for what it
+/// permits less.
 ///
 /// # Errors
 /// A policy cannot be read or is invalid, with every violation.
@@ -22,12 +23,18 @@ pub(crate) fn diff(args: DiffArgs) -> anyhow::Result<ExitCode> {
     let (before, after) = (policy(args.before)?, policy(args.after)?);
     let differences = comparison::differences(&before, &after);
     for difference in &differences {
-        print_line(&format!("{} {}", if difference.is_more { '+' } else { '-' }, difference.words));
+        print_line(&format!(
+            "{} {}",
+            if difference.is_more { '+' } else { '-' },
+            difference.words
+        ));
     }
     let is_more = differences.iter().any(|difference| difference.is_more);
     Ok(ExitCode::from(if is_more { MORE } else { 0 }))
 }
 
 fn policy(file: PathBuf) -> anyhow::Result<Policy> {
-    PolicyFiles::to_look_at(file, None).read(Phase::Start)?.validate()
+    PolicyFiles::to_look_at(file, None)
+        .read(Phase::Start)?
+        .validate()
 }

@@ -36,8 +36,9 @@ struct Findings {
     failure: Option<String>,
 }
 
-/// Checks the host, starts a sandbox under the policy of `args`, or under one that grants nothing, with `--version` of this
-/// program as its command, and prints all findings. To be called before any thread exists; returns in init as well.
+/// Checks the host, starts a sandbox under the policy of `args`, or under one that grants nothing,
+/// with `--version` of this program as its command, and prints all findings. To be called before
+/// any thread exists; returns in init as well.
 pub(crate) fn doctor(args: &DoctorArgs) -> ExitCode {
     match examine(args) {
         Ok(Some(findings)) => {
@@ -58,9 +59,16 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Option<Findings>> {
     let planned = Privilege::of_start(NetworkMode::Proxy.is_isolated())?;
     let tier = match planned.caller() {
         None => "capabilities: commands become the user of the policy".to_owned(),
-        Some(caller) => format!("a user namespace: commands stay the caller, user {}", caller.uid),
+        Some(caller) => format!(
+            "a user namespace: commands stay the caller, user {}",
+            caller.uid
+        ),
     };
-    let mut findings = Findings { tier, checks: checks::of_caller(&planned), failure: None };
+    let mut findings = Findings {
+        tier,
+        checks: checks::of_caller(&planned),
+        failure: None,
+    };
     let prepared = prepare(&mut findings.checks);
     if let Ok(None) = prepared {
         return Ok(None);
@@ -89,7 +97,12 @@ fn prepare(checks: &mut Vec<Check>) -> anyhow::Result<Option<(Privilege, Init)>>
     let privilege = match Privilege::acquire(NetworkMode::Proxy.is_isolated()) {
         Ok(privilege) => privilege,
         Err(error) => {
-            checks.push(Check::missing(USER, "refused", "nothing starts without root", &error.to_string()));
+            checks.push(Check::missing(
+                USER,
+                "refused",
+                "nothing starts without root",
+                &error.to_string(),
+            ));
             return Err(error.into());
         }
     };
@@ -110,14 +123,20 @@ fn prepare(checks: &mut Vec<Check>) -> anyhow::Result<Option<(Privilege, Init)>>
                     "/proc",
                     format!("cannot {why}"),
                     "the sandbox shares the supervisor's process numbers",
-                    "a container whose /proc is not masked (`--security-opt systempaths=unconfined`)",
+                    "a container whose /proc is not masked (`--security-opt \
+                     systempaths=unconfined`)",
                 ),
             });
             Ok(Some((privilege, init)))
         }
         Ok(Forked::Init) => Ok(None),
         Err(error) => {
-            checks.push(Check::missing(NAMESPACES, "refused", costs, &error.to_string()));
+            checks.push(Check::missing(
+                NAMESPACES,
+                "refused",
+                costs,
+                &error.to_string(),
+            ));
             Err(error.into())
         }
     }
@@ -126,7 +145,10 @@ fn prepare(checks: &mut Vec<Check>) -> anyhow::Result<Option<(Privilege, Init)>>
 /// Checks that names can be looked up.
 fn names() -> Check {
     let servers = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    let servers: Vec<_> = servers.lines().filter_map(|line| line.trim().strip_prefix("nameserver ")).collect();
+    let servers: Vec<_> = servers
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver "))
+        .collect();
     match servers.is_empty() {
         false => Check::ok("DNS", format!("name servers {}", servers.join(", "))),
         true => Check::missing(
@@ -139,7 +161,9 @@ fn names() -> Check {
 }
 
 fn clock() -> Check {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     match now >= RELEASED {
         true => Check::ok("clock", "later than this program"),
         false => Check::missing(
@@ -157,15 +181,30 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
         Some(data) => Policy::load(PolicyFiles::to_look_at(data.clone(), None)),
         None => Policy::restrictive(),
     }));
-    let run = cli::run_args(["openshell-sandbox", "--no-interactive", "--log-level", "error", "--", "true"])?;
+    let run = cli::run_args([
+        "openshell-sandbox",
+        "--no-interactive",
+        "--log-level",
+        "error",
+        "--",
+        "true",
+    ])?;
     let network = PendingNetwork::start(&run)?;
     let mut config = Config::read(run, &origin)?;
     // It leaves no line anywhere.
     config.log_dirs.clear();
     let secrets = std::mem::take(&mut config.secrets);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let tried = runtime.block_on(async {
-        let groundwork = Groundwork { begun: SystemTime::now(), privilege, init, network, parent: None };
+        let groundwork = Groundwork {
+            begun: SystemTime::now(),
+            privilege,
+            init,
+            network,
+            parent: None,
+        };
         let sandbox = Box::pin(startup::start(&mut config, origin, secrets, groundwork)).await?;
         let command = Command {
             arguments: vec!["/proc/self/exe".into(), "--version".into()],
@@ -185,20 +224,33 @@ fn run_command(sandbox: &Sandbox, command: &Command) -> anyhow::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let (sender, events) = mpsc::channel();
     let listener = Box::new(move |event| drop(sender.send(event)));
-    sandbox.launcher.start(command, [null.as_fd(), null.as_fd(), null.as_fd()], listener)?;
+    sandbox.launcher.start(
+        command,
+        [null.as_fd(), null.as_fd(), null.as_fd()],
+        listener,
+    )?;
     loop {
-        match events.recv_timeout(PATIENCE).context("the command of the trial did not end")? {
+        match events
+            .recv_timeout(PATIENCE)
+            .context("the command of the trial did not end")?
+        {
             Event::Started(_) | Event::Stopped(_) | Event::AllStopped => {}
             Event::Ended(Status::Exited(0)) => return Ok(()),
             Event::NotStarted(error) => return Err(error.into()),
             Event::SandboxGone(Some(why)) | Event::Lost(why) => bail!(why),
-            Event::Ended(_) | Event::OutOfTime | Event::SandboxGone(None) => bail!("the command of the trial failed"),
+            Event::Ended(_) | Event::OutOfTime | Event::SandboxGone(None) => {
+                bail!("the command of the trial failed")
+            }
         }
     }
 }
 
 fn print(findings: &Findings, as_json: bool) {
-    let Findings { tier, checks, failure } = findings;
+    let Findings {
+        tier,
+        checks,
+        failure,
+    } = findings;
     if as_json {
         let checks = checks.iter().map(|check| {
             let missing = check.missing.as_ref();
@@ -214,11 +266,19 @@ fn print(findings: &Findings, as_json: bool) {
         let all = json!({"tier": tier, "checks": checks, "would_start": failure.is_none(), "failure": failure});
         return print_line(&all.to_string());
     }
-    for Check { name, detail, missing } in checks {
+    for Check {
+        name,
+        detail,
+        missing,
+    } in checks
+    {
         match missing {
             None => print_line(&format!("ok       {name}: {detail}")),
             Some(missing) => {
-                print_line(&format!("missing  {name}: {detail}: {}; {}", missing.costs, missing.remedy));
+                print_line(&format!(
+                    "missing  {name}: {detail}: {}; {}",
+                    missing.costs, missing.remedy
+                ));
             }
         }
     }

@@ -31,20 +31,33 @@ struct Allowed {
     request: Option<MessagePermit>,
 }
 
-/// Judges a connection as the proxy would, resolves its host, judges the request inside if one was given, and prints the
-/// decision. Fails if it is a denial.
+/// Judges a connection as the proxy would, resolves its host, judges the request inside if one was
+/// given, and prints the decision. Fails if it is a denial.
 ///
 /// # Errors
 /// The host or the policy is invalid.
 pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
-    let pattern = HostPattern::parse(&args.host).map_err(|error| anyhow::anyhow!("--host: {error}"))?;
-    let host = pattern.host().with_context(|| format!("--host {}: name one host, without a wildcard", args.host))?;
+    let pattern =
+        HostPattern::parse(&args.host).map_err(|error| anyhow::anyhow!("--host: {error}"))?;
+    let host = pattern
+        .host()
+        .with_context(|| format!("--host {}: name one host, without a wildcard", args.host))?;
     let files = PolicyFiles::to_look_at(args.file, args.policy_rules);
     let snapshot = files.read(Phase::Start)?.compile(1)?.snapshot;
-    let target = Target { host, port: args.port };
-    let program =
-        Program { executable: args.binary, ancestors: args.ancestor, cmdline_paths: Vec::new(), is_modified: false };
-    let caller = Caller { pid: 0, program: program.into() };
+    let target = Target {
+        host,
+        port: args.port,
+    };
+    let program = Program {
+        executable: args.binary,
+        ancestors: args.ancestor,
+        cmdline_paths: Vec::new(),
+        is_modified: false,
+    };
+    let caller = Caller {
+        pid: 0,
+        program: program.into(),
+    };
     let request = args.method.as_deref().zip(args.path.as_deref());
     let asked = match &request {
         Some((method, path)) => format!("{method} {target}{path}"),
@@ -52,7 +65,9 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     };
     let subject = format!("{asked} by {}", caller.program.executable);
     if is_target(&target) {
-        print_line(&format!("allowed: {subject}: the models of --inference-routes, before any policy"));
+        print_line(&format!(
+            "allowed: {subject}: the models of --inference-routes, before any policy"
+        ));
         return Ok(ExitCode::SUCCESS);
     }
     if args.door == DoorName::Name
@@ -62,11 +77,19 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let judged = judge(&snapshot, &caller, &target, || Ok(()));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let judged = judged.and_then(|permit| {
-        let request = request.map(|(method, path)| message::ask(&permit, method, path)).transpose()?;
+        let request = request
+            .map(|(method, path)| message::ask(&permit, method, path))
+            .transpose()?;
         let destination = runtime.block_on(destination(&permit))?;
-        Ok(Allowed { permit, destination, request })
+        Ok(Allowed {
+            permit,
+            destination,
+            request,
+        })
     });
     match judged {
         Ok(allowed) => {
@@ -80,13 +103,20 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The reason for which a program that knows no proxy has no way to `target`, whatever program it is.
+/// The reason for which a program that knows no proxy has no way to `target`, whatever program it
+/// is.
 fn closed(policy: &Policy, target: &Target) -> Option<&'static str> {
     match (way(policy, target), &target.host) {
         (Way::Open, _) => None,
-        (Way::OtherPort, _) => Some("no endpoint of the policy names this port of the host, so the kernel refuses it"),
-        (Way::Unknown, Host::Name(_)) => Some("the policy does not know the name, so it has no address inside"),
-        (Way::Unknown, Host::Address(_)) => Some("no endpoint names this address, so the kernel refuses it"),
+        (Way::OtherPort, _) => {
+            Some("no endpoint of the policy names this port of the host, so the kernel refuses it")
+        }
+        (Way::Unknown, Host::Name(_)) => {
+            Some("the policy does not know the name, so it has no address inside")
+        }
+        (Way::Unknown, Host::Address(_)) => {
+            Some("no endpoint names this address, so the kernel refuses it")
+        }
     }
 }
 
@@ -95,15 +125,34 @@ async fn destination(permit: &Permit) -> Result<Destination, Refusal> {
     resolve(&resolver, permit).await
 }
 
-fn print_allowed(subject: &str, Allowed { permit, destination, request }: &Allowed) {
-    let addresses: Vec<_> = destination.addresses().iter().map(ToString::to_string).collect();
-    let policy = request.as_ref().map_or_else(|| permit.policy(), MessagePermit::policy).unwrap_or("-");
-    print_line(&format!("allowed: {subject}, policy {policy}; {}", addresses.join(" ")));
+fn print_allowed(
+    subject: &str,
+    Allowed {
+        permit,
+        destination,
+        request,
+    }: &Allowed,
+) {
+    let addresses: Vec<_> = destination
+        .addresses()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let policy = request
+        .as_ref()
+        .map_or_else(|| permit.policy(), MessagePermit::policy)
+        .unwrap_or("-");
+    print_line(&format!(
+        "allowed: {subject}, policy {policy}; {}",
+        addresses.join(" ")
+    ));
     match request.as_ref().map(MessagePermit::judged) {
         Some(Judged::Audited { reason, .. }) => print_line(&format!("  audit only: {reason}")),
         Some(Judged::Unjudged) => print_line("  no rules judge its requests"),
         Some(Judged::Allowed) => {}
-        None if permit.rules().is_some() => print_line("  its requests are judged; --method and --path ask about one"),
+        None if permit.rules().is_some() => {
+            print_line("  its requests are judged; --method and --path ask about one")
+        }
         None => {}
     }
 }
@@ -112,10 +161,19 @@ fn print_refusal(subject: &str, refusal: &Refusal, target: &Target, caller: &Cal
     print_line(&format!("refused: {subject}: {}", refusal.code().as_str()));
     let reason = refusal.reason();
     let lines = [
-        Some(reason).filter(|reason| !reason.is_empty()).map(|reason| format!("reason: {reason}")),
-        refusal.nearest_rule().map(|rule| format!("nearest rule: {rule}")),
-        refusal.fix(target, Some(caller)).map(|fix| format!("fix: {fix}")),
+        Some(reason)
+            .filter(|reason| !reason.is_empty())
+            .map(|reason| format!("reason: {reason}")),
+        refusal
+            .nearest_rule()
+            .map(|rule| format!("nearest rule: {rule}")),
+        refusal
+            .fix(target, Some(caller))
+            .map(|fix| format!("fix: {fix}")),
         refusal.no_fix(target).map(|why| format!("no fix: {why}")),
     ];
-    lines.into_iter().flatten().for_each(|line| print_line(&format!("  {line}")));
+    lines
+        .into_iter()
+        .flatten()
+        .for_each(|line| print_line(&format!("  {line}")));
 }

@@ -21,20 +21,34 @@ use crate::text::counted;
 /// The environment names no gateway, or names it wrongly.
 pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<ExitCode> {
     let mut words = vec!["openshell-sandbox".to_owned()];
-    for (flag, value) in [("--sandbox-id", &args.sandbox_id), ("--openshell-endpoint", &args.openshell_endpoint)] {
-        words.extend(value.iter().flat_map(|value| [flag.to_owned(), value.clone()]));
+    for (flag, value) in [
+        ("--sandbox-id", &args.sandbox_id),
+        ("--openshell-endpoint", &args.openshell_endpoint),
+    ] {
+        words.extend(
+            value
+                .iter()
+                .flat_map(|value| [flag.to_owned(), value.clone()]),
+        );
     }
     let run = cli::run_args(words.iter().map(String::as_str))?;
     let Origin::Gateway { place, files } = Origin::named(&run)? else {
-        bail!("policy files are named, and win over a gateway; unset OPENSHELL_POLICY_DATA to check the gateway");
+        bail!(
+            "policy files are named, and win over a gateway; unset OPENSHELL_POLICY_DATA to check \
+             the gateway"
+        );
     };
     let launched = config::launched(place)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(check(launched, &files))
 }
 
 async fn check(launched: Launched, files: &PolicyFiles) -> anyhow::Result<ExitCode> {
-    let Launched { options, warnings, .. } = launched;
+    let Launched {
+        options, warnings, ..
+    } = launched;
     warnings.iter().for_each(|warning| row("warning", warning));
     row("gateway", &options.address.endpoint);
     let has_token = options.token.is_some();
@@ -42,7 +56,10 @@ async fn check(launched: Launched, files: &PolicyFiles) -> anyhow::Result<ExitCo
     let mut is_good = true;
     match gateway.authenticate().await {
         Ok(()) if has_token => row("identity", "token read"),
-        Ok(()) => row("identity", "no token is set; gateways of the first generation ask for none"),
+        Ok(()) => row(
+            "identity",
+            "no token is set; gateways of the first generation ask for none",
+        ),
         Err(error) => return Ok(exit_code(fails("identity", &error))),
     }
     let config = match gateway.config().await {
@@ -52,8 +69,16 @@ async fn check(launched: Launched, files: &PolicyFiles) -> anyhow::Result<ExitCo
     is_good &= policy(&config, files);
     match gateway.provider_environment().await {
         Ok(given) => {
-            let names: Vec<_> = given.credentials.iter().map(|credential| credential.name.as_str()).collect();
-            let variables: Vec<_> = given.variables.iter().map(|(name, _)| name.as_str()).collect();
+            let names: Vec<_> = given
+                .credentials
+                .iter()
+                .map(|credential| credential.name.as_str())
+                .collect();
+            let variables: Vec<_> = given
+                .variables
+                .iter()
+                .map(|(name, _)| name.as_str())
+                .collect();
             row("credentials", &listed(&names));
             row("variables", &listed(&variables));
         }
@@ -61,16 +86,26 @@ async fn check(launched: Launched, files: &PolicyFiles) -> anyhow::Result<ExitCo
     }
     match gateway.routes().await {
         Ok(bundle) => {
-            let names: Vec<_> = bundle.routes.iter().map(|route| route.name.as_str()).collect();
+            let names: Vec<_> = bundle
+                .routes
+                .iter()
+                .map(|route| route.name.as_str())
+                .collect();
             row("models", &listed(&names));
-            bundle.left_out.iter().for_each(|route| row("left out", route));
+            bundle
+                .left_out
+                .iter()
+                .for_each(|route| row("left out", route));
         }
         Err(error) if error.is_refused() => row("models", &format!("none: {error}")),
         Err(error) => is_good = fails("models", &error),
     }
     match gateway.offers_sessions().await {
         Ok(true) => row("session", "offered"),
-        Ok(false) => row("session", "not offered; the gateway is of the first generation"),
+        Ok(false) => row(
+            "session",
+            "not offered; the gateway is of the first generation",
+        ),
         Err(error) => is_good = fails("session", &error),
     }
     Ok(exit_code(is_good))
@@ -79,19 +114,36 @@ async fn check(launched: Launched, files: &PolicyFiles) -> anyhow::Result<ExitCo
 /// Prints the policy in force; returns true if it is valid, or if there is none.
 fn policy(config: &SandboxConfig, files: &PolicyFiles) -> bool {
     let Some(policy) = &config.policy else {
-        row("policy", "none; a start would send the image's, or one that permits nothing");
+        row(
+            "policy",
+            "none; a start would send the image's, or one that permits nothing",
+        );
         return true;
     };
-    let document = files.document("the gateway".to_owned(), policy.document.clone(), Some(String::new()));
+    let document = files.document(
+        "the gateway".to_owned(),
+        policy.document.clone(),
+        Some(String::new()),
+    );
     match document.compile(1) {
         Ok(version) => {
             let count = policies(version.snapshot.policy().network().len());
-            row("policy", &format!("version {}, hash {}: {count}", config.version, config.hash));
-            version.report.warnings.iter().for_each(|warning| row("warning", warning));
+            row(
+                "policy",
+                &format!("version {}, hash {}: {count}", config.version, config.hash),
+            );
+            version
+                .report
+                .warnings
+                .iter()
+                .for_each(|warning| row("warning", warning));
             true
         }
         Err(error) => {
-            row("policy", &format!("version {} is invalid: {error:#}", config.version));
+            row(
+                "policy",
+                &format!("version {} is invalid: {error:#}", config.version),
+            );
             false
         }
     }
@@ -103,7 +155,11 @@ fn exit_code(is_good: bool) -> ExitCode {
 
 fn listed(names: &[&str]) -> String {
     let count = counted(names.len() as u64, "name", "names");
-    if names.is_empty() { "none".to_owned() } else { format!("{count}: {}", names.join(", ")) }
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        format!("{count}: {}", names.join(", "))
+    }
 }
 
 /// Prints a row for `error`; returns false, as nothing is good then.

@@ -1,4 +1,5 @@
-//! Services that run inside, as ordinary confined commands, so that the kernel decides what they may touch.
+//! Services that run inside, as ordinary confined commands, so that the kernel decides what they
+//! may touch.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,9 +28,18 @@ pub(crate) fn serve(service: &str, words: &[OsString]) -> anyhow::Result<ExitCod
         "send" => return transferred(pack(&path(words), true, file(io::stdout().as_fd())?)),
         // It is the kernel that decides here.
         "receive" => {
-            let options = Options { links: Links::All, git_hooks: true, follows_links: true };
+            let options = Options {
+                links: Links::All,
+                git_hooks: true,
+                follows_links: true,
+            };
             let name = words.get(1).cloned().unwrap_or_default();
-            return transferred(unpack(file(io::stdin().as_fd())?, &path(words), &name, options));
+            return transferred(unpack(
+                file(io::stdin().as_fd())?,
+                &path(words),
+                &name,
+                options,
+            ));
         }
         "socket" => streamlocal::serve(io::stdin().as_fd(), words)?,
         _ => bail!("--internal is the sandbox's own: it serves sftp, sockets and copies"),

@@ -36,23 +36,41 @@ pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
     }
     let folder = match args.system {
         true => system,
-        false => own.context("presets make: HOME is not set; --system makes presets for all users")?,
+        false => {
+            own.context("presets make: HOME is not set; --system makes presets for all users")?
+        }
     };
-    let wanted = args.names.iter().map(|name| wanted(name, &folder, args.replace));
+    let wanted = args
+        .names
+        .iter()
+        .map(|name| wanted(name, &folder, args.replace));
     let wanted = wanted.collect::<anyhow::Result<Vec<_>>>()?;
-    let read = args.read.iter().map(std::path::absolute).collect::<io::Result<Vec<_>>>().context("--read")?;
+    let read = args
+        .read
+        .iter()
+        .map(std::path::absolute)
+        .collect::<io::Result<Vec<_>>>()
+        .context("--read")?;
     // Others may read what this process writes.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let mut code = ExitCode::SUCCESS;
     for recipe in wanted {
-        print_stderr(&format!("presets: asking {} for its registry, in a sandbox", recipe.client));
+        print_stderr(&format!(
+            "presets: asking {} for its registry, in a sandbox",
+            recipe.client
+        ));
         match make(recipe, &folder, &read) {
             Ok((file, registries)) => {
                 print_line(&file.display().to_string());
-                registries.iter().for_each(|registry| print_line(&format!("  {registry}")));
+                registries
+                    .iter()
+                    .for_each(|registry| print_line(&format!("  {registry}")));
             }
             Err(error) => {
-                print_stderr(&format!("openshell-sandbox: presets make {}: {error:#}", recipe.name));
+                print_stderr(&format!(
+                    "openshell-sandbox: presets make {}: {error:#}",
+                    recipe.name
+                ));
                 code = ExitCode::FAILURE;
             }
         }
@@ -61,7 +79,12 @@ pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn list(presets: &[PresetEntry]) {
-    for PresetEntry { name, source, purpose } in presets {
+    for PresetEntry {
+        name,
+        source,
+        purpose,
+    } in presets
+    {
         let source = match source {
             PresetSource::BuiltIn => "built in".to_owned(),
             PresetSource::File(file) => file.display().to_string(),
@@ -75,11 +98,17 @@ fn list(presets: &[PresetEntry]) {
 fn wanted(name: &str, folder: &Path, replace: bool) -> anyhow::Result<&'static Recipe> {
     let recipe = registries::recipe(name).with_context(|| {
         let known: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
-        format!("presets make {name}: it is none that is made; there are {}", known.join(", "))
+        format!(
+            "presets make {name}: it is none that is made; there are {}",
+            known.join(", ")
+        )
     })?;
     let file = file(folder, name);
     if !replace && file.symlink_metadata().is_ok() {
-        bail!("presets make {name}: {} is there already; --replace makes it anew", file.display());
+        bail!(
+            "presets make {name}: {} is there already; --replace makes it anew",
+            file.display()
+        );
     }
     Ok(recipe)
 }
@@ -88,20 +117,36 @@ fn file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.yaml"))
 }
 
-/// Has the client download, and writes the preset. Returns its file, and a line about each registry.
-fn make(recipe: &Recipe, folder: &Path, read: &[PathBuf]) -> anyhow::Result<(PathBuf, Vec<String>)> {
+/// Has the client download, and writes the preset. Returns its file, and a line about each
+/// registry.
+fn make(
+    recipe: &Recipe,
+    folder: &Path,
+    read: &[PathBuf],
+) -> anyhow::Result<(PathBuf, Vec<String>)> {
     let scratch = Scratch::create(folder)?;
     let [policy, observed, output, new] =
         ["policy.yaml", "observed.yaml", "output", "new.yaml"].map(|name| scratch.0.join(name));
     std::fs::write(&policy, recipe.policy_to_ask())?;
     let printed = File::create_new(&output)?;
-    #[expect(clippy::disallowed_methods, reason = "it is this program, whose run confines the client")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it is this program, whose run confines the client"
+    )]
     let mut run = Command::new("/proc/self/exe");
     for setting in own_settings() {
         run.env_remove(setting);
     }
     let status = run
-        .args(["--die-with-parent", "--timeout", TIMEOUT, "--log-level", "warn", "--leaks", "off"])
+        .args([
+            "--die-with-parent",
+            "--timeout",
+            TIMEOUT,
+            "--log-level",
+            "warn",
+            "--leaks",
+            "off",
+        ])
         .args([
             Path::new("--log-dir"),
             &scratch.0,
@@ -112,16 +157,25 @@ fn make(recipe: &Recipe, folder: &Path, read: &[PathBuf]) -> anyhow::Result<(Pat
         ])
         .args(read.iter().flat_map(|path| [Path::new("--read"), path]))
         .current_dir("/")
-        .args(["--", "sh", "-c", &format!("cd \"$(mktemp -d)\" || exit\n{}", recipe.script)])
+        .args([
+            "--",
+            "sh",
+            "-c",
+            &format!("cd \"$(mktemp -d)\" || exit\n{}", recipe.script),
+        ])
         .stdin(Stdio::null())
         .stdout(printed.try_clone()?)
         .stderr(printed)
         .status()?;
     if !status.success() {
         print_end(&output)?;
-        bail!("{} downloaded nothing ({status}); no preset was made", recipe.client);
+        bail!(
+            "{} downloaded nothing ({status}); no preset was made",
+            recipe.client
+        );
     }
-    let (observed, _) = yaml::policy(&std::fs::read_to_string(&observed)?).map_err(anyhow::Error::msg)?;
+    let (observed, _) =
+        yaml::policy(&std::fs::read_to_string(&observed)?).map_err(anyhow::Error::msg)?;
     let (preset, registries) = recipe
         .preset(&observed)
         .with_context(|| format!("{} reached no registry; no preset was made", recipe.client))?;
@@ -134,10 +188,19 @@ fn make(recipe: &Recipe, folder: &Path, read: &[PathBuf]) -> anyhow::Result<(Pat
 /// Prints the last lines of what a client has printed.
 fn print_end(output: &Path) -> io::Result<()> {
     let (mut file, mut end) = (File::open(output)?, Vec::new());
-    file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(SHOWN)))?;
+    file.seek(SeekFrom::Start(
+        file.metadata()?.len().saturating_sub(SHOWN),
+    ))?;
     file.take(SHOWN).read_to_end(&mut end)?;
-    let lines = end.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines.for_each(|line| print_stderr(&format!("  {}", printable(&OsStr::from_bytes(line).to_string_lossy()))));
+    let lines = end
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty());
+    lines.for_each(|line| {
+        print_stderr(&format!(
+            "  {}",
+            printable(&OsStr::from_bytes(line).to_string_lossy())
+        ))
+    });
     Ok(())
 }
 
@@ -150,7 +213,10 @@ impl Scratch {
         std::fs::create_dir_all(presets).with_context(context)?;
         remove_leftovers(presets);
         let folder = presets.join(format!(".{}", std::process::id()));
-        std::fs::DirBuilder::new().mode(0o700).create(&folder).with_context(context)?;
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .with_context(context)?;
         Ok(Self(folder))
     }
 }
@@ -158,10 +224,13 @@ impl Scratch {
 /// Removes the folders of processes that were killed.
 fn remove_leftovers(presets: &Path) {
     for entry in std::fs::read_dir(presets).into_iter().flatten().flatten() {
-        let process = entry.file_name().to_str().and_then(|name| name.strip_prefix('.')?.parse::<u32>().ok());
-        if process
-            .is_some_and(|process| process == std::process::id() || !Path::new(&format!("/proc/{process}")).exists())
-        {
+        let process = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.strip_prefix('.')?.parse::<u32>().ok());
+        if process.is_some_and(|process| {
+            process == std::process::id() || !Path::new(&format!("/proc/{process}")).exists()
+        }) {
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }

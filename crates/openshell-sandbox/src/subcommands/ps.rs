@@ -40,20 +40,40 @@ pub(crate) fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print_table(sandboxes: &[Description]) {
-    let rows: Vec<_> = std::iter::once(HEADS.map(str::to_owned)).chain(sandboxes.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let rows: Vec<_> = std::iter::once(HEADS.map(str::to_owned))
+        .chain(sandboxes.iter().map(row))
+        .collect();
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or_default()
+    };
     let widths: [usize; 6] = std::array::from_fn(width);
     for row in &rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let cells = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}"));
         print_line(cells.collect::<Vec<_>>().join("  ").trim_end());
     }
 }
 
 fn row(of: &Description) -> [String; 6] {
     let started = UNIX_EPOCH + Duration::from_secs(of.started);
-    let age = SystemTime::now().duration_since(started).unwrap_or_default().as_secs();
+    let age = SystemTime::now()
+        .duration_since(started)
+        .unwrap_or_default()
+        .as_secs();
     let command = printable(&of.command.join(" ")).into_owned();
-    [of.name.clone(), of.pid.to_string(), age_text(age), of.generation.to_string(), of.connections.to_string(), command]
+    [
+        of.name.clone(),
+        of.pid.to_string(),
+        age_text(age),
+        of.generation.to_string(),
+        of.connections.to_string(),
+        command,
+    ]
 }
 
 /// Returns an age in its two largest units.
@@ -72,7 +92,13 @@ mod tests {
 
     #[test]
     fn ages_have_two_units() {
-        for (seconds, text) in [(0, "0s"), (59, "59s"), (61, "1m1s"), (3 * 3600 + 120, "3h2m"), (90_000, "1d1h")] {
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (61, "1m1s"),
+            (3 * 3600 + 120, "3h2m"),
+            (90_000, "1d1h"),
+        ] {
             assert_eq!(age_text(seconds), text);
         }
     }

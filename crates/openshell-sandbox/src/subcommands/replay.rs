@@ -41,8 +41,9 @@ struct Recorded {
 /// What is known of the connections of a log: ancestors and further paths of their programs.
 type Lineages = BTreeMap<(u64, String, u64), (Vec<String>, Vec<String>)>;
 
-/// Judges the decisions in the JSON log at `log` by `snapshot`, and prints those that change, each once; returns their number. What was
-/// not the policy's to decide (names, certificates, credentials), forwarded requests, and queries, which no log holds, are left out.
+/// Judges the decisions in the JSON log at `log` by `snapshot`, and prints those that change, each
+/// once; returns their number. What was not the policy's to decide (names, certificates,
+/// credentials), forwarded requests, and queries, which no log holds, are left out.
 ///
 /// # Errors
 /// The log cannot be read, or holds no decision in JSON.
@@ -53,29 +54,50 @@ pub(super) fn replay(snapshot: &Snapshot, log: &Path) -> anyhow::Result<usize> {
     let (mut judged, mut unreadable) = (0, 0);
     loop {
         let mut line = Vec::new();
-        if std::io::Read::take(&mut reader, LINE).read_until(b'\n', &mut line).with_context(failed)? == 0 {
+        if std::io::Read::take(&mut reader, LINE)
+            .read_until(b'\n', &mut line)
+            .with_context(failed)?
+            == 0
+        {
             break;
         }
         let Ok(event) = serde_json::from_slice::<Value>(&line) else {
             unreadable += 1;
             continue;
         };
-        let Some(recorded) = recorded(&event, &mut lineages) else { continue };
+        let Some(recorded) = recorded(&event, &mut lineages) else {
+            continue;
+        };
         judged += 1;
         if let Some(change) = change(snapshot, &recorded) {
             *changes.entry(change).or_default() += 1;
         }
     }
     if judged == 0 {
-        anyhow::bail!("{}: no decision in JSON is in it; record one with --log-format json", failed());
+        anyhow::bail!(
+            "{}: no decision in JSON is in it; record one with --log-format json",
+            failed()
+        );
     }
     for (change, count) in changes.iter().take(SHOWN) {
         print_line(&format!("{change} ({count} x)"));
     }
     let hidden = changes.len().saturating_sub(SHOWN);
-    let more = if hidden > 0 { format!(", {hidden} of them not shown") } else { String::new() };
-    let lost = if unreadable > 0 { format!("; {unreadable} lines are no JSON") } else { String::new() };
-    print_line(&format!("{}: {judged} decisions, {} changes{more}{lost}", log.display(), changes.len()));
+    let more = if hidden > 0 {
+        format!(", {hidden} of them not shown")
+    } else {
+        String::new()
+    };
+    let lost = if unreadable > 0 {
+        format!("; {unreadable} lines are no JSON")
+    } else {
+        String::new()
+    };
+    print_line(&format!(
+        "{}: {judged} decisions, {} changes{more}{lost}",
+        log.display(),
+        changes.len()
+    ));
     Ok(changes.len())
 }
 
@@ -85,13 +107,26 @@ fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
     let unmapped = event.get("unmapped")?;
     // The end of a connection is no decision.
     unmapped.get("decision")?.as_str()?;
-    let (end, process) = (event.get("dst_endpoint")?, event.get("actor")?.get("process")?);
+    let (end, process) = (
+        event.get("dst_endpoint")?,
+        event.get("actor")?.get("process")?,
+    );
     let (host, port) = (end.get("hostname")?.as_str()?, end.get("port")?.as_u64()?);
     let executable = process.get("file")?.get("path")?.as_str()?.to_owned();
-    let key = (process.get("pid").and_then(Value::as_u64).unwrap_or(0), host.to_owned(), port);
+    let key = (
+        process.get("pid").and_then(Value::as_u64).unwrap_or(0),
+        host.to_owned(),
+        port,
+    );
     let texts = |name: &str| -> Vec<String> {
-        let listed = unmapped.get(name).and_then(Value::as_array).into_iter().flatten();
-        listed.filter_map(|text| Some(text.as_str()?.to_owned())).collect()
+        let listed = unmapped
+            .get(name)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
+        listed
+            .filter_map(|text| Some(text.as_str()?.to_owned()))
+            .collect()
     };
     if class == NETWORK {
         lineages.insert(key.clone(), (texts("ancestors"), texts("cmdline_paths")));
@@ -101,32 +136,61 @@ fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
         HTTP => {
             let http = event.get("http_request")?;
             let path = http.get("url")?.get("path")?.as_str()?;
-            // Without its connection a request has no known ancestors, and a path with a secret is not shown.
+            // Without its connection a request has no known ancestors, and a path with a secret is
+            // not shown.
             if !lineages.contains_key(&key) || path == CONCEALED {
                 return None;
             }
-            Some((http.get("http_method")?.as_str()?.to_owned(), path.to_owned()))
+            Some((
+                http.get("http_method")?.as_str()?.to_owned(),
+                path.to_owned(),
+            ))
         }
         _ => return None,
     };
     let code = unmapped.get("reason_code").and_then(Value::as_str);
     let code = code.and_then(|code| ReasonCode::ALL.iter().find(|known| known.as_str() == code));
     let was_permitted = event.get("action")?.as_str()? == "Allowed";
-    let is_policys = code.is_none_or(|code| matches!(code.stage(), DenialStage::L4 | DenialStage::L7));
-    let target = Target { host: Host::parse(host).ok()?, port: u16::try_from(port).ok()? };
+    let is_policys =
+        code.is_none_or(|code| matches!(code.stage(), DenialStage::L4 | DenialStage::L7));
+    let target = Target {
+        host: Host::parse(host).ok()?,
+        port: u16::try_from(port).ok()?,
+    };
     if (!was_permitted && (code.is_none() || !is_policys)) || is_target(&target) {
         return None;
     }
     let (ancestors, cmdline_paths) = lineages.get(&key).cloned().unwrap_or_default();
-    let program = Program { executable, ancestors, cmdline_paths, is_modified: false };
-    Some(Recorded { caller: Caller { pid: 0, program: program.into() }, target, request, was_permitted })
+    let program = Program {
+        executable,
+        ancestors,
+        cmdline_paths,
+        is_modified: false,
+    };
+    Some(Recorded {
+        caller: Caller {
+            pid: 0,
+            program: program.into(),
+        },
+        target,
+        request,
+        was_permitted,
+    })
 }
 
 /// Returns the change of a decision in words.
 fn change(snapshot: &Snapshot, recorded: &Recorded) -> Option<String> {
-    let Recorded { caller, target, request, was_permitted } = recorded;
+    let Recorded {
+        caller,
+        target,
+        request,
+        was_permitted,
+    } = recorded;
     let judged = judge(snapshot, caller, target, || Ok(())).and_then(|permit| {
-        let request = request.as_ref().map(|(method, path)| message::ask(&permit, method, path)).transpose()?;
+        let request = request
+            .as_ref()
+            .map(|(method, path)| message::ask(&permit, method, path))
+            .transpose()?;
         Ok::<_, Refusal>(request)
     });
     let asked = match request {
@@ -136,7 +200,10 @@ fn change(snapshot: &Snapshot, recorded: &Recorded) -> Option<String> {
     let program = &caller.program.executable;
     match (was_permitted, judged) {
         (true, Ok(_)) | (false, Err(_)) => None,
-        (true, Err(refusal)) => Some(format!("- {program} -> {asked}: refused now, {}", refusal.code().as_str())),
+        (true, Err(refusal)) => Some(format!(
+            "- {program} -> {asked}: refused now, {}",
+            refusal.code().as_str()
+        )),
         (false, Ok(_)) => Some(format!("+ {program} -> {asked}: permitted now")),
     }
 }

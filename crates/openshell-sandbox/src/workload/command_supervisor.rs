@@ -113,15 +113,25 @@ impl<'c> CommandSupervisor<'c> {
                 return Ok(Some(EndCause::TimeOut.code_of_kill()));
             }
             Event::SandboxGone(Some(why)) => {
-                return Err(anyhow!("the sandbox's init ended, and every process with it: {why}"));
+                return Err(anyhow!(
+                    "the sandbox's init ended, and every process with it: {why}"
+                ));
             }
-            Event::SandboxGone(None) => bail!("the sandbox's init ended, and every process with it"),
+            Event::SandboxGone(None) => {
+                bail!("the sandbox's init ended, and every process with it")
+            }
         }
         Ok(None)
     }
 
     fn started(&mut self, running: Running) {
-        let words: Vec<_> = self.context.config.command.iter().map(|word| word.display().to_string()).collect();
+        let words: Vec<_> = self
+            .context
+            .config
+            .command
+            .iter()
+            .map(|word| word.display().to_string())
+            .collect();
         let cmd = words.join(" ");
         let (name, pid) = (&self.name(), running.pid);
         logging::process_event(Process {
@@ -147,7 +157,11 @@ impl<'c> CommandSupervisor<'c> {
     /// Handles a stop of the command.
     fn stopped(&mut self, signal: i32) -> anyhow::Result<()> {
         // A command that is told to end must be able to.
-        if self.is_ending() { Ok(self.job.resume()?) } else { Ok(self.job.command_stopped(signal)?) }
+        if self.is_ending() {
+            Ok(self.job.resume()?)
+        } else {
+            Ok(self.job.command_stopped(signal)?)
+        }
     }
 
     /// Takes a signal to the supervisor.
@@ -165,7 +179,9 @@ impl<'c> CommandSupervisor<'c> {
                 }
             }
             // Only the first one waits.
-            SignalAction::Terminate if !self.is_ending() && !self.context.config.drain.is_zero() => {
+            SignalAction::Terminate
+                if !self.is_ending() && !self.context.config.drain.is_zero() =>
+            {
                 self.draining = Some((Instant::now() + self.context.config.drain, number));
             }
             SignalAction::Terminate => self.terminate(number),
@@ -227,7 +243,12 @@ impl<'c> CommandSupervisor<'c> {
     }
 
     fn name(&self) -> String {
-        self.context.config.command.first().map(|word| word.display().to_string()).unwrap_or_default()
+        self.context
+            .config
+            .command
+            .first()
+            .map(|word| word.display().to_string())
+            .unwrap_or_default()
     }
 
     /// Logs the end of the command.

@@ -1,4 +1,5 @@
-//! Events of the command, from the thread that hears of them to the task that supervises the command.
+//! Events of the command, from the thread that hears of them to the task that supervises the
+//! command.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use openshell_supervisor::launch::Event;
 use tokio::sync::Notify;
 
-/// Events in order, none lost. A stop that repeats the last unread event is dropped: it carries no information.
+/// Events in order, none lost. A stop that repeats the last unread event is dropped: it carries no
+/// information.
 #[derive(Default)]
 pub(super) struct EventQueue {
     events: Mutex<VecDeque<Event>>,
@@ -16,7 +18,10 @@ pub(super) struct EventQueue {
 impl EventQueue {
     pub(super) fn push(&self, event: Event) {
         let mut events = self.lock();
-        if !matches!((events.back(), &event), (Some(Event::Stopped(_)), Event::Stopped(_))) {
+        if !matches!(
+            (events.back(), &event),
+            (Some(Event::Stopped(_)), Event::Stopped(_))
+        ) {
             events.push_back(event);
         }
         self.arrived.notify_one();

@@ -16,7 +16,8 @@ pub(super) struct JobControl<'c> {
     console: Option<&'c mut Console>,
     running: Option<Arc<Running>>,
     state: State,
-    /// True if the terminal stops the job again, of which this process heard before the end of the last stop.
+    /// True if the terminal stops the job again, of which this process heard before the end of the
+    /// last stop.
     is_to_stop: bool,
     /// True if the caller ignores the terminal's stops.
     ignores_stops: bool,
@@ -33,8 +34,19 @@ enum State {
 }
 
 impl<'c> JobControl<'c> {
-    pub(super) fn new(launcher: &'c Launcher, console: Option<&'c mut Console>, ignores_stops: bool) -> Self {
-        Self { launcher, console, running: None, state: State::Runs, is_to_stop: false, ignores_stops }
+    pub(super) fn new(
+        launcher: &'c Launcher,
+        console: Option<&'c mut Console>,
+        ignores_stops: bool,
+    ) -> Self {
+        Self {
+            launcher,
+            console,
+            running: None,
+            state: State::Runs,
+            is_to_stop: false,
+            ignores_stops,
+        }
     }
 
     pub(super) fn started(&mut self, running: Arc<Running>) {
@@ -43,10 +55,13 @@ impl<'c> JobControl<'c> {
 
     /// Takes that the caller's terminal may be hung up; returns true if it is.
     pub(super) fn hang_up(&self) -> bool {
-        self.console.as_ref().is_some_and(|console| console.hang_up())
+        self.console
+            .as_ref()
+            .is_some_and(|console| console.hang_up())
     }
 
-    /// Handles a signal that is about the caller's terminal or job once the command runs; returns false for others.
+    /// Handles a signal that is about the caller's terminal or job once the command runs; returns
+    /// false for others.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -68,10 +83,13 @@ impl<'c> JobControl<'c> {
         Ok(true)
     }
 
-    /// Stops the job as the caller's terminal asks for. A command that has that terminal's keyboard is asked itself: it may have to
-    /// restore the screen.
+    /// Stops the job as the caller's terminal asks for. A command that has that terminal's keyboard
+    /// is asked itself: it may have to restore the screen.
     fn stop_by_terminal(&mut self) -> io::Result<()> {
-        let is_attached = self.console.as_ref().is_some_and(|console| console.is_attached());
+        let is_attached = self
+            .console
+            .as_ref()
+            .is_some_and(|console| console.is_attached());
         match self.state {
             _ if self.ignores_stops => Ok(()),
             State::Stopped => {
@@ -88,13 +106,15 @@ impl<'c> JobControl<'c> {
         }
     }
 
-    /// Handles a stop of the command: it goes on where it was stopped for its use of the terminal and may have that; else the caller's
-    /// job stops with it.
+    /// Handles a stop of the command: it goes on where it was stopped for its use of the terminal
+    /// and may have that; else the caller's job stops with it.
     ///
     /// # Errors
     /// The terminal is gone, or init is.
     pub(super) fn command_stopped(&mut self, signal: i32) -> io::Result<()> {
-        let Some(console) = &mut self.console else { return Ok(()) };
+        let Some(console) = &mut self.console else {
+            return Ok(());
+        };
         if terminal::is_for_use(signal) {
             console.want();
             if terminal::is_in_foreground() {
@@ -104,12 +124,15 @@ impl<'c> JobControl<'c> {
         self.suspend()
     }
 
-    /// Stops everything inside, and then the caller's job. Without a shell that would continue it, the command goes on.
+    /// Stops everything inside, and then the caller's job. Without a shell that would continue it,
+    /// the command goes on.
     fn suspend(&mut self) -> io::Result<()> {
         if !terminal::has_shell() {
             return self.resume();
         }
-        let Some(running) = &self.running else { return Ok(()) };
+        let Some(running) = &self.running else {
+            return Ok(());
+        };
         self.state = State::Stops;
         self.launcher.stop_all(running);
         Ok(())
@@ -132,7 +155,8 @@ impl<'c> JobControl<'c> {
         terminal::stop_job()
     }
 
-    /// Continues what was stopped, with the terminal if the command has a use for it and this process is in its foreground.
+    /// Continues what was stopped, with the terminal if the command has a use for it and this
+    /// process is in its foreground.
     ///
     /// # Errors
     /// The terminal is gone, or init is.
@@ -140,7 +164,9 @@ impl<'c> JobControl<'c> {
         if std::mem::replace(&mut self.state, State::Runs) != State::Runs {
             self.launcher.continue_all();
         }
-        let Some(running) = &self.running else { return Ok(()) };
+        let Some(running) = &self.running else {
+            return Ok(());
+        };
         match &mut self.console {
             Some(console) => running.continue_in(console.attach()?),
             None => forward(running, Signal::CONT.as_raw()),

@@ -39,44 +39,67 @@ const SLACK: Duration = Duration::from_secs(1);
 pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<Ended> {
     let mut console = sandbox.console.take();
     let ended = supervise(config, &mut sandbox, console.as_mut()).await;
-    sandbox.enter(if ended.is_ok() { Phase::Draining } else { Phase::Failed });
+    sandbox.enter(if ended.is_ok() {
+        Phase::Draining
+    } else {
+        Phase::Failed
+    });
     sandbox.launcher.kill();
     // They need no process any more; meanwhile the kernel removes those.
     for reporter in std::mem::take(&mut sandbox.reporters) {
         reporter.finish().await;
     }
-    // Every process ends before the terminal is given back, and before anything made for them is removed.
+    // Every process ends before the terminal is given back, and before anything made for them is
+    // removed.
     sandbox.launcher.end();
     flush(&mut sandbox).await;
     drop(console);
     // Others may have reached them by these ways.
     let has_other_ways = sandbox.ssh.is_some() || sandbox.gateway.is_some();
     if let Some(process) = sandbox.main_process.take() {
-        process.end(ended.as_ref().map_or(1, |ended| ended.code), CLIENTS).await;
+        process
+            .end(ended.as_ref().map_or(1, |ended| ended.code), CLIENTS)
+            .await;
     }
     drop(sandbox.ssh.take());
     if let Some(gateway) = sandbox.gateway.take() {
-        gateway.finish(ended.as_ref().ok().map(|ended| ended.code)).await;
+        gateway
+            .finish(ended.as_ref().ok().map(|ended| ended.code))
+            .await;
     }
     if let Some(monitoring) = &mut sandbox.monitoring {
         monitoring.finish().await;
     }
     for folder in sandbox.made.remove() {
-        let message = format!("left {}, which the start made: it is not empty", folder.display());
+        let message = format!(
+            "left {}, which the start made: it is not empty",
+            folder.display()
+        );
         logging::config_event(ConfigState::Left, Severity::Info, &message);
     }
     if let Err(error) = sandbox.run_reports.write(&sandbox.refusals).await {
         logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
     }
-    if let Some(summary) = sandbox.refusals.summary().filter(|_| config.log_level >= Level::WARN) {
+    if let Some(summary) = sandbox
+        .refusals
+        .summary()
+        .filter(|_| config.log_level >= Level::WARN)
+    {
         logging::print_stderr(&summary);
     }
-    let files = sandbox.file_refusals.as_ref().and_then(|refusals| refusals.summary());
+    let files = sandbox
+        .file_refusals
+        .as_ref()
+        .and_then(|refusals| refusals.summary());
     if let Some(summary) = files.filter(|_| config.log_level >= Level::WARN) {
         logging::print_stderr(&summary);
     }
     let published = config.publish.iter().map(|published| published.port);
-    let servers = if has_other_ways { None } else { sandbox.servers.summary(published) };
+    let servers = if has_other_ways {
+        None
+    } else {
+        sandbox.servers.summary(published)
+    };
     if let Some(summary) = servers.filter(|_| config.log_level >= Level::WARN) {
         logging::print_stderr(&summary);
     }
@@ -95,9 +118,12 @@ const SETTLING: Duration = Duration::from_millis(100);
 /// Longest wait for clients of the main process after its end.
 const CLIENTS: Duration = Duration::from_secs(2);
 
-/// Waits until relayed outputs have taken everything that the command wrote, for [`FLUSH`] or until a signal to end.
+/// Waits until relayed outputs have taken everything that the command wrote, for [`FLUSH`] or until
+/// a signal to end.
 async fn flush(sandbox: &mut Sandbox) {
-    let Some(streams) = sandbox.streams.take().filter(Streams::has_relays) else { return };
+    let Some(streams) = sandbox.streams.take().filter(Streams::has_relays) else {
+        return;
+    };
     let mut flushed = tokio::task::spawn_blocking(|| streams.finish(FLUSH));
     let is_flushed = loop {
         tokio::select! {
@@ -111,22 +137,39 @@ async fn flush(sandbox: &mut Sandbox) {
     };
     if !is_flushed {
         logging::print_stderr(
-            "openshell-sandbox: an output took no more; the last bytes that the command wrote to it are lost",
+            "openshell-sandbox: an output took no more; the last bytes that the command wrote to \
+             it are lost",
         );
     }
 }
 
 /// Supervises the command from its start to its end.
-async fn supervise(config: &Config, sandbox: &mut Sandbox, mut console: Option<&mut Console>) -> anyhow::Result<Ended> {
+async fn supervise(
+    config: &Config,
+    sandbox: &mut Sandbox,
+    mut console: Option<&mut Console>,
+) -> anyhow::Result<Ended> {
     let events = start(config, sandbox, console.as_deref_mut())?;
     if let Some(sessions) = sandbox.sessions.take() {
-        sandbox.tasks.spawn("session with the gateway", sessions.run());
+        sandbox
+            .tasks
+            .spawn("session with the gateway", sessions.run());
     }
     let (environment, granted) = (&sandbox.environment, &sandbox.granted);
-    let context = StartContext { config, start_dir: sandbox.directories.first(), environment, granted };
+    let context = StartContext {
+        config,
+        start_dir: sandbox.directories.first(),
+        environment,
+        granted,
+    };
     let launcher = Arc::clone(&sandbox.launcher);
     let job = JobControl::new(&launcher, console, config.ignores_stops);
-    let mut command = CommandSupervisor::new(context, job, Arc::clone(&sandbox.reload), sandbox.main_process.clone());
+    let mut command = CommandSupervisor::new(
+        context,
+        job,
+        Arc::clone(&sandbox.reload),
+        sandbox.main_process.clone(),
+    );
     let code = loop {
         let code = tokio::select! {
             event = events.next() => command.event(event)?,
@@ -145,7 +188,10 @@ async fn supervise(config: &Config, sandbox: &mut Sandbox, mut console: Option<&
         }
     };
     command.log_end(Severity::Info, Some(code.into()));
-    let ended = Ended { code, cause: command.cause() };
+    let ended = Ended {
+        code,
+        cause: command.cause(),
+    };
     if config.keep && !command.is_ending() {
         keep(config, sandbox, ended.code).await?;
     }
@@ -157,7 +203,9 @@ async fn keep(config: &Config, sandbox: &mut Sandbox, code: u8) -> anyhow::Resul
     let (ended, end) = oneshot::channel::<()>();
     let ended = Mutex::new(Some(ended));
     // Dropped with the event, it tells of it.
-    sandbox.launcher.on_end(Box::new(move |_| drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take())))?;
+    sandbox.launcher.on_end(Box::new(move |_| {
+        drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }))?;
     if config.timeout.is_some() {
         // It was the command's.
         sandbox.launcher.end_after(NEVER)?;
@@ -189,12 +237,21 @@ async fn keep(config: &Config, sandbox: &mut Sandbox, code: u8) -> anyhow::Resul
 }
 
 /// Asks init for the command. Its events arrive in the queue.
-fn start(config: &Config, sandbox: &Sandbox, console: Option<&mut Console>) -> anyhow::Result<Arc<EventQueue>> {
-    let Some(streams) = &sandbox.streams else { bail!("the standard streams belong to another command") };
+fn start(
+    config: &Config,
+    sandbox: &Sandbox,
+    console: Option<&mut Console>,
+) -> anyhow::Result<Arc<EventQueue>> {
+    let Some(streams) = &sandbox.streams else {
+        bail!("the standard streams belong to another command")
+    };
     let has_keyboard = console.is_some();
     logging::before_output();
     let is_foreground = console.map_or(Ok(false), Console::attach)?;
-    let variables = sandbox.environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let variables = sandbox
+        .environment
+        .iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let command = Command {
         arguments: config.command.clone(),
         environment: variables.collect(),
@@ -214,7 +271,9 @@ fn start(config: &Config, sandbox: &Sandbox, console: Option<&mut Console>) -> a
     let sender = Arc::clone(&events);
     let (descriptors, listener) = (streams.as_fds()?, Box::new(move |event| sender.push(event)));
     match streams.terminal().filter(|_| has_keyboard) {
-        Some(terminal) => sandbox.launcher.start_job(&command, descriptors, terminal, listener)?,
+        Some(terminal) => sandbox
+            .launcher
+            .start_job(&command, descriptors, terminal, listener)?,
         None => sandbox.launcher.start(&command, descriptors, listener)?,
     }
     Ok(events)

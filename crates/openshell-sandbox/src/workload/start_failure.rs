@@ -39,8 +39,8 @@ impl StartContext<'_> {
         let user = self.environment.get("USER")?.display();
         let folder = self.start_dir?.display();
         Some(format!(
-            "the workload's user {user} may not enter the working directory {folder}; let it in (chmod, setfacl), or name another with \
-             --workdir"
+            "the workload's user {user} may not enter the working directory {folder}; let it in \
+             (chmod, setfacl), or name another with --workdir"
         ))
     }
 
@@ -51,7 +51,9 @@ impl StartContext<'_> {
         let found = if word.components().count() > 1 {
             Some(word.to_path_buf()).filter(|word| word.is_absolute() && is_program(word))
         } else {
-            std::env::split_paths(self.environment.get("PATH")?).map(|folder| folder.join(word)).find(is_program)
+            std::env::split_paths(self.environment.get("PATH")?)
+                .map(|folder| folder.join(word))
+                .find(is_program)
         };
         // A path that is granted is out of reach for another reason.
         let found = std::fs::canonicalize(found?)
@@ -59,7 +61,8 @@ impl StartContext<'_> {
             .filter(|found| !(self.granted.grants_reading(found) && self.granted.shows(found)))?;
         let (path, folder) = (found.display(), found.parent()?.display());
         Some(format!(
-            "{path} is there, but the policy does not grant it; add `{folder}` to filesystem_policy.read_only, with what else it needs"
+            "{path} is there, but the policy does not grant it; add `{folder}` to \
+             filesystem_policy.read_only, with what else it needs"
         ))
     }
 
@@ -67,9 +70,17 @@ impl StartContext<'_> {
     fn other_directory(&self) -> Option<String> {
         let word = Path::new(self.config.command.first()?);
         let is_relative = word.is_relative() && word.components().count() > 1;
-        let wanted = self.config.current_dir.as_ref().filter(|_| self.config.workdir.is_none() && is_relative)?;
+        let wanted = self
+            .config
+            .current_dir
+            .as_ref()
+            .filter(|_| self.config.workdir.is_none() && is_relative)?;
         let is_elsewhere = self.start_dir != Some(wanted);
-        is_elsewhere
-            .then(|| format!("the policy does not grant the current directory {} (see --workdir)", wanted.display()))
+        is_elsewhere.then(|| {
+            format!(
+                "the policy does not grant the current directory {} (see --workdir)",
+                wanted.display()
+            )
+        })
     }
 }

@@ -52,8 +52,14 @@ impl Wanted {
     /// The times for utimensat(2).
     pub(super) fn timestamps(&self) -> Option<Timestamps> {
         let (access, change) = self.times?;
-        let time = |seconds: u32| Timespec { tv_sec: seconds.into(), tv_nsec: 0 };
-        Some(Timestamps { last_access: time(access), last_modification: time(change) })
+        let time = |seconds: u32| Timespec {
+            tv_sec: seconds.into(),
+            tv_nsec: 0,
+        };
+        Some(Timestamps {
+            last_access: time(access),
+            last_modification: time(change),
+        })
     }
 }
 
@@ -72,12 +78,23 @@ pub(super) struct Found {
 impl From<&Metadata> for Found {
     fn from(data: &Metadata) -> Self {
         let (uid, gid, mode, links) = (data.uid(), data.gid(), data.mode(), data.nlink());
-        Self { size: data.size(), uid, gid, mode, links, accessed: data.atime(), changed: data.mtime() }
+        Self {
+            size: data.size(),
+            uid,
+            gid,
+            mode,
+            links,
+            accessed: data.atime(),
+            changed: data.mtime(),
+        }
     }
 }
 
 impl From<&Stat> for Found {
-    #[allow(clippy::useless_conversion, reason = "the count of links has 32 bits on other processors")]
+    #[allow(
+        clippy::useless_conversion,
+        reason = "the count of links has 32 bits on other processors"
+    )]
     fn from(data: &Stat) -> Self {
         Self {
             size: u64::try_from(data.st_size).unwrap_or(0),
@@ -97,20 +114,38 @@ impl Found {
         let seconds = |time: i64| u32::try_from(time).unwrap_or(0);
         reply.u32(SIZE | OWNER | PERMISSIONS | TIMES);
         reply.u64(self.size);
-        for number in [self.uid, self.gid, self.mode, seconds(self.accessed), seconds(self.changed)] {
+        for number in [
+            self.uid,
+            self.gid,
+            self.mode,
+            seconds(self.accessed),
+            seconds(self.changed),
+        ] {
             reply.u32(number);
         }
     }
 
     /// The line of `ls -l` for a file with this name, which clients show as it is.
     pub(super) fn line(&self, name: &[u8]) -> Vec<u8> {
-        const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-        let time = OffsetDateTime::from_unix_timestamp(self.changed).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-        let month = MONTHS.get(usize::from(u8::from(time.month())) - 1).unwrap_or(&"");
-        let Self { uid, gid, size, links, .. } = self;
+        const MONTHS: [&str; 12] = [
+            "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+        ];
+        let time =
+            OffsetDateTime::from_unix_timestamp(self.changed).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        let month = MONTHS
+            .get(usize::from(u8::from(time.month())) - 1)
+            .unwrap_or(&"");
+        let Self {
+            uid,
+            gid,
+            size,
+            links,
+            ..
+        } = self;
         let (day, year) = (time.day(), time.year());
         let mode = self.mode_text();
-        let line = format!("{mode} {links:>3} {uid:<8} {gid:<8} {size:>8} {month} {day:>2} {year:>5} ");
+        let line =
+            format!("{mode} {links:>3} {uid:<8} {gid:<8} {size:>8} {month} {day:>2} {year:>5} ");
         [line.as_bytes(), name].concat()
     }
 
@@ -126,7 +161,13 @@ impl Found {
         };
         let bits = (0..9).rev().zip("rwx".chars().cycle());
         std::iter::once(kind)
-            .chain(bits.map(|(bit, letter)| if self.mode & 1 << bit != 0 { letter } else { '-' }))
+            .chain(bits.map(|(bit, letter)| {
+                if self.mode & 1 << bit != 0 {
+                    letter
+                } else {
+                    '-'
+                }
+            }))
             .collect()
     }
 }

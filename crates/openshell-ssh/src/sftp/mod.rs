@@ -1,4 +1,5 @@
-//! The SFTP server: a confined command of its own, so that the kernel decides which files it may touch.
+//! The SFTP server: a confined command of its own, so that the kernel decides which files it may
+//! touch.
 
 mod attributes;
 mod packet;
@@ -111,7 +112,11 @@ enum Handle {
 /// `input` is no SFTP, or a stream fails.
 pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
     let mut input = BufReader::with_capacity(PACKET_BYTES, input);
-    let mut server = Server { handles: HashMap::new(), next: 0, output: Vec::new() };
+    let mut server = Server {
+        handles: HashMap::new(),
+        next: 0,
+        output: Vec::new(),
+    };
     let mut packet = Vec::new();
     loop {
         // What a client has sent ahead is answered at once.
@@ -126,7 +131,10 @@ pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
         input.read_exact(&mut length)?;
         let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
         if length == 0 || length > PACKET_BYTES + 1024 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet is too long, or empty"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a packet is too long, or empty",
+            ));
         }
         packet.resize(length, 0);
         if let Err(error) = input.read_exact(&mut packet) {
@@ -218,7 +226,10 @@ impl Server {
             kind::CLOSE => drop(self.handles.remove(&number(fields)?).ok_or(Errno::BADF)?),
             kind::WRITE => self.write(fields)?,
             kind::SETSTAT => {
-                let (path, wanted) = (path(fields)?, Wanted::read(fields).ok_or(Failed::Malformed)?);
+                let (path, wanted) = (
+                    path(fields)?,
+                    Wanted::read(fields).ok_or(Failed::Malformed)?,
+                );
                 set(path, &wanted, AtFlags::empty())?;
             }
             kind::FSETSTAT => {
@@ -228,7 +239,10 @@ impl Server {
             }
             kind::REMOVE => std::fs::remove_file(path(fields)?)?,
             kind::MKDIR => {
-                let (path, wanted) = (path(fields)?, Wanted::read(fields).ok_or(Failed::Malformed)?);
+                let (path, wanted) = (
+                    path(fields)?,
+                    Wanted::read(fields).ok_or(Failed::Malformed)?,
+                );
                 rustix::fs::mkdir(path, mode(wanted.permissions.unwrap_or(0o777) & 0o1777))?;
             }
             kind::RMDIR => std::fs::remove_dir(path(fields)?)?,
@@ -253,7 +267,10 @@ impl Server {
                 rustix::fs::fsync(self.file(number)?)?;
             }
             b"lsetstat@openssh.com" => {
-                let (path, wanted) = (path(fields)?, Wanted::read(fields).ok_or(Failed::Malformed)?);
+                let (path, wanted) = (
+                    path(fields)?,
+                    Wanted::read(fields).ok_or(Failed::Malformed)?,
+                );
                 set(path, &wanted, AtFlags::SYMLINK_NOFOLLOW)?;
             }
             b"statvfs@openssh.com" => return self.volume(id, &rustix::fs::statvfs(path(fields)?)?),
@@ -291,11 +308,30 @@ impl Server {
             3 => OFlags::RDWR,
             _ => return Err(Errno::INVAL.into()),
         };
-        let further = [(APPEND, OFlags::APPEND), (8, OFlags::CREATE), (16, OFlags::TRUNC), (32, OFlags::EXCL)];
-        let further = further.into_iter().filter(|(bit, _)| asked & bit != 0).map(|(_, flag)| flag);
-        let flags = further.fold(access, |flags, flag| flags | flag) | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let file = rustix::fs::open(path, flags, mode(wanted.permissions.unwrap_or(0o666) & 0o777))?;
-        self.enter(id, Handle::File { file, is_append: asked & APPEND != 0 })
+        let further = [
+            (APPEND, OFlags::APPEND),
+            (8, OFlags::CREATE),
+            (16, OFlags::TRUNC),
+            (32, OFlags::EXCL),
+        ];
+        let further = further
+            .into_iter()
+            .filter(|(bit, _)| asked & bit != 0)
+            .map(|(_, flag)| flag);
+        let flags =
+            further.fold(access, |flags, flag| flags | flag) | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = rustix::fs::open(
+            path,
+            flags,
+            mode(wanted.permissions.unwrap_or(0o666) & 0o777),
+        )?;
+        self.enter(
+            id,
+            Handle::File {
+                file,
+                is_append: asked & APPEND != 0,
+            },
+        )
     }
 
     /// Replies with the number of a new handle.
@@ -330,9 +366,16 @@ impl Server {
 
     fn read(&mut self, id: u32, fields: &mut Fields<'_>) -> Result<(), Failed> {
         let number = number(fields)?;
-        let (offset, length) = (fields.u64().ok_or(Failed::Malformed)?, fields.u32().ok_or(Failed::Malformed)?);
-        let most = usize::try_from(length).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        let Some(Handle::File { file, .. }) = self.handles.get(&number) else { return Err(Errno::BADF.into()) };
+        let (offset, length) = (
+            fields.u64().ok_or(Failed::Malformed)?,
+            fields.u32().ok_or(Failed::Malformed)?,
+        );
+        let most = usize::try_from(length)
+            .unwrap_or(PIECE_BYTES)
+            .min(PIECE_BYTES);
+        let Some(Handle::File { file, .. }) = self.handles.get(&number) else {
+            return Err(Errno::BADF.into());
+        };
         let reply = Reply::new(&mut self.output, kind::DATA, id);
         match reply.filled(most, |place| rustix::io::pread(file, place, offset))? {
             0 if most > 0 => Err(Failed::End),
@@ -343,8 +386,13 @@ impl Server {
 
     fn write(&self, fields: &mut Fields<'_>) -> Result<(), Failed> {
         let number = number(fields)?;
-        let (mut offset, data) = (fields.u64().ok_or(Failed::Malformed)?, fields.bytes().ok_or(Failed::Malformed)?);
-        let Some(Handle::File { file, is_append }) = self.handles.get(&number) else { return Err(Errno::BADF.into()) };
+        let (mut offset, data) = (
+            fields.u64().ok_or(Failed::Malformed)?,
+            fields.bytes().ok_or(Failed::Malformed)?,
+        );
+        let Some(Handle::File { file, is_append }) = self.handles.get(&number) else {
+            return Err(Errno::BADF.into());
+        };
         let mut rest = data;
         while !rest.is_empty() {
             let written = match is_append {
@@ -366,7 +414,9 @@ impl Server {
 
     fn list(&mut self, id: u32, fields: &mut Fields<'_>) -> Result<(), Failed> {
         let number = number(fields)?;
-        let Some(Handle::Directory(directory)) = self.handles.get_mut(&number) else { return Err(Errno::BADF.into()) };
+        let Some(Handle::Directory(directory)) = self.handles.get_mut(&number) else {
+            return Err(Errno::BADF.into());
+        };
         let mut entries = Vec::new();
         for entry in directory.by_ref().take(ENTRIES) {
             entries.push(entry?);
@@ -417,9 +467,15 @@ impl Server {
     fn volume(&mut self, id: u32, volume: &rustix::fs::StatVfs) -> Result<(), Failed> {
         const READ_ONLY: u64 = 1;
         const NO_SET_ID: u64 = 2;
-        let flags =
-            [(rustix::fs::StatVfsMountFlags::RDONLY, READ_ONLY), (rustix::fs::StatVfsMountFlags::NOSUID, NO_SET_ID)];
-        let flags = flags.iter().filter(|(flag, _)| volume.f_flag.contains(*flag)).map(|(_, bit)| bit).sum();
+        let flags = [
+            (rustix::fs::StatVfsMountFlags::RDONLY, READ_ONLY),
+            (rustix::fs::StatVfsMountFlags::NOSUID, NO_SET_ID),
+        ];
+        let flags = flags
+            .iter()
+            .filter(|(flag, _)| volume.f_flag.contains(*flag))
+            .map(|(_, bit)| bit)
+            .sum();
         let mut reply = Reply::new(&mut self.output, kind::EXTENDED_REPLY, id);
         for number in [
             volume.f_bsize,
@@ -448,7 +504,10 @@ fn path<'p>(fields: &mut Fields<'p>) -> Result<&'p Path, Failed> {
 /// The number of a handle.
 fn number(fields: &mut Fields<'_>) -> Result<u32, Failed> {
     let bytes = fields.bytes().ok_or(Failed::Malformed)?;
-    Ok(bytes.try_into().map(u32::from_be_bytes).map_err(|_| Errno::BADF)?)
+    Ok(bytes
+        .try_into()
+        .map(u32::from_be_bytes)
+        .map_err(|_| Errno::BADF)?)
 }
 
 fn mode(bits: u32) -> Mode {
@@ -464,7 +523,13 @@ fn set(path: &Path, wanted: &Wanted, flags: AtFlags) -> Result<(), Failed> {
         File::options().write(true).open(path)?.set_len(size)?;
     }
     if let Some((uid, gid)) = wanted.owner {
-        rustix::fs::chownat(CWD, path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), flags)?;
+        rustix::fs::chownat(
+            CWD,
+            path,
+            Some(Uid::from_raw(uid)),
+            Some(Gid::from_raw(gid)),
+            flags,
+        )?;
     }
     if let Some(permissions) = wanted.permissions {
         match rustix::fs::chmodat(CWD, path, mode(permissions & 0o7777), flags) {
@@ -500,7 +565,9 @@ fn set_open(file: &OwnedFd, wanted: &Wanted) -> Result<(), Failed> {
 fn rename(from: &Path, to: &Path) -> Result<(), Failed> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // A file system that cannot do both in one step.
-        Err(Errno::INVAL | Errno::NOSYS) if std::fs::symlink_metadata(to).is_err() => Ok(std::fs::rename(from, to)?),
+        Err(Errno::INVAL | Errno::NOSYS) if std::fs::symlink_metadata(to).is_err() => {
+            Ok(std::fs::rename(from, to)?)
+        }
         renamed => Ok(renamed?),
     }
 }
@@ -510,7 +577,10 @@ fn real_path(path: &Path) -> Result<PathBuf, Failed> {
     match std::fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let name = path.file_name().ok_or(error)?;
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
             Ok(std::fs::canonicalize(folder)?.join(name))
         }
         real => Ok(real?),

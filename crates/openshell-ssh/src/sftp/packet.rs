@@ -35,7 +35,8 @@ pub(super) mod kind {
     pub(crate) const EXTENDED_REPLY: u8 = 201;
 }
 
-/// The fields of a request that are still to be read. Each method returns `None` where the packet is too short.
+/// The fields of a request that are still to be read. Each method returns `None` where the packet
+/// is too short.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'p>(pub(super) &'p [u8]);
 
@@ -68,7 +69,11 @@ impl<'p> Fields<'p> {
     /// A path; an empty one is the current directory.
     pub(super) fn path(&mut self) -> Option<&'p Path> {
         let bytes = self.bytes()?;
-        Some(Path::new(if bytes.is_empty() { OsStr::new(".") } else { OsStr::from_bytes(bytes) }))
+        Some(Path::new(if bytes.is_empty() {
+            OsStr::new(".")
+        } else {
+            OsStr::from_bytes(bytes)
+        }))
     }
 }
 
@@ -102,7 +107,8 @@ impl<'o> Reply<'o> {
         self.output.extend_from_slice(bytes);
     }
 
-    /// Adds up to `most` bytes that `read` fills in, and returns their number; drops the reply where there are none.
+    /// Adds up to `most` bytes that `read` fills in, and returns their number; drops the reply
+    /// where there are none.
     ///
     /// # Errors
     /// That of `read`; the reply is dropped.

@@ -10,9 +10,15 @@ pub(super) const DEPTH: usize = 400;
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum TransferError {
     #[error("cannot read {path}")]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("cannot write {path}")]
-    Write { path: PathBuf, source: std::io::Error },
+    Write {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("{0} names no file")]
     NoName(PathBuf),
     #[error("{path} goes through a symlink, which a command may have made; write {target}", path = path.display(), target = target.display())]
@@ -36,7 +42,8 @@ impl LeftOut {
 
     pub(super) fn add(&mut self, path: &Path, reason: impl std::fmt::Display) {
         if self.count < Self::KEPT {
-            self.first.push(format!("left out {}: {reason}", path.display()));
+            self.first
+                .push(format!("left out {}: {reason}", path.display()));
         }
         self.count += 1;
     }
@@ -49,6 +56,9 @@ impl LeftOut {
     /// Lines for people: the first entries, and the number of the rest.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let rest = self.count - self.first.len();
-        self.first.iter().cloned().chain((rest > 0).then(|| format!("left out {rest} more")))
+        self.first
+            .iter()
+            .cloned()
+            .chain((rest > 0).then(|| format!("left out {rest} more")))
     }
 }

@@ -13,39 +13,75 @@ use tar::{Builder, EntryType, Header};
 
 use super::outcome::{DEPTH, LeftOut, TransferError};
 
-/// Writes the file or tree at `path` to `output`. Symlinks are sent as such; devices, sockets and FIFOs are left out. Without
-/// `follows_links` no folder above may be a symlink.
+/// Writes the file or tree at `path` to `output`. Symlinks are sent as such; devices, sockets and
+/// FIFOs are left out. Without `follows_links` no folder above may be a symlink.
 ///
 /// # Errors
-/// There is nothing at `path`, a symlink leads to it that is not to be followed, or `output` takes no more.
-pub fn pack(path: &Path, follows_links: bool, output: impl Write) -> Result<LeftOut, TransferError> {
-    let failed = |source| TransferError::Read { path: path.to_owned(), source };
+/// There is nothing at `path`, a symlink leads to it that is not to be followed, or `output` takes
+/// no more.
+pub fn pack(
+    path: &Path,
+    follows_links: bool,
+    output: impl Write,
+) -> Result<LeftOut, TransferError> {
+    let failed = |source| TransferError::Read {
+        path: path.to_owned(),
+        source,
+    };
     // The last component decides the name; of `.` and the like, the directory behind them.
     let path = &match path.file_name() {
         Some(_) => path.to_owned(),
         None => std::fs::canonicalize(path).map_err(failed)?,
     };
-    let name = path.file_name().ok_or_else(|| TransferError::NoName(path.clone()))?;
-    let mut packer = Packer { builder: Builder::new(output), left_out: LeftOut::default() };
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let resolve = if follows_links { ResolveFlags::empty() } else { ResolveFlags::NO_SYMLINKS };
+    let name = path
+        .file_name()
+        .ok_or_else(|| TransferError::NoName(path.clone()))?;
+    let mut packer = Packer {
+        builder: Builder::new(output),
+        left_out: LeftOut::default(),
+    };
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let resolve = if follows_links {
+        ResolveFlags::empty()
+    } else {
+        ResolveFlags::NO_SYMLINKS
+    };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), resolve).map_err(|errno| match errno {
-        // A command may have made it.
-        Errno::LOOP => {
-            let target = std::fs::canonicalize(parent).unwrap_or_else(|_| parent.to_owned()).join(name);
-            TransferError::Symlink { path: path.clone(), target }
-        }
-        errno => failed(errno.into()),
-    })?;
-    let data = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| failed(errno.into()))?;
-    let place = Place { folder: folder.as_fd(), name };
-    packer.entry(&place, Path::new(name), &data, 0).map_err(|source| match source {
-        // The first entry is the copy.
-        Failure::Entry(source) => failed(source),
-        Failure::Output(source) => TransferError::Stream { source },
-    })?;
-    let finished = packer.builder.into_inner().and_then(|mut output| output.flush());
+    let folder = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), resolve).map_err(
+        |errno| match errno {
+            // A command may have made it.
+            Errno::LOOP => {
+                let target = std::fs::canonicalize(parent)
+                    .unwrap_or_else(|_| parent.to_owned())
+                    .join(name);
+                TransferError::Symlink {
+                    path: path.clone(),
+                    target,
+                }
+            }
+            errno => failed(errno.into()),
+        },
+    )?;
+    let data = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|errno| failed(errno.into()))?;
+    let place = Place {
+        folder: folder.as_fd(),
+        name,
+    };
+    packer
+        .entry(&place, Path::new(name), &data, 0)
+        .map_err(|source| match source {
+            // The first entry is the copy.
+            Failure::Entry(source) => failed(source),
+            Failure::Output(source) => TransferError::Stream { source },
+        })?;
+    let finished = packer
+        .builder
+        .into_inner()
+        .and_then(|mut output| output.flush());
     finished.map_err(|source| TransferError::Stream { source })?;
     Ok(packer.left_out)
 }
@@ -68,7 +104,13 @@ struct Packer<W: Write> {
 }
 
 impl<W: Write> Packer<W> {
-    fn entry(&mut self, place: &Place<'_>, path: &Path, data: &Stat, depth: usize) -> Result<(), Failure> {
+    fn entry(
+        &mut self,
+        place: &Place<'_>,
+        path: &Path,
+        data: &Stat,
+        depth: usize,
+    ) -> Result<(), Failure> {
         let mut header = Header::new_gnu();
         header.set_mode(data.st_mode & 0o7777);
         header.set_mtime(u64::try_from(data.st_mtime).unwrap_or_default());
@@ -81,10 +123,13 @@ impl<W: Write> Packer<W> {
                 let target = target.map_err(|errno| Failure::Entry(errno.into()))?;
                 header.set_entry_type(EntryType::Symlink);
                 let target = OsStr::from_bytes(target.as_bytes());
-                self.builder.append_link(&mut header, path, target).map_err(Failure::Output)
+                self.builder
+                    .append_link(&mut header, path, target)
+                    .map_err(Failure::Output)
             }
             kind => {
-                self.left_out.add(path, format_args!("it is a {}", name_of(kind)));
+                self.left_out
+                    .add(path, format_args!("it is a {}", name_of(kind)));
                 Ok(())
             }
         }
@@ -100,14 +145,27 @@ impl<W: Write> Packer<W> {
         }
         header.set_entry_type(EntryType::Regular);
         header.set_size(data.len());
-        let mut exact = Exactly { file, left: data.len() };
-        self.builder.append_data(&mut header, path, &mut exact).map_err(Failure::Output)
+        let mut exact = Exactly {
+            file,
+            left: data.len(),
+        };
+        self.builder
+            .append_data(&mut header, path, &mut exact)
+            .map_err(Failure::Output)
     }
 
-    fn folder(&mut self, place: &Place<'_>, path: &Path, mut header: Header, depth: usize) -> Result<(), Failure> {
+    fn folder(
+        &mut self,
+        place: &Place<'_>,
+        path: &Path,
+        mut header: Header,
+        depth: usize,
+    ) -> Result<(), Failure> {
         let folder = open(place, OFlags::DIRECTORY)?;
         header.set_entry_type(EntryType::Directory);
-        self.builder.append_data(&mut header, path, io::empty()).map_err(Failure::Output)?;
+        self.builder
+            .append_data(&mut header, path, io::empty())
+            .map_err(Failure::Output)?;
         if depth >= DEPTH {
             self.left_out.fail(path, "its content is too deep");
             return Ok(());
@@ -123,7 +181,10 @@ impl<W: Write> Packer<W> {
             let path: PathBuf = path.join(OsStr::from_bytes(name.to_bytes()));
             let sent = match rustix::fs::statat(&folder, &*name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(data) => {
-                    let place = Place { folder: folder.as_fd(), name: OsStr::from_bytes(name.to_bytes()) };
+                    let place = Place {
+                        folder: folder.as_fd(),
+                        name: OsStr::from_bytes(name.to_bytes()),
+                    };
                     self.entry(&place, &path, &data, depth + 1)
                 }
                 Err(errno) => Err(Failure::Entry(errno.into())),
@@ -139,7 +200,8 @@ impl<W: Write> Packer<W> {
 
 fn open(place: &Place<'_>, flags: OFlags) -> Result<OwnedFd, Failure> {
     let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-    rustix::fs::openat(place.folder, place.name, flags, Mode::empty()).map_err(|errno| Failure::Entry(errno.into()))
+    rustix::fs::openat(place.folder, place.name, flags, Mode::empty())
+        .map_err(|errno| Failure::Entry(errno.into()))
 }
 
 /// Returns the entries of a folder in the order of their names.
@@ -172,8 +234,12 @@ struct Exactly {
 
 impl Read for Exactly {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
-        let Some(part) = buffer.get_mut(..most).filter(|part| !part.is_empty()) else { return Ok(0) };
+        let most = usize::try_from(self.left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
+        let Some(part) = buffer.get_mut(..most).filter(|part| !part.is_empty()) else {
+            return Ok(0);
+        };
         let count = match self.file.read(part)? {
             0 => {
                 part.fill(0);

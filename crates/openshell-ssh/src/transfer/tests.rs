@@ -6,7 +6,11 @@ use super::outcome::{LeftOut, TransferError};
 use super::pack::pack;
 use super::unpack::{Links, Options, is_within, unpack};
 
-const CAREFUL: Options = Options { links: Links::Within, git_hooks: false, follows_links: false };
+const CAREFUL: Options = Options {
+    links: Links::Within,
+    git_hooks: false,
+    follows_links: false,
+};
 
 fn copy(from: &Path, to: &Path, options: Options) -> Result<LeftOut, TransferError> {
     let mut stream = Vec::new();
@@ -51,16 +55,38 @@ fn a_tree_arrives_with_its_modes_times_links_and_names() {
     let left_out = copy(&tree, &folder.path().join("copy"), CAREFUL).unwrap();
     assert_eq!(left_out.lines().count(), 0, "{left_out:?}");
     let copied = folder.path().join("copy");
-    assert_eq!(fs::read_to_string(copied.join("a").join(&long).join(&long)).unwrap(), "deep");
-    assert_eq!(fs::metadata(copied.join("run")).unwrap().mode() & 0o7777, 0o750, "without set-user-id");
-    assert_eq!(fs::metadata(copied.join("a")).unwrap().mode() & 0o7777, 0o550);
-    assert_eq!(fs::metadata(copied.join("run")).unwrap().mtime(), fs::metadata(tree.join("run")).unwrap().mtime());
-    assert_eq!(fs::read_link(copied.join("link")).unwrap(), Path::new("run"));
+    assert_eq!(
+        fs::read_to_string(copied.join("a").join(&long).join(&long)).unwrap(),
+        "deep"
+    );
+    assert_eq!(
+        fs::metadata(copied.join("run")).unwrap().mode() & 0o7777,
+        0o750,
+        "without set-user-id"
+    );
+    assert_eq!(
+        fs::metadata(copied.join("a")).unwrap().mode() & 0o7777,
+        0o550
+    );
+    assert_eq!(
+        fs::metadata(copied.join("run")).unwrap().mtime(),
+        fs::metadata(tree.join("run")).unwrap().mtime()
+    );
+    assert_eq!(
+        fs::read_link(copied.join("link")).unwrap(),
+        Path::new("run")
+    );
     // Again, into the folder that is there now.
     copy(&tree, &copied, CAREFUL).unwrap();
-    assert_eq!(fs::read_to_string(copied.join("tree/run")).unwrap(), "#!/bin/sh");
+    assert_eq!(
+        fs::read_to_string(copied.join("tree/run")).unwrap(),
+        "#!/bin/sh"
+    );
     copy(&tree.join("run"), &folder.path().join("file"), CAREFUL).unwrap();
-    assert_eq!(fs::read_to_string(folder.path().join("file")).unwrap(), "#!/bin/sh");
+    assert_eq!(
+        fs::read_to_string(folder.path().join("file")).unwrap(),
+        "#!/bin/sh"
+    );
 }
 
 #[test]
@@ -107,20 +133,42 @@ fn a_hostile_stream_writes_nothing_outside_and_nothing_that_runs_by_itself() {
         let left_out = receive(&bytes, &destination, "a").unwrap();
         assert_eq!(left_out.lines().count(), 1);
     }
-    assert_eq!(fs::read_to_string(outer.path().join("victim")).unwrap(), "untouched");
-    let names: Vec<_> = fs::read_dir(destination.join("a")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(
+        fs::read_to_string(outer.path().join("victim")).unwrap(),
+        "untouched"
+    );
+    let names: Vec<_> = fs::read_dir(destination.join("a"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert!(names.is_empty(), "{names:?}");
     assert!(!Path::new("/tmp/openshell-victim").exists());
     // A link that is in the way is replaced, and one on the way is not followed.
     symlink("../victim", destination.join("file")).unwrap();
     symlink("..", destination.join("folder")).unwrap();
     let file = stream(Kind::Regular, b"file", "", b"new");
-    assert_eq!(receive(&file, &destination, "file").unwrap().lines().count(), 0);
+    assert_eq!(
+        receive(&file, &destination, "file")
+            .unwrap()
+            .lines()
+            .count(),
+        0
+    );
     assert_eq!(fs::read_to_string(destination.join("file")).unwrap(), "new");
-    assert_eq!(fs::metadata(destination.join("file")).unwrap().mode() & 0o7777, 0o755);
+    assert_eq!(
+        fs::metadata(destination.join("file")).unwrap().mode() & 0o7777,
+        0o755
+    );
     let through = stream(Kind::Regular, b"folder/victim", "", b"new");
-    assert!(receive(&through, &destination, "folder").unwrap().has_failures);
-    assert_eq!(fs::read_to_string(outer.path().join("victim")).unwrap(), "untouched");
+    assert!(
+        receive(&through, &destination, "folder")
+            .unwrap()
+            .has_failures
+    );
+    assert_eq!(
+        fs::read_to_string(outer.path().join("victim")).unwrap(),
+        "untouched"
+    );
 }
 
 #[test]
@@ -150,7 +198,13 @@ fn hooks_of_a_repository_under_any_name_stay_out_in_any_order() {
         stream(Kind::Regular, b"a/hooks/useThing.ts", "", b"x"),
         stream(Kind::Directory, b"a/objects", "", b""),
     ]);
-    assert_eq!(receive(&project, outer.path(), "a").unwrap().lines().count(), 0);
+    assert_eq!(
+        receive(&project, outer.path(), "a")
+            .unwrap()
+            .lines()
+            .count(),
+        0
+    );
 }
 
 /// One stream of all entries of `streams`.
@@ -169,11 +223,24 @@ fn concatenated(streams: Vec<Vec<u8>>) -> Vec<u8> {
 fn the_receiver_names_the_tree_and_takes_one_alone() {
     let outer = tempfile::tempdir().unwrap();
     let mut chosen = stream(tar::EntryType::Regular, b".bashrc", "", b"x");
-    assert_eq!(receive(&chosen, outer.path(), "results").unwrap().lines().count(), 0);
+    assert_eq!(
+        receive(&chosen, outer.path(), "results")
+            .unwrap()
+            .lines()
+            .count(),
+        0
+    );
     chosen.truncate(1024);
     chosen.extend(stream(tar::EntryType::Regular, b".profile", "", b"x"));
-    assert!(receive(&chosen, outer.path(), "results").unwrap().has_failures);
-    let names: Vec<_> = fs::read_dir(outer.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(
+        receive(&chosen, outer.path(), "results")
+            .unwrap()
+            .has_failures
+    );
+    let names: Vec<_> = fs::read_dir(outer.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(names, ["results"]);
     for name in ["", ".", "..", "a/b", "/"] {
         assert!(receive(&chosen, outer.path(), name).is_err(), "{name}");
@@ -192,7 +259,10 @@ fn streams_that_break_off_are_errors_and_leave_no_half_of_a_file() {
     let outer = tempfile::tempdir().unwrap();
     let whole = stream(tar::EntryType::Regular, b"file", "", &[7; 3000]);
     for length in [0, 100, 512, 600, 3000] {
-        assert!(receive(&whole[..length], outer.path(), "file").is_err(), "{length}");
+        assert!(
+            receive(&whole[..length], outer.path(), "file").is_err(),
+            "{length}"
+        );
     }
     assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 0);
 }
@@ -207,11 +277,16 @@ fn fuzzed_streams_of_files_stay_in_their_folder() {
         stream(tar::EntryType::Directory, b"a/b", "", b""),
     ];
     let words: [&[u8]; 6] = [b"../", b"/", b"L", b"2", b"1", b"x"];
-    fuzz::fuzz("transfer", &samples.each_ref().map(Vec::as_slice), &words, |bytes| {
-        fs::create_dir_all(&destination).unwrap();
-        let _ = receive(bytes, &destination, "a");
-        assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
-        // Modes of the stream may close folders.
-        let _ = fs::remove_dir_all(&destination);
-    });
+    fuzz::fuzz(
+        "transfer",
+        &samples.each_ref().map(Vec::as_slice),
+        &words,
+        |bytes| {
+            fs::create_dir_all(&destination).unwrap();
+            let _ = receive(bytes, &destination, "a");
+            assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
+            // Modes of the stream may close folders.
+            let _ = fs::remove_dir_all(&destination);
+        },
+    );
 }

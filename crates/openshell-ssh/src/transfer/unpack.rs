@@ -1,7 +1,7 @@
 //! The receiving half of a copy.
 //!
-//! Everything is created relative to an open folder, component by component, and no symlink is followed on the way; what is in
-//! the place of an entry is replaced, never written through.
+//! Everything is created relative to an open folder, component by component, and no symlink is
+//! followed on the way; what is in the place of an entry is replaced, never written through.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -40,42 +40,75 @@ pub struct Options {
     pub follows_links: bool,
 }
 
-/// Writes the file or tree of `input` into the folder at `destination` as `name`, or, if there is none, as `destination`. The name
-/// that the stream gives to the tree counts for nothing.
+/// Writes the file or tree of `input` into the folder at `destination` as `name`, or, if there is
+/// none, as `destination`. The name that the stream gives to the tree counts for nothing.
 ///
 /// # Errors
 /// `destination` cannot be written to, or `input` is no such stream.
-pub fn unpack(input: impl Read, destination: &Path, name: &OsStr, options: Options) -> Result<LeftOut, TransferError> {
-    let failed = |source: Errno| TransferError::Write { path: destination.to_owned(), source: source.into() };
+pub fn unpack(
+    input: impl Read,
+    destination: &Path,
+    name: &OsStr,
+    options: Options,
+) -> Result<LeftOut, TransferError> {
+    let failed = |source: Errno| TransferError::Write {
+        path: destination.to_owned(),
+        source: source.into(),
+    };
     let open = |path: &Path| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let resolve = if options.follows_links { ResolveFlags::empty() } else { ResolveFlags::NO_SYMLINKS };
+        let resolve = if options.follows_links {
+            ResolveFlags::empty()
+        } else {
+            ResolveFlags::NO_SYMLINKS
+        };
         rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)
     };
     let refused = |errno| match errno {
         // A command may have made it.
         Errno::LOOP => {
-            let target = std::fs::canonicalize(destination).unwrap_or_else(|_| destination.to_owned());
-            TransferError::Symlink { path: destination.to_owned(), target }
+            let target =
+                std::fs::canonicalize(destination).unwrap_or_else(|_| destination.to_owned());
+            TransferError::Symlink {
+                path: destination.to_owned(),
+                target,
+            }
         }
         errno => failed(errno),
     };
     let (base, name) = match open(destination) {
         Ok(folder) => (folder, name.to_owned()),
         Err(Errno::NOENT | Errno::NOTDIR) => {
-            let name = destination.file_name().ok_or_else(|| TransferError::NoName(destination.to_owned()))?;
-            let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty());
-            (open(parent.unwrap_or(Path::new("."))).map_err(refused)?, name.to_owned())
+            let name = destination
+                .file_name()
+                .ok_or_else(|| TransferError::NoName(destination.to_owned()))?;
+            let parent = destination
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            (
+                open(parent.unwrap_or(Path::new("."))).map_err(refused)?,
+                name.to_owned(),
+            )
         }
         Err(errno) => return Err(refused(errno)),
     };
     if components(Path::new(&name)).is_none_or(|names| names.len() != 1) {
         return Err(TransferError::NoName(PathBuf::from(name)));
     }
-    let mut unpacker = Unpacker { base, name, root: None, options, open: Vec::new(), left_out: LeftOut::default() };
+    let mut unpacker = Unpacker {
+        base,
+        name,
+        root: None,
+        options,
+        open: Vec::new(),
+        left_out: LeftOut::default(),
+    };
     // Names have no bound of their own.
     let budget = Cell::new(HEAD_BYTES);
-    let mut archive = Archive::new(Metered { input, left: &budget });
+    let mut archive = Archive::new(Metered {
+        input,
+        left: &budget,
+    });
     let stream = |source| TransferError::Stream { source };
     let mut is_empty = true;
     for entry in archive.entries().map_err(stream)? {
@@ -109,7 +142,12 @@ impl<R: Read> Read for Metered<'_, R> {
         let count = self.input.read(buffer)?;
         match self.left.get().checked_sub(count as u64) {
             Some(left) => self.left.set(left),
-            None => return Err(io::Error::new(io::ErrorKind::InvalidData, "the name of a file is too long")),
+            None => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the name of a file is too long",
+                ));
+            }
         }
         Ok(count)
     }
@@ -141,7 +179,10 @@ impl Unpacker {
     /// # Errors
     /// The stream broke off.
     fn take(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<(), TransferError> {
-        let path = entry.path().map(|path| path.into_owned()).unwrap_or_default();
+        let path = entry
+            .path()
+            .map(|path| path.into_owned())
+            .unwrap_or_default();
         let Some(mut names) = components(&path) else {
             self.left_out.fail(&path, "its path leads out of the copy");
             return Ok(());
@@ -163,7 +204,8 @@ impl Unpacker {
         {
             // The folder itself does nothing.
             if kind != EntryType::Directory {
-                self.left_out.add(&path, format_args!("{reason}; --git-hooks takes it"));
+                self.left_out
+                    .add(&path, format_args!("{reason}; --git-hooks takes it"));
             }
             return Ok(());
         }
@@ -181,8 +223,14 @@ impl Unpacker {
         }
     }
 
-    fn write(&mut self, names: &[OsString], entry: &mut Entry<'_, impl Read>) -> Result<(), Failed> {
-        let Some((name, folders)) = names.split_last() else { return Ok(()) };
+    fn write(
+        &mut self,
+        names: &[OsString],
+        entry: &mut Entry<'_, impl Read>,
+    ) -> Result<(), Failed> {
+        let Some((name, folders)) = names.split_last() else {
+            return Ok(());
+        };
         let mode = entry.header().mode().unwrap_or(0o600) & PERMISSIONS;
         let time = entry.header().mtime().unwrap_or_default();
         self.enter(folders)?;
@@ -190,20 +238,31 @@ impl Unpacker {
             EntryType::Directory => self.push(name, Some((mode, time))),
             EntryType::Regular => write_file(self.folder(), name, entry, mode, time),
             EntryType::Symlink => {
-                let target = entry.link_name().ok().flatten().ok_or(Failed::LeftOut("a link without a target"))?;
+                let target = entry
+                    .link_name()
+                    .ok()
+                    .flatten()
+                    .ok_or(Failed::LeftOut("a link without a target"))?;
                 // The copied tree is below its first component.
                 let depth = folders.len().saturating_sub(1);
-                if self.options.links == Links::Within && (folders.is_empty() || !stays_within(&target, depth)) {
+                if self.options.links == Links::Within
+                    && (folders.is_empty() || !stays_within(&target, depth))
+                {
                     return Err(Failed::LeftOut("the link leads out of the copy"));
                 }
-                replace(self.folder(), name, |temporary| rustix::fs::symlinkat(&*target, self.folder(), temporary))
+                replace(self.folder(), name, |temporary| {
+                    rustix::fs::symlinkat(&*target, self.folder(), temporary)
+                })
             }
-            _ => Err(Failed::LeftOut("it is neither a file nor a folder nor a symlink")),
+            _ => Err(Failed::LeftOut(
+                "it is neither a file nor a folder nor a symlink",
+            )),
         }
     }
 
-    /// Returns the reason if git would run what is at `names`, or follow it to what it runs: hooks of a repository, and a symlink
-    /// or file in the place of a `.git` (gitrepository-layout(5)). Some file systems fold the case of names.
+    /// Returns the reason if git would run what is at `names`, or follow it to what it runs: hooks
+    /// of a repository, and a symlink or file in the place of a `.git` (gitrepository-layout(5)).
+    /// Some file systems fold the case of names.
     fn would_git_run(&self, names: &[OsString], kind: EntryType) -> Option<&'static str> {
         let is = |name: &OsString, what: &str| name.eq_ignore_ascii_case(what);
         let mut in_git = false;
@@ -227,7 +286,8 @@ impl Unpacker {
         brings_hooks.then_some("git would run the hooks beside it")
     }
 
-    /// Returns true if hooks in `folder` below the base could be a repository's: those of linked worktrees have no `HEAD` beside them.
+    /// Returns true if hooks in `folder` below the base could be a repository's: those of linked
+    /// worktrees have no `HEAD` beside them.
     fn is_repository(&self, folder: &Path) -> bool {
         self.has(folder, "HEAD") || self.has(folder, "objects") && self.has(folder, "refs")
     }
@@ -243,14 +303,24 @@ impl Unpacker {
 
     /// The folder of the next entry.
     fn folder(&self) -> BorrowedFd<'_> {
-        self.open.last().map_or(self.base.as_fd(), |folder| folder.fd.as_fd())
+        self.open
+            .last()
+            .map_or(self.base.as_fd(), |folder| folder.fd.as_fd())
     }
 
     /// Opens the folders `names`, and closes others.
     fn enter(&mut self, names: &[OsString]) -> Result<(), Failed> {
-        let shared = self.open.iter().zip(names).take_while(|(folder, name)| folder.name == **name).count();
+        let shared = self
+            .open
+            .iter()
+            .zip(names)
+            .take_while(|(folder, name)| folder.name == **name)
+            .count();
         self.close_to(shared);
-        names.iter().skip(shared).try_for_each(|name| self.push(name, None))
+        names
+            .iter()
+            .skip(shared)
+            .try_for_each(|name| self.push(name, None))
     }
 
     /// Opens a folder in the last one; makes it if it is not there.
@@ -262,7 +332,9 @@ impl Unpacker {
                 match rustix::fs::openat(self.folder(), name, flags, Mode::empty()) {
                     Ok(fd) => (fd, false),
                     Err(Errno::LOOP | Errno::NOTDIR) => {
-                        return Err(Failed::Write(io::Error::other("something else than a folder is in its place")));
+                        return Err(Failed::Write(io::Error::other(
+                            "something else than a folder is in its place",
+                        )));
                     }
                     Err(errno) => return Err(errno.into()),
                 }
@@ -271,19 +343,30 @@ impl Unpacker {
         };
         // One without an entry of its own gets what new folders get.
         let at_end = made.then(|| at_end.unwrap_or((0o755, 0)));
-        self.open.push(Folder { name: name.to_owned(), fd, at_end });
+        self.open.push(Folder {
+            name: name.to_owned(),
+            fd,
+            at_end,
+        });
         Ok(())
     }
 
     /// Closes all folders but the first `count`.
     fn close_to(&mut self, count: usize) {
         while self.open.len() > count {
-            let Some(Folder { name, fd, at_end }) = self.open.pop() else { return };
+            let Some(Folder { name, fd, at_end }) = self.open.pop() else {
+                return;
+            };
             let Some((mode, time)) = at_end else { continue };
-            let done = rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode as RawMode)).and_then(|()| {
-                // Without a time of its own it keeps today's.
-                if time == 0 { Ok(()) } else { rustix::fs::futimens(&fd, &times(time)) }
-            });
+            let done =
+                rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode as RawMode)).and_then(|()| {
+                    // Without a time of its own it keeps today's.
+                    if time == 0 {
+                        Ok(())
+                    } else {
+                        rustix::fs::futimens(&fd, &times(time))
+                    }
+                });
             if let Err(errno) = done {
                 self.left_out.fail(Path::new(&name), io::Error::from(errno));
             }
@@ -315,8 +398,14 @@ fn write_file(
     let mut broken = None;
     let size = content.size();
     let written = replace(folder, name, |temporary| {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(rustix::fs::openat(folder, temporary, flags, Mode::RUSR | Mode::WUSR)?);
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(
+            folder,
+            temporary,
+            flags,
+            Mode::RUSR | Mode::WUSR,
+        )?);
         if let Err(error) = copy(content, size, &mut file) {
             return match error {
                 Copying::Read(error) => {
@@ -351,7 +440,8 @@ fn copy(from: &mut impl Read, mut left: u64, to: &mut File) -> Result<(), Copyin
             Err(error) => return Err(Copying::Read(error)),
         };
         let written = io::Write::write_all(to, buffer.get(..count).unwrap_or_default());
-        written.map_err(|error| Copying::Write(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        written
+            .map_err(|error| Copying::Write(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         left = left.saturating_sub(count as u64);
     }
     Ok(())
@@ -366,7 +456,8 @@ fn replace(
     let mut unique = [0; 8];
     rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
     let temporary = format!(".openshell-{:016x}", u64::from_ne_bytes(unique));
-    let made = make(&temporary).and_then(|()| rustix::fs::renameat(folder, &*temporary, folder, name));
+    let made =
+        make(&temporary).and_then(|()| rustix::fs::renameat(folder, &*temporary, folder, name));
     if made.is_err() {
         let _ = rustix::fs::unlinkat(folder, &*temporary, AtFlags::empty());
     }
@@ -374,23 +465,36 @@ fn replace(
 }
 
 fn times(seconds: u64) -> Timestamps {
-    let time = Timespec { tv_sec: i64::try_from(seconds).unwrap_or_default(), tv_nsec: 0 };
-    Timestamps { last_access: time, last_modification: time }
+    let time = Timespec {
+        tv_sec: i64::try_from(seconds).unwrap_or_default(),
+        tv_nsec: 0,
+    };
+    Timestamps {
+        last_access: time,
+        last_modification: time,
+    }
 }
 
 /// Returns the names on the way to `path`; `None` if it leads elsewhere than down.
 fn components(path: &Path) -> Option<Vec<OsString>> {
     let names = path.components().map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
-        Component::CurDir | Component::ParentDir | Component::RootDir | Component::Prefix(_) => None,
+        Component::CurDir | Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+            None
+        }
     });
-    names.collect::<Option<Vec<_>>>().filter(|names| !names.is_empty())
+    names
+        .collect::<Option<Vec<_>>>()
+        .filter(|names| !names.is_empty())
 }
 
-/// Returns true if a symlink to `target`, `depth` folders below the root of the tree, leads to a place within it. Behind a name
-/// there is no `..`: the name may be a symlink itself.
+/// Returns true if a symlink to `target`, `depth` folders below the root of the tree, leads to a
+/// place within it. Behind a name there is no `..`: the name may be a symlink itself.
 fn stays_within(target: &Path, depth: usize) -> bool {
-    let mut components = target.components().filter(|component| *component != Component::CurDir).peekable();
+    let mut components = target
+        .components()
+        .filter(|component| *component != Component::CurDir)
+        .peekable();
     let mut up = 0;
     while components.next_if_eq(&Component::ParentDir).is_some() {
         up += 1;

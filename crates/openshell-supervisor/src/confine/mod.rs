@@ -35,7 +35,8 @@ use crate::{learning_home, private_run, private_tmp, sandbox_files};
 pub struct Confinement {
     /// Requested file rights.
     pub landlock: Request,
-    /// Where the file system that init made is mounted, if the supervisor has put the sandbox's files there.
+    /// Where the file system that init made is mounted, if the supervisor has put the sandbox's
+    /// files there.
     pub files: Option<PathBuf>,
     /// Bind mounts made first.
     pub mounts: Vec<Mount>,
@@ -71,9 +72,11 @@ pub struct Confinement {
     pub file_calls: FileCalls,
     /// Self-test of Landlock.
     pub landlock_proof: LandlockProof,
-    /// True if commands could signal init, as they have its user and see its PID; init finds that out.
+    /// True if commands could signal init, as they have its user and see its PID; init finds that
+    /// out.
     pub is_init_exposed: bool,
-    /// Device of what stands in place of masked folders, where no command starts; init finds that out.
+    /// Device of what stands in place of masked folders, where no command starts; init finds that
+    /// out.
     pub masks: Option<u64>,
 }
 
@@ -91,7 +94,8 @@ pub struct Home {
 pub(crate) struct Network {
     /// The workload's namespace; `None` if that is the host's.
     pub(crate) namespace: Option<OwnedFd>,
-    /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None` without a firewall.
+    /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None`
+    /// without a firewall.
     pub(crate) firewall_probe: Option<SocketAddrV4>,
     /// Files that the command gets as its outputs.
     pub(crate) outputs: Vec<OwnedFd>,
@@ -117,7 +121,8 @@ pub enum Purpose {
     FurtherTrust,
     /// The same by files among those of a folder: a failure is reported.
     AmongTrusted,
-    /// Names inside: a failure is reported. A symlink is covered itself, and a file that is missing is made.
+    /// Names inside: a failure is reported. A symlink is covered itself, and a file that is missing
+    /// is made.
     Names,
     /// What git is not to add: no failure is reported.
     GitExclude,
@@ -125,12 +130,14 @@ pub enum Purpose {
     SshSettings,
 }
 
-/// An act that succeeds unless Landlock refuses it. Init attempts it as root, so that file modes do not matter.
+/// An act that succeeds unless Landlock refuses it. Init attempts it as root, so that file modes do
+/// not matter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LandlockProof {
     /// Open this file of the supervisor for writing.
     File(PathBuf),
-    /// Connect to this abstract socket of the supervisor, if the policy grants write access to its file.
+    /// Connect to this abstract socket of the supervisor, if the policy grants write access to its
+    /// file.
     AbstractSocket(Vec<u8>),
 }
 
@@ -155,7 +162,8 @@ pub struct Enforced {
     pub protected: Places,
     /// Mounts that keep each carve-out.
     pub carve_outs: Vec<Places>,
-    /// Devices of the file systems whose folders stand in place of the host's, and hide what is in them.
+    /// Devices of the file systems whose folders stand in place of the host's, and hide what is in
+    /// them.
     pub stand_ins: Vec<u64>,
 }
 
@@ -178,14 +186,15 @@ pub enum ApplyError {
     #[error("cannot enter the sandbox's network namespace")]
     Network { source: io::Error },
     #[error(
-        "cannot show the sandbox its files: move_mount(2) of a tmpfs to {path} failed; let the container's profile permit that, or refuse \
-         fsopen(2) too"
+        "cannot show the sandbox its files: move_mount(2) of a tmpfs to {path} failed; let the \
+         container's profile permit that, or refuse fsopen(2) too"
     )]
     Files { path: PathBuf, source: io::Error },
     #[error("cannot replace the host's /run in the sandbox, where services have their sockets")]
     Run { source: io::Error },
     #[error(
-        "cannot replace the host's {path} in the sandbox; list it in filesystem_policy.read_write to have the host's"
+        "cannot replace the host's {path} in the sandbox; list it in filesystem_policy.read_write \
+         to have the host's"
     )]
     Tmp { path: PathBuf, source: io::Error },
     #[error("cannot mount a home of the sandbox's own at {path}")]
@@ -193,7 +202,8 @@ pub enum ApplyError {
     #[error("cannot show the sandbox only what is granted of the home {path}")]
     PeoplesHome { path: PathBuf, source: io::Error },
     #[error(
-        "not everything that the policy does not grant can be covered, and `landlock.compatibility` is hard_requirement: {0}"
+        "not everything that the policy does not grant can be covered, and \
+         `landlock.compatibility` is hard_requirement: {0}"
     )]
     NotMasked(String),
     #[error(transparent)]
@@ -203,8 +213,9 @@ pub enum ApplyError {
     #[error(transparent)]
     Landlock(LandlockError),
     #[error(
-        "the sandbox shares the supervisor's process numbers and has its user, so the workload could kill its supervisor: this \
-         kernel's Landlock cannot restrict signals (ABI 6, Linux 6.12); run as root, or where a new /proc can be mounted"
+        "the sandbox shares the supervisor's process numbers and has its user, so the workload \
+         could kill its supervisor: this kernel's Landlock cannot restrict signals (ABI 6, Linux \
+         6.12); run as root, or where a new /proc can be mounted"
     )]
     Signals,
     #[error("Landlock is not in force: {0} succeeded although no rule grants it")]
@@ -216,20 +227,25 @@ pub enum ApplyError {
     #[error("cannot prove the fence: a connection past the proxy was not refused at once")]
     FirewallNotProved { source: io::Error },
     #[error(
-        "the kernel does not tell the supervisor who connects, by which the policy knows programs (seccomp user notification, Linux 5.14 with \
-         CONFIG_SECCOMP_FILTER; EBUSY: the container's profile has such a filter already); or give the network up by --network block"
+        "the kernel does not tell the supervisor who connects, by which the policy knows programs \
+         (seccomp user notification, Linux 5.14 with CONFIG_SECCOMP_FILTER; EBUSY: the container's \
+         profile has such a filter already); or give the network up by --network block"
     )]
     Connects { source: io::Error },
     #[error(
-        "the kernel does not tell the supervisor which files are asked for (seccomp user notification, Linux 5.14 with \
-         CONFIG_SECCOMP_FILTER; EBUSY: the container's profile has such a filter already); leave --log-files and --observe-files out"
+        "the kernel does not tell the supervisor which files are asked for (seccomp user \
+         notification, Linux 5.14 with CONFIG_SECCOMP_FILTER; EBUSY: the container's profile has \
+         such a filter already); leave --log-files and --observe-files out"
     )]
     FileCalls { source: io::Error },
 }
 
 /// A step of a child before it becomes the command, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the names are those of the steps in `Confinement::apply_to_child`")]
+#[expect(
+    missing_docs,
+    reason = "the names are those of the steps in `Confinement::apply_to_child`"
+)]
 pub enum Step {
     Session,
     Terminal,
@@ -262,8 +278,9 @@ impl Step {
             Self::StandardStreams => "take the standard streams",
             Self::Descriptors => "close inherited descriptors",
             Self::CoreLimit => {
-                "switch core dumps off (this host pipes them to a program, kernel.core_pattern, even at the hard limit of 0 that the \
-                 caller has; raise it: `ulimit -Hc`, LimitCORE=)"
+                "switch core dumps off (this host pipes them to a program, kernel.core_pattern, \
+                 even at the hard limit of 0 that the caller has; raise it: `ulimit -Hc`, \
+                 LimitCORE=)"
             }
             Self::BoundingSet => "empty the capability bounding set (it needs CAP_SETPCAP)",
             Self::AmbientSet => "empty the ambient capabilities",
@@ -276,8 +293,12 @@ impl Step {
             Self::NoNewPrivileges => "set no_new_privs",
             Self::SignalScope => "restrict signals to the command's own processes (Landlock)",
             Self::Signals => "reset signals",
-            Self::SystemCallFilter => "install the system-call filter (the kernel must have CONFIG_SECCOMP_FILTER)",
-            Self::SystemCallFilterProved => "prove the system-call filter: memfd_create was not refused",
+            Self::SystemCallFilter => {
+                "install the system-call filter (the kernel must have CONFIG_SECCOMP_FILTER)"
+            }
+            Self::SystemCallFilterProved => {
+                "prove the system-call filter: memfd_create was not refused"
+            }
             Self::IdentityProved => "prove the identity: an act of root was not refused",
         }
     }
@@ -293,9 +314,11 @@ pub struct StepFailed {
 }
 
 impl Confinement {
-    /// Confines init, once for all commands: the sandbox's `files`, mounts and masks, the network namespace, the Landlock domain, under which
-    /// no further mounts are possible, and its proof. `network` waits for the network, which is made meanwhile. If there is a
-    /// firewall, connects wait from then on for whoever has the returned listener, and calls about files if they are asked for.
+    /// Confines init, once for all commands: the sandbox's `files`, mounts and masks, the network
+    /// namespace, the Landlock domain, under which no further mounts are possible, and its proof.
+    /// `network` waits for the network, which is made meanwhile. If there is a firewall, connects
+    /// wait from then on for whoever has the returned listener, and calls about files if they are
+    /// asked for.
     pub(crate) fn apply_to_init(
         &mut self,
         files: Option<OwnedFd>,
@@ -310,40 +333,69 @@ impl Confinement {
         let filter = filter.map_err(ApplyError::Filter)?;
         let files = OwnFiles::attach(files, self.files.as_deref())?;
         // Opened before the private /run hides it.
-        let covers = self.covers.as_ref().map(|covers| covers.open(|path| files.open(path))).unwrap_or_default();
+        let covers = self
+            .covers
+            .as_ref()
+            .map(|covers| covers.open(|path| files.open(path)))
+            .unwrap_or_default();
         // Mounts come before paths are resolved, as grants apply to the files behind them.
         let [no_trust, not_among_trusted, no_names] = self.mount(&files);
-        let further =
-            if self.landlock.is_learning() { self.further_names().map_err(ApplyError::CarveOut)? } else { Vec::new() };
+        let further = if self.landlock.is_learning() {
+            self.further_names().map_err(ApplyError::CarveOut)?
+        } else {
+            Vec::new()
+        };
         let no_learning_home = self.mount_learning_home();
         let mut granted = self.landlock.resolve();
         self.mount_private_dirs(&files, &granted)?;
         let mut stand_ins = self.replace_homes(&granted)?;
         granted.iter_mut().for_each(Resolved::retry_missing);
         // Masking lists the host's sockets, so it happens in the host's network namespace.
-        let Masked { unmasked: not_masked, folder } =
-            mask_all_but(self.visible(&granted), &self.landlock.without_services(), self.identity.uid);
+        let Masked {
+            unmasked: not_masked,
+            folder,
+        } = mask_all_but(
+            self.visible(&granted),
+            &self.landlock.without_services(),
+            self.identity.uid,
+        );
         self.masks = folder.as_ref().and_then(device);
         stand_ins.extend(folder);
         if self.landlock.is_hard() && !not_masked.is_empty() {
             return Err(ApplyError::NotMasked(not_masked.join("; ")));
         }
-        carve_outs::show_read_only(self.landlock.shown_folders(), &granted).map_err(ApplyError::CarveOut)?;
-        let carve_outs = carve_outs::apply(&self.carve_outs, &further, &granted, self.landlock.private(), &covers)
+        carve_outs::show_read_only(self.landlock.shown_folders(), &granted)
             .map_err(ApplyError::CarveOut)?;
-        let protected =
-            protect(&self.protected, &granted, self.identity.uid, &covers).map_err(ApplyError::Protected)?;
-        let Network { namespace, firewall_probe, outputs } =
-            network().map_err(|source| ApplyError::NoNetwork { source })?;
+        let carve_outs = carve_outs::apply(
+            &self.carve_outs,
+            &further,
+            &granted,
+            self.landlock.private(),
+            &covers,
+        )
+        .map_err(ApplyError::CarveOut)?;
+        let protected = protect(&self.protected, &granted, self.identity.uid, &covers)
+            .map_err(ApplyError::Protected)?;
+        let Network {
+            namespace,
+            firewall_probe,
+            outputs,
+        } = network().map_err(|source| ApplyError::NoNetwork { source })?;
         if let Some(namespace) = &namespace {
             enter(namespace).map_err(|source| ApplyError::Network { source })?;
         }
         // PID 1 has a PID namespace of its own.
         let scopes = namespace.is_some() && rustix::process::getpid().is_init();
-        let compensating = CompensatingMechanisms { masked_sockets: not_masked.is_empty(), scopes };
-        let landlock =
-            self.landlock.enforce(granted, &stand_ins, &outputs, compensating).map_err(ApplyError::Landlock)?;
-        self.is_init_exposed = self.identity.is_supervisors() && !rustix::process::getpid().is_init();
+        let compensating = CompensatingMechanisms {
+            masked_sockets: not_masked.is_empty(),
+            scopes,
+        };
+        let landlock = self
+            .landlock
+            .enforce(granted, &stand_ins, &outputs, compensating)
+            .map_err(ApplyError::Landlock)?;
+        self.is_init_exposed =
+            self.identity.is_supervisors() && !rustix::process::getpid().is_init();
         if self.is_init_exposed && !landlock.scopes {
             return Err(ApplyError::Signals);
         }
@@ -361,29 +413,49 @@ impl Confinement {
             carve_outs,
             stand_ins: stand_ins.iter().filter_map(device).collect(),
         };
-        // Init itself connects to nothing from here on, and opens nothing before the calls are answered.
-        let notified = Notified { connects: firewall_probe.is_some(), files: self.file_calls };
-        let listener = (!notified.is_empty()).then(|| notify::install(notified)).transpose();
+        // Init itself connects to nothing from here on, and opens nothing before the calls are
+        // answered.
+        let notified = Notified {
+            connects: firewall_probe.is_some(),
+            files: self.file_calls,
+        };
+        let listener = (!notified.is_empty())
+            .then(|| notify::install(notified))
+            .transpose();
         let waiting_calls = listener.map_err(|source| match notified.connects {
             true => ApplyError::Connects { source },
             false => ApplyError::FileCalls { source },
         })?;
-        Ok(AppliedToInit { enforced, filter, waiting_calls })
+        Ok(AppliedToInit {
+            enforced,
+            filter,
+            waiting_calls,
+        })
     }
 
-    /// Makes the mounts; returns descriptions of those that failed, of trust, of files among trusted ones, and of names.
+    /// Makes the mounts; returns descriptions of those that failed, of trust, of files among
+    /// trusted ones, and of names.
     fn mount(&self, files: &OwnFiles) -> [Option<String>; 3] {
         let [mut no_trust, mut not_among_trusted, mut no_names] = [None, None, None];
-        for Mount { source, target, purpose } in &self.mounts {
+        for Mount {
+            source,
+            target,
+            purpose,
+        } in &self.mounts
+        {
             let mounted = files.open(source).and_then(|from| match purpose {
-                Purpose::Trust | Purpose::FurtherTrust | Purpose::GitExclude | Purpose::SshSettings => {
-                    bind_at(&from, target, Shown::ReadOnly)
-                }
+                Purpose::Trust
+                | Purpose::FurtherTrust
+                | Purpose::GitExclude
+                | Purpose::SshSettings => bind_at(&from, target, Shown::ReadOnly),
                 Purpose::AmongTrusted => merge(&from, target),
                 Purpose::Names => cover(&from, target),
             });
             let Err(error) = mounted else { continue };
-            let failed = Some(format!("cannot show {} in the sandbox: {error}", target.display()));
+            let failed = Some(format!(
+                "cannot show {} in the sandbox: {error}",
+                target.display()
+            ));
             match purpose {
                 Purpose::Trust => no_trust = failed,
                 Purpose::Names => no_names = failed,
@@ -395,26 +467,46 @@ impl Confinement {
     }
 
     /// Mounts the private /run, folders for temporary files, and home.
-    fn mount_private_dirs(&self, files: &OwnFiles, granted: &[Resolved<'_>]) -> Result<(), ApplyError> {
+    fn mount_private_dirs(
+        &self,
+        files: &OwnFiles,
+        granted: &[Resolved<'_>],
+    ) -> Result<(), ApplyError> {
         let visible = self.visible(granted).collect();
         if self.private_run {
             private_run::replace(&visible).map_err(|source| ApplyError::Run { source })?;
         }
         for folder in self.landlock.private() {
-            private_tmp::replace(folder, &visible, self.tmp_bytes)
-                .map_err(|source| ApplyError::Tmp { path: folder.clone(), source })?;
+            private_tmp::replace(folder, &visible, self.tmp_bytes).map_err(|source| {
+                ApplyError::Tmp {
+                    path: folder.clone(),
+                    source,
+                }
+            })?;
         }
-        let Some(home) = &self.home else { return Ok(()) };
-        let mounted = files.open(home).and_then(|place| private_run::mount_home(&place, &self.identity));
-        mounted.map_err(|source| ApplyError::Home { path: home.clone(), source })
+        let Some(home) = &self.home else {
+            return Ok(());
+        };
+        let mounted = files
+            .open(home)
+            .and_then(|place| private_run::mount_home(&place, &self.identity));
+        mounted.map_err(|source| ApplyError::Home {
+            path: home.clone(),
+            source,
+        })
     }
 
-    /// Replaces each home that is not granted whole by a folder that shows what is granted in it; returns the folders. A home without
-    /// anything granted is masked as other folders are, and a folder of the system stays (`/dev` is the home of `sys`).
+    /// Replaces each home that is not granted whole by a folder that shows what is granted in it;
+    /// returns the folders. A home without anything granted is masked as other folders are, and a
+    /// folder of the system stays (`/dev` is the home of `sys`).
     fn replace_homes(&self, granted: &[Resolved<'_>]) -> Result<Vec<OwnedFd>, ApplyError> {
         let visible: BTreeSet<_> = self.visible(granted).collect();
         let is_within = |row: &Path, home: &Path| row.starts_with(home) && row != home;
-        let is_systems = |home: &Path| BASELINE.iter().any(|row| is_within(Path::new(row.path), home));
+        let is_systems = |home: &Path| {
+            BASELINE
+                .iter()
+                .any(|row| is_within(Path::new(row.path), home))
+        };
         let is_whole = |home: &Path| visible.iter().any(|path| home.starts_with(path));
         let is_used = |home: &Path| visible.iter().any(|path| path.starts_with(home));
         let mut folders = Vec::new();
@@ -423,59 +515,91 @@ impl Confinement {
                 continue;
             }
             let replaced = private_run::replace_home(path, &visible);
-            folders.extend(replaced.map_err(|source| ApplyError::PeoplesHome { path: path.clone(), source })?);
+            folders.extend(replaced.map_err(|source| ApplyError::PeoplesHome {
+                path: path.clone(),
+                source,
+            })?);
         }
         Ok(folders)
     }
 
-    /// Returns further names (bind mounts) of what is hidden from an observed run, and of the run's secrets.
+    /// Returns further names (bind mounts) of what is hidden from an observed run, and of the run's
+    /// secrets.
     fn further_names(&self) -> Result<Vec<PathBuf>, CarveOutError> {
-        let hidden = self.carve_outs.iter().filter(|out| out.restriction == Restriction::Hidden).map(|out| &out.path);
-        let secrets = self.protected.iter().filter(|path| path.holds_secret).map(|path| &path.path);
+        let hidden = self
+            .carve_outs
+            .iter()
+            .filter(|out| out.restriction == Restriction::Hidden)
+            .map(|out| &out.path);
+        let secrets = self
+            .protected
+            .iter()
+            .filter(|path| path.holds_secret)
+            .map(|path| &path.path);
         carve_outs::further_names(hidden.chain(secrets))
     }
 
-    /// Mounts the home of an observed run; returns the description of a failure, under which the home may only be read.
+    /// Mounts the home of an observed run; returns the description of a failure, under which the
+    /// home may only be read.
     fn mount_learning_home(&mut self) -> Option<String> {
         let home = self.landlock.learning_home()?.to_owned();
         let listed = self.landlock.listed().map(Path::to_owned);
         let error = learning_home::mount(&home, listed, self.tmp_bytes).err()?;
         self.landlock.close_learning_home();
         Some(format!(
-            "the observed command may not write to {}: an overlay cannot be mounted there ({error}), as over mounts of others in a user \
-             namespace",
+            "the observed command may not write to {}: an overlay cannot be mounted there \
+             ({error}), as over mounts of others in a user namespace",
             home.display()
         ))
     }
 
-    /// Returns the paths to keep visible: those granted, the file of the Landlock proof, which must exist to be
-    /// refused, and the exception.
+    /// Returns the paths to keep visible: those granted, the file of the Landlock proof, which must
+    /// exist to be refused, and the exception.
     fn visible(&self, granted: &[Resolved<'_>]) -> impl Iterator<Item = PathBuf> {
         // A home that the user may not enter is masked, unless something in it is granted.
-        let is_closed = |path: &Path| self.homes.iter().any(|home| !home.is_entered && path.starts_with(&home.path));
-        let exception = self.keep_visible.as_deref().and_then(|path| resolve(path).ok());
+        let is_closed = |path: &Path| {
+            self.homes
+                .iter()
+                .any(|home| !home.is_entered && path.starts_with(&home.path))
+        };
+        let exception = self
+            .keep_visible
+            .as_deref()
+            .and_then(|path| resolve(path).ok());
         let proof = match &self.landlock_proof {
             LandlockProof::File(path) => Some(path.clone()),
             LandlockProof::AbstractSocket(_) => None,
         };
-        granted.iter().flat_map(Resolved::visible).chain(proof).chain(exception.filter(move |path| !is_closed(path)))
+        granted
+            .iter()
+            .flat_map(Resolved::visible)
+            .chain(proof)
+            .chain(exception.filter(move |path| !is_closed(path)))
     }
 
     fn prove_landlock(&self, granted: &Granted) -> Result<Option<String>, ApplyError> {
         let (act, result) = match &self.landlock_proof {
             LandlockProof::File(path) => {
                 let opened = std::fs::OpenOptions::new().write(true).open(path);
-                (format!("opening {} for writing", path.display()), opened.map(drop))
+                (
+                    format!("opening {} for writing", path.display()),
+                    opened.map(drop),
+                )
             }
             LandlockProof::AbstractSocket(_) if !granted.scopes => {
                 return Ok(Some(
-                    "Landlock: the policy grants the run directory, and the kernel cannot scope abstract sockets"
+                    "Landlock: the policy grants the run directory, and the kernel cannot scope \
+                     abstract sockets"
                         .to_owned(),
                 ));
             }
             LandlockProof::AbstractSocket(name) => {
-                let connected = UnixAddr::from_abstract_name(name).and_then(|to| UnixStream::connect_addr(&to));
-                ("connecting to an abstract socket of the supervisor".to_owned(), connected.map(drop))
+                let connected =
+                    UnixAddr::from_abstract_name(name).and_then(|to| UnixStream::connect_addr(&to));
+                (
+                    "connecting to an abstract socket of the supervisor".to_owned(),
+                    connected.map(drop),
+                )
             }
         };
         match result {
@@ -494,10 +618,18 @@ impl Confinement {
             places: places.clone(),
             is_end: self.ends_when_lost.contains(&carve_out.restriction),
         });
-        let secrets = self.protected.iter().filter(|protected| protected.holds_secret);
+        let secrets = self
+            .protected
+            .iter()
+            .filter(|protected| protected.holds_secret);
         let secrets = secrets.filter_map(|secret| {
-            let points: Vec<_> =
-                enforced.protected.0.iter().filter(|point| secret.path.starts_with(&point.path)).cloned().collect();
+            let points: Vec<_> = enforced
+                .protected
+                .0
+                .iter()
+                .filter(|point| secret.path.starts_with(&point.path))
+                .cloned()
+                .collect();
             let is_covered = points.iter().any(|point| point.path == secret.path);
             is_covered.then(|| Kept {
                 path: KeptPath::Secret(secret.path.clone()),
@@ -514,23 +646,41 @@ impl Confinement {
     }
 
     /// Confines a child, from init's root to a process that may only execute the command.
-    pub(crate) fn apply_to_child(&self, filter: &Filter, directories: &[PathBuf]) -> Result<(), StepFailed> {
+    pub(crate) fn apply_to_child(
+        &self,
+        filter: &Filter,
+        directories: &[PathBuf],
+    ) -> Result<(), StepFailed> {
         use Step as S;
         no_core_dumps().at(S::CoreLimit)?;
-        // Emptying the bounding set needs a capability, so it comes first; capabilities left in it after the change of
-        // user could come back through a file's capabilities.
-        capabilities().try_for_each(remove_from_bounding_set).at(S::BoundingSet)?;
+        // Emptying the bounding set needs a capability, so it comes first; capabilities left in it
+        // after the change of user could come back through a file's capabilities.
+        capabilities()
+            .try_for_each(remove_from_bounding_set)
+            .at(S::BoundingSet)?;
         rustix::thread::clear_ambient_capability_set().at(S::AmbientSet)?;
         // Groups before the user, who may no longer change them.
-        let groups: Vec<Gid> = self.identity.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        let groups: Vec<Gid> = self
+            .identity
+            .groups
+            .iter()
+            .map(|gid| Gid::from_raw(*gid))
+            .collect();
         if !self.identity.is_callers {
             rustix::thread::set_thread_groups(&groups).at(S::Groups)?;
         }
-        let (uid, gid) = (Uid::from_raw(self.identity.uid), Gid::from_raw(self.identity.gid));
+        let (uid, gid) = (
+            Uid::from_raw(self.identity.uid),
+            Gid::from_raw(self.identity.gid),
+        );
         rustix::thread::set_thread_res_gid(gid, gid, gid).at(S::Group)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid).at(S::User)?;
         let none = CapabilitySet::empty();
-        let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        let nothing = CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        };
         rustix::thread::set_capabilities(None, nothing).at(S::Capabilities)?;
         self.verify_identity(&groups).at(S::IdentityVerified)?;
         // As the workload's user, who may not enter every directory.
@@ -547,7 +697,10 @@ impl Confinement {
     }
 
     fn verify_identity(&self, groups: &[Gid]) -> rustix::io::Result<()> {
-        let mut actual: Vec<u32> = rustix::process::getgroups()?.iter().map(|gid| gid.as_raw()).collect();
+        let mut actual: Vec<u32> = rustix::process::getgroups()?
+            .iter()
+            .map(|gid| gid.as_raw())
+            .collect();
         let mut wanted: Vec<u32> = groups.iter().map(|gid| gid.as_raw()).collect();
         actual.sort_unstable();
         wanted.sort_unstable();
@@ -560,9 +713,14 @@ impl Confinement {
         ];
         let same = numbers.iter().all(|(actual, wanted)| actual == wanted) && actual == wanted;
         let powerless = (sets.effective | sets.permitted | sets.inheritable).is_empty();
-        let unbounded =
-            capabilities().try_fold(false, |any, capability| Ok::<_, Errno>(any || is_in_bounding_set(capability)?))?;
-        if same && powerless && !unbounded { Ok(()) } else { Err(Errno::PERM) }
+        let unbounded = capabilities().try_fold(false, |any, capability| {
+            Ok::<_, Errno>(any || is_in_bounding_set(capability)?)
+        })?;
+        if same && powerless && !unbounded {
+            Ok(())
+        } else {
+            Err(Errno::PERM)
+        }
     }
 
     /// Proves each mechanism by an attempt that would succeed without it.
@@ -585,7 +743,8 @@ impl Confinement {
     }
 }
 
-/// The sandbox's files, as init reaches them: by their root, where it has made them, as the folders above might be exchanged.
+/// The sandbox's files, as init reaches them: by their root, where it has made them, as the folders
+/// above might be exchanged.
 #[derive(Debug, Default)]
 struct OwnFiles {
     root: Option<(OwnedFd, PathBuf)>,
@@ -594,15 +753,25 @@ struct OwnFiles {
 impl OwnFiles {
     /// Mounts the file system `files` at `place`.
     fn attach(files: Option<OwnedFd>, place: Option<&Path>) -> Result<Self, ApplyError> {
-        let (Some(files), Some(place)) = (files, place) else { return Ok(Self::default()) };
-        let failed = |source| ApplyError::Files { path: place.to_owned(), source };
+        let (Some(files), Some(place)) = (files, place) else {
+            return Ok(Self::default());
+        };
+        let failed = |source| ApplyError::Files {
+            path: place.to_owned(),
+            source,
+        };
         sandbox_files::attach(&files, place).map_err(failed)?;
-        Ok(Self { root: Some((files, place.to_owned())) })
+        Ok(Self {
+            root: Some((files, place.to_owned())),
+        })
     }
 
     /// Opens `path`, which may be another than a file of the sandbox's.
     fn open(&self, path: &Path) -> io::Result<OwnedFd> {
-        let own = self.root.as_ref().and_then(|(root, place)| Some((root, path.strip_prefix(place).ok()?)));
+        let own = self
+            .root
+            .as_ref()
+            .and_then(|(root, place)| Some((root, path.strip_prefix(place).ok()?)));
         Ok(match own {
             Some((root, rest)) => open_in(root, rest)?,
             None => open(path, OFlags::PATH)?,
@@ -613,15 +782,25 @@ impl OwnFiles {
 /// Moves init into a network namespace, and verifies that it is there.
 fn enter(namespace: &OwnedFd) -> io::Result<()> {
     rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-    let (wanted, current) = (rustix::fs::fstat(namespace)?, rustix::fs::stat("/proc/self/ns/net")?);
+    let (wanted, current) = (
+        rustix::fs::fstat(namespace)?,
+        rustix::fs::stat("/proc/self/ns/net")?,
+    );
     let is_there = (wanted.st_dev, wanted.st_ino) == (current.st_dev, current.st_ino);
-    if is_there { Ok(()) } else { Err(io::Error::other("it is in another one")) }
+    if is_there {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is in another one"))
+    }
 }
 
-/// Proves the egress firewall of the calling process's namespace, which every command shares, by a connection to `probe`.
+/// Proves the egress firewall of the calling process's namespace, which every command shares, by a
+/// connection to `probe`.
 fn prove_firewall(probe: SocketAddrV4) -> Result<(), ApplyError> {
     match TcpStream::connect_timeout(&probe.into(), PROBE_TIMEOUT) {
-        Ok(_) => Err(ApplyError::FirewallNotProved { source: io::ErrorKind::AlreadyExists.into() }),
+        Ok(_) => Err(ApplyError::FirewallNotProved {
+            source: io::ErrorKind::AlreadyExists.into(),
+        }),
         // The firewall refuses with a reset, at once. Any other outcome is not the firewall's.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(source) => Err(ApplyError::FirewallNotProved { source }),
@@ -638,16 +817,22 @@ pub(crate) trait AtStep<T> {
 
 impl<T, E: Into<io::Error>> AtStep<T> for Result<T, E> {
     fn at(self, step: Step) -> Result<T, StepFailed> {
-        self.map_err(|error| StepFailed { step, errno: error.into().raw_os_error().unwrap_or(libc::EINVAL) })
+        self.map_err(|error| StepFailed {
+            step,
+            errno: error.into().raw_os_error().unwrap_or(libc::EINVAL),
+        })
     }
 }
 
-/// Changes to the first of `directories` that may be entered, and is not what stands in place of a masked one (of the device `masks`); the
-/// error is that of the first one.
+/// Changes to the first of `directories` that may be entered, and is not what stands in place of a
+/// masked one (of the device `masks`); the error is that of the first one.
 fn enter_first(directories: &[PathBuf], masks: Option<u64>) -> rustix::io::Result<()> {
     let mut first_error = None;
     for directory in directories {
-        let is_masked = || masks.is_some_and(|device| rustix::fs::stat(".").is_ok_and(|data| data.st_dev == device));
+        let is_masked = || {
+            masks
+                .is_some_and(|device| rustix::fs::stat(".").is_ok_and(|data| data.st_dev == device))
+        };
         match rustix::process::chdir(directory) {
             Ok(()) if !is_masked() => return Ok(()),
             Ok(()) => first_error = first_error.or(Some(Errno::ACCESS)),
@@ -662,15 +847,30 @@ fn device(folder: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(folder).ok().map(|data| data.st_dev)
 }
 
-/// Keeps core dumps inside. No file is as small as 1 byte, and at a limit of 1 the kernel does not run the program of a piped
-/// `kernel.core_pattern`, which it would at 0 (core(5)); so 0, where the caller's hard limit is that, is enough only without one. The
-/// filter keeps the workload from changing the limit.
+/// Keeps core dumps inside. No file is as small as 1 byte, and at a limit of 1 the kernel does not
+/// run the program of a piped `kernel.core_pattern`, which it would at 0 (core(5)); so 0, where the
+/// caller's hard limit is that, is enough only without one. The filter keeps the workload from
+/// changing the limit.
 fn no_core_dumps() -> io::Result<()> {
-    let at_most =
-        |bytes| rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(bytes), maximum: Some(bytes) });
-    let Err(errno) = at_most(1) else { return Ok(()) };
-    let is_piped = std::fs::read("/proc/sys/kernel/core_pattern").map_or(true, |pattern| pattern.starts_with(b"|"));
-    if is_piped { Err(errno.into()) } else { Ok(at_most(0)?) }
+    let at_most = |bytes| {
+        rustix::process::setrlimit(
+            Resource::Core,
+            Rlimit {
+                current: Some(bytes),
+                maximum: Some(bytes),
+            },
+        )
+    };
+    let Err(errno) = at_most(1) else {
+        return Ok(());
+    };
+    let is_piped = std::fs::read("/proc/sys/kernel/core_pattern")
+        .map_or(true, |pattern| pattern.starts_with(b"|"));
+    if is_piped {
+        Err(errno.into())
+    } else {
+        Ok(at_most(0)?)
+    }
 }
 
 /// Every capability bit.

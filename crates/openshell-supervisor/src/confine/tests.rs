@@ -1,5 +1,5 @@
-//! Each proof fails if its mechanism is missing. All mechanisms are per thread, so each test runs on a thread of its
-//! own.
+//! Each proof fails if its mechanism is missing. All mechanisms are per thread, so each test runs
+//! on a thread of its own.
 
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -35,7 +35,12 @@ fn confinement() -> Confinement {
         home: None,
         homes: Vec::new(),
         keep_visible: None,
-        identity: ProcessIdentity { uid: UID, gid: UID, groups: vec![UID], is_callers: false },
+        identity: ProcessIdentity {
+            uid: UID,
+            gid: UID,
+            groups: vec![UID],
+            is_callers: false,
+        },
         sockets: Sockets::Internet,
         devices: Vec::new(),
         debug: false,
@@ -83,7 +88,12 @@ fn an_identity_that_was_kept_stops_the_start() {
         confinement().prove()
     });
     assert_eq!(failed.unwrap_err().step, Step::IdentityProved);
-    on_thread(|| assert!(confinement().verify_identity(&[]).is_err(), "root is not the workload"));
+    on_thread(|| {
+        assert!(
+            confinement().verify_identity(&[]).is_err(),
+            "root is not the workload"
+        )
+    });
 }
 
 #[test]
@@ -91,14 +101,21 @@ fn capabilities_that_were_kept_are_found() {
     on_thread(|| {
         rustix::thread::set_keep_capabilities(true).unwrap();
         become_user();
-        assert!(confinement().verify_identity(&[Gid::from_raw(UID)]).is_err());
+        assert!(
+            confinement()
+                .verify_identity(&[Gid::from_raw(UID)])
+                .is_err()
+        );
     });
 }
 
 #[test]
 fn a_fence_that_is_open_stops_the_start() {
     let (_held, probe) = listener();
-    assert!(matches!(prove_firewall(probe), Err(ApplyError::FirewallNotProved { .. })));
+    assert!(matches!(
+        prove_firewall(probe),
+        Err(ApplyError::FirewallNotProved { .. })
+    ));
 }
 
 #[test]
@@ -116,16 +133,37 @@ fn a_landlock_domain_that_is_missing_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("proof");
     std::fs::write(&file, "").unwrap();
-    let by_file = Confinement { landlock_proof: LandlockProof::File(file), ..confinement() };
-    let granted = Granted { scopes: true, ..Granted::default() };
-    assert!(matches!(by_file.prove_landlock(&granted), Err(ApplyError::LandlockNotProved(_))));
+    let by_file = Confinement {
+        landlock_proof: LandlockProof::File(file),
+        ..confinement()
+    };
+    let granted = Granted {
+        scopes: true,
+        ..Granted::default()
+    };
+    assert!(matches!(
+        by_file.prove_landlock(&granted),
+        Err(ApplyError::LandlockNotProved(_))
+    ));
 
     let name = folder.path().to_str().unwrap().as_bytes();
     let _held = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name).unwrap()).unwrap();
-    let by_socket = Confinement { landlock_proof: LandlockProof::AbstractSocket(name.to_vec()), ..confinement() };
-    assert!(matches!(by_socket.prove_landlock(&granted), Err(ApplyError::LandlockNotProved(_))));
-    let unscoped = Granted { scopes: false, ..granted };
-    assert!(by_socket.prove_landlock(&unscoped).unwrap().is_some(), "what cannot be proved is said");
+    let by_socket = Confinement {
+        landlock_proof: LandlockProof::AbstractSocket(name.to_vec()),
+        ..confinement()
+    };
+    assert!(matches!(
+        by_socket.prove_landlock(&granted),
+        Err(ApplyError::LandlockNotProved(_))
+    ));
+    let unscoped = Granted {
+        scopes: false,
+        ..granted
+    };
+    assert!(
+        by_socket.prove_landlock(&unscoped).unwrap().is_some(),
+        "what cannot be proved is said"
+    );
 }
 
 #[test]
@@ -137,14 +175,31 @@ fn a_domain_in_force_is_proved_by_file_and_by_socket() {
     let _held = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name).unwrap()).unwrap();
     // Without the baseline's /tmp, where the file lies.
     let usr = GrantedPath::parse("/usr").unwrap();
-    let filesystem = Filesystem { read_only: vec![usr], ..Filesystem::default() };
+    let filesystem = Filesystem {
+        read_only: vec![usr],
+        ..Filesystem::default()
+    };
     let request = Request::new(&filesystem, None).without("/tmp");
     on_thread(|| {
         let granted = request
-            .enforce(request.resolve(), &[], &[], CompensatingMechanisms { masked_sockets: false, scopes: false })
+            .enforce(
+                request.resolve(),
+                &[],
+                &[],
+                CompensatingMechanisms {
+                    masked_sockets: false,
+                    scopes: false,
+                },
+            )
             .unwrap();
-        for landlock_proof in [LandlockProof::File(file.clone()), LandlockProof::AbstractSocket(name.to_vec())] {
-            let confinement = Confinement { landlock_proof, ..confinement() };
+        for landlock_proof in [
+            LandlockProof::File(file.clone()),
+            LandlockProof::AbstractSocket(name.to_vec()),
+        ] {
+            let confinement = Confinement {
+                landlock_proof,
+                ..confinement()
+            };
             assert_eq!(confinement.prove_landlock(&granted).unwrap(), None);
         }
     });

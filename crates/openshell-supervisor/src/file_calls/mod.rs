@@ -1,7 +1,8 @@
 //! Files that the sandbox's programs ask for, as their system calls name them.
 //!
-//! The calls go on by themselves. What is seen here is logged and learnt from, and never decided upon: a program can change a path while
-//! its call waits, and what the kernel refuses is told by the rules, not by the kernel.
+//! The calls go on by themselves. What is seen here is logged and learnt from, and never decided
+//! upon: a program can change a path while its call waits, and what the kernel refuses is told by
+//! the rules, not by the kernel.
 
 mod call;
 mod place;
@@ -84,8 +85,8 @@ pub fn interpreter(path: &Path) -> Option<PathBuf> {
     place::interpreter(&file)
 }
 
-/// Returns the handler of calls about files among `calls`, which tells `observer` of accesses by processes of `identity` under
-/// `rights`.
+/// Returns the handler of calls about files among `calls`, which tells `observer` of accesses by
+/// processes of `identity` under `rights`.
 #[must_use]
 pub fn handler(
     calls: &WaitingCalls,
@@ -103,7 +104,13 @@ pub fn handler(
 }
 
 /// Paths of processes, and of their open files (proc(5), `/proc/PID/fd`).
-const OF_PROCESSES: &[&str] = &["/proc", "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
+const OF_PROCESSES: &[&str] = &[
+    "/proc",
+    "/dev/fd",
+    "/dev/stdin",
+    "/dev/stdout",
+    "/dev/stderr",
+];
 
 struct FileCallHandler {
     listener: Arc<OwnedFd>,
@@ -128,7 +135,8 @@ impl Handle for FileCallHandler {
             if is_over || !notify::is_waiting(self.listener.as_fd(), call.id) {
                 break;
             }
-            all.into_iter().for_each(|accessed| self.observer.accessed(accessed));
+            all.into_iter()
+                .for_each(|accessed| self.observer.accessed(accessed));
         }
         Answer::Continue
     }
@@ -139,18 +147,22 @@ impl Handle for FileCallHandler {
 }
 
 impl FileCallHandler {
-    /// Returns the accesses that a call asks for by one of its paths; none if that is not there, or no rule is about it.
+    /// Returns the accesses that a call asks for by one of its paths; none if that is not there, or
+    /// no rule is about it.
     fn look_at(&self, thread: i32, named: &Named) -> Vec<Accessed> {
         let path = place::read_path(thread, named.address);
         let path = path.and_then(|path| place::absolute(thread, named.folder, path));
         // Those in /proc are processes of the sandbox, which come and go, with their open files.
-        let Some(path) = path.filter(|path| !OF_PROCESSES.iter().any(|place| path.starts_with(place))) else {
+        let Some(path) =
+            path.filter(|path| !OF_PROCESSES.iter().any(|place| path.starts_with(place)))
+        else {
             return Vec::new();
         };
         let found = self.root.find(thread, &path, named.is_followed);
         if matches!(found, Err(Errno::NOENT | Errno::ACCESS))
-            && let Some(place) =
-                self.root.masked(thread, &path, named.is_followed, |file| self.rights.is_stand_in(file))
+            && let Some(place) = self.root.masked(thread, &path, named.is_followed, |file| {
+                self.rights.is_stand_in(file)
+            })
         {
             return vec![self.masked(thread, place, named.want)];
         }
@@ -161,12 +173,16 @@ impl FileCallHandler {
             (Ok(_), Want::NewEntry) => Vec::new(),
             (Ok(_), Want::Entry | Want::Target) => self.entry(thread, &path),
             (Ok(found), Want::Lookup) => self.lookup(thread, found),
-            (Err(Errno::NOENT), Want::Access { creates: true, .. } | Want::NewEntry | Want::Target) => {
-                self.entry(thread, &path)
-            }
+            (
+                Err(Errno::NOENT),
+                Want::Access { creates: true, .. } | Want::NewEntry | Want::Target,
+            ) => self.entry(thread, &path),
             (Err(Errno::NOENT), Want::Access { creates: false, .. } | Want::Lookup) => {
                 let path = place::normalized(&path);
-                vec![Accessed { is_missing: true, ..Accessed::new(thread, path, FileAccess::Read) }]
+                vec![Accessed {
+                    is_missing: true,
+                    ..Accessed::new(thread, path, FileAccess::Read)
+                }]
             }
             (Err(_), _) => Vec::new(),
         }
@@ -180,17 +196,36 @@ impl FileCallHandler {
             Want::NewEntry | Want::Entry | Want::Target => (FileAccess::Write, true),
             Want::Lookup => (FileAccess::Read, false),
         };
-        let refused_by = self.rights.refusal(&path, access).or(Some(RefusedBy::NoGrant));
+        let refused_by = self
+            .rights
+            .refusal(&path, access)
+            .or(Some(RefusedBy::NoGrant));
         let is_lookup = want == Want::Lookup;
-        Accessed { is_lookup, is_entry, refused_by, ..Accessed::new(thread, path, access) }
+        Accessed {
+            is_lookup,
+            is_entry,
+            refused_by,
+            ..Accessed::new(thread, path, access)
+        }
     }
 
     /// Looking at what is there.
     fn lookup(&self, thread: i32, Found { fd, path, link }: Found) -> Vec<Accessed> {
-        let Ok(kind) = kind(&fd) else { return Vec::new() };
+        let Ok(kind) = kind(&fd) else {
+            return Vec::new();
+        };
         let is_folder = kind == FileType::Directory;
-        let access = if is_folder { FileAccess::List } else { FileAccess::Read };
-        vec![Accessed { link, is_folder, is_lookup: true, ..Accessed::new(thread, path, access) }]
+        let access = if is_folder {
+            FileAccess::List
+        } else {
+            FileAccess::Read
+        };
+        vec![Accessed {
+            link,
+            is_folder,
+            is_lookup: true,
+            ..Accessed::new(thread, path, access)
+        }]
     }
 
     /// An access to what is there.
@@ -198,52 +233,81 @@ impl FileCallHandler {
         let access = match (access, kind(&found.fd)) {
             (FileAccess::Read, Ok(FileType::Directory)) => FileAccess::List,
             // No rule is asked: it is neither written nor executed.
-            (FileAccess::Write | FileAccess::Execute, Ok(FileType::Directory)) => return Vec::new(),
+            (FileAccess::Write | FileAccess::Execute, Ok(FileType::Directory)) => {
+                return Vec::new();
+            }
             (FileAccess::Execute, Ok(kind)) if kind != FileType::RegularFile => return Vec::new(),
             (access, _) => access,
         };
         // The kernel opens that by itself.
-        let interpreter = (access == FileAccess::Execute).then(|| place::interpreter(&found.fd)).flatten();
+        let interpreter = (access == FileAccess::Execute)
+            .then(|| place::interpreter(&found.fd))
+            .flatten();
         let interpreter = interpreter.and_then(|path| self.root.find(thread, &path, true).ok());
         let interpreter = interpreter.map(|found| self.judged(thread, found, FileAccess::Execute));
-        std::iter::once(self.judged(thread, found, access)).chain(interpreter).collect()
+        std::iter::once(self.judged(thread, found, access))
+            .chain(interpreter)
+            .collect()
     }
 
     /// An access, and the part of the sandbox that refuses it.
     fn judged(&self, thread: i32, Found { fd, path, link }: Found, access: FileAccess) -> Accessed {
         let is_folder = kind(&fd).is_ok_and(|kind| kind == FileType::Directory);
-        let refused_by = self.rights.refusal(&path, access).or_else(|| self.mount_refusal(&fd, &path, access));
-        let is_refused_by_mode =
-            refused_by.is_some() && !self.rights.is_stand_in(&fd) && !self.identity.may_use(&fd, access);
-        Accessed { link, is_folder, refused_by, is_refused_by_mode, ..Accessed::new(thread, path, access) }
+        let refused_by = self
+            .rights
+            .refusal(&path, access)
+            .or_else(|| self.mount_refusal(&fd, &path, access));
+        let is_refused_by_mode = refused_by.is_some()
+            && !self.rights.is_stand_in(&fd)
+            && !self.identity.may_use(&fd, access);
+        Accessed {
+            link,
+            is_folder,
+            refused_by,
+            is_refused_by_mode,
+            ..Accessed::new(thread, path, access)
+        }
     }
 
     /// A change of the entry that `path` names.
     fn entry(&self, thread: i32, path: &Path) -> Vec<Accessed> {
-        let folder = path.parent().and_then(|folder| self.root.find(thread, folder, true).ok());
-        let Some((folder, name)) = folder.zip(path.file_name()) else { return Vec::new() };
+        let folder = path
+            .parent()
+            .and_then(|folder| self.root.find(thread, folder, true).ok());
+        let Some((folder, name)) = folder.zip(path.file_name()) else {
+            return Vec::new();
+        };
         let (access, path) = (FileAccess::Write, folder.path.join(name));
         let is_hidden = self.rights.is_carved_out(&path, Restriction::Hidden);
         let hidden = is_hidden.then_some(RefusedBy::CarveOut(Restriction::Hidden));
         let refused_by = hidden.or_else(|| self.rights.refusal(&folder.path, access));
         let refused_by = refused_by.or_else(|| self.mount_refusal(&folder.fd, &path, access));
         let is_refused_by_mode = refused_by.is_some() && !self.identity.may_use(&folder.fd, access);
-        vec![Accessed { is_entry: true, refused_by, is_refused_by_mode, ..Accessed::new(thread, path, access) }]
+        vec![Accessed {
+            is_entry: true,
+            refused_by,
+            is_refused_by_mode,
+            ..Accessed::new(thread, path, access)
+        }]
     }
 
     /// Returns the mount over `path`, which has `fd` open, that refuses `access`.
     fn mount_refusal(&self, fd: &OwnedFd, path: &Path, access: FileAccess) -> Option<RefusedBy> {
-        let is_mounted = |flag| rustix::fs::fstatvfs(fd).is_ok_and(|data| data.f_flag.contains(flag));
+        let is_mounted =
+            |flag| rustix::fs::fstatvfs(fd).is_ok_and(|data| data.f_flag.contains(flag));
         let carve_out = |restriction| match self.rights.is_carved_out(path, restriction) {
             true => RefusedBy::CarveOut(restriction),
             false => RefusedBy::Protection,
         };
         match access {
-            FileAccess::Write => is_mounted(StatVfsMountFlags::RDONLY).then(|| carve_out(Restriction::ReadOnly)),
-            FileAccess::Execute => {
-                is_mounted(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)).then(|| carve_out(Restriction::NoExec))
+            FileAccess::Write => {
+                is_mounted(StatVfsMountFlags::RDONLY).then(|| carve_out(Restriction::ReadOnly))
             }
-            FileAccess::Read | FileAccess::List => self.rights.is_stand_in(fd).then_some(RefusedBy::Protection),
+            FileAccess::Execute => is_mounted(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC))
+                .then(|| carve_out(Restriction::NoExec)),
+            FileAccess::Read | FileAccess::List => {
+                self.rights.is_stand_in(fd).then_some(RefusedBy::Protection)
+            }
         }
     }
 }

@@ -35,7 +35,8 @@ pub(super) fn read_path(thread: i32, address: u64) -> Option<PathBuf> {
         let page = page.get(..filled)?;
         if let Some(end) = page.iter().position(|byte| *byte == 0) {
             bytes.extend(page.get(..end)?);
-            return Some(PathBuf::from(OsStr::from_bytes(&bytes))).filter(|path| !path.as_os_str().is_empty());
+            return Some(PathBuf::from(OsStr::from_bytes(&bytes)))
+                .filter(|path| !path.as_os_str().is_empty());
         }
         bytes.extend(page);
         at = at.checked_add(filled as u64).filter(|_| filled > 0)?;
@@ -43,10 +44,13 @@ pub(super) fn read_path(thread: i32, address: u64) -> Option<PathBuf> {
     None
 }
 
-/// Returns `path` from the root on, if it is relative by the thread's working directory or by its open `folder`.
+/// Returns `path` from the root on, if it is relative by the thread's working directory or by its
+/// open `folder`.
 pub(super) fn absolute(thread: i32, folder: i32, path: PathBuf) -> Option<PathBuf> {
     // The same tree by names in /proc.
-    let by_root = ["/proc/self/root", "/proc/thread-self/root"].iter().find_map(|root| path.strip_prefix(root).ok());
+    let by_root = ["/proc/self/root", "/proc/thread-self/root"]
+        .iter()
+        .find_map(|root| path.strip_prefix(root).ok());
     if let Some(rest) = by_root {
         return Some(Path::new("/").join(rest));
     }
@@ -63,7 +67,8 @@ pub(super) fn absolute(thread: i32, folder: i32, path: PathBuf) -> Option<PathBu
         folder => format!("/proc/{thread}/fd/{folder}"),
     };
     let base = rustix::fs::readlink(base, Vec::new()).ok()?;
-    Some(PathBuf::from(OsString::from_vec(base.into_bytes())).join(path)).filter(|path| path.is_absolute())
+    Some(PathBuf::from(OsString::from_vec(base.into_bytes())).join(path))
+        .filter(|path| path.is_absolute())
 }
 
 /// Returns `path` without its `..`, as if there were no symlinks.
@@ -107,35 +112,71 @@ impl Root {
     ///
     /// # Errors
     /// There is none, or it cannot be reached.
-    pub(super) fn find(&self, thread: i32, path: &Path, is_followed: bool) -> rustix::io::Result<Found> {
+    pub(super) fn find(
+        &self,
+        thread: i32,
+        path: &Path,
+        is_followed: bool,
+    ) -> rustix::io::Result<Found> {
         let root = self.of(thread)?;
         let open = |flags, resolve| {
             let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
-            let open = || rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT | resolve);
+            let open = || {
+                rustix::fs::openat2(
+                    root,
+                    path,
+                    flags,
+                    Mode::empty(),
+                    ResolveFlags::IN_ROOT | resolve,
+                )
+            };
             // A `..` while something is renamed or mounted anywhere (openat2(2)).
-            (0..ATTEMPTS).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN))).unwrap_or_else(open)
+            (0..ATTEMPTS)
+                .map(|_| open())
+                .find(|opened| !matches!(opened, Err(Errno::AGAIN)))
+                .unwrap_or_else(open)
         };
         // Without symlinks on its way a path is its own.
         match open(OFlags::NOFOLLOW, ResolveFlags::NO_SYMLINKS) {
             Ok(fd) if !is_followed || kind(&fd)? != FileType::Symlink => {
-                return Ok(Found { fd, path: normalized(path), link: None });
+                return Ok(Found {
+                    fd,
+                    path: normalized(path),
+                    link: None,
+                });
             }
             Ok(_) | Err(Errno::LOOP) => {}
             Err(errno) => return Err(errno),
         }
-        let fd = open(if is_followed { OFlags::empty() } else { OFlags::NOFOLLOW }, ResolveFlags::empty())?;
+        let fd = open(
+            if is_followed {
+                OFlags::empty()
+            } else {
+                OFlags::NOFOLLOW
+            },
+            ResolveFlags::empty(),
+        )?;
         let real = rustix::fs::readlink(by_descriptor(&fd), Vec::new())?;
         let real = PathBuf::from(OsString::from_vec(real.into_bytes()));
         if !real.is_absolute() {
             return Err(Errno::NOENT);
         }
-        let folder = path.parent().and_then(|folder| self.find(thread, folder, true).ok());
-        let link = folder.zip(path.file_name()).map(|(folder, name)| folder.path.join(name));
-        Ok(Found { fd, link: link.filter(|link| *link != real), path: real })
+        let folder = path
+            .parent()
+            .and_then(|folder| self.find(thread, folder, true).ok());
+        let link = folder
+            .zip(path.file_name())
+            .map(|(folder, name)| folder.path.join(name));
+        Ok(Found {
+            fd,
+            link: link.filter(|link| *link != real),
+            path: real,
+        })
     }
 
-    /// Returns the place that `path`, which is not there for `thread`, would have in a folder that is a stand-in; `None` if it would be in
-    /// none. The host is not asked: looking there could mount what the workload names.
+    /// Returns the place that `path`, which is not there for `thread`, would have in a folder that
+    /// is a stand-in; `None` if it would be in none. The host is not asked: looking there could
+    /// mount what the workload names.
     pub(super) fn masked(
         &self,
         thread: i32,
@@ -145,17 +186,25 @@ impl Root {
     ) -> Option<PathBuf> {
         let mut path = path.to_owned();
         for _ in 0..LINKS {
-            let existing =
-                path.ancestors().skip(1).find_map(|folder| Some((folder, self.find(thread, folder, true).ok()?)));
+            let existing = path
+                .ancestors()
+                .skip(1)
+                .find_map(|folder| Some((folder, self.find(thread, folder, true).ok()?)));
             let (folder, found) = existing?;
             let place = found.path.join(path.strip_prefix(folder).ok()?);
             if is_stand_in(&found.fd) {
                 return Some(normalized(&place));
             }
             // A symlink may lead there.
-            let link = self.find(thread, &path, false).ok().filter(|_| is_followed)?;
+            let link = self
+                .find(thread, &path, false)
+                .ok()
+                .filter(|_| is_followed)?;
             let target = rustix::fs::readlinkat(&link.fd, "", Vec::new()).ok()?;
-            path = link.path.parent()?.join(OsStr::from_bytes(target.to_bytes()));
+            path = link
+                .path
+                .parent()?
+                .join(OsStr::from_bytes(target.to_bytes()));
         }
         None
     }
@@ -173,7 +222,11 @@ pub(super) fn interpreter(program: &OwnedFd) -> Option<PathBuf> {
     let file = rustix::fs::open(by_descriptor(program), flags, Mode::empty()).ok()?;
     let mut bytes = [0; FIRST_BYTES];
     let filled = rustix::io::read(&file, &mut bytes).ok()?;
-    let line = bytes.get(..filled)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = bytes
+        .get(..filled)?
+        .strip_prefix(b"#!")?
+        .split(|byte| *byte == b'\n')
+        .next()?;
     let path = line.trim_ascii().split(u8::is_ascii_whitespace).next()?;
     Some(PathBuf::from(OsStr::from_bytes(path))).filter(|path| path.is_absolute())
 }

@@ -17,7 +17,8 @@ pub enum RefusedBy {
     NoGrant,
     /// The path is taken out of what is granted.
     CarveOut(Restriction),
-    /// It is a file of the run that the workload must not change or read, or lies in a read-only file system.
+    /// It is a file of the run that the workload must not change or read, or lies in a read-only
+    /// file system.
     Protection,
 }
 
@@ -33,7 +34,12 @@ pub struct FileRights {
 }
 
 /// All accesses.
-const ACCESSES: [FileAccess; 4] = [FileAccess::Read, FileAccess::List, FileAccess::Write, FileAccess::Execute];
+const ACCESSES: [FileAccess; 4] = [
+    FileAccess::Read,
+    FileAccess::List,
+    FileAccess::Write,
+    FileAccess::Execute,
+];
 
 impl FileRights {
     /// Returns the rights of `granted`, less `carve_outs`.
@@ -46,32 +52,48 @@ impl FileRights {
                 grants.entry(path.to_owned()).or_default().extend(permitted);
             }
         }
-        Self { grants, carve_outs: carve_outs.to_vec(), stand_ins: Vec::new() }
+        Self {
+            grants,
+            carve_outs: carve_outs.to_vec(),
+            stand_ins: Vec::new(),
+        }
     }
 
-    /// Returns the same of a sandbox in which folders of these devices stand in place of the host's, and hide what is in them.
+    /// Returns the same of a sandbox in which folders of these devices stand in place of the
+    /// host's, and hide what is in them.
     #[must_use]
     pub fn with_stand_ins(self, stand_ins: &[u64]) -> Self {
-        Self { stand_ins: stand_ins.to_vec(), ..self }
+        Self {
+            stand_ins: stand_ins.to_vec(),
+            ..self
+        }
     }
 
-    /// Returns true for what stands in place of a path of the host that no rule grants, or that is hidden.
+    /// Returns true for what stands in place of a path of the host that no rule grants, or that is
+    /// hidden.
     pub(super) fn is_stand_in(&self, file: &OwnedFd) -> bool {
-        let Ok(data) = rustix::fs::fstat(file) else { return false };
-        let is_read_only =
-            || rustix::fs::fstatvfs(file).is_ok_and(|data| data.f_flag.contains(StatVfsMountFlags::RDONLY));
+        let Ok(data) = rustix::fs::fstat(file) else {
+            return false;
+        };
+        let is_read_only = || {
+            rustix::fs::fstatvfs(file)
+                .is_ok_and(|data| data.f_flag.contains(StatVfsMountFlags::RDONLY))
+        };
         self.stand_ins.contains(&data.st_dev) || (data.st_mode & 0o7777 == 0 && is_read_only())
     }
 
-    /// Returns true if a grant covers `access` to `path`, which has no symlinks; carve-outs are not looked at.
+    /// Returns true if a grant covers `access` to `path`, which has no symlinks; carve-outs are not
+    /// looked at.
     #[must_use]
     pub fn grants(&self, path: &Path, access: FileAccess) -> bool {
-        let mut covering = path.ancestors().filter_map(|folder| self.grants.get(folder));
+        let mut covering = path
+            .ancestors()
+            .filter_map(|folder| self.grants.get(folder));
         covering.any(|permitted| permitted.contains(&access))
     }
 
-    /// Returns the part of the rules that refuses `access` to `path`; `None` if they permit it. A read-only carve-out may have a writable
-    /// folder in it, which only the mount tells.
+    /// Returns the part of the rules that refuses `access` to `path`; `None` if they permit it. A
+    /// read-only carve-out may have a writable folder in it, which only the mount tells.
     pub(super) fn refusal(&self, path: &Path, access: FileAccess) -> Option<RefusedBy> {
         if self.is_carved_out(path, Restriction::Hidden) {
             return Some(RefusedBy::CarveOut(Restriction::Hidden));
@@ -81,6 +103,8 @@ impl FileRights {
 
     /// Returns true if `path` lies in a carve-out of this kind.
     pub(super) fn is_carved_out(&self, path: &Path, restriction: Restriction) -> bool {
-        self.carve_outs.iter().any(|out| out.restriction == restriction && path.starts_with(&out.path))
+        self.carve_outs
+            .iter()
+            .any(|out| out.restriction == restriction && path.starts_with(&out.path))
     }
 }

@@ -20,8 +20,8 @@ use crate::sys::{self, Cloned};
 /// Largest failure message in bytes; a pipe takes as many at once (PIPE_BUF, pipe(7)).
 const FAILURE_BYTES: usize = 4096;
 
-/// A child on its way to becoming a command. Init polls it, as it may be delayed by a slow disk, or by a signal of the
-/// workload once it has its identity.
+/// A child on its way to becoming a command. Init polls it, as it may be delayed by a slow disk, or
+/// by a signal of the workload once it has its identity.
 #[derive(Debug)]
 pub(super) struct Starting {
     /// The supervisor's number for the command.
@@ -57,7 +57,10 @@ pub(super) struct Started {
 impl Starting {
     /// Returns true if it has become the command or failed to.
     pub(super) fn is_decided(&self) -> io::Result<bool> {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         let mut said = [PollFd::new(&self.failure, PollFlags::IN)];
         Ok(rustix::event::poll(&mut said, Some(&now))? > 0)
     }
@@ -69,12 +72,15 @@ impl Starting {
 
     /// Hears one notice of its leader.
     pub(super) fn hear(&mut self) -> io::Result<()> {
-        let Some(leader) = &mut self.leader else { return Ok(()) };
+        let Some(leader) = &mut self.leader else {
+            return Ok(());
+        };
         match packets::receive(leader.socket.as_fd()) {
             Ok(Some((Notice::Forked { pid }, descriptors))) => {
                 leader.command = Pid::from_raw(pid).zip(descriptors.into_iter().next());
             }
-            // Before exec, by the terminal or the workload; only the command itself may stay stopped.
+            // Before exec, by the terminal or the workload; only the command itself may stay
+            // stopped.
             Ok(Some((Notice::Stopped { .. }, _))) => {
                 if let Some((pid, _)) = &leader.command {
                     let _ = rustix::process::kill_process(*pid, Signal::CONT);
@@ -95,24 +101,43 @@ impl Starting {
         let mut why = [0; FAILURE_BYTES];
         let filled = rustix::io::read(&self.failure, &mut why)?;
         if filled > 0 {
-            return Ok(Err(serde_json::from_slice(why.get(..filled).unwrap_or_default())?));
+            return Ok(Err(serde_json::from_slice(
+                why.get(..filled).unwrap_or_default(),
+            )?));
         }
         if self.leader.is_none() && !self.is_led {
-            return Ok(Ok(Started { pid: self.child, pidfd: self.pidfd, leader: None }));
+            return Ok(Ok(Started {
+                pid: self.child,
+                pidfd: self.pidfd,
+                leader: None,
+            }));
         }
         // The leader tells of the command before it closes its end of the pipe.
-        if self.leader.as_ref().is_some_and(|leader| leader.command.is_none()) {
+        if self
+            .leader
+            .as_ref()
+            .is_some_and(|leader| leader.command.is_none())
+        {
             self.hear()?;
         }
         Ok(match self.leader {
-            Some(Led { socket, command: Some((pid, pidfd)) }) => Ok(Started { pid, pidfd, leader: Some(socket) }),
-            _ => Err(NotStarted::Init { what: "the leader of its session was killed".to_owned() }),
+            Some(Led {
+                socket,
+                command: Some((pid, pidfd)),
+            }) => Ok(Started {
+                pid,
+                pidfd,
+                leader: Some(socket),
+            }),
+            _ => Err(NotStarted::Init {
+                what: "the leader of its session was killed".to_owned(),
+            }),
         })
     }
 }
 
-/// Starts `command` under `confined`, with `streams` as its standard input, output and error, and its terminal if it has a
-/// [`Session::Job`].
+/// Starts `command` under `confined`, with `streams` as its standard input, output and error, and
+/// its terminal if it has a [`Session::Job`].
 pub(super) fn start(
     confined: Option<&(Confinement, Filter)>,
     limit: Rlimit,
@@ -120,33 +145,74 @@ pub(super) fn start(
     command: &Command,
     streams: &[OwnedFd],
 ) -> Result<Starting, NotStarted> {
-    let wrong = |what: &str| NotStarted::Init { what: what.to_owned() };
+    let wrong = |what: &str| NotStarted::Init {
+        what: what.to_owned(),
+    };
     let (confinement, filter) = confined.ok_or_else(|| wrong("init is not confined yet"))?;
     let (streams, terminal) = match (streams, command.session) {
-        ([input, output, errors], Session::New | Session::Terminal) => ([input, output, errors], None),
+        ([input, output, errors], Session::New | Session::Terminal) => {
+            ([input, output, errors], None)
+        }
         ([input, output, errors, terminal], Session::Job { is_foreground }) => {
             ([input, output, errors], Some((terminal, is_foreground)))
         }
-        _ => return Err(wrong("a command has three standard streams, and a job a terminal")),
+        _ => {
+            return Err(wrong(
+                "a command has three standard streams, and a job a terminal",
+            ));
+        }
     };
-    let program = Program::new(command).map_err(|_| wrong("an argument or variable holds a NUL byte"))?;
-    let system = |error: io::Error| NotStarted::Init { what: error.to_string() };
-    let (failure, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
-    let prepared = Prepared { confinement, filter, command, program, streams, limit };
+    let program =
+        Program::new(command).map_err(|_| wrong("an argument or variable holds a NUL byte"))?;
+    let system = |error: io::Error| NotStarted::Init {
+        what: error.to_string(),
+    };
+    let (failure, writer) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
+    let prepared = Prepared {
+        confinement,
+        filter,
+        command,
+        program,
+        streams,
+        limit,
+    };
     match terminal {
         None => {
             let Cloned::Parent { pid, pidfd } = sys::clone_process(0).map_err(system)? else {
-                end_with(writer, &prepared.start_session().map_or_else(NotStarted::Step, |()| prepared.execute()))
+                end_with(
+                    writer,
+                    &prepared
+                        .start_session()
+                        .map_or_else(NotStarted::Step, |()| prepared.execute()),
+                )
             };
-            Ok(Starting { id, child: pid, pidfd, failure, is_led: false, leader: None })
+            Ok(Starting {
+                id,
+                child: pid,
+                pidfd,
+                failure,
+                is_led: false,
+                leader: None,
+            })
         }
         Some((terminal, is_foreground)) => {
             let (ours, theirs) = leader::sockets().map_err(system)?;
             let Cloned::Parent { pid, pidfd } = sys::clone_process(0).map_err(system)? else {
                 end_with(writer, &prepared.lead(theirs, terminal, is_foreground))
             };
-            let leader = Some(Led { socket: ours, command: None });
-            Ok(Starting { id, child: pid, pidfd, failure, is_led: true, leader })
+            let leader = Some(Led {
+                socket: ours,
+                command: None,
+            });
+            Ok(Starting {
+                id,
+                child: pid,
+                pidfd,
+                failure,
+                is_led: true,
+                leader,
+            })
         }
     }
 }
@@ -183,17 +249,23 @@ impl Prepared<'_> {
         }
     }
 
-    /// Starts the command in a session with `terminal`, and leads that to its end; returns only on failure.
+    /// Starts the command in a session with `terminal`, and leads that to its end; returns only on
+    /// failure.
     fn lead(&self, socket: OwnedFd, terminal: &OwnedFd, is_foreground: bool) -> NotStarted {
-        let system = |error: io::Error| NotStarted::Init { what: error.to_string() };
-        let begun = rustix::process::setsid().at(Step::Session).and_then(|_| take_terminal(terminal));
+        let system = |error: io::Error| NotStarted::Init {
+            what: error.to_string(),
+        };
+        let begun = rustix::process::setsid()
+            .at(Step::Session)
+            .and_then(|_| take_terminal(terminal));
         if let Err(failed) = begun {
             return NotStarted::Step(failed);
         }
         let (command, pidfd) = match sys::clone_process(0) {
             Ok(Cloned::Parent { pid, pidfd }) => (pid, pidfd),
             Ok(Cloned::Child) => {
-                return start_group(terminal, is_foreground).map_or_else(NotStarted::Step, |()| self.execute());
+                return start_group(terminal, is_foreground)
+                    .map_or_else(NotStarted::Step, |()| self.execute());
             }
             Err(error) => return system(error),
         };
@@ -211,7 +283,10 @@ impl Prepared<'_> {
         let steps = self
             .take_streams()
             .and_then(|()| limit_descriptors(&self.limit))
-            .and_then(|()| self.confinement.apply_to_child(self.filter, &self.command.directories));
+            .and_then(|()| {
+                self.confinement
+                    .apply_to_child(self.filter, &self.command.directories)
+            });
         match steps {
             Ok(()) => self.program.exec(),
             Err(failed) => NotStarted::Step(failed),
@@ -228,9 +303,9 @@ impl Prepared<'_> {
     }
 }
 
-/// Gives the calling process the soft limit of open files that the caller has, and a hard one below the caller's: descriptors on their way
-/// through sockets count for all processes of a user, and what the supervisor and init send must not fail for those of a command (unix(7),
-/// ETOOMANYREFS).
+/// Gives the calling process the soft limit of open files that the caller has, and a hard one below
+/// the caller's: descriptors on their way through sockets count for all processes of a user, and
+/// what the supervisor and init send must not fail for those of a command (unix(7), ETOOMANYREFS).
 fn limit_descriptors(callers: &Rlimit) -> Result<(), StepFailed> {
     let maximum = callers.maximum.map(|maximum| maximum - maximum / 16);
     let current = match (callers.current, maximum) {
@@ -264,14 +339,30 @@ struct Program {
 
 impl Program {
     fn new(command: &Command) -> Result<Self, std::ffi::NulError> {
-        let name = command.arguments.first().map_or(OsStr::new(""), OsString::as_os_str);
-        let path = command.environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_bytes());
-        let variable =
-            |(key, value): &(OsString, OsString)| CString::new([key.as_bytes(), b"=", value.as_bytes()].concat());
+        let name = command
+            .arguments
+            .first()
+            .map_or(OsStr::new(""), OsString::as_os_str);
+        let path = command
+            .environment
+            .iter()
+            .find(|(key, _)| key == "PATH")
+            .map(|(_, value)| value.as_bytes());
+        let variable = |(key, value): &(OsString, OsString)| {
+            CString::new([key.as_bytes(), b"=", value.as_bytes()].concat())
+        };
         Ok(Self {
             candidates: candidates(name.as_bytes(), path.unwrap_or_default())?,
-            arguments: command.arguments.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?,
-            environment: command.environment.iter().map(variable).collect::<Result<_, _>>()?,
+            arguments: command
+                .arguments
+                .iter()
+                .map(|word| CString::new(word.as_bytes()))
+                .collect::<Result<_, _>>()?,
+            environment: command
+                .environment
+                .iter()
+                .map(variable)
+                .collect::<Result<_, _>>()?,
         })
     }
 
@@ -282,13 +373,23 @@ impl Program {
             let error = sys::execve(path, &self.arguments, &self.environment);
             match error.raw_os_error() {
                 // The file exists, so its interpreter or loader is missing.
-                Some(libc::ENOENT) if rustix::fs::stat(path).is_ok() => refused = NotStarted::NoInterpreter,
+                Some(libc::ENOENT) if rustix::fs::stat(path).is_ok() => {
+                    refused = NotStarted::NoInterpreter
+                }
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
                 // In a directory that may not be searched the program counts as missing.
                 Some(libc::EACCES) if rustix::fs::stat(path).is_err() => {}
-                Some(libc::EACCES) => refused = NotStarted::NotExecutable { errno: libc::EACCES },
+                Some(libc::EACCES) => {
+                    refused = NotStarted::NotExecutable {
+                        errno: libc::EACCES,
+                    }
+                }
                 Some(libc::ENOEXEC) => return self.exec_with_shell(path),
-                errno => return NotStarted::NotExecutable { errno: errno.unwrap_or(libc::EINVAL) },
+                errno => {
+                    return NotStarted::NotExecutable {
+                        errno: errno.unwrap_or(libc::EINVAL),
+                    };
+                }
             }
         }
         refused
@@ -299,17 +400,27 @@ impl Program {
         let mut arguments = vec![c"/bin/sh".to_owned(), script.clone()];
         arguments.extend(self.arguments.iter().skip(1).cloned());
         let error = sys::execve(c"/bin/sh", &arguments, &self.environment);
-        NotStarted::NotExecutable { errno: error.raw_os_error().unwrap_or(libc::ENOEXEC) }
+        NotStarted::NotExecutable {
+            errno: error.raw_os_error().unwrap_or(libc::ENOEXEC),
+        }
     }
 }
 
-/// Candidate paths of `name`: itself if it has a slash, else one in each directory of `path`, an empty one being the
-/// current directory.
+/// Candidate paths of `name`: itself if it has a slash, else one in each directory of `path`, an
+/// empty one being the current directory.
 fn candidates(name: &[u8], path: &[u8]) -> Result<Vec<CString>, std::ffi::NulError> {
     if name.contains(&b'/') || name.is_empty() {
         return Ok(vec![CString::new(name)?]);
     }
     let directories = path.split(|byte| *byte == b':');
-    let inside = |directory: &[u8]| if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() };
-    directories.map(|directory| CString::new(inside(directory))).collect()
+    let inside = |directory: &[u8]| {
+        if directory.is_empty() {
+            name.to_vec()
+        } else {
+            [directory, b"/", name].concat()
+        }
+    };
+    directories
+        .map(|directory| CString::new(inside(directory)))
+        .collect()
 }

@@ -15,13 +15,18 @@ use crate::pins::KeptPath;
 pub(crate) enum Request {
     /// Confine init, up to its entry into the network.
     Confine(Box<Confinement>),
-    /// Finish that in this network; carries the namespace, if the workload's `is_own`, and the files that the command gets as its outputs.
-    Enter { is_own: bool, firewall_probe: Option<SocketAddrV4> },
+    /// Finish that in this network; carries the namespace, if the workload's `is_own`, and the
+    /// files that the command gets as its outputs.
+    Enter {
+        is_own: bool,
+        firewall_probe: Option<SocketAddrV4>,
+    },
     /// Open a terminal.
     OpenTerminal { id: u32 },
     /// Start a command; carries its three standard streams, and for [`Session::Job`] its terminal.
     Start { id: u32, command: Command },
-    /// Continue the process group of a running command, in the foreground of its terminal or in its background.
+    /// Continue the process group of a running command, in the foreground of its terminal or in its
+    /// background.
     Continue { id: u32, is_foreground: bool },
     /// Stop every process of the sandbox but init.
     StopAll { id: u32 },
@@ -93,7 +98,8 @@ pub struct Command {
 pub enum IgnoredSignals {
     /// They stay ignored, as `nohup` relies on: the command is the caller's.
     Kept,
-    /// They have their default action: the command is another client's, whose interrupts and hang-ups must reach it.
+    /// They have their default action: the command is another client's, whose interrupts and
+    /// hang-ups must reach it.
     Reset,
 }
 

@@ -1,8 +1,10 @@
-//! The leader of a terminal's session: a process between init and one command, so that the terminal can stop the command.
+//! The leader of a terminal's session: a process between init and one command, so that the terminal
+//! can stop the command.
 //!
-//! A terminal stops no process group that is orphaned (POSIX.1-2024, XBD 3.241), as that of a command would be whose parent,
-//! init, is in another session. The leader has the terminal as its controlling one, is the command's parent, tells init what
-//! becomes of the command, and gives the terminal's foreground to it and back. If the leader is killed, the command is init's.
+//! A terminal stops no process group that is orphaned (POSIX.1-2024, XBD 3.241), as that of a
+//! command would be whose parent, init, is in another session. The leader has the terminal as its
+//! controlling one, is the command's parent, tells init what becomes of the command, and gives the
+//! terminal's foreground to it and back. If the leader is killed, the command is init's.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,22 +34,33 @@ pub(super) enum Notice {
 /// Order of init to a leader.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// Continue the command's process group, in the foreground of its terminal or in its background.
+    /// Continue the command's process group, in the foreground of its terminal or in its
+    /// background.
     Continue { is_foreground: bool },
     /// Send this signal to the command's process group, after what was ordered before.
     Signal(i32),
 }
 
-/// Makes the socket between init and a leader; returns init's end, which does not block, and the leader's.
+/// Makes the socket between init and a leader; returns init's end, which does not block, and the
+/// leader's.
 pub(super) fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
-    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let pair = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     rustix::io::ioctl_fionbio(&pair.0, true)?;
     Ok(pair)
 }
 
 /// Leads the calling process's session, with `terminal`, until `command` or init has ended.
 pub(super) fn run(socket: OwnedFd, terminal: &OwnedFd, command: Pid, pidfd: &OwnedFd) -> ! {
-    let leader = Leader { socket, terminal, command };
+    let leader = Leader {
+        socket,
+        terminal,
+        command,
+    };
     // A failure means that init is gone, and with it everything else.
     let _ = leader
         .announce(pidfd)
@@ -69,7 +82,11 @@ impl Leader<'_> {
     /// Tells init of the command.
     fn announce(&self, pidfd: &OwnedFd) -> io::Result<()> {
         let pid = self.command.as_raw_nonzero().get();
-        packets::send(self.socket.as_fd(), &Notice::Forked { pid }, &[pidfd.as_fd()])
+        packets::send(
+            self.socket.as_fd(),
+            &Notice::Forked { pid },
+            &[pidfd.as_fd()],
+        )
     }
 
     /// Serves until the command has ended, or init has.
@@ -81,7 +98,10 @@ impl Leader<'_> {
         // The group that had the foreground before the command went into the background.
         let mut previous = self.command;
         loop {
-            let mut ready = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
+            let mut ready = [
+                PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::new(&children, PollFlags::IN),
+            ];
             match rustix::event::poll(&mut ready, None) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -109,8 +129,10 @@ impl Leader<'_> {
     /// Tells init what became of the command; returns true at its end.
     fn report(&self) -> io::Result<bool> {
         loop {
-            let status = match rustix::process::waitpid(Some(self.command), WaitOptions::NOHANG | WaitOptions::UNTRACED)
-            {
+            let status = match rustix::process::waitpid(
+                Some(self.command),
+                WaitOptions::NOHANG | WaitOptions::UNTRACED,
+            ) {
                 Ok(Some((_, status))) => status,
                 Ok(None) => return Ok(false),
                 Err(Errno::INTR) => continue,
@@ -128,7 +150,8 @@ impl Leader<'_> {
         }
     }
 
-    /// Changes the foreground, and continues the command. A group that has ended cannot have it, and needs nothing.
+    /// Changes the foreground, and continues the command. A group that has ended cannot have it,
+    /// and needs nothing.
     fn continue_command(&self, is_foreground: bool, previous: &mut Pid) {
         let own = rustix::process::getpgrp();
         let current = rustix::termios::tcgetpgrp(self.terminal).ok();

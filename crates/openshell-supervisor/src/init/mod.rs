@@ -1,7 +1,7 @@
 //! Init: the sandbox's first process, PID 1 of its namespace, single-threaded for its whole life.
 //!
-//! Init starts every command and reaps every orphan. It dies with the supervisor, and the kernel then ends every
-//! process of the sandbox.
+//! Init starts every command and reaps every orphan. It dies with the supervisor, and the kernel
+//! then ends every process of the sandbox.
 
 mod child;
 mod children;
@@ -31,8 +31,9 @@ pub enum InitError {
     #[error("cannot make the socket to the sandbox's init")]
     Socket { source: io::Error },
     #[error(
-        "cannot make the sandbox's init in PID, mount and IPC namespaces of its own; a container's profile or a limit \
-         (user.max_pid_namespaces, user.max_mnt_namespaces, user.max_ipc_namespaces) forbids it"
+        "cannot make the sandbox's init in PID, mount and IPC namespaces of its own; a container's \
+         profile or a limit (user.max_pid_namespaces, user.max_mnt_namespaces, \
+         user.max_ipc_namespaces) forbids it"
     )]
     Clone { source: io::Error },
     #[error("the sandbox's init ended before it was up")]
@@ -54,7 +55,8 @@ pub struct Init {
     pub(crate) pidfd: OwnedFd,
     /// The /proc that shows the sandbox's processes; `None` until init is up.
     pub(crate) processes: Option<OwnedFd>,
-    /// File system of [`crate::sandbox_files`]; `None` until init is up, where it cannot be made, and once it was taken.
+    /// File system of [`crate::sandbox_files`]; `None` until init is up, where it cannot be made,
+    /// and once it was taken.
     pub(crate) files: Option<OwnedFd>,
     /// Reason why the sandbox has no PID namespace of its own, if it has none.
     pub(crate) shared_pids: Option<String>,
@@ -68,7 +70,8 @@ pub enum Forked<T> {
     Init,
 }
 
-/// Forks init, which then sets itself up. To be called before any thread exists and before any secret is read.
+/// Forks init, which then sets itself up. To be called before any thread exists and before any
+/// secret is read.
 ///
 /// # Errors
 /// The namespaces cannot be created.
@@ -81,25 +84,29 @@ pub fn fork() -> Result<Forked<PendingInit>, InitError> {
 pub struct PendingInit(Init);
 
 impl PendingInit {
-    /// Waits until init is up. To be called before any thread exists and before any secret is read, as init may have to be
-    /// forked again: a container's masked /proc may forbid mounting a new one. Init then shares the supervisor's PID
-    /// namespace and is the sandbox's subreaper.
+    /// Waits until init is up. To be called before any thread exists and before any secret is read,
+    /// as init may have to be forked again: a container's masked /proc may forbid mounting a new
+    /// one. Init then shares the supervisor's PID namespace and is the sandbox's subreaper.
     ///
     /// # Errors
     /// Init cannot set itself up.
     pub fn finish(self) -> Result<Forked<Init>, InitError> {
         match self.up() {
-            Err(InitError::NoProc(why)) => match fork_into(serve::Isolation::SharedPids, Some(why))? {
-                Forked::Supervisor(init) => init.up().map(Forked::Supervisor),
-                Forked::Init => Ok(Forked::Init),
-            },
+            Err(InitError::NoProc(why)) => {
+                match fork_into(serve::Isolation::SharedPids, Some(why))? {
+                    Forked::Supervisor(init) => init.up().map(Forked::Supervisor),
+                    Forked::Init => Ok(Forked::Init),
+                }
+            }
             result => result.map(Forked::Supervisor),
         }
     }
 
     fn up(self) -> Result<Init, InitError> {
         let Self(mut init) = self;
-        match packets::receive(init.socket.as_fd()).map_err(|source| InitError::Socket { source })? {
+        match packets::receive(init.socket.as_fd())
+            .map_err(|source| InitError::Socket { source })?
+        {
             Some((Reply::Up, descriptors)) => {
                 let mut descriptors = descriptors.into_iter();
                 (init.processes, init.files) = (descriptors.next(), descriptors.next());
@@ -108,17 +115,31 @@ impl PendingInit {
             Some((Reply::NoProc(why), _)) => Err(InitError::NoProc(why)),
             Some((Reply::Failed(why), _)) => {
                 let hint = switches::powerless_user_namespace().filter(|_| !is_root_mapped());
-                Err(InitError::Failed(hint.map_or(why.clone(), |hint| format!("{why}; {hint}"))))
+                Err(InitError::Failed(
+                    hint.map_or(why.clone(), |hint| format!("{why}; {hint}")),
+                ))
             }
             Some(_) | None => Err(InitError::Gone),
         }
     }
 }
 
-fn fork_into(isolation: serve::Isolation, shared_pids: Option<String>) -> Result<Forked<PendingInit>, InitError> {
-    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (ours, theirs) = pair.map_err(|errno| InitError::Socket { source: errno.into() })?;
-    match sys::clone_process(isolation.namespaces()).map_err(|source| InitError::Clone { source })? {
+fn fork_into(
+    isolation: serve::Isolation,
+    shared_pids: Option<String>,
+) -> Result<Forked<PendingInit>, InitError> {
+    let pair = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    );
+    let (ours, theirs) = pair.map_err(|errno| InitError::Socket {
+        source: errno.into(),
+    })?;
+    match sys::clone_process(isolation.namespaces())
+        .map_err(|source| InitError::Clone { source })?
+    {
         Cloned::Child => {
             drop(ours);
             serve::run(&theirs, isolation);
@@ -145,8 +166,8 @@ impl Init {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Kills init and every process of the sandbox. The kernel kills the processes of a PID namespace; without one init
-    /// kills them itself when its socket closes.
+    /// Kills init and every process of the sandbox. The kernel kills the processes of a PID
+    /// namespace; without one init kills them itself when its socket closes.
     pub fn kill(&self) {
         // Failures mean that init has ended already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -167,7 +188,11 @@ impl Init {
     /// Descriptors are exhausted.
     pub fn processes(&self) -> io::Result<(OwnedFd, i32)> {
         let processes = self.processes.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let pid = if self.shared_pids.is_some() { self.pid() } else { Pid::INIT.as_raw_nonzero().get() };
+        let pid = if self.shared_pids.is_some() {
+            self.pid()
+        } else {
+            Pid::INIT.as_raw_nonzero().get()
+        };
         Ok((processes.try_clone()?, pid))
     }
 

@@ -46,13 +46,19 @@ impl Isolation {
 /// Runs init; returns when the sandbox ends.
 pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let mut files = None;
-    let mut descriptors = Rlimit { current: None, maximum: None };
+    let mut descriptors = Rlimit {
+        current: None,
+        maximum: None,
+    };
     let is_up = match set_up(isolation, socket) {
         Ok((processes, limit)) => {
             descriptors = limit;
             // Without it the files are in the run directory.
             files = sandbox_files::create().ok();
-            let descriptors: Vec<_> = std::iter::once(&processes).chain(&files).map(AsFd::as_fd).collect();
+            let descriptors: Vec<_> = std::iter::once(&processes)
+                .chain(&files)
+                .map(AsFd::as_fd)
+                .collect();
             packets::send(socket.as_fd(), &Reply::Up, &descriptors).is_ok()
         }
         Err(failed) => {
@@ -102,27 +108,31 @@ impl SetUpError {
     }
 }
 
-/// Sets init up, before it sends its first reply. Returns its /proc, which shows the sandbox's processes, and the limit of open files
-/// that the caller has.
+/// Sets init up, before it sends its first reply. Returns its /proc, which shows the sandbox's
+/// processes, and the limit of open files that the caller has.
 fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(OwnedFd, Rlimit), SetUpError> {
     let at = |what| move |error: Errno| SetUpError::Step(what, error.into());
-    // Init dies with the supervisor. With shared PIDs its death would leave its children behind; there it ends when its
-    // socket closes.
+    // Init dies with the supervisor. With shared PIDs its death would leave its children behind;
+    // there it ends when its socket closes.
     if isolation == Isolation::OwnPids {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at("set the death signal"))?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(at("set the death signal"))?;
     }
-    // Job control of the caller's shell must not stop init, which ends the sandbox in time, and its terminal is nobody's inside.
+    // Job control of the caller's shell must not stop init, which ends the sandbox in time, and its
+    // terminal is nobody's inside.
     rustix::process::setsid().map_err(at("leave the caller's session"))?;
     harden::make_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
     // If a caller left SIGCHLD ignored, the kernel would reap init's children unseen.
     sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("take SIGCHLD", error))?;
     sys::block_signals().map_err(|error| SetUpError::Step("block signals", error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
-    rustix::mount::mount_change("/", private)
-        .map_err(at("make its mounts private (a container's AppArmor or seccomp profile may forbid mounts)"))?;
+    rustix::mount::mount_change("/", private).map_err(at(
+        "make its mounts private (a container's AppArmor or seccomp profile may forbid mounts)",
+    ))?;
     mount_terminals().map_err(at("mount pseudo-terminals of its own on /dev/pts"))?;
     detach_standard_streams().map_err(at("detach from the standard streams"))?;
-    sys::close_all_but(&[socket]).map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
+    sys::close_all_but(&[socket])
+        .map_err(|error| SetUpError::Step("close inherited descriptors", error))?;
     match isolation {
         Isolation::OwnPids => {
             let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -131,39 +141,52 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(OwnedFd, Rlimit), S
         }
         Isolation::SharedPids => {
             let own = rustix::process::getpid();
-            rustix::process::set_child_subreaper(Some(own)).map_err(at("become the reaper of its orphans"))?;
+            rustix::process::set_child_subreaper(Some(own))
+                .map_err(at("become the reaper of its orphans"))?;
         }
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let processes = rustix::fs::open("/proc", flags, Mode::empty()).map_err(at("open /proc"))?;
-    // Descriptors that commands have on their way to each other count against this limit of init too.
+    // Descriptors that commands have on their way to each other count against this limit of init
+    // too.
     let descriptors = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: descriptors.maximum, maximum: descriptors.maximum };
-    rustix::process::setrlimit(Resource::Nofile, raised).map_err(at("raise its limit of open files"))?;
+    let raised = Rlimit {
+        current: descriptors.maximum,
+        maximum: descriptors.maximum,
+    };
+    rustix::process::setrlimit(Resource::Nofile, raised)
+        .map_err(at("raise its limit of open files"))?;
     Ok((processes, descriptors))
 }
 
-/// Mounts a private devpts instance: the host's pseudo-terminals belong to users, among them the workload's. /dev/ptmx opens
-/// terminals of the instance beside it, of which there are as many as a busy desktop has: the kernel's are counted for all.
+/// Mounts a private devpts instance: the host's pseudo-terminals belong to users, among them the
+/// workload's. /dev/ptmx opens terminals of the instance beside it, of which there are as many as a
+/// busy desktop has: the kernel's are counted for all.
 fn mount_terminals() -> rustix::io::Result<()> {
     match rustix::fs::stat("/dev/pts") {
         Err(Errno::NOENT) => return Ok(()),
         data => data?,
     };
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    rustix::mount::mount("devpts", "/dev/pts", "devpts", flags, Some(c"newinstance,ptmxmode=0666,mode=0600,max=256"))
+    rustix::mount::mount(
+        "devpts",
+        "/dev/pts",
+        "devpts",
+        flags,
+        Some(c"newinstance,ptmxmode=0666,mode=0600,max=256"),
+    )
 }
 
-/// Detaches from the supervisor's standard input and output, so that their other ends see the end when the supervisor
-/// ends. Standard error stays open for a panic message.
+/// Detaches from the supervisor's standard input and output, so that their other ends see the end
+/// when the supervisor ends. Standard error stays open for a panic message.
 fn detach_standard_streams() -> rustix::io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)
 }
 
-/// Stops of one command reported between two signals from the supervisor. A stopped supervisor reads no replies, and
-/// init must not block on it.
+/// Stops of one command reported between two signals from the supervisor. A stopped supervisor
+/// reads no replies, and init must not block on it.
 const MAX_STOP_REPORTS: u32 = 8;
 
 /// A running command.
@@ -216,10 +239,17 @@ impl Server<'_> {
         let children = sys::child_signals()?;
         let mut has_mount_changes = false;
         loop {
-            if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if self
+                .deadline
+                .is_some_and(|deadline| deadline <= Instant::now())
+            {
                 return self.reply(&Reply::OutOfTime);
             }
-            if self.watch.as_ref().is_some_and(|watch| watch.due_in(has_mount_changes).is_zero()) {
+            if self
+                .watch
+                .as_ref()
+                .is_some_and(|watch| watch.due_in(has_mount_changes).is_zero())
+            {
                 has_mount_changes = false;
                 if self.look_for_losses()? {
                     return Ok(());
@@ -261,30 +291,54 @@ impl Server<'_> {
             sources.push((Ready::Mounts, PollFd::new(watch.table(), PollFlags::PRI)));
         }
         for starting in &self.starting {
-            sources.push((Ready::Outcome(starting.id), PollFd::new(&starting.failure, PollFlags::IN)));
-            let leader = starting.leader().map(|leader| PollFd::new(leader, PollFlags::IN));
+            sources.push((
+                Ready::Outcome(starting.id),
+                PollFd::new(&starting.failure, PollFlags::IN),
+            ));
+            let leader = starting
+                .leader()
+                .map(|leader| PollFd::new(leader, PollFlags::IN));
             sources.extend(leader.map(|leader| (Ready::LeaderOfStarting(starting.id), leader)));
         }
         for (pid, running) in &self.running {
-            let leader = running.leader.as_ref().map(|leader| PollFd::new(leader, PollFlags::IN));
+            let leader = running
+                .leader
+                .as_ref()
+                .map(|leader| PollFd::new(leader, PollFlags::IN));
             sources.extend(leader.map(|leader| (Ready::Leader(*pid), leader)));
         }
         let (names, mut polled): (Vec<_>, Vec<_>) = sources.into_iter().unzip();
-        let deadline = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let look = self.watch.as_ref().map(|watch| watch.due_in(has_mount_changes));
+        let deadline = self
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let look = self
+            .watch
+            .as_ref()
+            .map(|watch| watch.due_in(has_mount_changes));
         // Deadlines are at most a year away, which fits every clock.
-        let left = deadline.into_iter().chain(look).min().and_then(|left| Timespec::try_from(left).ok());
+        let left = deadline
+            .into_iter()
+            .chain(look)
+            .min()
+            .and_then(|left| Timespec::try_from(left).ok());
         match rustix::event::poll(&mut polled, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
         let is_ready = polled.iter().map(|source| !source.revents().is_empty());
-        Ok(names.into_iter().zip(is_ready).filter(|(_, is_ready)| *is_ready).map(|(name, _)| name).collect())
+        Ok(names
+            .into_iter()
+            .zip(is_ready)
+            .filter(|(_, is_ready)| *is_ready)
+            .map(|(name, _)| name)
+            .collect())
     }
 
     /// Looks for paths that are no longer kept; returns true if the sandbox ends for it.
     fn look_for_losses(&mut self) -> io::Result<bool> {
-        let Some(watch) = &mut self.watch else { return Ok(false) };
+        let Some(watch) = &mut self.watch else {
+            return Ok(false);
+        };
         let loss = watch.look()?;
         let is_end = loss.is_end;
         if !loss.paths.is_empty() {
@@ -295,16 +349,27 @@ impl Server<'_> {
 
     /// Serves one request; returns false at the end of the socket.
     fn serve_one(&mut self) -> io::Result<bool> {
-        let Some((request, descriptors)) = packets::receive(self.socket.as_fd())? else { return Ok(false) };
+        let Some((request, descriptors)) = packets::receive(self.socket.as_fd())? else {
+            return Ok(false);
+        };
         match request {
             Request::Confine(mut confinement) => {
                 let table = Watch::open_table()?;
-                match confinement.apply_to_init(self.files.take(), || receive_network(self.socket)) {
-                    Ok(AppliedToInit { enforced, filter, waiting_calls }) => {
+                match confinement.apply_to_init(self.files.take(), || receive_network(self.socket))
+                {
+                    Ok(AppliedToInit {
+                        enforced,
+                        filter,
+                        waiting_calls,
+                    }) => {
                         self.watch = Watch::new(table, confinement.kept(&enforced));
                         self.confined = Some((*confinement, filter));
                         let listener: Vec<_> = waiting_calls.iter().map(AsFd::as_fd).collect();
-                        packets::send(self.socket.as_fd(), &Reply::Confined(Box::new(enforced)), &listener)?;
+                        packets::send(
+                            self.socket.as_fd(),
+                            &Reply::Confined(Box::new(enforced)),
+                            &listener,
+                        )?;
                     }
                     Err(error) => {
                         self.reply(&Reply::Failed(with_causes(&error)))?;
@@ -315,13 +380,23 @@ impl Server<'_> {
             // Only a confinement has a use for a network.
             Request::Enter { .. } => {}
             Request::Start { id, command } => {
-                match child::start(self.confined.as_ref(), self.descriptors, id, &command, &descriptors) {
+                match child::start(
+                    self.confined.as_ref(),
+                    self.descriptors,
+                    id,
+                    &command,
+                    &descriptors,
+                ) {
                     Ok(starting) => self.starting.push(starting),
                     Err(why) => self.reply(&Reply::NotStarted { id, why })?,
                 }
             }
             Request::OpenTerminal { id } => match self.open_terminal() {
-                Ok(master) => packets::send(self.socket.as_fd(), &Reply::Terminal { id }, &[master.as_fd()])?,
+                Ok(master) => packets::send(
+                    self.socket.as_fd(),
+                    &Reply::Terminal { id },
+                    &[master.as_fd()],
+                )?,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
                     self.reply(&Reply::NoTerminal { id, errno })?;
@@ -349,29 +424,57 @@ impl Server<'_> {
 
     /// Opens a terminal, which is the user's of commands: they may open it by name, as tmux does.
     fn open_terminal(&self) -> io::Result<OwnedFd> {
-        let owner = self.confined.as_ref().map(|(confinement, _)| confinement.user());
+        let owner = self
+            .confined
+            .as_ref()
+            .map(|(confinement, _)| confinement.user());
         pty::open_master(owner)
     }
 
-    /// Gives an order to the leader of a running command; without one the command's process group gets `signal`. A command that has just
-    /// ended needs neither.
+    /// Gives an order to the leader of a running command; without one the command's process group
+    /// gets `signal`. A command that has just ended needs neither.
     fn order(&mut self, id: u32, order: &Order, signal: i32) {
-        let Some((pid, running)) = self.running.iter_mut().find(|(_, running)| running.id == id) else { return };
+        let Some((pid, running)) = self
+            .running
+            .iter_mut()
+            .find(|(_, running)| running.id == id)
+        else {
+            return;
+        };
         running.stops = 0;
-        let ordered = running.leader.as_ref().map(|leader| packets::send(leader.as_fd(), order, &[]));
-        if let (false, Some(signal)) = (matches!(ordered, Some(Ok(()))), Signal::from_named_raw(signal)) {
+        let ordered = running
+            .leader
+            .as_ref()
+            .map(|leader| packets::send(leader.as_fd(), order, &[]));
+        if let (false, Some(signal)) = (
+            matches!(ordered, Some(Ok(()))),
+            Signal::from_named_raw(signal),
+        ) {
             let _ = rustix::process::kill_process_group(*pid, signal);
         }
     }
 
     /// Collects the outcome of a starting child: a failure, or nothing if exec closed the pipe.
     fn collect_started(&mut self, id: u32) -> io::Result<()> {
-        let Some(index) = self.starting.iter().position(|starting| starting.id == id) else { return Ok(()) };
+        let Some(index) = self.starting.iter().position(|starting| starting.id == id) else {
+            return Ok(());
+        };
         match self.starting.remove(index).outcome()? {
             Ok(Started { pid, pidfd, leader }) => {
-                self.running.insert(pid, Running { id, stops: 0, leader });
+                self.running.insert(
+                    pid,
+                    Running {
+                        id,
+                        stops: 0,
+                        leader,
+                    },
+                );
                 let pid = pid.as_raw_nonzero().get();
-                packets::send(self.socket.as_fd(), &Reply::Started { id, pid }, &[pidfd.as_fd()])
+                packets::send(
+                    self.socket.as_fd(),
+                    &Reply::Started { id, pid },
+                    &[pidfd.as_fd()],
+                )
             }
             Err(why) => self.reply(&Reply::NotStarted { id, why }),
         }
@@ -379,13 +482,20 @@ impl Server<'_> {
 
     /// Hears the leader of a starting command.
     fn hear_starting(&mut self, id: u32) -> io::Result<()> {
-        self.starting.iter_mut().find(|starting| starting.id == id).map_or(Ok(()), Starting::hear)
+        self.starting
+            .iter_mut()
+            .find(|starting| starting.id == id)
+            .map_or(Ok(()), Starting::hear)
     }
 
     /// Hears the leader of a running command.
     fn hear(&mut self, pid: Pid) -> io::Result<()> {
-        let Some(running) = self.running.get_mut(&pid) else { return Ok(()) };
-        let Some(leader) = &running.leader else { return Ok(()) };
+        let Some(running) = self.running.get_mut(&pid) else {
+            return Ok(());
+        };
+        let Some(leader) = &running.leader else {
+            return Ok(());
+        };
         match packets::receive(leader.as_fd())? {
             Some((Notice::Stopped { signal }, _)) => self.report_stop(pid, signal),
             Some((Notice::Ended(status), _)) => self.report_end(pid, status),
@@ -401,18 +511,20 @@ impl Server<'_> {
     /// Reaps every child that changed state, including orphans.
     fn reap(&mut self) -> io::Result<()> {
         loop {
-            let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-                Ok(Some(changed)) => changed,
-                Ok(None) | Err(Errno::CHILD) => return Ok(()),
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno.into()),
-            };
+            let (pid, status) =
+                match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                    Ok(Some(changed)) => changed,
+                    Ok(None) | Err(Errno::CHILD) => return Ok(()),
+                    Err(Errno::INTR) => continue,
+                    Err(errno) => return Err(errno.into()),
+                };
             // It may have executed its command since the last poll.
             if let Some(starting) = self.starting.iter().find(|starting| starting.child == pid) {
                 if ended_status(status).is_some() || starting.is_decided()? {
                     self.collect_started(starting.id)?;
                 } else {
-                    // Stopped before exec, by the terminal or the workload; only the command itself may stay stopped.
+                    // Stopped before exec, by the terminal or the workload; only the command itself
+                    // may stay stopped.
                     let _ = rustix::process::kill_process(pid, Signal::CONT);
                 }
             }
@@ -426,7 +538,9 @@ impl Server<'_> {
 
     /// Reports that a process was stopped, if it is a command.
     fn report_stop(&mut self, pid: Pid, signal: i32) -> io::Result<()> {
-        let Some(running) = self.running.get_mut(&pid) else { return Ok(()) };
+        let Some(running) = self.running.get_mut(&pid) else {
+            return Ok(());
+        };
         running.stops += 1;
         let id = running.id;
         if running.stops > MAX_STOP_REPORTS {
@@ -437,7 +551,9 @@ impl Server<'_> {
 
     /// Reports that a process ended, if it is a command.
     fn report_end(&mut self, pid: Pid, status: Status) -> io::Result<()> {
-        let Some(Running { id, .. }) = self.running.remove(&pid) else { return Ok(()) };
+        let Some(Running { id, .. }) = self.running.remove(&pid) else {
+            return Ok(());
+        };
         // What was lost since the last look is said also if the command was faster.
         self.is_lost |= self.look_for_losses()?;
         if self.is_lost {
@@ -451,7 +567,8 @@ impl Server<'_> {
     }
 }
 
-/// Kills children until none is left. The children of a killed child become init's, their subreaper.
+/// Kills children until none is left. The children of a killed child become init's, their
+/// subreaper.
 fn end_children() {
     let own = rustix::process::getpid();
     loop {
@@ -472,14 +589,24 @@ fn end_children() {
 /// Waits for the network of the confinement under way.
 fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
     match packets::receive(socket.as_fd())? {
-        Some((Request::Enter { is_own, firewall_probe }, descriptors)) => {
+        Some((
+            Request::Enter {
+                is_own,
+                firewall_probe,
+            },
+            descriptors,
+        )) => {
             let mut descriptors = descriptors.into_iter();
             let namespace = if is_own { descriptors.next() } else { None };
             // A descriptor is lost on the way if init has too many.
             if namespace.is_some() != is_own {
                 return Err(io::Error::other("its namespace did not arrive"));
             }
-            Ok(Network { namespace, firewall_probe, outputs: descriptors.collect() })
+            Ok(Network {
+                namespace,
+                firewall_probe,
+                outputs: descriptors.collect(),
+            })
         }
         Some(_) => Err(io::ErrorKind::InvalidData.into()),
         None => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -488,8 +615,12 @@ fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
 
 fn children_of(parent: Pid) -> io::Result<Vec<Pid>> {
     let own = parent.as_raw_nonzero().get();
-    let children = suspend::processes()?.into_iter().filter(|(_, parent, _)| *parent == own);
-    Ok(children.filter_map(|(pid, ..)| Pid::from_raw(pid)).collect())
+    let children = suspend::processes()?
+        .into_iter()
+        .filter(|(_, parent, _)| *parent == own);
+    Ok(children
+        .filter_map(|(pid, ..)| Pid::from_raw(pid))
+        .collect())
 }
 
 /// Formats an error and its causes on one line.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-/// Looks at the processes until no running one is found. A process that is stopped starts no other, so that few are needed.
+/// Looks at the processes until no running one is found. A process that is stopped starts no other,
+/// so that few are needed.
 const PASSES: usize = 100;
 
 /// Wait for a table of processes that cannot be read now, as the machine has too many open files.
@@ -17,7 +18,8 @@ pub(super) const PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Suspended(Vec<Pid>);
 
 impl Suspended {
-    /// Stops all descendants of the calling process that are not stopped already, those of earlier calls included.
+    /// Stops all descendants of the calling process that are not stopped already, those of earlier
+    /// calls included.
     pub(super) fn stop_all(&mut self) {
         let mut known: HashSet<Pid> = self.0.iter().copied().collect();
         for _ in 0..PASSES {
@@ -46,8 +48,8 @@ impl Suspended {
     }
 }
 
-/// Returns the descendants of the calling process that are neither stopped nor dead, parents before their children. A process
-/// that somebody put into the namespace from outside is none.
+/// Returns the descendants of the calling process that are neither stopped nor dead, parents before
+/// their children. A process that somebody put into the namespace from outside is none.
 ///
 /// # Errors
 /// As for [`processes`].
@@ -59,9 +61,15 @@ fn descendants() -> io::Result<Vec<Pid>> {
     let mut found = Vec::new();
     let mut level = vec![rustix::process::getpid().as_raw_nonzero().get()];
     while !level.is_empty() {
-        let below: Vec<_> = level.iter().filter_map(|pid| children.remove(pid)).flatten().collect();
+        let below: Vec<_> = level
+            .iter()
+            .filter_map(|pid| children.remove(pid))
+            .flatten()
+            .collect();
         level = below.iter().map(|(pid, _)| *pid).collect();
-        let running = below.into_iter().filter(|(_, state)| !b"TtZX".contains(state));
+        let running = below
+            .into_iter()
+            .filter(|(_, state)| !b"TtZX".contains(state));
         found.extend(running.filter_map(|(pid, _)| Pid::from_raw(pid)));
     }
     Ok(found)
@@ -74,9 +82,16 @@ fn descendants() -> io::Result<Vec<Pid>> {
 pub(super) fn processes() -> io::Result<Vec<(i32, i32, u8)>> {
     let mut processes = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(pid) = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
         match std::fs::read(format!("/proc/{pid}/stat")) {
-            Ok(stat) => processes.extend(parent_and_state(&stat).map(|(parent, state)| (pid, parent, state))),
+            Ok(stat) => processes
+                .extend(parent_and_state(&stat).map(|(parent, state)| (pid, parent, state))),
             // It has just ended.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
             Err(error) => return Err(error),
@@ -88,7 +103,9 @@ pub(super) fn processes() -> io::Result<Vec<(i32, i32, u8)>> {
 fn parent_and_state(stat: &[u8]) -> Option<(i32, u8)> {
     // The name, in parentheses, holds any bytes.
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let mut fields = std::str::from_utf8(stat.get(after_name..)?).ok()?.split_ascii_whitespace();
+    let mut fields = std::str::from_utf8(stat.get(after_name..)?)
+        .ok()?
+        .split_ascii_whitespace();
     let state = fields.next()?.bytes().next()?;
     Some((fields.next()?.parse().ok()?, state))
 }

@@ -1,4 +1,5 @@
-//! Init's watch over what is kept from the workload by mounts, which goes on while the supervisor is stopped.
+//! Init's watch over what is kept from the workload by mounts, which goes on while the supervisor
+//! is stopped.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +12,15 @@ use crate::pins::{Kept, Mounted};
 /// The table of init's own mounts.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// Time between two looks. The table of mounts tells at once of a removal, and of a renaming it does not.
+/// Time between two looks. The table of mounts tells at once of a removal, and of a renaming it
+/// does not.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Least time between two looks, whatever changes.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is kept by mounts: the kernel removes a mount whose file is replaced outside, and moves one whose file is renamed.
+/// What is kept by mounts: the kernel removes a mount whose file is replaced outside, and moves one
+/// whose file is renamed.
 #[derive(Debug)]
 pub(super) struct Watch {
     table: File,
@@ -37,10 +40,15 @@ impl Watch {
     /// Watches `kept` in `table`; `None` if there is nothing to watch.
     pub(super) fn new(table: File, mut kept: Vec<Kept>) -> Option<Self> {
         kept.retain(|kept| !kept.places.0.is_empty());
-        (!kept.is_empty()).then(|| Self { table, kept, last: Instant::now() })
+        (!kept.is_empty()).then(|| Self {
+            table,
+            kept,
+            last: Instant::now(),
+        })
     }
 
-    /// The table of mounts, which has an exceptional condition after each change (proc_pid_mounts(5)).
+    /// The table of mounts, which has an exceptional condition after each change
+    /// (proc_pid_mounts(5)).
     pub(super) fn table(&self) -> &File {
         &self.table
     }

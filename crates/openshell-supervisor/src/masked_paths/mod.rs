@@ -1,11 +1,13 @@
 //! Masked paths: hides what no rule grants, in the sandbox's own mount namespace.
 //!
-//! Landlock restricts opening, creating and removing files. Outside its scope are connecting to sockets by path (before its
-//! ABI 9: a container engine's, the message bus, a name service), the modes, times and attributes of files, and watches on
-//! folders. So every folder and socket beside a granted path or its ancestors is masked, and so is every file that the workload
-//! could change: a folder by an empty read-only one, in which a name is missing as in any empty folder, the rest by an empty file that
-//! nobody may open. Granted folders stay in their mounts, so that files move between them as before; only the sockets that already
-//! exist in shared folders such as /tmp are masked, as granting such a folder does not grant the services of other users in it.
+//! Landlock restricts opening, creating and removing files. Outside its scope are connecting to
+//! sockets by path (before its ABI 9: a container engine's, the message bus, a name service), the
+//! modes, times and attributes of files, and watches on folders. So every folder and socket beside
+//! a granted path or its ancestors is masked, and so is every file that the workload could change:
+//! a folder by an empty read-only one, in which a name is missing as in any empty folder, the rest
+//! by an empty file that nobody may open. Granted folders stay in their mounts, so that files move
+//! between them as before; only the sockets that already exist in shared folders such as /tmp are
+//! masked, as granting such a folder does not grant the services of other users in it.
 
 mod shared_sockets;
 
@@ -24,22 +26,34 @@ use crate::mounts::{Spot, bind_as_it_is, by_descriptor, mount_id, open_in};
 use crate::trusted_symlinks::open;
 use shared_sockets::SharedSockets;
 
-/// Masks per sandbox. A project in a home directory with a few hundred other folders needs a few hundred; each costs some 20 µs
-/// at start.
+/// Masks per sandbox. A project in a home directory with a few hundred other folders needs a few
+/// hundred; each costs some 20 µs at start.
 const MAX_MASKS: usize = 1024;
 
-/// Magic numbers (statfs(2)) of the kernel's file systems, which are not masked: no socket can be created there, and their
-/// folders are many. proc, sysfs, cgroup, cgroup2, devpts, debugfs, tracefs, securityfs, bpf.
-pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] =
-    &[0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x1cd1, 0x6462_6720, 0x7472_6163, 0x7363_6673, 0xcafe_4a11];
+/// Magic numbers (statfs(2)) of the kernel's file systems, which are not masked: no socket can be
+/// created there, and their folders are many. proc, sysfs, cgroup, cgroup2, devpts, debugfs,
+/// tracefs, securityfs, bpf.
+pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] = &[
+    0x9fa0,
+    0x6265_6572,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x1cd1,
+    0x6462_6720,
+    0x7472_6163,
+    0x7363_6673,
+    0xcafe_4a11,
+];
 
 /// Magic number (statfs(2)) of a file system in memory.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// Mode of what is mounted in place of a folder: everybody may list it, and find out that a name is missing.
+/// Mode of what is mounted in place of a folder: everybody may list it, and find out that a name is
+/// missing.
 const EMPTY_MODE: Mode = Mode::from_raw_mode(0o555);
 
-/// Times that folders are searched which others may change: what was away for a moment is found again.
+/// Times that folders are searched which others may change: what was away for a moment is found
+/// again.
 const SEARCHES: usize = 3;
 
 /// The outcome of masking.
@@ -51,16 +65,19 @@ pub(crate) struct Masked {
     pub(crate) folder: Option<OwnedFd>,
 }
 
-/// Masks everything but the paths of `visible`, their contents and their ancestors, and sockets of services in the folders
-/// `without_services` among them; `uid` is the workload's user. To be called in a private mount namespace, and in the network
-/// namespace of the host's services.
+/// Masks everything but the paths of `visible`, their contents and their ancestors, and sockets of
+/// services in the folders `without_services` among them; `uid` is the workload's user. To be
+/// called in a private mount namespace, and in the network namespace of the host's services.
 pub(crate) fn mask_all_but(
     visible: impl IntoIterator<Item = PathBuf>,
     without_services: &BTreeSet<PathBuf>,
     uid: u32,
 ) -> Masked {
     // The first mount, and all in some containers, is made through /proc/self/fd.
-    let visible: BTreeSet<_> = visible.into_iter().chain([PathBuf::from("/proc")]).collect();
+    let visible: BTreeSet<_> = visible
+        .into_iter()
+        .chain([PathBuf::from("/proc")])
+        .collect();
     let prefixes: BTreeSet<_> = visible.iter().map(|path| prefix(path)).collect();
     let mut masks = Masks::default();
     let mut found = Vec::new();
@@ -76,12 +93,38 @@ pub(crate) fn mask_all_but(
             Err(error) => masks.report(folder, &error),
         }
     }
-    let SharedSockets { services, others, closed, incomplete } = shared_sockets::find(&visible, without_services, uid);
-    let candidate = |kind, origin| move |path| Candidate { folder: None, path, kind, origin };
-    found.extend(services.into_iter().map(candidate(FileType::Socket, Origin::Service)));
-    found.extend(others.into_iter().map(candidate(FileType::Socket, Origin::AnyUser)));
-    found.extend(closed.into_iter().map(candidate(FileType::Directory, Origin::AnyUser)));
-    masks.unmasked.extend(incomplete.map(|error| format!("sockets in shared folders: {error}")));
+    let SharedSockets {
+        services,
+        others,
+        closed,
+        incomplete,
+    } = shared_sockets::find(&visible, without_services, uid);
+    let candidate = |kind, origin| {
+        move |path| Candidate {
+            folder: None,
+            path,
+            kind,
+            origin,
+        }
+    };
+    found.extend(
+        services
+            .into_iter()
+            .map(candidate(FileType::Socket, Origin::Service)),
+    );
+    found.extend(
+        others
+            .into_iter()
+            .map(candidate(FileType::Socket, Origin::AnyUser)),
+    );
+    found.extend(
+        closed
+            .into_iter()
+            .map(candidate(FileType::Directory, Origin::AnyUser)),
+    );
+    masks
+        .unmasked
+        .extend(incomplete.map(|error| format!("sockets in shared folders: {error}")));
     masks.add(found);
     for _ in 1..SEARCHES {
         let mut found = Vec::new();
@@ -97,7 +140,10 @@ pub(crate) fn mask_all_but(
         }
         masks.add(found);
     }
-    Masked { unmasked: masks.unmasked, folder: masks.placeholders.map(|placeholders| placeholders.folder) }
+    Masked {
+        unmasked: masks.unmasked,
+        folder: masks.placeholders.map(|placeholders| placeholders.folder),
+    }
 }
 
 /// The masks that were made.
@@ -113,8 +159,8 @@ struct Masks {
 impl Masks {
     /// Masks what was `found`, as far as the bound permits.
     fn add(&mut self, mut found: Vec<Candidate>) {
-        // Masks are limited: entries that workloads can create come last, so that none can use up the masks of the host's, and
-        // sockets come first among the rest, as they lead furthest.
+        // Masks are limited: entries that workloads can create come last, so that none can use up
+        // the masks of the host's, and sockets come first among the rest, as they lead furthest.
         found.sort_by_key(|entry| {
             let rank = match entry.kind {
                 FileType::Socket => 0,
@@ -123,17 +169,25 @@ impl Masks {
             };
             (entry.origin, rank)
         });
-        // The placeholders are mounted on the first masked folder, and bound to all other paths from there.
-        if let Some(first) = found.iter().position(|entry| entry.kind == FileType::Directory) {
+        // The placeholders are mounted on the first masked folder, and bound to all other paths
+        // from there.
+        if let Some(first) = found
+            .iter()
+            .position(|entry| entry.kind == FileType::Directory)
+        {
             found.swap(0, first);
         }
         for (index, candidate) in found.iter().enumerate() {
             let path = &candidate.path;
             if self.known.len() >= MAX_MASKS {
                 let count = found.len() - index;
-                let message = format!("{count} more, from {} on: no more than {MAX_MASKS} are covered", path.display());
+                let message = format!(
+                    "{count} more, from {} on: no more than {MAX_MASKS} are covered",
+                    path.display()
+                );
                 self.unmasked.push(message);
-                self.known.extend(found.iter().map(|entry| entry.path.clone()));
+                self.known
+                    .extend(found.iter().map(|entry| entry.path.clone()));
                 return;
             }
             match mask_one(candidate, &mut self.placeholders) {
@@ -145,10 +199,13 @@ impl Masks {
         }
     }
 
-    /// Describes what could not be masked. Folders of others come and go: one that is gone needs no mask.
+    /// Describes what could not be masked. Folders of others come and go: one that is gone needs no
+    /// mask.
     fn report(&mut self, path: &Path, error: &io::Error) {
         let is_gone = error.kind() == io::ErrorKind::NotFound
-            || path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+            || path
+                .symlink_metadata()
+                .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if !is_gone && self.known.insert(path.to_owned()) {
             self.unmasked.push(format!("{}: {error}", path.display()));
         }
@@ -183,15 +240,23 @@ fn ancestors_of(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
     folders.filter(|folder| !is_visible(folder)).collect()
 }
 
-/// Entries of `folder`, an ancestor of visible paths, that are neither visible nor ancestors and have to be masked, and who may make
-/// them.
-fn siblings(folder: &Path, visible: &BTreeSet<Vec<u8>>, uid: u32) -> io::Result<(Origin, Vec<Candidate>)> {
+/// Entries of `folder`, an ancestor of visible paths, that are neither visible nor ancestors and
+/// have to be masked, and who may make them.
+fn siblings(
+    folder: &Path,
+    visible: &BTreeSet<Vec<u8>>,
+    uid: u32,
+) -> io::Result<(Origin, Vec<Candidate>)> {
     let opened = open(folder, OFlags::RDONLY | OFlags::DIRECTORY)?;
     if KERNEL_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&opened)?.f_type.cast_unsigned()) {
         return Ok((Origin::Host, Vec::new()));
     }
     let data = rustix::fs::fstat(&opened)?;
-    let origin = if data.st_uid == uid || data.st_mode & 0o002 != 0 { Origin::AnyUser } else { Origin::Host };
+    let origin = if data.st_uid == uid || data.st_mode & 0o002 != 0 {
+        Origin::AnyUser
+    } else {
+        Origin::Host
+    };
     let mut found = Vec::new();
     let parent = Rc::new(opened);
     let mut entries = Dir::read_from(&parent)?;
@@ -219,15 +284,22 @@ fn siblings(folder: &Path, visible: &BTreeSet<Vec<u8>>, uid: u32) -> io::Result<
             }
             _ => continue,
         };
-        if matches!(kind, FileType::Directory | FileType::Socket) || (kind == FileType::RegularFile && is_changeable) {
-            found.push(Candidate { folder: Some(Rc::clone(&parent)), path, kind, origin });
+        if matches!(kind, FileType::Directory | FileType::Socket)
+            || (kind == FileType::RegularFile && is_changeable)
+        {
+            found.push(Candidate {
+                folder: Some(Rc::clone(&parent)),
+                path,
+                kind,
+                origin,
+            });
         }
     }
     Ok((origin, found))
 }
 
-/// Returns the bytes with which `path` and everything beneath it begins, each with a slash behind it. Comparing paths by
-/// their components would take longer.
+/// Returns the bytes with which `path` and everything beneath it begins, each with a slash behind
+/// it. Comparing paths by their components would take longer.
 fn prefix(path: &Path) -> Vec<u8> {
     let mut bytes = path.as_os_str().as_bytes().to_vec();
     if !bytes.ends_with(b"/") {
@@ -236,10 +308,14 @@ fn prefix(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Returns true if `path` is visible or an ancestor of a visible path; `visible` has the [`prefix`] of each.
+/// Returns true if `path` is visible or an ancestor of a visible path; `visible` has the [`prefix`]
+/// of each.
 fn leads_to_visible(path: &Path, visible: &BTreeSet<Vec<u8>>) -> bool {
     let prefix = prefix(path);
-    visible.range(prefix.clone()..).next().is_some_and(|next| next.starts_with(&prefix))
+    visible
+        .range(prefix.clone()..)
+        .next()
+        .is_some_and(|next| next.starts_with(&prefix))
 }
 
 /// What is mounted in place of masked paths, on a tmpfs.
@@ -252,12 +328,19 @@ struct PlaceholderMounts {
 }
 
 impl PlaceholderMounts {
-    /// Makes them, with the folder mounted at `spot`. The file lies beside it, where nobody inside gets to.
+    /// Makes them, with the folder mounted at `spot`. The file lies beside it, where nobody inside
+    /// gets to.
     fn make(spot: &Spot) -> io::Result<Self> {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         let options = Some(c"mode=000,size=4k,nr_inodes=4");
         let below = mount_id(&spot.file)?;
-        rustix::mount::mount("openshell", by_descriptor(&spot.file), "tmpfs", flags, options)?;
+        rustix::mount::mount(
+            "openshell",
+            by_descriptor(&spot.file),
+            "tmpfs",
+            flags,
+            options,
+        )?;
         let root = spot.reopen()?;
         // Something else may have been put in its place, in which nothing is to be made.
         if mount_id(&root)? == below || rustix::fs::fstatfs(&root)?.f_type != TMPFS_MAGIC {
@@ -266,11 +349,20 @@ impl PlaceholderMounts {
         let create = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&root, "file", create, Mode::empty())?;
         rustix::fs::mkdirat(&root, "folder", Mode::empty())?;
-        let folder = rustix::fs::openat(&root, "folder", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let folder = rustix::fs::openat(
+            &root,
+            "folder",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         // Whatever the caller's umask is.
         rustix::fs::fchmod(&folder, EMPTY_MODE)?;
         // Their owner is the caller in a user namespace, who could change their modes.
-        rustix::mount::mount_remount(by_descriptor(&root), flags | MountFlags::RDONLY | MountFlags::BIND, c"")?;
+        rustix::mount::mount_remount(
+            by_descriptor(&root),
+            flags | MountFlags::RDONLY | MountFlags::BIND,
+            c"",
+        )?;
         bind_as_it_is(&folder, &root)?;
         Ok(Self { folder, file })
     }
@@ -278,7 +370,9 @@ impl PlaceholderMounts {
 
 /// Masks a path; the first call, which must be for a folder, creates the placeholders.
 fn mask_one(candidate: &Candidate, placeholders: &mut Option<PlaceholderMounts>) -> io::Result<()> {
-    let Candidate { folder, path, kind, .. } = candidate;
+    let Candidate {
+        folder, path, kind, ..
+    } = candidate;
     let Some(placeholders) = placeholders else {
         *placeholders = Some(PlaceholderMounts::make(&Spot::at(path)?)?);
         return Ok(());
@@ -287,7 +381,11 @@ fn mask_one(candidate: &Candidate, placeholders: &mut Option<PlaceholderMounts>)
         (Some(folder), Some(name)) => open_in(folder, name)?,
         _ => open(path, OFlags::PATH)?,
     };
-    let cover = if *kind == FileType::Directory { &placeholders.folder } else { &placeholders.file };
+    let cover = if *kind == FileType::Directory {
+        &placeholders.folder
+    } else {
+        &placeholders.file
+    };
     bind_as_it_is(cover, &target)
 }
 

@@ -11,10 +11,14 @@ use super::{mask_all_but, shared_sockets};
 
 const UID: u32 = 61184;
 
-/// Runs `work` on a thread with mounts of its own, as a user who owns nothing, after `prepare` as root.
+/// Runs `work` on a thread with mounts of its own, as a user who owns nothing, after `prepare` as
+/// root.
 fn apart<T: Send>(prepare: impl FnOnce() + Send, work: impl FnOnce() -> T + Send) -> T {
     let work = || {
-        #[expect(deprecated, reason = "the objection is to a split descriptor table, which stays whole here")]
+        #[expect(
+            deprecated,
+            reason = "the objection is to a split descriptor table, which stays whole here"
+        )]
         rustix::thread::unshare(UnshareFlags::NEWNS).unwrap();
         let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
         rustix::mount::mount_change("/", private).unwrap();
@@ -51,7 +55,11 @@ fn tree() -> (tempfile::TempDir, [UnixListener; 2]) {
 
 fn reached(folder: &Path) -> [bool; 3] {
     let connects = |name| UnixStream::connect(folder.join(name)).is_ok();
-    [folder.join("seen/file").exists(), connects("hidden/socket"), connects("socket")]
+    [
+        folder.join("seen/file").exists(),
+        connects("hidden/socket"),
+        connects("socket"),
+    ]
 }
 
 #[test]
@@ -62,14 +70,32 @@ fn what_is_not_granted_is_out_of_reach_and_the_rest_as_it_was() {
     std::fs::write(&own, "").unwrap();
     std::os::unix::fs::chown(&own, Some(UID), None).unwrap();
     let touches = || std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o600)).is_ok();
-    assert_eq!(apart(|| (), || reached(path)), [true, true, true], "the twin without covers");
+    assert_eq!(
+        apart(|| (), || reached(path)),
+        [true, true, true],
+        "the twin without covers"
+    );
     assert!(apart(|| (), touches), "the twin without covers");
-    let mask =
-        |seen: &Path| assert_eq!(mask_all_but([seen.to_owned()], &BTreeSet::new(), UID).unmasked, Vec::<String>::new());
+    let mask = |seen: &Path| {
+        assert_eq!(
+            mask_all_but([seen.to_owned()], &BTreeSet::new(), UID).unmasked,
+            Vec::<String>::new()
+        )
+    };
     assert!(!apart(|| mask(&path.join("seen")), touches));
-    assert_eq!(apart(|| mask(&path.join("seen")), || reached(path)), [true, false, false]);
-    assert_eq!(apart(|| mask(path), || reached(path)), [true, true, true], "beneath what is granted");
-    assert_eq!(apart(|| mask(Path::new("/")), || reached(path)), [true, true, true]);
+    assert_eq!(
+        apart(|| mask(&path.join("seen")), || reached(path)),
+        [true, false, false]
+    );
+    assert_eq!(
+        apart(|| mask(path), || reached(path)),
+        [true, true, true],
+        "beneath what is granted"
+    );
+    assert_eq!(
+        apart(|| mask(Path::new("/")), || reached(path)),
+        [true, true, true]
+    );
 }
 
 #[test]
@@ -78,14 +104,28 @@ fn of_a_folder_that_everybody_may_write_to_the_sockets_of_others_are_covered() {
     let path = folder.path();
     let mask = |seen: &[&Path]| {
         let seen = seen.iter().map(|path| path.to_path_buf());
-        assert_eq!(mask_all_but(seen, &BTreeSet::new(), UID).unmasked, Vec::<String>::new());
+        assert_eq!(
+            mask_all_but(seen, &BTreeSet::new(), UID).unmasked,
+            Vec::<String>::new()
+        );
     };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o1777)).unwrap();
-    assert_eq!(apart(|| mask(&[path]), || reached(path)), [true, false, false]);
+    assert_eq!(
+        apart(|| mask(&[path]), || reached(path)),
+        [true, false, false]
+    );
     let listed = [path, &path.join("socket")];
-    assert_eq!(apart(|| mask(&listed), || reached(path)), [true, false, true], "listed by itself");
+    assert_eq!(
+        apart(|| mask(&listed), || reached(path)),
+        [true, false, true],
+        "listed by itself"
+    );
     let listed = [path, &path.join("hidden")];
-    assert_eq!(apart(|| mask(&listed), || reached(path)), [true, true, false], "with its folder");
+    assert_eq!(
+        apart(|| mask(&listed), || reached(path)),
+        [true, true, false],
+        "with its folder"
+    );
 }
 
 #[test]
@@ -102,18 +142,31 @@ fn what_workloads_left_takes_no_cover_from_what_the_host_has() {
     }
     let service = UnixListener::bind(shared.join("zzz-service")).unwrap();
     open_to_all(&shared.join("zzz-service"));
-    let own_room = || rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
+    let own_room =
+        || rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
     let masked = || {
         own_room();
-        let unmasked = mask_all_but([folder.path().join("seen"), shared.clone()], &BTreeSet::new(), UID).unmasked;
+        let unmasked = mask_all_but(
+            [folder.path().join("seen"), shared.clone()],
+            &BTreeSet::new(),
+            UID,
+        )
+        .unmasked;
         assert_eq!(unmasked.len(), 1, "{unmasked:?}");
         assert!(unmasked[0].contains("no more than 1024"), "{unmasked:?}");
     };
     let path = folder.path();
-    assert_eq!(apart(masked, || reached(path)), [true, false, false], "the host's folder and socket");
+    assert_eq!(
+        apart(masked, || reached(path)),
+        [true, false, false],
+        "the host's folder and socket"
+    );
     let reaches = || UnixStream::connect(shared.join("zzz-service")).is_ok();
     assert!(apart(|| (), reaches), "the twin without covers");
-    assert!(!apart(masked, reaches), "a service that listens comes before what was left");
+    assert!(
+        !apart(masked, reaches),
+        "a service that listens comes before what was left"
+    );
     drop(service);
 }
 
@@ -129,8 +182,18 @@ fn many_files_in_a_shared_folder_keep_no_service_there_uncovered() {
     let _service = UnixListener::bind(shared.join("service")).unwrap();
     open_to_all(&shared.join("service"));
     let masked = || {
-        let unmasked = mask_all_but([folder.path().join("seen"), shared.clone()], &BTreeSet::new(), UID).unmasked;
-        assert!(unmasked.iter().any(|problem| problem.contains("more than 50000 entries")), "{unmasked:?}");
+        let unmasked = mask_all_but(
+            [folder.path().join("seen"), shared.clone()],
+            &BTreeSet::new(),
+            UID,
+        )
+        .unmasked;
+        assert!(
+            unmasked
+                .iter()
+                .any(|problem| problem.contains("more than 50000 entries")),
+            "{unmasked:?}"
+        );
     };
     let reaches = || UnixStream::connect(shared.join("service")).is_ok();
     assert!(apart(|| (), reaches), "the twin without covers");
@@ -146,7 +209,10 @@ fn a_socket_of_another_network_namespace_is_found_deep_in_a_shared_folder() {
     std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
     let socket = deep.join("socket");
     let bind = || {
-        #[expect(deprecated, reason = "the objection is to a split descriptor table, which stays whole here")]
+        #[expect(
+            deprecated,
+            reason = "the objection is to a split descriptor table, which stays whole here"
+        )]
         rustix::thread::unshare(UnshareFlags::NEWNET).unwrap();
         UnixListener::bind(&socket).unwrap()
     };
@@ -154,7 +220,12 @@ fn a_socket_of_another_network_namespace_is_found_deep_in_a_shared_folder() {
     open_to_all(&socket);
     let masked = || {
         assert_eq!(
-            mask_all_but([folder.path().join("seen"), shared.clone()], &BTreeSet::new(), UID).unmasked,
+            mask_all_but(
+                [folder.path().join("seen"), shared.clone()],
+                &BTreeSet::new(),
+                UID
+            )
+            .unmasked,
             Vec::<String>::new()
         )
     };
@@ -175,20 +246,30 @@ fn a_folder_that_the_workload_closed_is_covered_whole_and_one_of_another_user_is
     let shared = folder.path().join("shared");
     for name in ["own", "others"] {
         std::fs::create_dir_all(shared.join(name)).unwrap();
-        std::fs::set_permissions(shared.join(name), std::fs::Permissions::from_mode(0o000)).unwrap();
+        std::fs::set_permissions(shared.join(name), std::fs::Permissions::from_mode(0o000))
+            .unwrap();
     }
     std::os::unix::fs::chown(shared.join("own"), Some(UID), None).unwrap();
     std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let find = |visible: &[&str]| {
-        let visible: BTreeSet<_> = visible.iter().map(|name| folder.path().join(name)).collect();
-        apart(|| (), || shared_sockets::find(&visible, &BTreeSet::new(), UID))
+        let visible: BTreeSet<_> = visible
+            .iter()
+            .map(|name| folder.path().join(name))
+            .collect();
+        apart(
+            || (),
+            || shared_sockets::find(&visible, &BTreeSet::new(), UID),
+        )
     };
     let found = find(&["shared"]);
     assert_eq!(found.closed, BTreeSet::from([shared.join("own")]));
     assert!(found.incomplete.is_none(), "{found:?}");
     let found = find(&["shared", "shared/own/listed"]);
-    assert!(found.closed.is_empty(), "a cover would hide what is listed in it");
+    assert!(
+        found.closed.is_empty(),
+        "a cover would hide what is listed in it"
+    );
     assert!(found.incomplete.unwrap().to_string().contains("shared/own"));
 }
 

@@ -1,4 +1,5 @@
-//! The doors of a sandbox: addresses in its landing that the egress firewall lets witnessed connections reach.
+//! The doors of a sandbox: addresses in its landing that the egress firewall lets witnessed
+//! connections reach.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,24 +19,40 @@ pub struct Doors {
     workload: OwnedFd,
     landing: OwnedFd,
     open: RwLock<HashSet<SocketAddrV4>>,
-    /// Held by a change. A socket of the workload's namespace, if the last change left one without answers to come.
+    /// Held by a change. A socket of the workload's namespace, if the last change left one without
+    /// answers to come.
     change: Mutex<Option<Socket>>,
 }
 
 impl Doors {
-    /// The doors of a firewall that was installed with `open`; `socket` is one of the workload's namespace.
-    pub(super) fn new(workload: OwnedFd, landing: OwnedFd, open: &[SocketAddrV4], socket: Option<Socket>) -> Self {
-        Self { workload, landing, open: RwLock::new(open.iter().copied().collect()), change: Mutex::new(socket) }
+    /// The doors of a firewall that was installed with `open`; `socket` is one of the workload's
+    /// namespace.
+    pub(super) fn new(
+        workload: OwnedFd,
+        landing: OwnedFd,
+        open: &[SocketAddrV4],
+        socket: Option<Socket>,
+    ) -> Self {
+        Self {
+            workload,
+            landing,
+            open: RwLock::new(open.iter().copied().collect()),
+            change: Mutex::new(socket),
+        }
     }
 
     /// Returns true if `address` is a door.
     #[must_use]
     pub fn contains(&self, address: SocketAddrV4) -> bool {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).contains(&address)
+        self.open
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&address)
     }
 
-    /// Opens and closes doors. Connections that are there stay; their packets open none. A door that is open already stays so, one that
-    /// is not stays closed. Blocks for some tenths of a millisecond.
+    /// Opens and closes doors. Connections that are there stay; their packets open none. A door
+    /// that is open already stays so, one that is not stays closed. Blocks for some tenths of a
+    /// millisecond.
     ///
     /// # Errors
     /// The kernel refuses the change; then none of `opened` is open.
@@ -43,8 +60,19 @@ impl Doors {
         let mut change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         let (opened, closed): (Vec<_>, Vec<_>) = {
             let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-            let opened = opened.iter().filter(|door| !open.contains(door)).copied().collect();
-            (opened, closed.iter().filter(|door| open.remove(door)).copied().collect())
+            let opened = opened
+                .iter()
+                .filter(|door| !open.contains(door))
+                .copied()
+                .collect();
+            (
+                opened,
+                closed
+                    .iter()
+                    .filter(|door| open.remove(door))
+                    .copied()
+                    .collect(),
+            )
         };
         if opened.is_empty() && closed.is_empty() {
             return Ok(());
@@ -56,13 +84,17 @@ impl Doors {
         // The firewall comes first, or a witnessed connect would be refused.
         firewall::change_doors(&socket, &opened, &closed)?;
         *change = Some(socket);
-        self.open.write().unwrap_or_else(PoisonError::into_inner).extend(opened);
+        self.open
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(opened);
         Ok(())
     }
 
-    /// Opens a non-blocking listener for each of `ports` at every address of the landing; one fails if descriptors are exhausted, or
-    /// for a port below 1024 if the supervisor lacks CAP_NET_BIND_SERVICE. Connections reach it at doors alone, and at those that have
-    /// no listener of their own; the address at which one was accepted tells its door.
+    /// Opens a non-blocking listener for each of `ports` at every address of the landing; one fails
+    /// if descriptors are exhausted, or for a port below 1024 if the supervisor lacks
+    /// CAP_NET_BIND_SERVICE. Connections reach it at doors alone, and at those that have no
+    /// listener of their own; the address at which one was accepted tells its door.
     ///
     /// # Errors
     /// No thread can be started.
@@ -72,6 +104,8 @@ impl Doors {
             witness::save_first_packets(&listener)?;
             Ok(listener)
         };
-        run_in(self.landing.as_fd(), || Ok(ports.iter().map(open).collect()))
+        run_in(self.landing.as_fd(), || {
+            Ok(ports.iter().map(open).collect())
+        })
     }
 }

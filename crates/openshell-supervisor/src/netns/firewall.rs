@@ -1,4 +1,5 @@
-//! The egress firewall of the namespace: rules as rows, and their installer (nftables over nfnetlink).
+//! The egress firewall of the namespace: rules as rows, and their installer (nftables over
+//! nfnetlink).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -46,7 +47,8 @@ pub enum Verdict {
     Accept,
     /// Drop silently.
     Drop,
-    /// Copy to [`LOG_GROUP`], at most five per second after a burst of ten, and continue with the next rule.
+    /// Copy to [`LOG_GROUP`], at most five per second after a burst of ten, and continue with the
+    /// next rule.
     Log,
     /// Refuse with a TCP reset.
     Reset,
@@ -54,25 +56,63 @@ pub enum Verdict {
     Unreachable,
 }
 
-/// Returns the rules, in order, for a namespace whose only exits are the supervisor's doors, and its name server, if there is
-/// one. Packets that no rule accepts are dropped.
+/// Returns the rules, in order, for a namespace whose only exits are the supervisor's doors, and
+/// its name server, if there is one. Packets that no rule accepts are dropped.
 #[must_use]
 pub fn ruleset(name_server: Option<SocketAddrV4>) -> Vec<Rule> {
-    let rule = |when, verdict, reason| Rule { when, verdict, reason };
-    let questions = |server| rule(Match::DatagramTo(server), Verdict::Accept, "questions for names");
+    let rule = |when, verdict, reason| Rule {
+        when,
+        verdict,
+        reason,
+    };
+    let questions = |server| {
+        rule(
+            Match::DatagramTo(server),
+            Verdict::Accept,
+            "questions for names",
+        )
+    };
     let ways_out = [
         rule(Match::WitnessedToDoor, Verdict::Accept, "the only ways out"),
-        rule(Match::WithinConnection, Verdict::Accept, "only doors have connections, and the landing resets others"),
+        rule(
+            Match::WithinConnection,
+            Verdict::Accept,
+            "only doors have connections, and the landing resets others",
+        ),
     ];
     let others = [
-        rule(Match::Loopback, Verdict::Accept, "servers and clients inside the sandbox"),
-        rule(Match::NeighbourDiscovery, Verdict::Drop, "the kernel's own noise, not an attempt of anybody"),
-        rule(Match::Tcp, Verdict::Log, "an attempt to go past the proxy is worth knowing"),
-        rule(Match::Tcp, Verdict::Reset, "refused at once instead of a long time-out"),
+        rule(
+            Match::Loopback,
+            Verdict::Accept,
+            "servers and clients inside the sandbox",
+        ),
+        rule(
+            Match::NeighbourDiscovery,
+            Verdict::Drop,
+            "the kernel's own noise, not an attempt of anybody",
+        ),
+        rule(
+            Match::Tcp,
+            Verdict::Log,
+            "an attempt to go past the proxy is worth knowing",
+        ),
+        rule(
+            Match::Tcp,
+            Verdict::Reset,
+            "refused at once instead of a long time-out",
+        ),
         rule(Match::Any, Verdict::Log, "UDP, ICMP, SCTP… past the proxy"),
-        rule(Match::Any, Verdict::Unreachable, "refused at once instead of a long time-out"),
+        rule(
+            Match::Any,
+            Verdict::Unreachable,
+            "refused at once instead of a long time-out",
+        ),
     ];
-    ways_out.into_iter().chain(name_server.map(questions)).chain(others).collect()
+    ways_out
+        .into_iter()
+        .chain(name_server.map(questions))
+        .chain(others)
+        .collect()
 }
 
 /// Installs `rules`, and a set of `doors`, in the calling thread's namespace, all or nothing.
@@ -82,14 +122,17 @@ pub fn ruleset(name_server: Option<SocketAddrV4>) -> Vec<Rule> {
 pub(super) fn install(rules: &[Rule], doors: &[SocketAddrV4]) -> io::Result<()> {
     let socket = Socket::open(Protocol::Netfilter)?;
     let mut messages = vec![
-        message(NFT_MSG_NEWTABLE, NLM_F_CREATE).text(NFTA_TABLE_NAME, TABLE).attribute(NFTA_TABLE_FLAGS, &be32(0)),
+        message(NFT_MSG_NEWTABLE, NLM_F_CREATE)
+            .text(NFTA_TABLE_NAME, TABLE)
+            .attribute(NFTA_TABLE_FLAGS, &be32(0)),
         message(NFT_MSG_NEWCHAIN, NLM_F_CREATE)
             .text(NFTA_CHAIN_TABLE, TABLE)
             .text(NFTA_CHAIN_NAME, CHAIN)
             .text(NFTA_CHAIN_TYPE, "filter")
             .attribute(NFTA_CHAIN_POLICY, &be32(NF_DROP))
             .nested(NFTA_CHAIN_HOOK, |hook| {
-                hook.attribute(NFTA_HOOK_HOOKNUM, &be32(NF_INET_LOCAL_OUT)).attribute(NFTA_HOOK_PRIORITY, &be32(0))
+                hook.attribute(NFTA_HOOK_HOOKNUM, &be32(NF_INET_LOCAL_OUT))
+                    .attribute(NFTA_HOOK_PRIORITY, &be32(0))
             }),
         message(NFT_MSG_NEWSET, NLM_F_CREATE)
             .text(NFTA_SET_TABLE, TABLE)
@@ -104,36 +147,57 @@ pub(super) fn install(rules: &[Rule], doors: &[SocketAddrV4]) -> io::Result<()> 
 }
 
 fn execute(socket: &Socket, messages: Vec<Message>) -> io::Result<()> {
-    socket.execute_batch(batch_edge(NFNL_MSG_BATCH_BEGIN), messages, batch_edge(NFNL_MSG_BATCH_END))
+    socket.execute_batch(
+        batch_edge(NFNL_MSG_BATCH_BEGIN),
+        messages,
+        batch_edge(NFNL_MSG_BATCH_END),
+    )
 }
 
 /// Doors in one batch, which has to fit into a socket's buffer.
 const DOORS_AT_ONCE: usize = 2_000;
 
-/// Adds `opened` to the set of doors and removes `closed`, by `socket` of the namespace. None of `closed` may be missing from the set.
+/// Adds `opened` to the set of doors and removes `closed`, by `socket` of the namespace. None of
+/// `closed` may be missing from the set.
 ///
 /// # Errors
 /// CAP_NET_ADMIN is missing, or the kernel has no memory; a part may be done then.
-pub(super) fn change_doors(socket: &Socket, opened: &[SocketAddrV4], closed: &[SocketAddrV4]) -> io::Result<()> {
-    let removals = closed.chunks(DOORS_AT_ONCE).map(|doors| elements(NFT_MSG_DELSETELEM, doors));
-    let additions = opened.chunks(DOORS_AT_ONCE).map(|doors| elements(NFT_MSG_NEWSETELEM, doors));
-    removals.chain(additions).try_for_each(|message| execute(socket, vec![message]))
+pub(super) fn change_doors(
+    socket: &Socket,
+    opened: &[SocketAddrV4],
+    closed: &[SocketAddrV4],
+) -> io::Result<()> {
+    let removals = closed
+        .chunks(DOORS_AT_ONCE)
+        .map(|doors| elements(NFT_MSG_DELSETELEM, doors));
+    let additions = opened
+        .chunks(DOORS_AT_ONCE)
+        .map(|doors| elements(NFT_MSG_NEWSETELEM, doors));
+    removals
+        .chain(additions)
+        .try_for_each(|message| execute(socket, vec![message]))
 }
 
 /// A change of the set of doors.
 fn elements(kind: u16, doors: &[SocketAddrV4]) -> Message {
     let element = |list: Message, door: &SocketAddrV4| {
         // Fields are padded to words.
-        let key: [u8; DOOR_BYTES] =
-            [&door.ip().octets()[..], &door.port().to_be_bytes(), &[0; 2]].concat().try_into().unwrap_or_default();
+        let key: [u8; DOOR_BYTES] = [&door.ip().octets()[..], &door.port().to_be_bytes(), &[0; 2]]
+            .concat()
+            .try_into()
+            .unwrap_or_default();
         list.nested(NFTA_LIST_ELEM, |element| {
-            element.nested(NFTA_SET_ELEM_KEY, |nested| nested.attribute(NFTA_DATA_VALUE, &key))
+            element.nested(NFTA_SET_ELEM_KEY, |nested| {
+                nested.attribute(NFTA_DATA_VALUE, &key)
+            })
         })
     };
     message(kind, NLM_F_CREATE)
         .text(NFTA_SET_ELEM_LIST_TABLE, TABLE)
         .text(NFTA_SET_ELEM_LIST_SET, DOORS)
-        .nested(NFTA_SET_ELEM_LIST_ELEMENTS, |list| doors.iter().fold(list, element))
+        .nested(NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+            doors.iter().fold(list, element)
+        })
 }
 
 const TABLE: &str = "openshell";
@@ -208,7 +272,8 @@ const NFT_REJECT_TCP_RST: u32 = 1;
 const NFT_REJECT_ICMPX_UNREACH: u32 = 2;
 const NFT_REJECT_ICMPX_PORT_UNREACH: u8 = 1;
 const LOOPBACK_INDEX: u32 = 1;
-/// Offset of the byte with the flags in a TCP header, and its flag of opening packets (RFC 9293 §3.1).
+/// Offset of the byte with the flags in a TCP header, and its flag of opening packets (RFC 9293
+/// §3.1).
 const TCP_FLAGS: u32 = 13;
 const TCP_SYN: u8 = 2;
 
@@ -218,7 +283,11 @@ fn be32(value: u32) -> [u8; 4] {
 
 /// `struct nfgenmsg`; its last field is big-endian.
 fn message(kind: u16, flags: u16) -> Message {
-    Message::request(NFNL_SUBSYS_NFTABLES << 8 | kind, flags, &[NFPROTO_INET, 0, 0, 0])
+    Message::request(
+        NFNL_SUBSYS_NFTABLES << 8 | kind,
+        flags,
+        &[NFPROTO_INET, 0, 0, 0],
+    )
 }
 
 fn batch_edge(kind: u16) -> Message {
@@ -230,7 +299,9 @@ fn rule_message(rule: &Rule) -> Message {
     message(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND)
         .text(NFTA_RULE_TABLE, TABLE)
         .text(NFTA_RULE_CHAIN, CHAIN)
-        .nested(NFTA_RULE_EXPRESSIONS, |list| verdict_expressions(match_expressions(list, rule.when), rule.verdict))
+        .nested(NFTA_RULE_EXPRESSIONS, |list| {
+            verdict_expressions(match_expressions(list, rule.when), rule.verdict)
+        })
 }
 
 fn match_expressions(list: Message, when: Match) -> Message {
@@ -241,12 +312,21 @@ fn match_expressions(list: Message, when: Match) -> Message {
             let list = payload(list, NFT_PAYLOAD_NETWORK_HEADER, 16, 4);
             let list = payload_to(list, NFT_REG32_01, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2);
             let list = expression(list, "lookup", |data| {
-                data.text(NFTA_LOOKUP_SET, DOORS).attribute(NFTA_LOOKUP_SREG, &be32(NFT_REG_1))
+                data.text(NFTA_LOOKUP_SET, DOORS)
+                    .attribute(NFTA_LOOKUP_SREG, &be32(NFT_REG_1))
             });
             let mark = DOOR_MARK.to_ne_bytes();
             let list = compare(masked(meta(list, NFT_META_MARK), &mark), NFT_CMP_EQ, &mark);
-            let list = compare(payload(list, NFT_PAYLOAD_NETWORK_HEADER, 0, 1), NFT_CMP_EQ, &[NONCE_HEADER.0]);
-            compare(payload(list, NFT_PAYLOAD_NETWORK_HEADER, 20, 3), NFT_CMP_EQ, &NONCE_HEADER.1)
+            let list = compare(
+                payload(list, NFT_PAYLOAD_NETWORK_HEADER, 0, 1),
+                NFT_CMP_EQ,
+                &[NONCE_HEADER.0],
+            );
+            compare(
+                payload(list, NFT_PAYLOAD_NETWORK_HEADER, 20, 3),
+                NFT_CMP_EQ,
+                &NONCE_HEADER.1,
+            )
         }
         Match::WithinConnection => {
             let list = meta_is(list, NFT_META_L4PROTO, &[libc::IPPROTO_TCP as u8]);
@@ -254,8 +334,16 @@ fn match_expressions(list: Message, when: Match) -> Message {
             compare(masked(list, &[TCP_SYN]), NFT_CMP_EQ, &[0])
         }
         Match::DatagramTo(address) => {
-            let list = meta_is(destination_is(list, *address.ip()), NFT_META_L4PROTO, &[libc::IPPROTO_UDP as u8]);
-            compare(payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2), NFT_CMP_EQ, &address.port().to_be_bytes())
+            let list = meta_is(
+                destination_is(list, *address.ip()),
+                NFT_META_L4PROTO,
+                &[libc::IPPROTO_UDP as u8],
+            );
+            compare(
+                payload(list, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2),
+                NFT_CMP_EQ,
+                &address.port().to_be_bytes(),
+            )
         }
         Match::Loopback => meta_is(list, NFT_META_OIF, &LOOPBACK_INDEX.to_ne_bytes()),
         Match::NeighbourDiscovery => {
@@ -285,9 +373,9 @@ fn verdict_expressions(list: Message, verdict: Verdict) -> Message {
                     .attribute(NFTA_LOG_QTHRESHOLD, &1_u16.to_be_bytes())
             })
         }
-        Verdict::Reset => {
-            expression(list, "reject", |data| data.attribute(NFTA_REJECT_TYPE, &be32(NFT_REJECT_TCP_RST)))
-        }
+        Verdict::Reset => expression(list, "reject", |data| {
+            data.attribute(NFTA_REJECT_TYPE, &be32(NFT_REJECT_TCP_RST))
+        }),
         Verdict::Unreachable => expression(list, "reject", |data| {
             data.attribute(NFTA_REJECT_TYPE, &be32(NFT_REJECT_ICMPX_UNREACH))
                 .attribute(NFTA_REJECT_ICMP_CODE, &[NFT_REJECT_ICMPX_PORT_UNREACH])
@@ -323,12 +411,17 @@ const NFTA_REJECT_TYPE: u16 = 1;
 const NFTA_REJECT_ICMP_CODE: u16 = 2;
 
 fn expression(list: Message, name: &str, data: impl FnOnce(Message) -> Message) -> Message {
-    list.nested(NFTA_LIST_ELEM, |element| element.text(NFTA_EXPR_NAME, name).nested(NFTA_EXPR_DATA, data))
+    list.nested(NFTA_LIST_ELEM, |element| {
+        element
+            .text(NFTA_EXPR_NAME, name)
+            .nested(NFTA_EXPR_DATA, data)
+    })
 }
 
 fn meta(list: Message, key: u32) -> Message {
     expression(list, "meta", |data| {
-        data.attribute(NFTA_META_DREG, &be32(NFT_REG_1)).attribute(NFTA_META_KEY, &be32(key))
+        data.attribute(NFTA_META_DREG, &be32(NFT_REG_1))
+            .attribute(NFTA_META_KEY, &be32(key))
     })
 }
 
@@ -342,8 +435,12 @@ fn masked(list: Message, mask: &[u8]) -> Message {
         data.attribute(NFTA_BITWISE_SREG, &be32(NFT_REG_1))
             .attribute(NFTA_BITWISE_DREG, &be32(NFT_REG_1))
             .attribute(NFTA_BITWISE_LEN, &be32(mask.len() as u32))
-            .nested(NFTA_BITWISE_MASK, |nested| nested.attribute(NFTA_DATA_VALUE, mask))
-            .nested(NFTA_BITWISE_XOR, |nested| nested.attribute(NFTA_DATA_VALUE, &vec![0; mask.len()]))
+            .nested(NFTA_BITWISE_MASK, |nested| {
+                nested.attribute(NFTA_DATA_VALUE, mask)
+            })
+            .nested(NFTA_BITWISE_XOR, |nested| {
+                nested.attribute(NFTA_DATA_VALUE, &vec![0; mask.len()])
+            })
     })
 }
 
@@ -363,21 +460,30 @@ fn payload_to(list: Message, register: u32, base: u32, offset: u32, length: u32)
 
 fn destination_is(list: Message, address: Ipv4Addr) -> Message {
     let list = meta_is(list, NFT_META_NFPROTO, &[libc::NFPROTO_IPV4 as u8]);
-    compare(payload(list, NFT_PAYLOAD_NETWORK_HEADER, 16, 4), NFT_CMP_EQ, &address.octets())
+    compare(
+        payload(list, NFT_PAYLOAD_NETWORK_HEADER, 16, 4),
+        NFT_CMP_EQ,
+        &address.octets(),
+    )
 }
 
 fn compare(list: Message, operator: u32, value: &[u8]) -> Message {
     expression(list, "cmp", |data| {
         data.attribute(NFTA_CMP_SREG, &be32(NFT_REG_1))
             .attribute(NFTA_CMP_OP, &be32(operator))
-            .nested(NFTA_CMP_DATA, |nested| nested.attribute(NFTA_DATA_VALUE, value))
+            .nested(NFTA_CMP_DATA, |nested| {
+                nested.attribute(NFTA_DATA_VALUE, value)
+            })
     })
 }
 
 fn immediate(list: Message, code: u32) -> Message {
     expression(list, "immediate", |data| {
-        data.attribute(NFTA_IMMEDIATE_DREG, &be32(NFT_REG_VERDICT)).nested(NFTA_IMMEDIATE_DATA, |nested| {
-            nested.nested(NFTA_DATA_VERDICT, |verdict| verdict.attribute(NFTA_VERDICT_CODE, &be32(code)))
-        })
+        data.attribute(NFTA_IMMEDIATE_DREG, &be32(NFT_REG_VERDICT))
+            .nested(NFTA_IMMEDIATE_DATA, |nested| {
+                nested.nested(NFTA_DATA_VERDICT, |verdict| {
+                    verdict.attribute(NFTA_VERDICT_CODE, &be32(code))
+                })
+            })
     })
 }

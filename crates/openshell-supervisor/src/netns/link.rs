@@ -36,8 +36,8 @@ const IFF_UP: u32 = libc::IFF_UP as u32;
 /// Interface index of loopback in a new namespace.
 const LOOPBACK: u32 = 1;
 
-/// Interface index of `eth0`, either end of the pair, in its namespace. Behind those of tunnel devices, which some kernels
-/// create in every namespace (tunl0, sit0…).
+/// Interface index of `eth0`, either end of the pair, in its namespace. Behind those of tunnel
+/// devices, which some kernels create in every namespace (tunl0, sit0…).
 pub const INTERFACE: u32 = 100;
 
 /// Address of the landing's end, on which the proxy listens. The same in every sandbox.
@@ -50,16 +50,18 @@ pub const WORKLOAD: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
 const LANDING_V6: Ipv6Addr = Ipv6Addr::new(0xfd6f, 0x7065, 0x6e73, 0, 0, 0, 0, 1);
 const WORKLOAD_V6: Ipv6Addr = Ipv6Addr::new(0xfd6f, 0x7065, 0x6e73, 0, 0, 0, 0, 2);
 
-/// MTU of both ends in bytes, as on loopback: every packet fits, and a stream takes less time than in packets of 1,500
-/// bytes.
+/// MTU of both ends in bytes, as on loopback: every packet fits, and a stream takes less time than
+/// in packets of 1,500 bytes.
 const MTU: u32 = 65_535;
 
 /// Largest GSO packet in bytes, from Linux 6.3 on; older kernels ignore it.
 const GSO_MAX_SIZE: u32 = 256 * 1024;
 
-/// Creates the veth pair: `eth0` in the calling thread's namespace, the workload's, and `eth0` in `landing`.
+/// Creates the veth pair: `eth0` in the calling thread's namespace, the workload's, and `eth0` in
+/// `landing`.
 pub(super) fn create_pair(landing: BorrowedFd<'_>) -> io::Result<()> {
-    // Both ends are created where they stay: moving a link to another namespace costs an RCU grace period.
+    // Both ends are created where they stay: moving a link to another namespace costs an RCU grace
+    // period.
     let end = |message: Message| {
         message
             .text(IFLA_IFNAME, "eth0")
@@ -68,16 +70,20 @@ pub(super) fn create_pair(landing: BorrowedFd<'_>) -> io::Result<()> {
     };
     let pair = Message::request(RTM_NEWLINK, CREATE_EXCLUSIVE, &link_body(INTERFACE, 0));
     let pair = end(pair).nested(IFLA_LINKINFO, |message| {
-        message.text(IFLA_INFO_KIND, "veth").nested(IFLA_INFO_DATA, |message| {
-            message.nested(VETH_INFO_PEER, |message| {
-                end(message.raw(&link_body(INTERFACE, 0))).attribute(IFLA_NET_NS_FD, &landing.as_raw_fd().to_ne_bytes())
+        message
+            .text(IFLA_INFO_KIND, "veth")
+            .nested(IFLA_INFO_DATA, |message| {
+                message.nested(VETH_INFO_PEER, |message| {
+                    end(message.raw(&link_body(INTERFACE, 0)))
+                        .attribute(IFLA_NET_NS_FD, &landing.as_raw_fd().to_ne_bytes())
+                })
             })
-        })
     });
     Socket::open(Protocol::Route)?.execute(vec![pair])
 }
 
-/// Configures the workload's namespace: loopback and its end up, its addresses, default routes to the landing.
+/// Configures the workload's namespace: loopback and its end up, its addresses, default routes to
+/// the landing.
 pub(super) fn configure_workload() -> io::Result<()> {
     let socket = Socket::open(Protocol::Route)?;
     disable_link_local_address(&socket)?;
@@ -87,16 +93,27 @@ pub(super) fn configure_workload() -> io::Result<()> {
         up(INTERFACE),
         default_route(&LANDING.octets()),
     ])?;
-    if_ipv6(socket.execute(vec![address(&WORKLOAD_V6.octets(), 64), default_route(&LANDING_V6.octets())]))
+    if_ipv6(socket.execute(vec![
+        address(&WORKLOAD_V6.octets(), 64),
+        default_route(&LANDING_V6.octets()),
+    ]))
 }
 
-/// Configures the landing: loopback and its end up, its addresses, and every other address in the world as its own, so
-/// that a packet from the workload ends there, wherever it was sent.
+/// Configures the landing: loopback and its end up, its addresses, and every other address in the
+/// world as its own, so that a packet from the workload ends there, wherever it was sent.
 pub(super) fn configure_landing() -> io::Result<()> {
     let socket = Socket::open(Protocol::Route)?;
     disable_link_local_address(&socket)?;
-    socket.execute(vec![up(LOOPBACK), address(&LANDING.octets(), 24), up(INTERFACE), local_default_route(AF_INET)])?;
-    if_ipv6(socket.execute(vec![address(&LANDING_V6.octets(), 64), local_default_route(AF_INET6)]))
+    socket.execute(vec![
+        up(LOOPBACK),
+        address(&LANDING.octets(), 24),
+        up(INTERFACE),
+        local_default_route(AF_INET),
+    ])?;
+    if_ipv6(socket.execute(vec![
+        address(&LANDING_V6.octets(), 64),
+        local_default_route(AF_INET6),
+    ]))
 }
 
 /// Brings loopback up in a namespace without an exit.
@@ -104,19 +121,29 @@ pub(super) fn loopback_up() -> io::Result<()> {
     Socket::open(Protocol::Route)?.execute(vec![up(LOOPBACK)])
 }
 
-/// Disables the link-local IPv6 address that the kernel would assign when the link comes up, and with it neighbour
-/// discovery.
+/// Disables the link-local IPv6 address that the kernel would assign when the link comes up, and
+/// with it neighbour discovery.
 fn disable_link_local_address(socket: &Socket) -> io::Result<()> {
-    let message = Message::request(RTM_NEWLINK, 0, &link_body(INTERFACE, 0)).nested(IFLA_AF_SPEC, |message| {
-        message.nested(AF_INET6.into(), |message| message.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]))
-    });
+    let message = Message::request(RTM_NEWLINK, 0, &link_body(INTERFACE, 0)).nested(
+        IFLA_AF_SPEC,
+        |message| {
+            message.nested(AF_INET6.into(), |message| {
+                message.attribute(IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE])
+            })
+        },
+    );
     if_ipv6(socket.execute(vec![message]))
 }
 
 /// Takes a failure for success on a kernel without IPv6, or on one where it is disabled.
 fn if_ipv6(result: io::Result<()>) -> io::Result<()> {
     match result {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES)) => {
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::EACCES)
+            ) =>
+        {
             Ok(())
         }
         result => result,
@@ -138,14 +165,20 @@ fn up(index: u32) -> Message {
 
 /// Address family of an address of this length in bytes.
 fn family(address: &[u8]) -> u8 {
-    if address.len() == 4 { AF_INET } else { AF_INET6 }
+    if address.len() == 4 {
+        AF_INET
+    } else {
+        AF_INET6
+    }
 }
 
 /// An address of [`INTERFACE`] with a prefix of this length in bits (`struct ifaddrmsg`).
 fn address(address: &[u8], prefix: u8) -> Message {
     let mut body = [family(address), prefix, IFA_F_NODAD, 0, 0, 0, 0, 0];
     body[4..8].copy_from_slice(&INTERFACE.to_ne_bytes());
-    Message::request(RTM_NEWADDR, CREATE_EXCLUSIVE, &body).attribute(IFA_LOCAL, address).attribute(IFA_ADDRESS, address)
+    Message::request(RTM_NEWADDR, CREATE_EXCLUSIVE, &body)
+        .attribute(IFA_LOCAL, address)
+        .attribute(IFA_ADDRESS, address)
 }
 
 /// A default route through `gateway`.
@@ -155,14 +188,28 @@ fn default_route(gateway: &[u8]) -> Message {
         .attribute(RTA_OIF, &INTERFACE.to_ne_bytes())
 }
 
-/// A route that makes every address one of this namespace's own. In the main table, where the pair's prefix is the longer
-/// one: from the table of local addresses, which is looked up first, it would take the answers to the workload as well.
+/// A route that makes every address one of this namespace's own. In the main table, where the
+/// pair's prefix is the longer one: from the table of local addresses, which is looked up first, it
+/// would take the answers to the workload as well.
 fn local_default_route(family: u8) -> Message {
     route(family, libc::RT_SCOPE_HOST, libc::RTN_LOCAL).attribute(RTA_OIF, &LOOPBACK.to_ne_bytes())
 }
 
 /// A default route in the main table (`struct rtmsg`).
 fn route(family: u8, scope: u8, kind: u8) -> Message {
-    let body = [family, 0, 0, 0, libc::RT_TABLE_MAIN, libc::RTPROT_BOOT, scope, kind, 0, 0, 0, 0];
+    let body = [
+        family,
+        0,
+        0,
+        0,
+        libc::RT_TABLE_MAIN,
+        libc::RTPROT_BOOT,
+        scope,
+        kind,
+        0,
+        0,
+        0,
+        0,
+    ];
     Message::request(RTM_NEWROUTE, CREATE_EXCLUSIVE, &body)
 }

@@ -28,9 +28,13 @@ impl NameServerSockets {
         let listener = listen(NAME_SERVER)?;
         witness::save_first_packets(&listener)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let datagrams = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
+        let datagrams =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
         rustix::net::bind(&datagrams, &NAME_SERVER)?;
-        Ok(Self { datagrams: datagrams.into(), listener })
+        Ok(Self {
+            datagrams: datagrams.into(),
+            listener,
+        })
     }
 }
 
@@ -39,11 +43,21 @@ pub(super) fn tcp_socket() -> io::Result<OwnedFd> {
     tcp_socket_for(Ipv4Addr::UNSPECIFIED.into())
 }
 
-/// Opens a non-blocking TCP socket for addresses of the family of `address` in the calling thread's namespace.
+/// Opens a non-blocking TCP socket for addresses of the family of `address` in the calling thread's
+/// namespace.
 pub(super) fn tcp_socket_for(address: IpAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    Ok(rustix::net::socket_with(
+        family,
+        SocketType::STREAM,
+        flags,
+        None,
+    )?)
 }
 
 /// Connections that wait to be accepted.
@@ -52,13 +66,16 @@ const BACKLOG: i32 = 1024;
 /// The first port that any user may bind.
 const UNPRIVILEGED_PORTS: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 
-/// Opens a non-blocking listener in the calling thread's namespace. One for all addresses leaves each other its own.
+/// Opens a non-blocking listener in the calling thread's namespace. One for all addresses leaves
+/// each other its own.
 pub(super) fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
     let socket = tcp_socket()?;
     sockopt::set_socket_reuseport(&socket, true)?;
     match rustix::net::bind(&socket, &address) {
         // Without CAP_NET_BIND_SERVICE; a container may show the file read-only.
-        Err(Errno::ACCESS) if std::fs::write(UNPRIVILEGED_PORTS, "0").is_ok() => rustix::net::bind(&socket, &address)?,
+        Err(Errno::ACCESS) if std::fs::write(UNPRIVILEGED_PORTS, "0").is_ok() => {
+            rustix::net::bind(&socket, &address)?
+        }
         bound => bound?,
     }
     rustix::net::listen(&socket, BACKLOG)?;

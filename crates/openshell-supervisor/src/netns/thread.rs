@@ -7,17 +7,23 @@ use std::thread::JoinHandle;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 
-/// Runs `work` inside `namespace` on a thread of its own and waits for it. The calling thread stays in its namespace.
+/// Runs `work` inside `namespace` on a thread of its own and waits for it. The calling thread stays
+/// in its namespace.
 ///
 /// # Errors
 /// The namespace cannot be entered, or the error of `work`.
-pub fn run_in<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub fn run_in<T: Send>(
+    namespace: BorrowedFd<'_>,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
     std::thread::scope(|scope| {
         let in_namespace = || {
             enter(namespace)?;
             work()
         };
-        let thread = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, in_namespace)?;
+        let thread = std::thread::Builder::new()
+            .name("netns".to_owned())
+            .spawn_scoped(scope, in_namespace)?;
         thread.join().unwrap_or_else(|_| Err(panicked()))
     })
 }
@@ -28,7 +34,11 @@ pub struct Pending<T>(Option<JoinHandle<T>>);
 
 impl<T: Send + 'static> Pending<T> {
     pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
-        Ok(Self(Some(std::thread::Builder::new().name("netns".to_owned()).spawn(work)?)))
+        Ok(Self(Some(
+            std::thread::Builder::new()
+                .name("netns".to_owned())
+                .spawn(work)?,
+        )))
     }
 }
 
@@ -38,7 +48,10 @@ impl<T> Pending<T> {
     /// # Errors
     /// The thread panicked.
     pub fn finish(mut self) -> io::Result<T> {
-        self.0.take().and_then(|thread| thread.join().ok()).ok_or_else(panicked)
+        self.0
+            .take()
+            .and_then(|thread| thread.join().ok())
+            .ok_or_else(panicked)
     }
 }
 
@@ -55,12 +68,19 @@ fn panicked() -> io::Error {
 
 /// Moves the calling thread into `namespace`.
 pub(super) fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?)
+    Ok(rustix::thread::move_into_link_name_space(
+        namespace,
+        Some(LinkNameSpaceType::Network),
+    )?)
 }
 
-/// Moves the calling thread into a new and empty network namespace without a name; it lives as long as a descriptor, a
-/// socket or a process refers to it.
+/// Moves the calling thread into a new and empty network namespace without a name; it lives as long
+/// as a descriptor, a socket or a process refers to it.
 pub(super) fn enter_new() -> io::Result<OwnedFd> {
     crate::sys::unshare_network()?;
-    Ok(rustix::fs::open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::open(
+        "/proc/thread-self/ns/net",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }

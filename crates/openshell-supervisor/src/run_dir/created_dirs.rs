@@ -1,11 +1,12 @@
-//! Directories and files that a start created on the host; directories that are empty, and files that are as they were made, are
-//! removed with the sandbox.
+//! Directories and files that a start created on the host; directories that are empty, and files
+//! that are as they were made, are removed with the sandbox.
 //!
-//! Sandboxes whose run directories have the same parent coordinate: each records the paths that it uses before it looks
-//! for them, and hands the removal of a directory over to another sandbox that uses it. Both happen under a lock of
-//! that parent.
+//! Sandboxes whose run directories have the same parent coordinate: each records the paths that it
+//! uses before it looks for them, and hands the removal of a directory over to another sandbox that
+//! uses it. Both happen under a lock of that parent.
 //!
-//! Any process can lock a file that it can open, so every lock here is on a file or directory that only root can open.
+//! Any process can lock a file that it can open, so every lock here is on a file or directory that
+//! only root can open.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -31,7 +32,8 @@ const USES: &str = "uses";
 /// Longest list that is read, in bytes: as many paths as a policy may list.
 const LIST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// File to lock in a parent directory that users other than root can open; it exists while it is locked.
+/// File to lock in a parent directory that users other than root can open; it exists while it is
+/// locked.
 const LOCK: &str = ".openshell-lock";
 
 /// Longest wait for a lock; a sandbox holds one for less than a millisecond.
@@ -45,7 +47,8 @@ pub const HELD_MODE: u32 = 0o700;
 pub struct CreatedDirs {
     /// The run directory, by the descriptor of its parent.
     run_dir: PathBuf,
-    /// What was created, as the list in the run directory has it, which a workload of the same user might change.
+    /// What was created, as the list in the run directory has it, which a workload of the same user
+    /// might change.
     made: Vec<PathBuf>,
     /// Locked directories, which no other sandbox removes, wherever its run directory is.
     held: Vec<File>,
@@ -56,28 +59,37 @@ pub struct CreatedDirs {
 }
 
 impl CreatedDirs {
-    /// Starts an empty record and registers `uses`: paths that no other sandbox removes from now on, whether they exist
-    /// yet or not.
+    /// Starts an empty record and registers `uses`: paths that no other sandbox removes from now
+    /// on, whether they exist yet or not.
     ///
     /// # Errors
     /// The run directory cannot be written.
     pub fn new<'p>(run_dir: &RunDir, uses: impl Iterator<Item = &'p Path>) -> io::Result<Self> {
         let run_dir = run_dir.reached().to_owned();
-        // Without the lock a directory may be removed at any moment, which is no reason not to start.
+        // Without the lock a directory may be removed at any moment, which is no reason not to
+        // start.
         let _lock = run_dir.parent().map(lock);
         let list: Vec<u8> = uses.flat_map(line).collect();
         let mut options = File::options();
         options.write(true).create(true).truncate(true).mode(0o600);
         open_regular(&run_dir.join(USES), &mut options)?.write_all(&list)?;
-        Ok(Self { run_dir, made: Vec::new(), held: Vec::new(), shared: Vec::new(), is_removed: false })
+        Ok(Self {
+            run_dir,
+            made: Vec::new(),
+            held: Vec::new(),
+            shared: Vec::new(),
+            is_removed: false,
+        })
     }
 
-    /// Keeps other sandboxes from removing `folder`, by a lock on the directory itself, which must therefore be hidden
-    /// from every workload. A directory that users other than root can open was not created by a sandbox with
-    /// [`HELD_MODE`], is removed by none, and is not locked. Returns false if the directory has been removed meanwhile.
+    /// Keeps other sandboxes from removing `folder`, by a lock on the directory itself, which must
+    /// therefore be hidden from every workload. A directory that users other than root can open was
+    /// not created by a sandbox with [`HELD_MODE`], is removed by none, and is not locked. Returns
+    /// false if the directory has been removed meanwhile.
     ///
     /// # Errors
-    /// The directory cannot be opened, or a process of root holds a lock on it for longer than two seconds.
+    /// The directory cannot be opened, or a process of root holds a lock on it for longer than two
+    /// seconds.
     pub fn hold(&mut self, folder: &Path) -> io::Result<bool> {
         let held = match trusted_symlinks::open(folder, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(Errno::NOENT) => return Ok(false),
@@ -88,13 +100,15 @@ impl CreatedDirs {
             return Ok(true);
         }
         wait_for(&held, FlockOperation::NonBlockingLockShared)?;
-        let is_same = Identity::at(folder).is_ok_and(|now| Identity::of(&held).is_ok_and(|held| held == now));
+        let is_same =
+            Identity::at(folder).is_ok_and(|now| Identity::of(&held).is_ok_and(|held| held == now));
         self.held.push(held);
         Ok(is_same)
     }
 
-    /// Shares a placeholder, whoever has made it: no other sandbox removes it as long as this one lasts, wherever their run directories
-    /// are. Should a process hold the same lock for longer, the placeholder stays.
+    /// Shares a placeholder, whoever has made it: no other sandbox removes it as long as this one
+    /// lasts, wherever their run directories are. Should a process hold the same lock for longer,
+    /// the placeholder stays.
     pub fn share(&mut self, placeholder: &Path) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         if let Ok(opened) = trusted_symlinks::open(placeholder, flags)
@@ -127,8 +141,8 @@ impl CreatedDirs {
         record(&self.run_dir, entry)
     }
 
-    /// Removes the created directories and returns those that remain because they are not empty. A directory that
-    /// another sandbox uses is handed over to that one and not returned.
+    /// Removes the created directories and returns those that remain because they are not empty. A
+    /// directory that another sandbox uses is handed over to that one and not returned.
     pub fn remove(&mut self) -> Vec<PathBuf> {
         self.held.clear();
         match std::mem::replace(&mut self.is_removed, true) {
@@ -145,24 +159,33 @@ impl Drop for CreatedDirs {
     }
 }
 
-/// Removes the directories recorded in `run_dir`, whose sandbox was killed, and the record; returns the directories that remain.
+/// Removes the directories recorded in `run_dir`, whose sandbox was killed, and the record; returns
+/// the directories that remain.
 pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
     remove_created(run_dir, Vec::new(), &[])
 }
 
-/// Removes what the sandbox of `run_dir` has `made`, what other sandboxes have handed over to it, and the record; returns the
-/// directories that remain. Of files in the record alone, which a workload of the same user might have written, only placeholders
-/// are removed.
+/// Removes what the sandbox of `run_dir` has `made`, what other sandboxes have handed over to it,
+/// and the record; returns the directories that remain. Of files in the record alone, which a
+/// workload of the same user might have written, only placeholders are removed.
 fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) -> Vec<PathBuf> {
-    let Some(parent) = run_dir.parent() else { return Vec::new() };
+    let Some(parent) = run_dir.parent() else {
+        return Vec::new();
+    };
     let lock = lock(parent);
     // In a shared place nothing is handed over.
     // A list that cannot be read names nothing.
-    let mut recorded = if is_shared(parent) { Vec::new() } else { paths(&run_dir.join(MADE)).unwrap_or_default() };
-    recorded.retain(|entry| !made.contains(entry) && file_of(entry).is_none_or(|(_, file)| is_placeholder(file)));
+    let mut recorded = if is_shared(parent) {
+        Vec::new()
+    } else {
+        paths(&run_dir.join(MADE)).unwrap_or_default()
+    };
+    recorded.retain(|entry| {
+        !made.contains(entry) && file_of(entry).is_none_or(|(_, file)| is_placeholder(file))
+    });
     made.extend(recorded);
-    // Nothing is used from here on, and directories that other sandboxes create now are theirs. Both files would go
-    // with the run directory anyway.
+    // Nothing is used from here on, and directories that other sandboxes create now are theirs.
+    // Both files would go with the run directory anyway.
     for name in [USES, MADE] {
         let _ = std::fs::remove_file(run_dir.join(name));
     }
@@ -172,14 +195,24 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
     }
     // Children first; a file has its identity in front.
     made.sort_by_key(|entry| {
-        std::cmp::Reverse(file_of(entry).map_or(entry.as_path(), |(_, file)| file).components().count())
+        std::cmp::Reverse(
+            file_of(entry)
+                .map_or(entry.as_path(), |(_, file)| file)
+                .components()
+                .count(),
+        )
     });
     // What others use cannot be told: everything stays.
-    let Ok(others) = others(parent, run_dir) else { return made };
+    let Ok(others) = others(parent, run_dir) else {
+        return made;
+    };
     made.retain(|entry| {
         let file = file_of(entry);
         let path = file.map_or(entry.as_path(), |(_, file)| file);
-        match others.iter().find(|(_, uses)| uses.iter().any(|used| used.starts_with(path))) {
+        match others
+            .iter()
+            .find(|(_, uses)| uses.iter().any(|used| used.starts_with(path)))
+        {
             // Handed over to the sandbox that uses it.
             Some((other, _)) => record(other, entry).is_err(),
             None => match file {
@@ -189,7 +222,9 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
                     let is_shared = shared.contains(entry);
                     let removed = remove_empty(entry, is_shared);
                     // Another sandbox has it from here on.
-                    removed.is_err_and(|errno| errno != Errno::NOENT && !(is_shared && errno == Errno::WOULDBLOCK))
+                    removed.is_err_and(|errno| {
+                        errno != Errno::NOENT && !(is_shared && errno == Errno::WOULDBLOCK)
+                    })
                 }
             },
         }
@@ -212,11 +247,15 @@ fn small_content(file: &Path) -> io::Result<Vec<u8>> {
     let found = trusted_symlinks::open(file, OFlags::PATH)?;
     let data = rustix::fs::fstat(&found)?;
     // Opening a device may have effects.
-    if FileType::from_raw_mode(data.st_mode) != FileType::RegularFile || data.st_size > PLACEHOLDER_BYTES {
+    if FileType::from_raw_mode(data.st_mode) != FileType::RegularFile
+        || data.st_size > PLACEHOLDER_BYTES
+    {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut content = Vec::new();
-    reopen(&found)?.take(PLACEHOLDER_BYTES.unsigned_abs() + 1).read_to_end(&mut content)?;
+    reopen(&found)?
+        .take(PLACEHOLDER_BYTES.unsigned_abs() + 1)
+        .read_to_end(&mut content)?;
     Ok(content)
 }
 
@@ -229,25 +268,45 @@ fn reopen(found: &OwnedFd) -> io::Result<File> {
 /// What tells a file from another one at its path, and from itself with another content.
 fn identity(data: &Metadata) -> String {
     let (seconds, nanoseconds) = (data.mtime(), data.mtime_nsec());
-    format!("{}:{}:{}:{seconds}.{nanoseconds}:", data.dev(), data.ino(), data.len())
+    format!(
+        "{}:{}:{}:{seconds}.{nanoseconds}:",
+        data.dev(),
+        data.ino(),
+        data.len()
+    )
 }
 
-/// Returns the identity and the path of the file that `entry` of a list records, if it is no directory.
+/// Returns the identity and the path of the file that `entry` of a list records, if it is no
+/// directory.
 fn file_of(entry: &Path) -> Option<(&[u8], &Path)> {
     let bytes = entry.as_os_str().as_bytes();
-    let begin = bytes.iter().position(|byte| *byte == b'/').filter(|begin| *begin > 0)?;
+    let begin = bytes
+        .iter()
+        .position(|byte| *byte == b'/')
+        .filter(|begin| *begin > 0)?;
     let (identity, path) = bytes.split_at_checked(begin)?;
     Some((identity, Path::new(OsStr::from_bytes(path))))
 }
 
 /// Removes a file that is as it was made; returns false, as nothing of it needs to be reported.
 fn drop_unchanged(file: &Path, made_as: &[u8]) -> bool {
-    let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else { return false };
-    let Ok(parent) = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY) else { return false };
-    let Ok(now) = open_in(&parent, name) else { return false };
-    let Ok(data) = now.try_clone().and_then(|now| File::from(now).metadata()) else { return false };
+    let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
+        return false;
+    };
+    let Ok(parent) = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY) else {
+        return false;
+    };
+    let Ok(now) = open_in(&parent, name) else {
+        return false;
+    };
+    let Ok(data) = now.try_clone().and_then(|now| File::from(now).metadata()) else {
+        return false;
+    };
     // Another sandbox may share it.
-    if data.is_file() && identity(&data).as_bytes() == made_as && !reopen(&now).is_ok_and(|opened| is_locked(&opened)) {
+    if data.is_file()
+        && identity(&data).as_bytes() == made_as
+        && !reopen(&now).is_ok_and(|opened| is_locked(&opened))
+    {
         let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
     }
     false
@@ -279,7 +338,10 @@ fn others(parent: &Path, own: &Path) -> io::Result<Vec<(PathBuf, Vec<PathBuf>)>>
 
 /// Records `folder` in `run_dir`, whose sandbox has to remove it.
 fn record(run_dir: &Path, folder: &Path) -> io::Result<()> {
-    let mut file = open_regular(&run_dir.join(MADE), File::options().create(true).append(true))?;
+    let mut file = open_regular(
+        &run_dir.join(MADE),
+        File::options().create(true).append(true),
+    )?;
     file.write_all(&line(folder))
 }
 
@@ -289,14 +351,23 @@ fn line(path: &Path) -> Vec<u8> {
 
 fn paths(file: &Path) -> io::Result<Vec<PathBuf>> {
     let mut list = Vec::new();
-    open_regular(file, File::options().read(true))?.take(LIST_BYTES).read_to_end(&mut list)?;
-    let lines = list.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-    Ok(lines.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect())
+    open_regular(file, File::options().read(true))?
+        .take(LIST_BYTES)
+        .read_to_end(&mut list)?;
+    let lines = list
+        .split(|byte| *byte == 0)
+        .filter(|path| !path.is_empty());
+    Ok(lines
+        .map(|path| PathBuf::from(OsStr::from_bytes(path)))
+        .collect())
 }
 
-/// Removes an empty directory without following symlinks, as the workload may have replaced a parent by one.
+/// Removes an empty directory without following symlinks, as the workload may have replaced a
+/// parent by one.
 fn remove_empty(folder: &Path, is_shared: bool) -> rustix::io::Result<()> {
-    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return Ok(()) };
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
+        return Ok(());
+    };
     let parent = trusted_symlinks::open(parent, OFlags::PATH | OFlags::DIRECTORY)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
@@ -332,21 +403,33 @@ impl Drop for Lock {
     }
 }
 
-/// Locks `parent`, a parent of run directories, against other sandboxes. In a shared one nothing is locked, as workloads could
-/// hold the lock.
+/// Locks `parent`, a parent of run directories, against other sandboxes. In a shared one nothing is
+/// locked, as workloads could hold the lock.
 fn lock(parent: &Path) -> io::Result<Lock> {
     let folder = File::open(parent)?;
     if is_shared(parent) {
-        return Ok(Lock { _held: folder, file: None });
+        return Ok(Lock {
+            _held: folder,
+            file: None,
+        });
     }
     if is_root_only(&folder.metadata()?) {
         wait_for(&folder, FlockOperation::NonBlockingLockExclusive)?;
-        return Ok(Lock { _held: folder, file: None });
+        return Ok(Lock {
+            _held: folder,
+            file: None,
+        });
     }
     let deadline = Instant::now() + LOCK_TIMEOUT;
     while Instant::now() < deadline {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let held = File::from(rustix::fs::openat(&folder, LOCK, flags, Mode::RUSR | Mode::WUSR)?);
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let held = File::from(rustix::fs::openat(
+            &folder,
+            LOCK,
+            flags,
+            Mode::RUSR | Mode::WUSR,
+        )?);
         let data = held.metadata()?;
         // In /tmp any user may have created a file of this name.
         if !data.is_file() || !is_root_only(&data) {
@@ -354,7 +437,10 @@ fn lock(parent: &Path) -> io::Result<Lock> {
         }
         wait_for(&held, FlockOperation::NonBlockingLockExclusive)?;
         if held.metadata()?.nlink() > 0 {
-            return Ok(Lock { _held: held, file: Some(parent.join(LOCK)) });
+            return Ok(Lock {
+                _held: held,
+                file: Some(parent.join(LOCK)),
+            });
         }
     }
     Err(io::ErrorKind::WouldBlock.into())
@@ -381,7 +467,10 @@ mod tests {
     use crate::run_dir::RunDir;
 
     fn place() -> tempfile::TempDir {
-        tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o700)).tempdir().unwrap()
+        tempfile::Builder::new()
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir()
+            .unwrap()
     }
 
     fn make(made: &mut CreatedDirs, folder: &Path) {
@@ -393,9 +482,13 @@ mod tests {
     fn empty_folders_are_removed_and_others_are_named() {
         let place = place();
         let run_dir = RunDir::create(Some(place.path()), None).unwrap();
-        let [outer, inner, full] = ["outer", "outer/inner", "full"].map(|name| place.path().join(name));
-        let mut made = CreatedDirs::new(&run_dir, [inner.as_path(), full.as_path()].into_iter()).unwrap();
-        [&outer, &inner, &full].into_iter().for_each(|folder| make(&mut made, folder));
+        let [outer, inner, full] =
+            ["outer", "outer/inner", "full"].map(|name| place.path().join(name));
+        let mut made =
+            CreatedDirs::new(&run_dir, [inner.as_path(), full.as_path()].into_iter()).unwrap();
+        [&outer, &inner, &full]
+            .into_iter()
+            .for_each(|folder| make(&mut made, folder));
         std::fs::write(full.join("file"), "").unwrap();
         assert_eq!(made.remove(), std::slice::from_ref(&full));
         assert!(!outer.exists() && full.exists());
@@ -413,14 +506,18 @@ mod tests {
         assert!(made.remove().is_empty(), "it is the other's now");
         assert!(folder.exists());
         drop(others);
-        assert!(!folder.exists(), "a start that failed removes what is its own too");
+        assert!(
+            !folder.exists(),
+            "a start that failed removes what is its own too"
+        );
     }
 
     #[test]
     fn a_folder_that_is_held_stays_whatever_run_directory_its_holder_has() {
         let [here, there] = [place(), place()];
         let folder = here.path().join("shared");
-        let [one, other] = [&here, &there].map(|place| RunDir::create(Some(place.path()), None).unwrap());
+        let [one, other] =
+            [&here, &there].map(|place| RunDir::create(Some(place.path()), None).unwrap());
         let [mut made, mut others] =
             [&one, &other].map(|run_dir| CreatedDirs::new(run_dir, std::iter::empty()).unwrap());
         make(&mut made, &folder);
@@ -445,7 +542,11 @@ mod tests {
         // As any process can that may open them.
         let locked = [place.path(), &shown, &made_one].map(|folder| {
             let folder = std::fs::File::open(folder).unwrap();
-            rustix::fs::flock(&folder, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+            rustix::fs::flock(
+                &folder,
+                rustix::fs::FlockOperation::NonBlockingLockExclusive,
+            )
+            .unwrap();
             folder
         });
         let start = std::time::Instant::now();
@@ -455,7 +556,10 @@ mod tests {
         assert!(made.remove().is_empty(), "what was made is removed");
         assert!(start.elapsed() < super::LOCK_TIMEOUT);
         drop((locked, made, run_dir));
-        let left: Vec<_> = std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let left: Vec<_> = std::fs::read_dir(place.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(left, ["shown"]);
     }
 
@@ -469,12 +573,23 @@ mod tests {
         make(&mut made, &folder);
         std::fs::write(&file, "").unwrap();
         std::os::unix::fs::chown(&file, Some(900), None).unwrap();
-        assert_eq!(made.remove(), std::slice::from_ref(&folder), "left, as nothing keeps others from using it");
+        assert_eq!(
+            made.remove(),
+            std::slice::from_ref(&folder),
+            "left, as nothing keeps others from using it"
+        );
         assert!(file.exists());
         std::fs::set_permissions(&folder, PermissionsExt::from_mode(super::HELD_MODE)).unwrap();
         let locked = std::fs::File::open(&folder).unwrap();
-        rustix::fs::flock(&locked, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-        assert_eq!(made.hold(&folder).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        rustix::fs::flock(
+            &locked,
+            rustix::fs::FlockOperation::NonBlockingLockExclusive,
+        )
+        .unwrap();
+        assert_eq!(
+            made.hold(&folder).unwrap_err().kind(),
+            std::io::ErrorKind::WouldBlock
+        );
     }
 
     #[test]
@@ -489,7 +604,9 @@ mod tests {
             assert_eq!(inside.fetch_sub(1, ordering), 1);
             drop(lock);
         };
-        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| (0..50).for_each(|_| enter())))));
+        std::thread::scope(|scope| {
+            (0..8).for_each(|_| drop(scope.spawn(|| (0..50).for_each(|_| enter()))))
+        });
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
     }
 
@@ -510,9 +627,12 @@ mod tests {
     fn a_symlink_on_the_way_leads_nowhere() {
         let place = place();
         let run_dir = RunDir::create(Some(place.path()), None).unwrap();
-        let [way, inner, elsewhere] = ["way", "way/inner", "elsewhere"].map(|name| place.path().join(name));
+        let [way, inner, elsewhere] =
+            ["way", "way/inner", "elsewhere"].map(|name| place.path().join(name));
         let mut made = CreatedDirs::new(&run_dir, std::iter::empty()).unwrap();
-        [&way, &inner].into_iter().for_each(|folder| make(&mut made, folder));
+        [&way, &inner]
+            .into_iter()
+            .for_each(|folder| make(&mut made, folder));
         std::fs::remove_dir_all(&way).unwrap();
         std::fs::create_dir_all(elsewhere.join("inner")).unwrap();
         symlink(&elsewhere, &way).unwrap();

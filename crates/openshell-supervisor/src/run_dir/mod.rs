@@ -1,4 +1,5 @@
-//! Run directories: one per sandbox on the host, removed with the sandbox or, after a kill, by the next start.
+//! Run directories: one per sandbox on the host, removed with the sandbox or, after a kill, by the
+//! next start.
 
 pub mod created_dirs;
 pub(crate) mod lock;
@@ -18,7 +19,8 @@ pub use lock::{RunDir, control_socket};
 /// Default parent of run directories.
 const DEFAULT: &str = "/run/openshell";
 
-/// Parents if the default cannot be created, which every user may write to; the second is there in a container with a read-only root.
+/// Parents if the default cannot be created, which every user may write to; the second is there in
+/// a container with a read-only root.
 const FALLBACKS: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// Failure to create a run directory.
@@ -27,7 +29,9 @@ const FALLBACKS: [&str; 2] = ["/tmp", "/dev/shm"];
 pub enum RunDirError {
     #[error("cannot make a run directory in {path}; name another place with --run-dir")]
     Make { path: PathBuf, source: io::Error },
-    #[error("{0} is not a directory that only this user may write to; name another place with --run-dir")]
+    #[error(
+        "{0} is not a directory that only this user may write to; name another place with --run-dir"
+    )]
     NotPrivate(PathBuf),
 }
 
@@ -37,7 +41,10 @@ impl RunDirError {
         use io::ErrorKind as K;
         match self {
             Self::Make { source, .. } => {
-                matches!(source.kind(), K::NotFound | K::PermissionDenied | K::ReadOnlyFilesystem | K::NotADirectory)
+                matches!(
+                    source.kind(),
+                    K::NotFound | K::PermissionDenied | K::ReadOnlyFilesystem | K::NotADirectory
+                )
             }
             // Only root may insist on its own.
             Self::NotPrivate(_) => !rustix::process::geteuid().is_root(),
@@ -46,9 +53,9 @@ impl RunDirError {
 }
 
 impl RunDir {
-    /// Creates a run directory in `parent`, or in the first usable default, and removes orphans there. The defaults are
-    /// /run/openshell, a folder in the user's own `runtime_dir` (the XDG Base Directory Specification's `XDG_RUNTIME_DIR`),
-    /// /tmp and /dev/shm.
+    /// Creates a run directory in `parent`, or in the first usable default, and removes orphans
+    /// there. The defaults are /run/openshell, a folder in the user's own `runtime_dir` (the XDG
+    /// Base Directory Specification's `XDG_RUNTIME_DIR`), /tmp and /dev/shm.
     ///
     /// # Errors
     /// The directory cannot be created, or other users may write to its parent.
@@ -64,7 +71,10 @@ impl RunDir {
             }
         }
         for parent in FALLBACKS.map(PathBuf::from) {
-            let opened = OwnFolder::open(&parent).map_err(|source| RunDirError::Make { path: parent, source });
+            let opened = OwnFolder::open(&parent).map_err(|source| RunDirError::Make {
+                path: parent,
+                source,
+            });
             match opened.and_then(|parent| Self::create_in(&parent)) {
                 Err(error) if error.has_alternative() => {}
                 result => return result,
@@ -74,7 +84,10 @@ impl RunDir {
     }
 
     fn create_in_private(parent: &Path) -> Result<Self, RunDirError> {
-        let failed = |source| RunDirError::Make { path: parent.to_owned(), source };
+        let failed = |source| RunDirError::Make {
+            path: parent.to_owned(),
+            source,
+        };
         let parent = OwnFolder::make(parent, 0o711).map_err(failed)?;
         let data = std::fs::metadata(parent.reached()).map_err(failed)?;
         // Other users may create files in a sticky folder, but not replace those of this one.
@@ -86,16 +99,24 @@ impl RunDir {
     }
 
     fn create_in(parent: &OwnFolder) -> Result<Self, RunDirError> {
-        let failed = |source| RunDirError::Make { path: parent.path().to_owned(), source };
+        let failed = |source| RunDirError::Make {
+            path: parent.path().to_owned(),
+            source,
+        };
         let reached = parent.reached();
         if !is_shared(&reached) {
             remove_orphans(&reached).map_err(failed)?;
         }
         loop {
-            // Another start may take a directory for an orphan until it is locked; then the next attempt creates
-            // another.
+            // Another start may take a directory for an orphan until it is locked; then the next
+            // attempt creates another.
             match Self::make(parent) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock) => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::WouldBlock
+                    ) =>
+                {
                     // A folder that was removed, or replaced by a rename, takes no more.
                     if std::fs::metadata(&reached).map_err(failed)?.nlink() == 0 {
                         return Err(failed(error));
@@ -109,24 +130,35 @@ impl RunDir {
 
 /// Returns the default parents that are one user's alone.
 fn private_defaults(runtime_dir: Option<&Path>) -> impl Iterator<Item = PathBuf> {
-    let users = runtime_dir.filter(|folder| folder.is_absolute()).map(|folder| folder.join("openshell"));
+    let users = runtime_dir
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join("openshell"));
     [PathBuf::from(DEFAULT)].into_iter().chain(users)
 }
 
-/// Run directories of other sandboxes that a start looks at. Beyond them, orphans wait for one of the next starts.
+/// Run directories of other sandboxes that a start looks at. Beyond them, orphans wait for one of
+/// the next starts.
 const LOOKED_AT: usize = 32;
 
 /// Removes the orphans among the run directories in `parent`.
 fn remove_orphans(parent: &Path) -> io::Result<()> {
-    let mut found = std::fs::read_dir(parent)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    let mut found = std::fs::read_dir(parent)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<Vec<_>>>()?;
     // At a place of its own for each start, so that every directory has its turn.
     let mut place = [0; 8];
     rustix::rand::getrandom(&mut place, rustix::rand::GetRandomFlags::empty())?;
     let count = found.len().max(1);
     found.rotate_left(usize::from_ne_bytes(place) % count);
-    // Another start may be removing an orphan too; one that cannot be removed is no reason not to start.
+    // Another start may be removing an orphan too; one that cannot be removed is no reason not to
+    // start.
     let is_live = |path: &PathBuf| remove_orphan(path).is_err();
-    let _ = found.iter().filter(|path| is_ours(path)).filter(|path| is_live(path)).take(LOOKED_AT).count();
+    let _ = found
+        .iter()
+        .filter(|path| is_ours(path))
+        .filter(|path| is_live(path))
+        .take(LOOKED_AT)
+        .count();
     Ok(())
 }
 
@@ -140,8 +172,8 @@ fn remove_orphan(path: &Path) -> io::Result<()> {
             let _ = created_dirs::remove_recorded(path);
             remove(path)
         }
-        // A supervisor killed before it locked leaves an empty directory; any other one without a lock is not a run
-        // directory.
+        // A supervisor killed before it locked leaves an empty directory; any other one without a
+        // lock is not a run directory.
         Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::remove_dir(path),
         Err(error) => Err(error),
     }
@@ -154,7 +186,10 @@ mod tests {
     use std::path::Path;
 
     fn private() -> tempfile::TempDir {
-        tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o700)).tempdir().unwrap()
+        tempfile::Builder::new()
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir()
+            .unwrap()
     }
 
     fn made_in(parent: &Path) -> RunDir {
@@ -166,7 +201,10 @@ mod tests {
         let place = private();
         let folder = OwnFolder::make(&place.path().join("parent"), 0o711).unwrap();
         std::fs::remove_dir(folder.path()).unwrap();
-        assert!(matches!(RunDir::create_in(&folder), Err(RunDirError::Make { .. })));
+        assert!(matches!(
+            RunDir::create_in(&folder),
+            Err(RunDirError::Make { .. })
+        ));
     }
 
     #[test]
@@ -191,19 +229,30 @@ mod tests {
         let empty = parent.path().join("openshell-0123456789abcdee");
         std::fs::create_dir(&empty).unwrap();
         let live = made_in(parent.path());
-        assert!(!copy.exists() && !empty.exists(), "nobody holds their locks");
-        assert!(path.exists() && live.path().exists(), "somebody holds theirs");
+        assert!(
+            !copy.exists() && !empty.exists(),
+            "nobody holds their locks"
+        );
+        assert!(
+            path.exists() && live.path().exists(),
+            "somebody holds theirs"
+        );
     }
 
     #[test]
     fn orphans_among_many_sandboxes_are_removed_by_one_of_the_next_starts() {
         let parent = private();
         let orphan = parent.path().join("openshell-0123456789abcdef");
-        let _others: Vec<_> = (0..3 * super::LOOKED_AT).map(|_| made_in(parent.path())).collect();
+        let _others: Vec<_> = (0..3 * super::LOOKED_AT)
+            .map(|_| made_in(parent.path()))
+            .collect();
         std::fs::create_dir(&orphan).unwrap();
         std::fs::write(orphan.join("lock"), "").unwrap();
         // A start has a chance of one in three.
-        let starts = (0..1000).take_while(|_| orphan.exists()).map(|_| drop(made_in(parent.path()))).count();
+        let starts = (0..1000)
+            .take_while(|_| orphan.exists())
+            .map(|_| drop(made_in(parent.path())))
+            .count();
         assert!(!orphan.exists(), "after {starts} starts");
     }
 
@@ -211,21 +260,35 @@ mod tests {
     fn many_starts_at_once_get_a_folder_each() {
         let parent = private();
         let made: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| made_in(parent.path()))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let threads: Vec<_> = (0..16)
+                .map(|_| scope.spawn(|| made_in(parent.path())))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         });
-        assert!(made.iter().all(|folder| folder.path().join("lock").exists()));
+        assert!(
+            made.iter()
+                .all(|folder| folder.path().join("lock").exists())
+        );
     }
 
     #[test]
     fn nothing_that_no_sandbox_made_is_ever_removed() {
         let parent = private();
-        for name in ["data", "openshell-0123456789abcdef", "openshell-0123456789abcdeg", "openshell-x"] {
+        for name in [
+            "data",
+            "openshell-0123456789abcdef",
+            "openshell-0123456789abcdeg",
+            "openshell-x",
+        ] {
             std::fs::create_dir_all(parent.path().join(name).join("inside")).unwrap();
         }
         std::fs::write(parent.path().join("data/lock"), "").unwrap();
         std::fs::write(parent.path().join("openshell-0123456789abcdeg/lock"), "").unwrap();
-        std::os::unix::fs::symlink("data", parent.path().join("openshell-aaaaaaaaaaaaaaaa")).unwrap();
+        std::os::unix::fs::symlink("data", parent.path().join("openshell-aaaaaaaaaaaaaaaa"))
+            .unwrap();
         drop(made_in(parent.path()));
         assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 5);
         assert!(parent.path().join("data/inside").exists());
@@ -235,6 +298,9 @@ mod tests {
     fn a_place_that_others_may_write_to_is_refused() {
         let parent = private();
         std::fs::set_permissions(parent.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(RunDir::create(Some(parent.path()), None), Err(RunDirError::NotPrivate(_))));
+        assert!(matches!(
+            RunDir::create(Some(parent.path()), None),
+            Err(RunDirError::NotPrivate(_))
+        ));
     }
 }

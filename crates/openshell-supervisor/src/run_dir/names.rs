@@ -1,4 +1,5 @@
-//! Names of sandboxes, unique among those of a user in one parent of run directories, and the places where clients look for both.
+//! Names of sandboxes, unique among those of a user in one parent of run directories, and the
+//! places where clients look for both.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,22 +20,33 @@ pub enum NameError {
     #[error("a sandbox named {0} runs already; `openshell-sandbox ps` lists them")]
     Taken(String),
     #[error("cannot take the name {name} in {path}")]
-    File { name: String, path: PathBuf, source: io::Error },
+    File {
+        name: String,
+        path: PathBuf,
+        source: io::Error,
+    },
 }
 
 impl RunDir {
-    /// Takes `name` for the sandbox of this directory, until the directory is removed. A name is a part of a file's name.
+    /// Takes `name` for the sandbox of this directory, until the directory is removed. A name is a
+    /// part of a file's name.
     ///
     /// # Errors
     /// Another sandbox has it, or its file cannot be written.
     pub fn claim(&mut self, name: &str) -> Result<(), NameError> {
         let (parent, own) = (self.reached().parent(), self.reached().file_name());
-        let (Some(parent), Some(own)) = (parent, own) else { return Ok(()) };
+        let (Some(parent), Some(own)) = (parent, own) else {
+            return Ok(());
+        };
         let path = path_of(parent, name);
         let claimed = lock(&path, own.as_encoded_bytes());
         let lock = claimed.map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => NameError::Taken(name.to_owned()),
-            _ => NameError::File { name: name.to_owned(), path: self.path().with_file_name(""), source },
+            _ => NameError::File {
+                name: name.to_owned(),
+                path: self.path().with_file_name(""),
+                source,
+            },
         })?;
         self.name = Some(NameClaim::new(path, lock));
         Ok(())
@@ -48,7 +60,10 @@ impl RunDir {
 fn lock(path: &Path, content: &[u8]) -> io::Result<File> {
     loop {
         let mut options = File::options();
-        let mut file = open_regular(path, options.read(true).write(true).create(true).mode(0o600))?;
+        let mut file = open_regular(
+            path,
+            options.read(true).write(true).create(true).mode(0o600),
+        )?;
         if file.metadata()?.uid() != rustix::process::geteuid().as_raw() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -65,16 +80,23 @@ fn lock(path: &Path, content: &[u8]) -> io::Result<File> {
 
 fn path_of(parent: &Path, name: &str) -> PathBuf {
     // In a user namespace root has another number than outside, where clients are.
-    let uid = if is_caller_root() { 0 } else { rustix::process::geteuid().as_raw() };
+    let uid = if is_caller_root() {
+        0
+    } else {
+        rustix::process::geteuid().as_raw()
+    };
     parent.join(format!("{PREFIX}name-{uid}-{name}"))
 }
 
-/// Returns the folders where run directories of this user may be: `parent` if given, else those that [`RunDir::create`] tries.
+/// Returns the folders where run directories of this user may be: `parent` if given, else those
+/// that [`RunDir::create`] tries.
 #[must_use]
 pub fn parents(parent: Option<&Path>, runtime_dir: Option<&Path>) -> Vec<PathBuf> {
     match parent {
         Some(parent) => vec![parent.to_owned()],
-        None => private_defaults(runtime_dir).chain(FALLBACKS.map(PathBuf::from)).collect(),
+        None => private_defaults(runtime_dir)
+            .chain(FALLBACKS.map(PathBuf::from))
+            .collect(),
     }
 }
 
@@ -91,14 +113,21 @@ pub fn find(parent: &Path, name: &str) -> io::Result<PathBuf> {
     let mut text = String::new();
     file.take(NAME_BYTES).read_to_string(&mut text)?;
     let path = parent.join(&text);
-    if is_own && !text.contains('/') && is_ours(&path) { Ok(path) } else { Err(Errno::NOENT.into()) }
+    if is_own && !text.contains('/') && is_ours(&path) {
+        Ok(path)
+    } else {
+        Err(Errno::NOENT.into())
+    }
 }
 
 /// Returns the run directories of this user in `parent`.
 #[must_use]
 pub fn list(parent: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| is_ours(path)).collect()
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| is_ours(path))
+        .collect()
 }
 
 #[cfg(test)]
@@ -108,7 +137,10 @@ mod tests {
 
     #[test]
     fn a_name_has_one_owner_and_is_free_again_after_it() {
-        let parent = tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o700)).tempdir().unwrap();
+        let parent = tempfile::Builder::new()
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir()
+            .unwrap();
         let make = || RunDir::create(Some(parent.path()), None).unwrap();
         let (mut one, mut other) = (make(), make());
         one.claim("web").unwrap();
@@ -126,14 +158,21 @@ mod tests {
 
     #[test]
     fn a_name_of_a_killed_owner_is_taken_over_and_a_symlink_is_not_followed() {
-        let parent = tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o700)).tempdir().unwrap();
+        let parent = tempfile::Builder::new()
+            .permissions(std::fs::Permissions::from_mode(0o700))
+            .tempdir()
+            .unwrap();
         let mut one = RunDir::create(Some(parent.path()), None).unwrap();
         let uid = rustix::process::geteuid().as_raw();
         let left = parent.path().join(format!("openshell-name-{uid}-web"));
         std::fs::write(&left, "openshell-0123456789abcdef").unwrap();
         assert!(find(parent.path(), "web").is_err(), "its folder is gone");
         one.claim("web").unwrap();
-        std::os::unix::fs::symlink("elsewhere", parent.path().join(format!("openshell-name-{uid}-link"))).unwrap();
+        std::os::unix::fs::symlink(
+            "elsewhere",
+            parent.path().join(format!("openshell-name-{uid}-link")),
+        )
+        .unwrap();
         assert!(matches!(one.claim("link"), Err(NameError::File { .. })));
     }
 }

@@ -1,4 +1,5 @@
-//! Instructions of the kernel's filter machine (seccomp(2), the kernel's `Documentation/networking/filter.rst`).
+//! Instructions of the kernel's filter machine (seccomp(2), the kernel's
+//! `Documentation/networking/filter.rst`).
 
 use libc::sock_filter;
 
@@ -12,7 +13,8 @@ pub(super) const ARCHITECTURE: u32 = 0xc000_00b7;
 pub(super) const NUMBER: u32 = 0;
 pub(super) const ARCH: u32 = 4;
 
-/// Offset of the lower half of an argument; the upper one is four bytes behind, as both architectures are little-endian.
+/// Offset of the lower half of an argument; the upper one is four bytes behind, as both
+/// architectures are little-endian.
 pub(super) const fn argument(index: u32) -> u32 {
     16 + 8 * index
 }
@@ -29,12 +31,22 @@ pub(super) enum Test {
 
 /// Loads the word at `offset` of `struct seccomp_data`.
 pub(super) const fn load(offset: u32) -> sock_filter {
-    step((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, offset)
+    step(
+        (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
+        0,
+        0,
+        offset,
+    )
 }
 
 /// Keeps the bits of `mask`.
 pub(super) const fn and(mask: u32) -> sock_filter {
-    step((libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16, 0, 0, mask)
+    step(
+        (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16,
+        0,
+        0,
+        mask,
+    )
 }
 
 /// Skips `yes` instructions if the comparison with `value` holds, else `no`.

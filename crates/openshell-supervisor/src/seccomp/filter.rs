@@ -1,14 +1,17 @@
 //! Compiles rows to a BPF program, before anything is forked (seccomp(2)).
 //!
-//! One program with all answers, as the kernel verifies, compiles and runs each installed one: a search tree over the numbers of
-//! calls, so that a call without a row passes after a few comparisons, with the rows of each number at its leaf.
+//! One program with all answers, as the kernel verifies, compiles and runs each installed one: a
+//! search tree over the numbers of calls, so that a call without a row passes after a few
+//! comparisons, with the rows of each number at its leaf.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use libc::sock_filter;
 
-use crate::seccomp::bpf::{ARCH, ARCHITECTURE, NUMBER, Test, and, argument, end, end_with_error, jump, jump_if, load};
+use crate::seccomp::bpf::{
+    ARCH, ARCHITECTURE, NUMBER, Test, and, argument, end, end_with_error, jump, jump_if, load,
+};
 use crate::seccomp::rules::{Comparison, Condition, LAST_KNOWN, Row};
 use crate::sys;
 
@@ -22,8 +25,9 @@ pub struct Filter(Vec<sock_filter>);
 pub struct CompileError(&'static str);
 
 impl Filter {
-    /// Compiles `rows`. Of several that match a call, the one with the first action answers. A call through another
-    /// architecture's table kills the process, and one above [`LAST_KNOWN`], which the rows cannot know, gets ENOSYS.
+    /// Compiles `rows`. Of several that match a call, the one with the first action answers. A call
+    /// through another architecture's table kills the process, and one above [`LAST_KNOWN`], which
+    /// the rows cannot know, gets ENOSYS.
     ///
     /// # Errors
     /// A row has more conditions than a jump can pass.
@@ -50,7 +54,8 @@ impl Filter {
         Ok(Self(program))
     }
 
-    /// Installs the filter for the calling thread and all that it starts. Needs `no_new_privs` or CAP_SYS_ADMIN.
+    /// Installs the filter for the calling thread and all that it starts. Needs `no_new_privs` or
+    /// CAP_SYS_ADMIN.
     ///
     /// # Errors
     /// The kernel lacks seccomp filters.
@@ -75,7 +80,8 @@ impl Filter {
 /// Most numbers that are compared one after the other.
 const LEAVES: usize = 3;
 
-/// Searches for the number that is loaded, and goes on with its instructions; allows a call that is not found.
+/// Searches for the number that is loaded, and goes on with its instructions; allows a call that is
+/// not found.
 fn tree(leaves: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
     let mut steps = Vec::new();
     if leaves.len() > LEAVES {
@@ -116,7 +122,14 @@ fn answers(rows: &[Row]) -> Result<Vec<sock_filter>, CompileError> {
 fn answer(row: &Row) -> Result<Vec<sock_filter>, CompileError> {
     let mut steps = vec![end_with_error(row.action.errno())];
     // From the last to the first, as each jumps over all behind it.
-    for (index, Condition { argument: place, comparison }) in row.when.iter().enumerate().rev() {
+    for (
+        index,
+        Condition {
+            argument: place,
+            comparison,
+        },
+    ) in row.when.iter().enumerate().rev()
+    {
         let beyond = u8::try_from(steps.len()).map_err(|_| CompileError(row.name))?;
         let lower = argument((*place).into());
         let mut condition = vec![load(lower)];
@@ -129,12 +142,16 @@ fn answer(row: &Row) -> Result<Vec<sock_filter>, CompileError> {
             Comparison::Unmasked { mask, value } => {
                 condition.extend([and(*mask), jump_if(Test::Equal, *value, beyond, 0)]);
             }
-            Comparison::NotNull => {
-                condition.extend([jump_if(Test::Equal, 0, 0, 2), load(lower + 4), jump_if(Test::Equal, 0, beyond, 0)])
-            }
+            Comparison::NotNull => condition.extend([
+                jump_if(Test::Equal, 0, 0, 2),
+                load(lower + 4),
+                jump_if(Test::Equal, 0, beyond, 0),
+            ]),
         }
         let before = index.checked_sub(1).and_then(|before| row.when.get(before));
-        if before.is_some_and(|before| before.argument == *place && leaves_it_loaded(before.comparison)) {
+        if before
+            .is_some_and(|before| before.argument == *place && leaves_it_loaded(before.comparison))
+        {
             condition.remove(0);
         }
         steps.splice(0..0, condition);

@@ -1,10 +1,12 @@
-//! Commands of ioctl(2) that a workload may give. Every other command is answered as by a file that knows it not, so that programs fall
-//! back. Those of the list were traced from shells, editors, terminals, language runtimes, databases, browsers, `ip` and container tools.
+//! Commands of ioctl(2) that a workload may give. Every other command is answered as by a file that
+//! knows it not, so that programs fall back. Those of the list were traced from shells, editors,
+//! terminals, language runtimes, databases, browsers, `ip` and container tools.
 //!
-//! A filter does not see what kind of file a command is for: a file system's command can change what a read-only grant shows
-//! (`FS_IOC_SETFLAGS` works for the owner of a file that is open for reading), copy a folder without the mounts in it
-//! (`BTRFS_IOC_SNAP_CREATE_V2`), or lock a home (fscrypt). So a device's family of commands is open only where the policy lists the
-//! device; there the file rules say which device takes commands at all.
+//! A filter does not see what kind of file a command is for: a file system's command can change
+//! what a read-only grant shows (`FS_IOC_SETFLAGS` works for the owner of a file that is open for
+//! reading), copy a folder without the mounts in it (`BTRFS_IOC_SNAP_CREATE_V2`), or lock a home
+//! (fscrypt). So a device's family of commands is open only where the policy lists the device;
+//! there the file rules say which device takes commands at all.
 
 use std::path::Path;
 
@@ -93,7 +95,8 @@ pub enum Family {
     Tun,
     Serial,
     Block,
-    /// A device that is none of these: every command but those of terminals, file systems, sockets and namespaces.
+    /// A device that is none of these: every command but those of terminals, file systems, sockets
+    /// and namespaces.
     Other,
 }
 
@@ -121,8 +124,16 @@ const PLACES: &[(&str, Family)] = &[
 ];
 
 /// Devices and folders of /dev whose commands are those of every workload.
-const USUAL: &[&str] =
-    &["/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/shm", "/dev/mqueue"];
+const USUAL: &[&str] = &[
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+    "/dev/shm",
+    "/dev/mqueue",
+];
 
 impl Family {
     /// Name in messages.
@@ -168,7 +179,9 @@ impl Family {
         // Those of terminals and consoles with the same letter carry no size and no direction.
         let sized = |letter: u8| {
             let letter = u32::from(letter) << 8;
-            [1 << 30, 2 << 30, 3 << 30].map(|direction| (0xc000_ff00, direction | letter)).to_vec()
+            [1 << 30, 2 << 30, 3 << 30]
+                .map(|direction| (0xc000_ff00, direction | letter))
+                .to_vec()
         };
         let exact = |numbers: &[u32]| numbers.iter().map(|number| (u32::MAX, *number)).collect();
         match self {
@@ -177,32 +190,60 @@ impl Family {
             Self::Nvidia => [whole(b'F'), vec![(!0xff, 0), (!0xf, 0x3000_0000)]].concat(),
             Self::Kfd => sized(b'K'),
             Self::Kvm => whole(0xae),
-            Self::Sound => [whole(b'A'), whole(b'U'), whole(b'W'), whole(b'H'), whole(b'C'), sized(b'T')].concat(),
+            Self::Sound => [
+                whole(b'A'),
+                whole(b'U'),
+                whole(b'W'),
+                whole(b'H'),
+                whole(b'C'),
+                sized(b'T'),
+            ]
+            .concat(),
             Self::Input => whole(b'E'),
             Self::Video => [sized(b'V'), whole(b'|')].concat(),
             Self::Hidraw => whole(b'H'),
             Self::Fuse => whole(0xe5),
             Self::Tun => sized(b'T'),
-            Self::Serial => exact(&[0x5415, 0x5416, 0x5417, 0x5418, 0x5427, 0x5428, 0x545c, 0x545d, 0x541e]),
-            Self::Block => exact(&[0x8008_1272, 0x1260, 0x1268, 0x8008_1270, 0x127b, 0x1278, 0x1279, 0x125e]),
+            Self::Serial => exact(&[
+                0x5415, 0x5416, 0x5417, 0x5418, 0x5427, 0x5428, 0x545c, 0x545d, 0x541e,
+            ]),
+            Self::Block => exact(&[
+                0x8008_1272,
+                0x1260,
+                0x1268,
+                0x8008_1270,
+                0x127b,
+                0x1278,
+                0x1279,
+                0x125e,
+            ]),
             Self::Other => Vec::new(),
         }
     }
 }
 
-/// Letters of commands that stay a list whatever device the policy lists: terminals, consoles, file systems, block devices, sockets,
-/// namespaces and processes, performance events.
-const CLOSED: &[u8] =
-    &[0, b'T', b'K', b'V', b'f', b'X', b'v', 0x94, 0xf5, 0x12, b'L', 0x89, 0x8b, 0xb7, 0xff, b'$', b'!', 0xaa];
+/// Letters of commands that stay a list whatever device the policy lists: terminals, consoles, file
+/// systems, block devices, sockets, namespaces and processes, performance events.
+const CLOSED: &[u8] = &[
+    0, b'T', b'K', b'V', b'f', b'X', b'v', 0x94, 0xf5, 0x12, b'L', 0x89, 0x8b, 0xb7, 0xff, b'$',
+    b'!', 0xaa,
+];
 
-const REASON: &str = "commands that no program needs there: of file systems, consoles, devices and line disciplines";
-const BREAKS: &str =
-    "chattr, ldattach, setserial, wireless tools; what a device needs is open where the policy lists it";
+const REASON: &str =
+    "commands that no program needs there: of file systems, consoles, devices and line disciplines";
+const BREAKS: &str = "chattr, ldattach, setserial, wireless tools; what a device needs is open \
+                      where the policy lists it";
 
-/// Returns the rows about ioctl(2) for a workload with devices of `families`. To be called once or twice in a process, as they stay.
+/// Returns the rows about ioctl(2) for a workload with devices of `families`. To be called once or
+/// twice in a process, as they stay.
 pub(super) fn rows(families: &[Family]) -> Vec<Row> {
-    let number = |comparison| Condition { argument: 1, comparison };
-    let listed = ALLOWED.iter().map(|(_, command)| number(Comparison::Unequal(*command)));
+    let number = |comparison| Condition {
+        argument: 1,
+        comparison,
+    };
+    let listed = ALLOWED
+        .iter()
+        .map(|(_, command)| number(Comparison::Unequal(*command)));
     let patterns = families.iter().flat_map(|family| family.patterns());
     let patterns = patterns.map(|(mask, value)| number(Comparison::Unmasked { mask, value }));
     let conditions: Vec<_> = listed.chain(patterns).collect();
@@ -217,13 +258,26 @@ pub(super) fn rows(families: &[Family]) -> Vec<Row> {
     let ethtool = Row {
         reason: "settings of network devices",
         breaks: "",
-        ..row(vec![number(Comparison::Equal(ETHTOOL))], Action::NotSupported)
+        ..row(
+            vec![number(Comparison::Equal(ETHTOOL))],
+            Action::NotSupported,
+        )
     };
     let refused: Vec<Row> = match families.contains(&Family::Other) {
         false => vec![row(conditions, Action::NoTerminal)],
         true => {
-            let of = |letter: &u8| number(Comparison::Masked { mask: 0xff00, value: u32::from(*letter) << 8 });
-            let row = |letter| row([&[of(letter)], &conditions[..]].concat(), Action::NoTerminal);
+            let of = |letter: &u8| {
+                number(Comparison::Masked {
+                    mask: 0xff00,
+                    value: u32::from(*letter) << 8,
+                })
+            };
+            let row = |letter| {
+                row(
+                    [&[of(letter)], &conditions[..]].concat(),
+                    Action::NoTerminal,
+                )
+            };
             CLOSED.iter().map(row).collect()
         }
     };
@@ -257,9 +311,10 @@ mod tests {
 
     #[test]
     fn no_pattern_of_a_family_takes_in_a_dangerous_command_of_files_and_terminals() {
-        // FIBMAP, FIFREEZE, FITRIM, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, BTRFS_IOC_SNAP_CREATE_V2, FS_IOC_ADD_ENCRYPTION_KEY,
-        // FS_IOC_REMOVE_ENCRYPTION_KEY, FS_IOC_ENABLE_VERITY, TIOCSTI, TIOCLINUX, TIOCSETD, TIOCEXCL, TIOCVHANGUP, TIOCCONS, KDSETMODE,
-        // VT_ACTIVATE, SIOCSIFADDR, NS_GET_PARENT.
+        // FIBMAP, FIFREEZE, FITRIM, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, BTRFS_IOC_SNAP_CREATE_V2,
+        // FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY, FS_IOC_ENABLE_VERITY, TIOCSTI,
+        // TIOCLINUX, TIOCSETD, TIOCEXCL, TIOCVHANGUP, TIOCCONS, KDSETMODE, VT_ACTIVATE,
+        // SIOCSIFADDR, NS_GET_PARENT.
         let dangerous = [
             0xc004_5877,
             0xc018_5879,
@@ -295,7 +350,12 @@ mod tests {
             Family::Block,
         ];
         for (mask, value) in families.into_iter().flat_map(Family::patterns) {
-            assert!(dangerous.iter().all(|command: &u32| command & mask != value), "{mask:#x} {value:#x}");
+            assert!(
+                dangerous
+                    .iter()
+                    .all(|command: &u32| command & mask != value),
+                "{mask:#x} {value:#x}"
+            );
         }
     }
 }

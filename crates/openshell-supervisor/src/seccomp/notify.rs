@@ -1,5 +1,5 @@
-//! The filter that has the kernel hand system calls of the sandbox to the supervisor: every connect(2) and listen(2), and calls about
-//! files where they are logged.
+//! The filter that has the kernel hand system calls of the sandbox to the supervisor: every
+//! connect(2) and listen(2), and calls about files where they are logged.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,7 +53,8 @@ const OLDER_ACCESSES: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_ACCESSES: &[libc::c_long] = &[];
 
-/// Calls that only look at a file. Those that name an empty path, which look at an open one, are many, and are not handed over.
+/// Calls that only look at a file. Those that name an empty path, which look at an open one, are
+/// many, and are not handed over.
 const LOOKUPS: &[libc::c_long] = &[libc::SYS_newfstatat, libc::SYS_statx];
 const PLAIN_LOOKUPS: &[libc::c_long] = &[libc::SYS_faccessat, libc::SYS_faccessat2];
 #[cfg(target_arch = "x86_64")]
@@ -79,22 +80,46 @@ impl Notified {
         let lists: &[&[libc::c_long]] = match self.files {
             FileCalls::None => &[],
             FileCalls::Accesses => &[ACCESSES, OLDER_ACCESSES],
-            FileCalls::AccessesAndLookups => &[ACCESSES, OLDER_ACCESSES, PLAIN_LOOKUPS, OLDER_LOOKUPS],
+            FileCalls::AccessesAndLookups => {
+                &[ACCESSES, OLDER_ACCESSES, PLAIN_LOOKUPS, OLDER_LOOKUPS]
+            }
         };
-        let network: &[_] = if self.connects { &[libc::SYS_connect, libc::SYS_listen] } else { &[] };
-        network.iter().copied().chain(lists.iter().copied().flatten().copied())
+        let network: &[_] = if self.connects {
+            &[libc::SYS_connect, libc::SYS_listen]
+        } else {
+            &[]
+        };
+        network
+            .iter()
+            .copied()
+            .chain(lists.iter().copied().flatten().copied())
     }
 
-    /// Calls that are handed over unless AT_EMPTY_PATH is among the flags, with the index of that argument.
+    /// Calls that are handed over unless AT_EMPTY_PATH is among the flags, with the index of that
+    /// argument.
     fn by_path(self) -> impl Iterator<Item = (libc::c_long, u32)> {
-        let lookups = if self.files == FileCalls::AccessesAndLookups { LOOKUPS } else { &[] };
-        lookups.iter().map(|number| (*number, if *number == libc::SYS_statx { 2 } else { 3 }))
+        let lookups = if self.files == FileCalls::AccessesAndLookups {
+            LOOKUPS
+        } else {
+            &[]
+        };
+        lookups
+            .iter()
+            .map(|number| (*number, if *number == libc::SYS_statx { 2 } else { 3 }))
     }
 
     /// Returns the program (seccomp(2)).
     fn program(self) -> Vec<libc::sock_filter> {
-        let (hand_over, allow) = (end(libc::SECCOMP_RET_USER_NOTIF), end(libc::SECCOMP_RET_ALLOW));
-        let mut program = vec![load(ARCH), jump_if(Test::Equal, ARCHITECTURE, 1, 0), allow, load(NUMBER)];
+        let (hand_over, allow) = (
+            end(libc::SECCOMP_RET_USER_NOTIF),
+            end(libc::SECCOMP_RET_ALLOW),
+        );
+        let mut program = vec![
+            load(ARCH),
+            jump_if(Test::Equal, ARCHITECTURE, 1, 0),
+            allow,
+            load(NUMBER),
+        ];
         for number in self.plain() {
             program.extend([jump_if(Test::Equal, number as u32, 0, 1), hand_over]);
         }
@@ -113,8 +138,9 @@ impl Notified {
     }
 }
 
-/// Installs the filter for the calling thread and all that it starts, and returns its listener. The refusals of a filter of
-/// commands come first, and calls through other architectures' tables are refused there.
+/// Installs the filter for the calling thread and all that it starts, and returns its listener. The
+/// refusals of a filter of commands come first, and calls through other architectures' tables are
+/// refused there.
 ///
 /// # Errors
 /// The kernel lacks user notifications, or a filter with a listener is in force already (EBUSY).

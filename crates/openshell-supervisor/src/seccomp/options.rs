@@ -1,6 +1,7 @@
-//! Socket options that a workload may set, by level. [`super::rules`] refuses every other option and level. The options
-//! are those that ordinary programs set: traced from curl, wget, git, ssh, Python, Node.js, Java, `ip` and PostgreSQL,
-//! and documented for nginx, haproxy, Go, QUIC libraries and browsers.
+//! Socket options that a workload may set, by level. [`super::rules`] refuses every other option
+//! and level. The options are those that ordinary programs set: traced from curl, wget, git, ssh,
+//! Python, Node.js, Java, `ip` and PostgreSQL, and documented for nginx, haproxy, Go, QUIC
+//! libraries and browsers.
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP, SOL_NETLINK, SOL_SOCKET, SOL_TCP, c_int};
 

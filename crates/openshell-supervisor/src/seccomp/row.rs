@@ -2,7 +2,8 @@
 
 use libc::{c_int, c_long};
 
-/// Result of a refused call (SECCOMP_RET_ERRNO), chosen so that programs fall back instead of failing.
+/// Result of a refused call (SECCOMP_RET_ERRNO), chosen so that programs fall back instead of
+/// failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// EPERM: operation not permitted.
@@ -17,7 +18,8 @@ pub enum Action {
     NotSupported,
     /// ENOTTY: no such command for this file.
     NoTerminal,
-    /// Success without effect, for callers that treat a refusal of the state already in force as an error.
+    /// Success without effect, for callers that treat a refusal of the state already in force as an
+    /// error.
     NoOp,
 }
 
@@ -37,8 +39,8 @@ impl Action {
     }
 }
 
-/// A comparison with an argument. Except for [`Comparison::NotNull`] it ignores the upper 32 bits, as the kernel does
-/// for the arguments below, so that setting them does not evade a rule.
+/// A comparison with an argument. Except for [`Comparison::NotNull`] it ignores the upper 32 bits,
+/// as the kernel does for the arguments below, so that setting them does not evade a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// Index of the argument, from 0.

@@ -3,17 +3,21 @@ use crate::seccomp::filter::Filter;
 use crate::seccomp::ioctls::{ALLOWED, Family};
 use crate::seccomp::options::LEVELS;
 use crate::seccomp::rules::{
-    Comparison, Condition, LAST_KNOWN, Row, Sockets, rows, rows_for_shared_pids, rows_with_debugging, supervisor_rows,
+    Comparison, Condition, LAST_KNOWN, Row, Sockets, rows, rows_for_shared_pids,
+    rows_with_debugging, supervisor_rows,
 };
 use crate::sys;
 
-/// Runs `work` on a thread of its own, with or without the filter, which is per thread. The thread is root with every
-/// capability, so that only the filter can refuse.
+/// Runs `work` on a thread of its own, with or without the filter, which is per thread. The thread
+/// is root with every capability, so that only the filter can refuse.
 fn on_thread<T: Send>(sockets: Option<Sockets>, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if let Some(sockets) = sockets {
-                Filter::compile(rows(sockets, &[])).unwrap().install().unwrap();
+                Filter::compile(rows(sockets, &[]))
+                    .unwrap()
+                    .install()
+                    .unwrap();
             }
             work()
         });
@@ -21,8 +25,8 @@ fn on_thread<T: Send>(sockets: Option<Sockets>, work: impl FnOnce() -> T + Send)
     })
 }
 
-/// Arguments that meet the row's conditions and are otherwise invalid, so that the call has no effect without the
-/// filter.
+/// Arguments that meet the row's conditions and are otherwise invalid, so that the call has no
+/// effect without the filter.
 fn arguments(row: &Row) -> [libc::c_long; 6] {
     let mut arguments = [-1; 6];
     for condition in row.when {
@@ -44,7 +48,8 @@ fn arguments(row: &Row) -> [libc::c_long; 6] {
 /// Bits that no condition compares and that make the kernel refuse calls that would have an effect.
 fn harmless(number: libc::c_long) -> u32 {
     match number {
-        // A new user namespace that shares the file system; a thread that does not share its memory.
+        // A new user namespace that shares the file system; a thread that does not share its
+        // memory.
         libc::SYS_clone | libc::SYS_unshare => libc::CLONE_FS as u32 | 0x8000_0000,
         _ => 0,
     }
@@ -56,7 +61,11 @@ fn every_row_is_refused_with_its_answer() {
     // Without a network, internet sockets are refused before their other defects count.
     let shared = rows(Sockets::Internet, &[]).count();
     for (index, row) in rows(Sockets::Local, &[]).enumerate() {
-        let sockets = if index < shared { Sockets::Internet } else { Sockets::Local };
+        let sockets = if index < shared {
+            Sockets::Internet
+        } else {
+            Sockets::Local
+        };
         let result = on_thread(Some(sockets), || sys::call(row.number, arguments(&row)));
         assert_eq!(result, answer(&row), "{}: {}", row.name, row.reason);
     }
@@ -74,29 +83,56 @@ fn answer(row: &Row) -> Result<libc::c_long, i32> {
 fn without_the_filter_something_else_answers_each_row() {
     for row in rows(Sockets::Local, &[]) {
         let result = on_thread(None, || sys::call(row.number, arguments(&row)));
-        assert_ne!(result, answer(&row), "{}: root was refused without a filter", row.name);
+        assert_ne!(
+            result,
+            answer(&row),
+            "{}: root was refused without a filter",
+            row.name
+        );
     }
 }
 
 // Conformance: SCP-02.
 #[test]
 fn the_families_that_programs_need_are_open() {
-    let families =
-        [(libc::AF_UNIX, 0), (libc::AF_INET, 0), (libc::AF_INET6, 0), (libc::AF_NETLINK, libc::NETLINK_ROUTE)];
+    let families = [
+        (libc::AF_UNIX, 0),
+        (libc::AF_INET, 0),
+        (libc::AF_INET6, 0),
+        (libc::AF_NETLINK, libc::NETLINK_ROUTE),
+    ];
     for (family, protocol) in families {
-        let arguments = [family.into(), libc::SOCK_DGRAM.into(), protocol.into(), 0, 0, 0];
-        let result = on_thread(Some(Sockets::Internet), || sys::call(libc::SYS_socket, arguments));
+        let arguments = [
+            family.into(),
+            libc::SOCK_DGRAM.into(),
+            protocol.into(),
+            0,
+            0,
+            0,
+        ];
+        let result = on_thread(Some(Sockets::Internet), || {
+            sys::call(libc::SYS_socket, arguments)
+        });
         assert!(result.is_ok(), "family {family}: {result:?}");
-        let result = on_thread(Some(Sockets::Local), || sys::call(libc::SYS_socket, arguments));
+        let result = on_thread(Some(Sockets::Local), || {
+            sys::call(libc::SYS_socket, arguments)
+        });
         let is_internet = family == libc::AF_INET || family == libc::AF_INET6;
-        assert_eq!(result == Err(libc::EPERM), is_internet, "family {family} without a network");
+        assert_eq!(
+            result == Err(libc::EPERM),
+            is_internet,
+            "family {family} without a network"
+        );
     }
 }
 
 /// Like [`on_thread`], under the supervisor's own filter.
 fn as_supervisor<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     on_thread(None, || {
-        Filter::compile(supervisor_rows()).unwrap().install().unwrap();
+        Filter::compile(supervisor_rows())
+            .unwrap()
+            .install()
+            .unwrap();
         work()
     })
 }
@@ -105,12 +141,32 @@ fn as_supervisor<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 fn the_supervisor_gives_up_what_its_rows_say() {
     for row in supervisor_rows().filter(|row| row.number != libc::SYS_clone) {
         let result = as_supervisor(|| sys::call(row.number, arguments(&row)));
-        assert_eq!(result, Err(row.action.errno()), "{}: {}", row.name, row.reason);
+        assert_eq!(
+            result,
+            Err(row.action.errno()),
+            "{}: {}",
+            row.name,
+            row.reason
+        );
     }
-    // Creating a process is refused; without the filter the same flags are refused for another reason.
-    let no_thread = [0x7fff_ffff_0000_0000 | i64::from(libc::CLONE_SIGHAND), -1, -1, -1, -1, -1];
-    assert_eq!(as_supervisor(|| sys::call(libc::SYS_clone, no_thread)), Err(libc::EPERM));
-    assert_eq!(on_thread(None, || sys::call(libc::SYS_clone, no_thread)), Err(libc::EINVAL));
+    // Creating a process is refused; without the filter the same flags are refused for another
+    // reason.
+    let no_thread = [
+        0x7fff_ffff_0000_0000 | i64::from(libc::CLONE_SIGHAND),
+        -1,
+        -1,
+        -1,
+        -1,
+        -1,
+    ];
+    assert_eq!(
+        as_supervisor(|| sys::call(libc::SYS_clone, no_thread)),
+        Err(libc::EPERM)
+    );
+    assert_eq!(
+        on_thread(None, || sys::call(libc::SYS_clone, no_thread)),
+        Err(libc::EINVAL)
+    );
 }
 
 #[test]
@@ -125,8 +181,12 @@ fn the_supervisor_keeps_threads_and_namespaces() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn x32_numbers_are_not_a_second_way_in() {
-    let under_filter = |number| on_thread(Some(Sockets::Internet), move || sys::call(number, [0; 6]));
-    assert_eq!(under_filter(0x4000_0000 | libc::SYS_getpid), Err(libc::ENOSYS));
+    let under_filter =
+        |number| on_thread(Some(Sockets::Internet), move || sys::call(number, [0; 6]));
+    assert_eq!(
+        under_filter(0x4000_0000 | libc::SYS_getpid),
+        Err(libc::ENOSYS)
+    );
     assert!(under_filter(libc::SYS_getpid).is_ok());
 }
 
@@ -137,12 +197,17 @@ struct Call {
     arguments: [u64; 6],
 }
 
-/// Runs a filter on `call` (the kernel's `Documentation/networking/filter.rst`), and returns its answer and the instructions that it
-/// took. Needs no kernel, so that any call can be tried.
+/// Runs a filter on `call` (the kernel's `Documentation/networking/filter.rst`), and returns its
+/// answer and the instructions that it took. Needs no kernel, so that any call can be tried.
 fn run(program: &[libc::sock_filter], architecture: u32, call: Call) -> (u32, usize) {
-    let [number, arch, pointer] = [call.number, architecture, 0].map(|word: u32| word.to_ne_bytes());
+    let [number, arch, pointer] =
+        [call.number, architecture, 0].map(|word: u32| word.to_ne_bytes());
     let mut data = [number, arch, pointer, pointer].concat();
-    data.extend(call.arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
+    data.extend(
+        call.arguments
+            .iter()
+            .flat_map(|argument| argument.to_ne_bytes()),
+    );
     let (mut at, mut loaded, mut taken) = (0, 0, 0);
     loop {
         let libc::sock_filter { code, jt, jf, k } = program[at];
@@ -185,17 +250,27 @@ fn meant(rows: &[Row], call: Call) -> u32 {
             Comparison::Unmasked { mask, value } => argument as u32 & mask != value,
         }
     };
-    let matching = rows.iter().filter(|row| row.number as u32 == call.number && row.when.iter().all(holds));
-    let first = matching.min_by_key(|row| row.action).map(|row| row.action.errno());
+    let matching = rows
+        .iter()
+        .filter(|row| row.number as u32 == call.number && row.when.iter().all(holds));
+    let first = matching
+        .min_by_key(|row| row.action)
+        .map(|row| row.action.errno());
     let unknown = (call.number > LAST_KNOWN).then_some(libc::ENOSYS);
-    unknown.or(first).map_or(libc::SECCOMP_RET_ALLOW, |errno| libc::SECCOMP_RET_ERRNO | errno as u32)
+    unknown.or(first).map_or(libc::SECCOMP_RET_ALLOW, |errno| {
+        libc::SECCOMP_RET_ERRNO | errno as u32
+    })
 }
 
 #[test]
 fn a_filter_answers_every_call_as_its_rows_mean_it() {
     let filters: [Vec<Row>; 5] = [
         rows(Sockets::Internet, &[]).collect(),
-        rows(Sockets::Local, &[Family::Graphics, Family::Kfd, Family::Nvidia]).collect(),
+        rows(
+            Sockets::Local,
+            &[Family::Graphics, Family::Kfd, Family::Nvidia],
+        )
+        .collect(),
         rows(Sockets::Local, &[Family::Other]).collect(),
         rows_with_debugging(Sockets::Internet, &[]).collect(),
         supervisor_rows().collect(),
@@ -203,11 +278,16 @@ fn a_filter_answers_every_call_as_its_rows_mean_it() {
     for rows in filters {
         let filter = Filter::compile(rows.iter().copied()).unwrap();
         for number in (0..LAST_KNOWN + 600).chain([0x4000_0000, 0x4000_0000 | 41, u32::MAX]) {
-            let of_call: Vec<_> = rows.iter().filter(|row| row.number as u32 == number).collect();
+            let of_call: Vec<_> = rows
+                .iter()
+                .filter(|row| row.number as u32 == number)
+                .collect();
             let conditions: Vec<_> = of_call.iter().flat_map(|row| row.when).collect();
             // What the conditions name and what lies beside it, with the upper half set and not.
             let values = |argument: usize| -> Vec<u64> {
-                let own = conditions.iter().filter(|condition| usize::from(condition.argument) == argument);
+                let own = conditions
+                    .iter()
+                    .filter(|condition| usize::from(condition.argument) == argument);
                 let named = own.flat_map(|condition| match condition.comparison {
                     Comparison::Equal(value) | Comparison::Unequal(value) => {
                         vec![value, value ^ 1, value ^ 0x8000_0000]
@@ -218,13 +298,25 @@ fn a_filter_answers_every_call_as_its_rows_mean_it() {
                     Comparison::NotNull => vec![0, 1],
                 });
                 let named: std::collections::BTreeSet<_> = named.chain([0]).collect();
-                named.into_iter().flat_map(|value| [u64::from(value), u64::from(value) | 1 << 32]).collect()
+                named
+                    .into_iter()
+                    .flat_map(|value| [u64::from(value), u64::from(value) | 1 << 32])
+                    .collect()
             };
             let [first, second, third, fourth, fifth] = [0, 1, 2, 3, 4].map(values);
-            for (a, b) in first.iter().flat_map(|a| second.iter().map(move |b| (*a, *b))) {
-                for (c, d) in third.iter().flat_map(|c| fourth.iter().map(move |d| (*c, *d))) {
+            for (a, b) in first
+                .iter()
+                .flat_map(|a| second.iter().map(move |b| (*a, *b)))
+            {
+                for (c, d) in third
+                    .iter()
+                    .flat_map(|c| fourth.iter().map(move |d| (*c, *d)))
+                {
                     for e in &fifth {
-                        let call = Call { number, arguments: [a, b, c, d, *e, 0] };
+                        let call = Call {
+                            number,
+                            arguments: [a, b, c, d, *e, 0],
+                        };
                         let (answer, _) = run(filter.program(), ARCHITECTURE, call);
                         assert_eq!(answer, meant(&rows, call), "{call:x?}");
                     }
@@ -238,7 +330,14 @@ fn a_filter_answers_every_call_as_its_rows_mean_it() {
 fn a_call_of_another_architecture_kills_whatever_its_number() {
     let filter = Filter::compile(rows(Sockets::Internet, &[])).unwrap();
     for number in 0..LAST_KNOWN + 10 {
-        let (answer, _) = run(filter.program(), 0x4000_0003, Call { number, arguments: [0; 6] });
+        let (answer, _) = run(
+            filter.program(),
+            0x4000_0003,
+            Call {
+                number,
+                arguments: [0; 6],
+            },
+        );
         assert_eq!(answer, libc::SECCOMP_RET_KILL_PROCESS);
     }
 }
@@ -247,8 +346,21 @@ fn a_call_of_another_architecture_kills_whatever_its_number() {
 fn a_call_without_a_row_passes_after_a_few_comparisons() {
     let rows: Vec<_> = rows(Sockets::Internet, &[]).collect();
     let filter = Filter::compile(rows.iter().copied()).unwrap();
-    let free = (0..LAST_KNOWN).filter(|number| !rows.iter().any(|row| row.number as u32 == *number));
-    let longest = free.map(|number| run(filter.program(), ARCHITECTURE, Call { number, arguments: [0; 6] }).1).max();
+    let free =
+        (0..LAST_KNOWN).filter(|number| !rows.iter().any(|row| row.number as u32 == *number));
+    let longest = free
+        .map(|number| {
+            run(
+                filter.program(),
+                ARCHITECTURE,
+                Call {
+                    number,
+                    arguments: [0; 6],
+                },
+            )
+            .1
+        })
+        .max();
     assert!(longest <= Some(24), "{longest:?}");
 }
 
@@ -261,13 +373,25 @@ fn every_row_has_a_reason() {
 fn every_option_that_may_be_set_passes_and_its_neighbours_do_not() {
     on_thread(Some(Sockets::Internet), || {
         // Not a socket, so that the kernel returns EBADF for calls that pass the filter.
-        let set = |level: i32, option: i32| sys::call(libc::SYS_setsockopt, [-1, level.into(), option.into(), 0, 0, 0]);
+        let set = |level: i32, option: i32| {
+            sys::call(
+                libc::SYS_setsockopt,
+                [-1, level.into(), option.into(), 0, 0, 0],
+            )
+        };
         for level in LEVELS {
             for (name, number) in level.allowed {
                 assert_eq!(set(level.number, *number), Err(libc::EBADF), "{name}");
             }
-            for number in (0..512).filter(|number| !level.allowed.iter().any(|(_, known)| known == number)) {
-                assert_eq!(set(level.number, number), Err(libc::ENOPROTOOPT), "{} {number}", level.name);
+            for number in
+                (0..512).filter(|number| !level.allowed.iter().any(|(_, known)| known == number))
+            {
+                assert_eq!(
+                    set(level.number, number),
+                    Err(libc::ENOPROTOOPT),
+                    "{} {number}",
+                    level.name
+                );
             }
         }
         for level in (0..300).filter(|level| !LEVELS.iter().any(|known| known.number == *level)) {
@@ -278,26 +402,61 @@ fn every_option_that_may_be_set_passes_and_its_neighbours_do_not() {
 
 #[test]
 fn protocols_and_types_that_programs_need_are_open_and_no_others() {
-    let (dgram, stream) = (libc::SOCK_DGRAM, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    let (dgram, stream) = (
+        libc::SOCK_DGRAM,
+        libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+    );
     on_thread(Some(Sockets::Internet), || {
         let open = |family: i32, kind: i32, protocol: i32| {
-            sys::call(libc::SYS_socket, [family.into(), kind.into(), protocol.into(), 0, 0, 0])
+            sys::call(
+                libc::SYS_socket,
+                [family.into(), kind.into(), protocol.into(), 0, 0, 0],
+            )
         };
         for family in [libc::AF_INET, libc::AF_INET6] {
-            for (kind, protocol) in [(stream, 0), (stream, libc::IPPROTO_TCP), (dgram, 0), (dgram, libc::IPPROTO_UDP)] {
-                assert!(open(family, kind, protocol).is_ok(), "{family} {kind} {protocol}");
+            for (kind, protocol) in [
+                (stream, 0),
+                (stream, libc::IPPROTO_TCP),
+                (dgram, 0),
+                (dgram, libc::IPPROTO_UDP),
+            ] {
+                assert!(
+                    open(family, kind, protocol).is_ok(),
+                    "{family} {kind} {protocol}"
+                );
             }
             for protocol in (2..300).filter(|number| ![6, 17, 58].contains(number)) {
                 // A type that does not exist, for which the kernel itself would return EINVAL.
-                assert_eq!(open(family, 7, protocol), Err(libc::EPROTONOSUPPORT), "protocol {protocol}");
-                assert_eq!(open(family, stream, protocol), Err(libc::EPROTONOSUPPORT), "protocol {protocol}");
+                assert_eq!(
+                    open(family, 7, protocol),
+                    Err(libc::EPROTONOSUPPORT),
+                    "protocol {protocol}"
+                );
+                assert_eq!(
+                    open(family, stream, protocol),
+                    Err(libc::EPROTONOSUPPORT),
+                    "protocol {protocol}"
+                );
             }
-            for kind in [libc::SOCK_RAW, libc::SOCK_RDM, libc::SOCK_SEQPACKET, libc::SOCK_DCCP, 10] {
-                assert_eq!(open(family, kind | libc::SOCK_CLOEXEC, 0), Err(libc::EPROTONOSUPPORT), "type {kind}");
+            for kind in [
+                libc::SOCK_RAW,
+                libc::SOCK_RDM,
+                libc::SOCK_SEQPACKET,
+                libc::SOCK_DCCP,
+                10,
+            ] {
+                assert_eq!(
+                    open(family, kind | libc::SOCK_CLOEXEC, 0),
+                    Err(libc::EPROTONOSUPPORT),
+                    "type {kind}"
+                );
             }
         }
         let seqpacket = [libc::AF_UNIX, libc::SOCK_SEQPACKET];
-        assert!(open(seqpacket[0], seqpacket[1], 0).is_ok(), "Unix sockets have types of their own");
+        assert!(
+            open(seqpacket[0], seqpacket[1], 0).is_ok(),
+            "Unix sockets have types of their own"
+        );
     });
 }
 
@@ -305,9 +464,16 @@ fn protocols_and_types_that_programs_need_are_open_and_no_others() {
 fn personalities_that_programs_set_are_open() {
     on_thread(Some(Sockets::Internet), || {
         for persona in [0xffff_ffff_i64, 0, 0x8, 0x2_0000, 0x4_0000, 0x4_0008, 0] {
-            assert!(sys::call(libc::SYS_personality, [persona, 0, 0, 0, 0, 0]).is_ok(), "{persona:x}");
+            assert!(
+                sys::call(libc::SYS_personality, [persona, 0, 0, 0, 0, 0]).is_ok(),
+                "{persona:x}"
+            );
         }
-        assert_eq!(sys::call(libc::SYS_personality, [0x40_0000, 0, 0, 0, 0, 0]), Err(libc::EPERM), "READ_IMPLIES_EXEC");
+        assert_eq!(
+            sys::call(libc::SYS_personality, [0x40_0000, 0, 0, 0, 0, 0]),
+            Err(libc::EPERM),
+            "READ_IMPLIES_EXEC"
+        );
     });
 }
 
@@ -320,17 +486,30 @@ fn conditions(row: &Row) -> String {
             Comparison::Equal(value) => format!("argument {place} is {value:#x}"),
             Comparison::Unequal(value) => format!("argument {place} is not {value:#x}"),
             Comparison::NotNull => format!("argument {place} is not null"),
-            Comparison::Masked { mask, value } => format!("argument {place} & {mask:#x} is {value:#x}"),
-            Comparison::Unmasked { mask, value } => format!("argument {place} & {mask:#x} is not {value:#x}"),
+            Comparison::Masked { mask, value } => {
+                format!("argument {place} & {mask:#x} is {value:#x}")
+            }
+            Comparison::Unmasked { mask, value } => {
+                format!("argument {place} & {mask:#x} is not {value:#x}")
+            }
         }
     };
     // The long lists are those of options, which the page shows in a table of its own.
     match row.when {
         [] => "always".to_owned(),
-        [first, ..] if row.number == libc::SYS_setsockopt && matches!(first.comparison, Comparison::Equal(_)) => {
-            format!("{}, and the option is none of those below", condition(first))
+        [first, ..]
+            if row.number == libc::SYS_setsockopt
+                && matches!(first.comparison, Comparison::Equal(_)) =>
+        {
+            format!(
+                "{}, and the option is none of those below",
+                condition(first)
+            )
         }
-        [first, ..] if row.number == libc::SYS_ioctl && matches!(first.comparison, Comparison::Unequal(_)) => {
+        [first, ..]
+            if row.number == libc::SYS_ioctl
+                && matches!(first.comparison, Comparison::Unequal(_)) =>
+        {
             "argument 2 is none of the commands below".to_owned()
         }
         all => all.iter().map(condition).collect::<Vec<_>>().join(", "),
@@ -342,14 +521,22 @@ fn with_shared_process_numbers_others_are_left_alone_and_the_caller_is_not() {
     let on_filtered = |row: &Row, arguments: [libc::c_long; 6]| {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                Filter::compile(rows_for_shared_pids(true)).unwrap().install().unwrap();
+                Filter::compile(rows_for_shared_pids(true))
+                    .unwrap()
+                    .install()
+                    .unwrap();
                 sys::call(row.number, arguments)
             });
             thread.join().unwrap()
         })
     };
     for row in rows_for_shared_pids(true) {
-        assert_eq!(on_filtered(&row, arguments(&row)), Err(libc::EPERM), "{}", row.name);
+        assert_eq!(
+            on_filtered(&row, arguments(&row)),
+            Err(libc::EPERM),
+            "{}",
+            row.name
+        );
         assert_ne!(on_filtered(&row, [0; 6]), Err(libc::EPERM), "{}", row.name);
     }
     assert_eq!(rows_for_shared_pids(false).count(), 0);
@@ -371,7 +558,11 @@ fn the_page_of_system_calls_shows_every_row_and_every_option() {
     };
     let line = |row: Row| {
         let (when, reason, breaks) = (conditions(&row), row.reason, row.breaks);
-        format!("| `{}` | {when} | {} | {reason} | {breaks} |\n", name(&row), errno(&row))
+        format!(
+            "| `{}` | {when} | {} | {reason} | {breaks} |\n",
+            name(&row),
+            errno(&row)
+        )
     };
     let rows: String = rows(Sockets::Local, &[]).map(line).collect();
     let others: String = rows_for_shared_pids(true).map(line).collect();
@@ -383,9 +574,23 @@ fn the_page_of_system_calls_shows_every_row_and_every_option() {
         })
         .collect();
     let page = include_str!("../../../../docs/system-calls.md");
-    let commands: String = ALLOWED.iter().map(|(name, number)| format!("| `{name}` | {number:#x} |\n")).collect();
-    for (what, table) in [("calls", rows), ("others", others), ("options", options), ("commands", commands)] {
-        let found = page.split(&format!("<!-- {what} -->\n")).nth(1).unwrap_or_default();
-        assert!(found == table, "docs/system-calls.md, between its marks `{what}`, should hold:\n{table}");
+    let commands: String = ALLOWED
+        .iter()
+        .map(|(name, number)| format!("| `{name}` | {number:#x} |\n"))
+        .collect();
+    for (what, table) in [
+        ("calls", rows),
+        ("others", others),
+        ("options", options),
+        ("commands", commands),
+    ] {
+        let found = page
+            .split(&format!("<!-- {what} -->\n"))
+            .nth(1)
+            .unwrap_or_default();
+        assert!(
+            found == table,
+            "docs/system-calls.md, between its marks `{what}`, should hold:\n{table}"
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Kinds of descriptors and their treatment as standard streams of a command.
 //!
-//! A descriptor carries rights of the process that opened it: a socket belongs to the network namespace of its
-//! creation, a directory to the mount namespace, and a device takes every ioctl. Only kinds that carry no such right
-//! are passed on.
+//! A descriptor carries rights of the process that opened it: a socket belongs to the network
+//! namespace of its creation, a directory to the mount namespace, and a device takes every ioctl.
+//! Only kinds that carry no such right are passed on.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -73,9 +73,11 @@ pub(super) enum Kind {
     PathOnly,
     /// A pidfd.
     Process,
-    /// Another descriptor of an anonymous inode: eventfd, epoll, timerfd, io_uring, perf event, BPF.
+    /// Another descriptor of an anonymous inode: eventfd, epoll, timerfd, io_uring, perf event,
+    /// BPF.
     Anonymous,
-    /// A file that represents a kernel object: a namespace, a message queue, a DMA buffer, secret memory.
+    /// A file that represents a kernel object: a namespace, a message queue, a DMA buffer, secret
+    /// memory.
     KernelObject,
     /// A block device.
     BlockDevice,
@@ -127,22 +129,32 @@ impl Kind {
             Self::Pipe | Self::RegularFile | Self::PlainDevice | Self::ConnectedUnix => Pass,
             // Whoever has the caller's terminal can read what is typed there, also for others.
             Self::Terminal => OwnTerminal,
-            // An ended socket could be connected again. The relay copies what arrived before the end, then passes the
-            // end on.
+            // An ended socket could be connected again. The relay copies what arrived before the
+            // end, then passes the end on.
             Self::ConnectedStream | Self::EndedStream => RelaySocket,
             // Executing it would run a program outside the file rules.
             Self::MemoryFile => RelayFile,
             // The offset selects what is read (/proc/PID/mem), and the file may take ioctls.
             Self::KernelText => RelayFile,
-            Self::KernelControl => Refuse("the command could control a process or the kernel by it"),
-            Self::UnconnectedUnix => Refuse("the command could connect it to any service of the host"),
+            Self::KernelControl => {
+                Refuse("the command could control a process or the kernel by it")
+            }
+            Self::UnconnectedUnix => {
+                Refuse("the command could connect it to any service of the host")
+            }
             Self::Listener => Refuse("the command would accept connections on the host's network"),
             Self::UnconnectedStream | Self::Datagram | Self::Packet | Self::OtherSocket => {
                 Refuse("the command could reach the host's network by it")
             }
-            Self::Netlink => Refuse("the command could read the configuration of the host's network by it"),
-            Self::Directory => Refuse("the command could reach files beneath and above it that no rule grants"),
-            Self::PathOnly => Refuse("the command could open or reach what it names, whatever the rules grant"),
+            Self::Netlink => {
+                Refuse("the command could read the configuration of the host's network by it")
+            }
+            Self::Directory => {
+                Refuse("the command could reach files beneath and above it that no rule grants")
+            }
+            Self::PathOnly => {
+                Refuse("the command could open or reach what it names, whatever the rules grant")
+            }
             Self::Process => Refuse("the command could act on a process outside of the sandbox"),
             Self::Anonymous | Self::KernelObject | Self::Unknown => {
                 Refuse("the command could act on a kernel object of the host by it")
@@ -184,11 +196,19 @@ pub(super) struct Socket {
     pub(super) is_listening: bool,
 }
 
-/// Magic numbers of file systems of kernel objects: nsfs, mqueue, dmabuf, secretmem, anon_inode, bpf.
-const KERNEL_OBJECTS: &[u64] = &[0x6e73_6673, 0x1980_0202, 0x444d_4142, 0x5345_434d, 0x0904_1934, 0xcafe_4a11];
+/// Magic numbers of file systems of kernel objects: nsfs, mqueue, dmabuf, secretmem, anon_inode,
+/// bpf.
+const KERNEL_OBJECTS: &[u64] = &[
+    0x6e73_6673,
+    0x1980_0202,
+    0x444d_4142,
+    0x5345_434d,
+    0x0904_1934,
+    0xcafe_4a11,
+];
 
-/// Magic numbers of further file systems whose files are kernel interfaces: configfs, efivarfs, selinuxfs, smackfs,
-/// pstore, binfmt_misc, resctrl, fusectl, nfsd, xenfs.
+/// Magic numbers of further file systems whose files are kernel interfaces: configfs, efivarfs,
+/// selinuxfs, smackfs, pstore, binfmt_misc, resctrl, fusectl, nfsd, xenfs.
 const KERNEL_INTERFACES: &[u64] = &[
     0x6265_6570,
     0xde5e_81e4,
@@ -255,12 +275,25 @@ fn of_file(facts: &Facts<'_>) -> Kind {
     if KERNEL_OBJECTS.contains(&facts.file_system) || !facts.name.starts_with(b"/") {
         return Kind::KernelObject;
     }
-    if [KERNEL_FILE_SYSTEMS, KERNEL_INTERFACES].iter().any(|list| list.contains(&facts.file_system)) {
+    if [KERNEL_FILE_SYSTEMS, KERNEL_INTERFACES]
+        .iter()
+        .any(|list| list.contains(&facts.file_system))
+    {
         let is_readable_alone = facts.flags & OFlags::RWMODE == OFlags::RDONLY;
-        return if is_readable_alone { Kind::KernelText } else { Kind::KernelControl };
+        return if is_readable_alone {
+            Kind::KernelText
+        } else {
+            Kind::KernelControl
+        };
     }
-    let is_memory = facts.is_nameless && facts.name.starts_with(b"/memfd:") && facts.name.ends_with(b" (deleted)");
-    if is_memory { Kind::MemoryFile } else { Kind::RegularFile }
+    let is_memory = facts.is_nameless
+        && facts.name.starts_with(b"/memfd:")
+        && facts.name.ends_with(b" (deleted)");
+    if is_memory {
+        Kind::MemoryFile
+    } else {
+        Kind::RegularFile
+    }
 }
 
 fn of_socket(socket: Socket) -> Kind {
@@ -271,7 +304,9 @@ fn of_socket(socket: Socket) -> Kind {
         AddressFamily::PACKET => Kind::Packet,
         AddressFamily::NETLINK => Kind::Netlink,
         _ if socket.is_listening => Kind::Listener,
-        AddressFamily::UNIX if socket.is_connected && (is_stream || is_packets) => Kind::ConnectedUnix,
+        AddressFamily::UNIX if socket.is_connected && (is_stream || is_packets) => {
+            Kind::ConnectedUnix
+        }
         AddressFamily::UNIX => Kind::UnconnectedUnix,
         _ if is_stream && socket.is_connected => Kind::ConnectedStream,
         // A socket that was never connected has no end of input.
@@ -285,8 +320,16 @@ fn of_socket(socket: Socket) -> Kind {
 /// Returns true if the input of a socket has ended.
 fn has_ended(socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     let mut state = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-    rustix::event::poll(&mut state, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-    Ok(state.iter().any(|socket| socket.revents().contains(PollFlags::RDHUP)))
+    rustix::event::poll(
+        &mut state,
+        Some(&Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        }),
+    )?;
+    Ok(state
+        .iter()
+        .any(|socket| socket.revents().contains(PollFlags::RDHUP)))
 }
 
 /// Examines and classifies `stream`.
@@ -311,7 +354,10 @@ pub(super) fn of(stream: BorrowedFd<'_>) -> io::Result<Kind> {
     Ok(classify(&Facts {
         flags: rustix::fs::fcntl_getfl(stream)?,
         file_type,
-        device: (rustix::fs::major(data.st_rdev), rustix::fs::minor(data.st_rdev)),
+        device: (
+            rustix::fs::major(data.st_rdev),
+            rustix::fs::minor(data.st_rdev),
+        ),
         is_nameless: data.st_nlink == 0,
         is_terminal: rustix::termios::isatty(stream),
         file_system: rustix::fs::fstatfs(stream)?.f_type.cast_unsigned(),

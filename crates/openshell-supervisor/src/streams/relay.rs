@@ -1,7 +1,8 @@
 //! Relay between a caller's descriptor and the socket pair or pipe whose other end the command has.
 //!
-//! Each relay is a thread that polls and never blocks on either end. It buffers at most [`BUFFER_BYTES`] per direction;
-//! a side that does not read blocks the other, as it would without a relay.
+//! Each relay is a thread that polls and never blocks on either end. It buffers at most
+//! [`BUFFER_BYTES`] per direction; a side that does not read blocks the other, as it would without
+//! a relay.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,7 +47,9 @@ struct End {
 impl End {
     fn read(&self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
         match self.is_socket {
-            true => rustix::net::recv(&*self.fd, buffer, RecvFlags::DONTWAIT).map(|(filled, _)| filled),
+            true => {
+                rustix::net::recv(&*self.fd, buffer, RecvFlags::DONTWAIT).map(|(filled, _)| filled)
+            }
             false => rustix::io::read(&*self.fd, buffer),
         }
     }
@@ -93,7 +96,14 @@ enum Progress {
 impl Flow {
     fn new(from: &End, to: &End, tapped: Option<Tapped>) -> Self {
         let buffer = vec![0; BUFFER_BYTES];
-        Self { from: from.clone(), to: to.clone(), buffer, left: 0..0, tapped, is_refused: false }
+        Self {
+            from: from.clone(),
+            to: to.clone(),
+            buffer,
+            left: 0..0,
+            tapped,
+            is_refused: false,
+        }
     }
 
     /// Descriptor and event that this direction waits for.
@@ -120,7 +130,10 @@ impl Flow {
                 Ok(_) | Err(_) => Progress::Ended,
             };
         }
-        match self.to.write(self.buffer.get(self.left.clone()).unwrap_or_default()) {
+        match self
+            .to
+            .write(self.buffer.get(self.left.clone()).unwrap_or_default())
+        {
             Ok(written) => {
                 self.left.start += written;
                 Progress::Goes
@@ -138,8 +151,8 @@ impl Flow {
 /// A running relay.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// The command's end, held open until the command has ended, so that until then an end of file comes from a
-    /// shutdown only.
+    /// The command's end, held open until the command has ended, so that until then an end of file
+    /// comes from a shutdown only.
     command_end: OwnedFd,
     has_ended: Arc<AtomicBool>,
     /// Disconnects when everything has been written to the caller's descriptor.
@@ -147,7 +160,8 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Starts copying between `outer`, the caller's descriptor, and `inner`, the other end of `command_end`.
+    /// Starts copying between `outer`, the caller's descriptor, and `inner`, the other end of
+    /// `command_end`.
     ///
     /// # Errors
     /// The thread cannot be created.
@@ -159,15 +173,29 @@ impl Relay {
         tapped: Option<Tapped>,
     ) -> io::Result<Self> {
         let is_socket = direction == Direction::Both;
-        let [outer, inner] = [outer, inner].map(|fd| End { fd: Arc::new(fd), is_socket });
+        let [outer, inner] = [outer, inner].map(|fd| End {
+            fd: Arc::new(fd),
+            is_socket,
+        });
         let inward = (direction != Direction::Outward).then(|| Flow::new(&outer, &inner, None));
         let outward = (direction != Direction::Inward).then(|| Flow::new(&inner, &outer, tapped));
         let has_ended = Arc::new(AtomicBool::new(false));
         let (flushing, flushed) = mpsc::channel();
-        let copying = Copying { inward, outward, has_ended: Arc::clone(&has_ended), flushing: Some(flushing) };
+        let copying = Copying {
+            inward,
+            outward,
+            has_ended: Arc::clone(&has_ended),
+            flushing: Some(flushing),
+        };
         drop((outer, inner));
-        std::thread::Builder::new().name("stream relay".to_owned()).spawn(move || copying.run())?;
-        Ok(Self { command_end, has_ended, flushed })
+        std::thread::Builder::new()
+            .name("stream relay".to_owned())
+            .spawn(move || copying.run())?;
+        Ok(Self {
+            command_end,
+            has_ended,
+            flushed,
+        })
     }
 
     /// Descriptor for the command.
@@ -175,8 +203,8 @@ impl Relay {
         self.command_end.as_fd()
     }
 
-    /// Closes the command's end, which must be the last one. Bytes already written to it are still copied; the returned
-    /// receiver disconnects when that is done.
+    /// Closes the command's end, which must be the last one. Bytes already written to it are still
+    /// copied; the returned receiver disconnects when that is done.
     pub(super) fn end(self) -> mpsc::Receiver<()> {
         self.has_ended.store(true, Ordering::Release);
         self.flushed
@@ -197,7 +225,11 @@ impl Copying {
             if self.outward.is_none() {
                 self.flushing = None;
             }
-            let mut waits: Vec<_> = [&self.inward, &self.outward].into_iter().flatten().map(Flow::waits_for).collect();
+            let mut waits: Vec<_> = [&self.inward, &self.outward]
+                .into_iter()
+                .flatten()
+                .map(Flow::waits_for)
+                .collect();
             if waits.is_empty() {
                 return;
             }
@@ -205,7 +237,11 @@ impl Copying {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return,
             }
-            let mut ready = waits.iter().map(|wait| !wait.revents().is_empty()).collect::<Vec<_>>().into_iter();
+            let mut ready = waits
+                .iter()
+                .map(|wait| !wait.revents().is_empty())
+                .collect::<Vec<_>>()
+                .into_iter();
             let mut is_ready = |flow: &Option<Flow>| flow.is_some() && ready.next() == Some(true);
             let (is_inward, is_outward) = (is_ready(&self.inward), is_ready(&self.outward));
             if is_inward {
@@ -213,7 +249,10 @@ impl Copying {
             }
             if is_outward {
                 let has_ended = &self.has_ended;
-                self.outward = self.outward.take().and_then(|flow| step_outward(flow, has_ended));
+                self.outward = self
+                    .outward
+                    .take()
+                    .and_then(|flow| step_outward(flow, has_ended));
             }
         }
     }
@@ -232,7 +271,8 @@ fn step_inward(mut flow: Flow) -> Option<Flow> {
 fn step_outward(mut flow: Flow, has_ended: &AtomicBool) -> Option<Flow> {
     match flow.step() {
         Progress::Goes => return Some(flow),
-        // After the command's end the caller's descriptor stays unchanged, as other processes may use it.
+        // After the command's end the caller's descriptor stays unchanged, as other processes may
+        // use it.
         Progress::Ended if has_ended.load(Ordering::Acquire) => {}
         Progress::Ended => flow.to.shut_down(command_shutdown(&flow.from)),
         // The command's next write fails as it would on the descriptor itself.
@@ -241,11 +281,22 @@ fn step_outward(mut flow: Flow, has_ended: &AtomicBool) -> Option<Flow> {
     None
 }
 
-/// Directions that the command has shut down: a socket whose peer is closed for both polls as hung up.
+/// Directions that the command has shut down: a socket whose peer is closed for both polls as hung
+/// up.
 fn command_shutdown(inner: &End) -> Shutdown {
     let mut state = [PollFd::new(&*inner.fd, PollFlags::empty())];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     let polled = rustix::event::poll(&mut state, Some(&now));
-    let is_both = polled.is_ok() && state.iter().any(|end| end.revents().contains(PollFlags::HUP));
-    if is_both { Shutdown::Both } else { Shutdown::Write }
+    let is_both = polled.is_ok()
+        && state
+            .iter()
+            .any(|end| end.revents().contains(PollFlags::HUP));
+    if is_both {
+        Shutdown::Both
+    } else {
+        Shutdown::Write
+    }
 }

@@ -9,7 +9,8 @@ pub type Tap = Arc<dyn Fn(Output, &[u8]) + Send + Sync>;
 /// Bytes that are kept, the book-keeping included.
 pub const CAPACITY: usize = 1024 * 1024;
 
-/// Cost of a run in bytes of [`CAPACITY`], so that a command that changes streams at every byte takes no more memory.
+/// Cost of a run in bytes of [`CAPACITY`], so that a command that changes streams at every byte
+/// takes no more memory.
 const RUN_BYTES: usize = size_of::<Run>();
 
 /// An output of a command.
@@ -29,8 +30,9 @@ struct Run {
     output: Output,
 }
 
-/// The last [`CAPACITY`] bytes of a command's outputs, in the order in which they were written. A position is the number of
-/// bytes written before; the positions of readers are their own, so a slow one holds up nobody.
+/// The last [`CAPACITY`] bytes of a command's outputs, in the order in which they were written. A
+/// position is the number of bytes written before; the positions of readers are their own, so a
+/// slow one holds up nobody.
 #[derive(Debug, Default)]
 pub struct Retained {
     bytes: VecDeque<u8>,
@@ -62,7 +64,10 @@ impl Retained {
             return;
         }
         if self.runs.back().is_none_or(|run| run.output != output) {
-            self.runs.push_back(Run { start: self.end, output });
+            self.runs.push_back(Run {
+                start: self.end,
+                output,
+            });
         }
         self.bytes.extend(bytes);
         self.end += bytes.len() as u64;
@@ -94,16 +99,26 @@ impl Retained {
     #[must_use]
     pub fn read(&self, position: u64) -> Option<Piece> {
         let from = position.max(self.start());
-        let index = self.runs.partition_point(|run| run.start <= from).checked_sub(1)?;
+        let index = self
+            .runs
+            .partition_point(|run| run.start <= from)
+            .checked_sub(1)?;
         let run = self.runs.get(index)?;
         let run_end = self.runs.get(index + 1).map_or(self.end, |next| next.start);
         let offset = usize::try_from(from - self.start()).ok()?;
-        let length = usize::try_from(run_end.checked_sub(from)?).ok()?.min(PIECE_BYTES);
+        let length = usize::try_from(run_end.checked_sub(from)?)
+            .ok()?
+            .min(PIECE_BYTES);
         if length == 0 {
             return None;
         }
         let bytes = self.bytes.range(offset..offset + length).copied().collect();
-        Some(Piece { output: run.output, bytes, lost: from - position, next: from + length as u64 })
+        Some(Piece {
+            output: run.output,
+            bytes,
+            lost: from - position,
+            next: from + length as u64,
+        })
     }
 }
 
@@ -113,7 +128,12 @@ mod tests {
 
     fn all(retained: &Retained, mut position: u64) -> Vec<(Output, Vec<u8>, u64)> {
         std::iter::from_fn(|| {
-            let Piece { output, bytes, lost, next } = retained.read(position)?;
+            let Piece {
+                output,
+                bytes,
+                lost,
+                next,
+            } = retained.read(position)?;
             position = next;
             Some((output, bytes, lost))
         })
@@ -124,12 +144,18 @@ mod tests {
     fn outputs_are_read_in_the_order_in_which_they_were_written() {
         let mut retained = Retained::default();
         assert_eq!(retained.read(0), None);
-        for (output, text) in
-            [(Output::Standard, "a"), (Output::Standard, "b"), (Output::Error, ""), (Output::Error, "c")]
-        {
+        for (output, text) in [
+            (Output::Standard, "a"),
+            (Output::Standard, "b"),
+            (Output::Error, ""),
+            (Output::Error, "c"),
+        ] {
             retained.append(output, text.as_bytes());
         }
-        let expected = [(Output::Standard, b"ab".to_vec(), 0), (Output::Error, b"c".to_vec(), 0)];
+        let expected = [
+            (Output::Standard, b"ab".to_vec(), 0),
+            (Output::Error, b"c".to_vec(), 0),
+        ];
         assert_eq!(all(&retained, 0), expected);
         assert_eq!(retained.read(3), None);
         retained.append(Output::Error, b"d");
@@ -152,12 +178,19 @@ mod tests {
     fn a_command_that_changes_streams_at_every_byte_takes_no_more() {
         let mut retained = Retained::default();
         for number in 0..CAPACITY {
-            let output = if number % 2 == 0 { Output::Standard } else { Output::Error };
+            let output = if number % 2 == 0 {
+                Output::Standard
+            } else {
+                Output::Error
+            };
             retained.append(output, &[u8::try_from(number % 251).unwrap()]);
         }
         assert!(retained.bytes.len() + retained.runs.len() * RUN_BYTES <= CAPACITY);
         let pieces = all(&retained, 0);
         assert_eq!(pieces.len(), CAPACITY / (RUN_BYTES + 1));
-        assert_eq!(pieces.last().unwrap().1, [u8::try_from((CAPACITY - 1) % 251).unwrap()]);
+        assert_eq!(
+            pieces.last().unwrap().1,
+            [u8::try_from((CAPACITY - 1) % 251).unwrap()]
+        );
     }
 }

@@ -1,8 +1,9 @@
-//! The relay between the caller's terminal and the terminal of a command, which is the sandbox's own.
+//! The relay between the caller's terminal and the terminal of a command, which is the sandbox's
+//! own.
 //!
-//! A thread copies what the command writes. What is typed is copied while the relay is attached: then the caller's terminal
-//! passes everything on unread, and the command's does the rest (line editing, echo, signals), with the modes that the caller's
-//! had.
+//! A thread copies what the command writes. What is typed is copied while the relay is attached:
+//! then the caller's terminal passes everything on unread, and the command's does the rest (line
+//! editing, echo, signals), with the modes that the caller's had.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::termios::{LocalModes, OptionalActions, OutputModes, SpecialCodeIndex, Termios, Winsize};
+use rustix::termios::{
+    LocalModes, OptionalActions, OutputModes, SpecialCodeIndex, Termios, Winsize,
+};
 use rustix::termios::{isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 
 use super::relay::Tapped;
@@ -24,7 +27,10 @@ use crate::job;
 const CHUNK: usize = 32 * 1024;
 
 /// Silence of a terminal after the end of its command, while other processes hold it.
-const SILENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const SILENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// Longest wait for output to be shown before the caller's shell takes over.
 const SETTLING: Duration = Duration::from_millis(200);
@@ -45,7 +51,8 @@ struct Shared {
     master: Mutex<Option<Arc<OwnedFd>>>,
     /// Closed at the end of the command.
     end: Mutex<Option<PipeWriter>>,
-    /// The caller's terminal, or another output. Its blocking is never changed: other processes have it too.
+    /// The caller's terminal, or another output. Its blocking is never changed: other processes
+    /// have it too.
     output: OwnedFd,
     /// True while the caller's terminal passes everything on unread.
     is_raw: AtomicBool,
@@ -65,11 +72,16 @@ struct Keyboard {
 }
 
 impl TerminalRelay {
-    /// Starts to copy from `master`, which does not block, to `output`, for as long as that takes it, and to `tapped`.
+    /// Starts to copy from `master`, which does not block, to `output`, for as long as that takes
+    /// it, and to `tapped`.
     ///
     /// # Errors
     /// Threads or descriptors are exhausted.
-    pub(super) fn new(master: OwnedFd, output: OwnedFd, tapped: Option<Tapped>) -> io::Result<Self> {
+    pub(super) fn new(
+        master: OwnedFd,
+        output: OwnedFd,
+        tapped: Option<Tapped>,
+    ) -> io::Result<Self> {
         let (ended, end) = io::pipe()?;
         let shared = Arc::new(Shared {
             master: Mutex::new(Some(Arc::new(master))),
@@ -81,11 +93,17 @@ impl TerminalRelay {
         });
         let (showing, shown) = mpsc::channel();
         let copying = Arc::clone(&shared);
-        std::thread::Builder::new().name("terminal output".to_owned()).spawn(move || {
-            copying.copy_output(tapped.as_ref(), ended.as_fd());
-            drop(showing);
-        })?;
-        Ok(Self { shared, keyboard: Mutex::default(), shown: Mutex::new(shown) })
+        std::thread::Builder::new()
+            .name("terminal output".to_owned())
+            .spawn(move || {
+                copying.copy_output(tapped.as_ref(), ended.as_fd());
+                drop(showing);
+            })?;
+        Ok(Self {
+            shared,
+            keyboard: Mutex::default(),
+            shown: Mutex::new(shown),
+        })
     }
 
     /// Starts to copy from `master`, as a client has it of a command whose terminal is elsewhere.
@@ -105,7 +123,8 @@ impl TerminalRelay {
         self.resize();
     }
 
-    /// Gives the command's terminal the size of the caller's; its foreground process group gets SIGWINCH if it changes.
+    /// Gives the command's terminal the size of the caller's; its foreground process group gets
+    /// SIGWINCH if it changes.
     pub fn resize(&self) {
         if let (Ok(size), Some(master)) = (tcgetwinsize(&self.shared.output), self.shared.master())
             && is_known(&size)
@@ -120,8 +139,9 @@ impl TerminalRelay {
         drop(lock(&self.shared.end).take());
     }
 
-    /// Copies what is typed at `input` from now on. A terminal passes everything on unread meanwhile; it must be this process's
-    /// controlling one, with this process in its foreground, and SIGTTIN and SIGTTOU ignored.
+    /// Copies what is typed at `input` from now on. A terminal passes everything on unread
+    /// meanwhile; it must be this process's controlling one, with this process in its foreground,
+    /// and SIGTTIN and SIGTTOU ignored.
     ///
     /// # Errors
     /// Threads or descriptors are exhausted, or the terminal is gone.
@@ -137,15 +157,24 @@ impl TerminalRelay {
         let (stopped, stop) = io::pipe()?;
         let (shared, from) = (Arc::clone(&self.shared), input.try_clone_to_owned()?);
         let copy = move || shared.copy_input(&typed, from.as_fd(), stopped.as_fd());
-        let thread = std::thread::Builder::new().name("terminal input".to_owned()).spawn(copy)?;
-        *keyboard = Some(Keyboard { modes, stop, thread });
+        let thread = std::thread::Builder::new()
+            .name("terminal input".to_owned())
+            .spawn(copy)?;
+        *keyboard = Some(Keyboard {
+            modes,
+            stop,
+            thread,
+        });
         Ok(())
     }
 
-    /// Copies no more of what is typed at `input`. If this process is in the foreground of that terminal, what the command wrote is
-    /// shown first, the modes of before are set, and what was typed and not read is dropped: it was meant for the command.
+    /// Copies no more of what is typed at `input`. If this process is in the foreground of that
+    /// terminal, what the command wrote is shown first, the modes of before are set, and what was
+    /// typed and not read is dropped: it was meant for the command.
     pub fn detach(&self, input: BorrowedFd<'_>) {
-        let Some(keyboard) = lock(&self.keyboard).take() else { return };
+        let Some(keyboard) = lock(&self.keyboard).take() else {
+            return;
+        };
         let Some(modes) = keyboard.end() else { return };
         if job::is_in_foreground(input) {
             self.shared.settle();
@@ -155,8 +184,9 @@ impl TerminalRelay {
         self.shared.is_raw.store(false, Ordering::Release);
     }
 
-    /// Copies what the command has written, after its end, for `timeout` at most; returns false if something is left. What processes
-    /// write that still have the terminal then is shown until they are silent.
+    /// Copies what the command has written, after its end, for `timeout` at most; returns false if
+    /// something is left. What processes write that still have the terminal then is shown until
+    /// they are silent.
     #[must_use]
     pub fn finish(&self, timeout: Duration) -> bool {
         drop(lock(&self.shared.end).take());
@@ -180,7 +210,8 @@ fn is_known(size: &Winsize) -> bool {
     size.ws_col > 0 && size.ws_row > 0
 }
 
-/// Puts a terminal into raw mode; returns its modes of before, which are `known` if it is there already.
+/// Puts a terminal into raw mode; returns its modes of before, which are `known` if it is there
+/// already.
 fn enter_raw_mode(terminal: BorrowedFd<'_>, known: Option<Termios>) -> io::Result<Termios> {
     let before = tcgetattr(terminal)?;
     let mut raw = before.clone();
@@ -189,7 +220,9 @@ fn enter_raw_mode(terminal: BorrowedFd<'_>, known: Option<Termios>) -> io::Resul
     raw.special_codes[SpecialCodeIndex::VMIN] = 0;
     raw.special_codes[SpecialCodeIndex::VTIME] = 0;
     tcsetattr(terminal, OptionalActions::Now, &raw)?;
-    let is_raw = !before.local_modes.intersects(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
+    let is_raw = !before
+        .local_modes
+        .intersects(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
     Ok(known.filter(|_| is_raw).unwrap_or(before))
 }
 
@@ -198,8 +231,8 @@ impl Shared {
         lock(&self.master).clone()
     }
 
-    /// Copies from the command's terminal until its last process has ended, or, once the other end of `ended` is closed, until it is
-    /// silent.
+    /// Copies from the command's terminal until its last process has ended, or, once the other end
+    /// of `ended` is closed, until it is silent.
     fn copy_output(&self, tapped: Option<&Tapped>, ended: BorrowedFd<'_>) {
         let mut buffer = vec![0; CHUNK];
         let mut has_ended = false;
@@ -211,7 +244,11 @@ impl Shared {
             }
             match rustix::event::poll(&mut ready, has_ended.then_some(&SILENCE)) {
                 Ok(0) => return,
-                Ok(_) => has_ended |= ready.get(1).is_some_and(|ended| !ended.revents().is_empty()),
+                Ok(_) => {
+                    has_ended |= ready
+                        .get(1)
+                        .is_some_and(|ended| !ended.revents().is_empty())
+                }
                 Err(Errno::INTR) => continue,
                 Err(_) => return,
             }
@@ -256,7 +293,10 @@ impl Shared {
     /// Waits until what the command wrote is shown, if nothing holds it up.
     fn settle(&self) {
         let deadline = Instant::now() + SETTLING;
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         let Some(master) = self.master() else { return };
         let has_more = || {
             let mut ready = [PollFd::new(&*master, PollFlags::IN)];
@@ -273,15 +313,26 @@ impl Shared {
         }
     }
 
-    /// Reads the lines, and ends of input, that were typed before; in raw mode an end would be a NUL byte.
+    /// Reads the lines, and ends of input, that were typed before; in raw mode an end would be a
+    /// NUL byte.
     fn typed_lines(&self, terminal: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
         let mut typed = Vec::new();
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         let mut line = vec![0; CHUNK];
-        while tcgetattr(terminal)?.local_modes.contains(LocalModes::ICANON) && typed.len() < CHUNK {
+        while tcgetattr(terminal)?
+            .local_modes
+            .contains(LocalModes::ICANON)
+            && typed.len() < CHUNK
+        {
             let mut ready = [PollFd::new(&terminal, PollFlags::IN)];
             rustix::event::poll(&mut ready, Some(&now))?;
-            if ready.first().is_none_or(|ready| ready.revents() != PollFlags::IN) {
+            if ready
+                .first()
+                .is_none_or(|ready| ready.revents() != PollFlags::IN)
+            {
                 break;
             }
             match rustix::io::read(terminal, &mut line)? {
@@ -292,8 +343,8 @@ impl Shared {
         Ok(typed)
     }
 
-    /// Copies what was `typed` before, and what is typed until the other end of `stopped` is closed, the input ends, or the terminal is
-    /// another job's.
+    /// Copies what was `typed` before, and what is typed until the other end of `stopped` is
+    /// closed, the input ends, or the terminal is another job's.
     fn copy_input(&self, typed: &[u8], input: BorrowedFd<'_>, stopped: BorrowedFd<'_>) {
         if self.enter(typed, stopped).is_err() {
             return;
@@ -301,7 +352,10 @@ impl Shared {
         let is_terminal = isatty(input);
         let mut buffer = vec![0; CHUNK];
         loop {
-            let mut ready = [PollFd::new(&input, PollFlags::IN), PollFd::new(&stopped, PollFlags::IN)];
+            let mut ready = [
+                PollFd::new(&input, PollFlags::IN),
+                PollFd::new(&stopped, PollFlags::IN),
+            ];
             match rustix::event::poll(&mut ready, None) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -321,7 +375,10 @@ impl Shared {
                     return;
                 }
                 Ok(count) => {
-                    if self.enter(buffer.get(..count).unwrap_or_default(), stopped).is_err() {
+                    if self
+                        .enter(buffer.get(..count).unwrap_or_default(), stopped)
+                        .is_err()
+                    {
                         return;
                     }
                 }
@@ -332,7 +389,8 @@ impl Shared {
         }
     }
 
-    /// Types `bytes` on the command's terminal, unless the other end of `stopped` is closed meanwhile.
+    /// Types `bytes` on the command's terminal, unless the other end of `stopped` is closed
+    /// meanwhile.
     fn enter(&self, bytes: &[u8], stopped: BorrowedFd<'_>) -> rustix::io::Result<()> {
         let master = self.master().ok_or(Errno::IO)?;
         write_all(master.as_fd(), bytes, Some(stopped))
@@ -346,16 +404,26 @@ impl Shared {
     }
 }
 
-/// Writes to a descriptor that may block or not, unless the other end of `stopped` is closed meanwhile.
-fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8], stopped: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+/// Writes to a descriptor that may block or not, unless the other end of `stopped` is closed
+/// meanwhile.
+fn write_all(
+    to: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    stopped: Option<BorrowedFd<'_>>,
+) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(to, bytes) {
             Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
             Err(Errno::AGAIN) => {
                 let mut ready = vec![PollFd::from_borrowed_fd(to, PollFlags::OUT)];
-                ready.extend(stopped.map(|stopped| PollFd::from_borrowed_fd(stopped, PollFlags::IN)));
+                ready.extend(
+                    stopped.map(|stopped| PollFd::from_borrowed_fd(stopped, PollFlags::IN)),
+                );
                 rustix::event::poll(&mut ready, None)?;
-                if ready.get(1).is_some_and(|stopped| !stopped.revents().is_empty()) {
+                if ready
+                    .get(1)
+                    .is_some_and(|stopped| !stopped.revents().is_empty())
+                {
                     return Err(Errno::CANCELED);
                 }
             }
@@ -366,7 +434,8 @@ fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8], stopped: Option<BorrowedFd<'_
     Ok(())
 }
 
-/// Takes back what a terminal made of line feeds (termios(3), ONLCR): each was written with a carriage return before it.
+/// Takes back what a terminal made of line feeds (termios(3), ONLCR): each was written with a
+/// carriage return before it.
 fn unprocessed(bytes: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(bytes.len());
     for (index, byte) in bytes.iter().enumerate() {

@@ -1,8 +1,9 @@
 //! The only unsafe code: small functions over one system call each, safe to call.
 //!
-//! System calls go through rustix; libc is used for those that rustix lacks or restricts: clone, execve, _exit, close_range,
-//! seccomp, its notifications, process_vm_readv, some socket options, signals (sigprocmask, signal, sigaction, signalfd), and
-//! getpgid and getsid, whose 0 is no valid `Pid` of rustix.
+//! System calls go through rustix; libc is used for those that rustix lacks or restricts: clone,
+//! execve, _exit, close_range, seccomp, its notifications, process_vm_readv, some socket options,
+//! signals (sigprocmask, signal, sigaction, signalfd), and getpgid and getsid, whose 0 is no valid
+//! `Pid` of rustix.
 
 #![expect(unsafe_code, reason = "system calls that no safe wrapper offers")]
 
@@ -30,22 +31,26 @@ pub(crate) enum Cloned {
     },
 }
 
-/// Clones the calling process as fork(2) does, into the new namespaces of `namespaces` (`CLONE_NEWPID`, `CLONE_NEWNS`,
-/// `CLONE_NEWIPC`).
+/// Clones the calling process as fork(2) does, into the new namespaces of `namespaces`
+/// (`CLONE_NEWPID`, `CLONE_NEWNS`, `CLONE_NEWIPC`).
 ///
 /// # Errors
 /// The calling process has more than one thread, or an error of clone(2).
 pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "a process with several threads is never cloned"));
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "a process with several threads is never cloned",
+        ));
     }
     let mut pidfd: RawFd = -1;
     let flags = namespaces | libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: without CLONE_VM the child has its own copy of the memory and may go on with this stack, which is what a
-    // null stack pointer asks for. The process has one thread, so no lock is held by a thread that the child lacks.
-    // `pidfd` is writable for the length of the call, and CLONE_PIDFD makes the third argument its place on every
-    // architecture; the remaining two are unused with these flags.
+    // SAFETY: without CLONE_VM the child has its own copy of the memory and may go on with this
+    // stack, which is what a null stack pointer asks for. The process has one thread, so no lock is
+    // held by a thread that the child lacks. `pidfd` is writable for the length of the call, and
+    // CLONE_PIDFD makes the third argument its place on every architecture; the remaining two are
+    // unused with these flags.
     let result = unsafe { libc::syscall(libc::SYS_clone, flags, 0, &raw mut pidfd, 0, 0) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -53,7 +58,8 @@ pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
     let Some(pid) = i32::try_from(result).ok().and_then(Pid::from_raw) else {
         return Ok(Cloned::Child);
     };
-    // SAFETY: clone succeeded with CLONE_PIDFD, so the kernel stored a descriptor there that has no other owner.
+    // SAFETY: clone succeeded with CLONE_PIDFD, so the kernel stored a descriptor there that has no
+    // other owner.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     Ok(Cloned::Parent { pid, pidfd })
 }
@@ -61,10 +67,15 @@ pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
 /// Executes a program (execve(2)); returns only on failure.
 pub(crate) fn execve(path: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+        strings
+            .iter()
+            .map(|string| string.as_ptr())
+            .chain([std::ptr::null()])
+            .collect()
     };
     let (arguments, environment) = (pointers(arguments), pointers(environment));
-    // SAFETY: `path` and every string are NUL-terminated and live until the call returns, and both arrays end in null.
+    // SAFETY: `path` and every string are NUL-terminated and live until the call returns, and both
+    // arrays end in null.
     unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()
 }
@@ -86,13 +97,20 @@ pub(crate) fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
             libc::c_uint::from(libc::CLOSE_RANGE_CLOEXEC as u16),
         )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
-/// Closes all descriptors from 3 on except `kept` (close_range(2)). For a process that has just been cloned and drops no owner of
-/// the others.
+/// Closes all descriptors from 3 on except `kept` (close_range(2)). For a process that has just
+/// been cloned and drops no owner of the others.
 pub(crate) fn close_all_but(kept: &[&OwnedFd]) -> io::Result<()> {
-    let mut numbers: Vec<_> = kept.iter().filter_map(|fd| libc::c_uint::try_from(fd.as_raw_fd()).ok()).collect();
+    let mut numbers: Vec<_> = kept
+        .iter()
+        .filter_map(|fd| libc::c_uint::try_from(fd.as_raw_fd()).ok())
+        .collect();
     numbers.sort_unstable();
     let mut first = 3;
     for number in numbers {
@@ -105,70 +123,106 @@ pub(crate) fn close_all_but(kept: &[&OwnedFd]) -> io::Result<()> {
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint) -> io::Result<()> {
-    // SAFETY: the call touches no memory, and by the contract of the caller the descriptors that it closes have no owner.
+    // SAFETY: the call touches no memory, and by the contract of the caller the descriptors that it
+    // closes have no owner.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Blocks all signals in the calling thread (sigprocmask(2)).
 pub(crate) fn block_signals() -> io::Result<()> {
-    // SAFETY: an all-zero sigset_t is a valid value for sigfillset to overwrite, and sigprocmask only reads it.
+    // SAFETY: an all-zero sigset_t is a valid value for sigfillset to overwrite, and sigprocmask
+    // only reads it.
     let result = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut())
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
-/// Resets the signal state of the calling process: unblocks all signals, and resets SIGPIPE, which the Rust runtime
-/// ignores, to its default action. Other ignored signals stay ignored, as `nohup` relies on.
+/// Resets the signal state of the calling process: unblocks all signals, and resets SIGPIPE, which
+/// the Rust runtime ignores, to its default action. Other ignored signals stay ignored, as `nohup`
+/// relies on.
 pub(crate) fn reset_signals() -> io::Result<()> {
-    // SAFETY: SIG_DFL is a valid disposition for SIGPIPE; the set is initialised by sigemptyset before it is read.
+    // SAFETY: SIG_DFL is a valid disposition for SIGPIPE; the set is initialised by sigemptyset
+    // before it is read.
     let result = unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Resets `signal` to its default action (signal(2)).
 pub(crate) fn default_signal(signal: libc::c_int) -> io::Result<()> {
-    // SAFETY: SIG_DFL is a valid disposition and runs no code; a number that is no signal is answered with an error.
+    // SAFETY: SIG_DFL is a valid disposition and runs no code; a number that is no signal is
+    // answered with an error.
     let previous = unsafe { libc::signal(signal, libc::SIG_DFL) };
-    if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if previous == libc::SIG_ERR {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
-/// Process group of `pid`, 0 meaning the calling process. Returns 0 for a group outside this PID namespace
-/// (getpgid(2)).
+/// Process group of `pid`, 0 meaning the calling process. Returns 0 for a group outside this PID
+/// namespace (getpgid(2)).
 pub(crate) fn process_group(pid: libc::pid_t) -> io::Result<libc::pid_t> {
     // SAFETY: takes a number and returns one.
     let group = unsafe { libc::getpgid(pid) };
-    if group < 0 { Err(io::Error::last_os_error()) } else { Ok(group) }
+    if group < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(group)
+    }
 }
 
 /// Session of `pid`, with the same meaning of 0 (getsid(2)).
 pub(crate) fn session(pid: libc::pid_t) -> io::Result<libc::pid_t> {
     // SAFETY: takes a number and returns one.
     let session = unsafe { libc::getsid(pid) };
-    if session < 0 { Err(io::Error::last_os_error()) } else { Ok(session) }
+    if session < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(session)
+    }
 }
 
 /// Ignores `signal` in the calling process (signal(2)).
 pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
-    // SAFETY: SIG_IGN is a valid disposition and runs no code; a number that is no signal is answered with an error.
+    // SAFETY: SIG_IGN is a valid disposition and runs no code; a number that is no signal is
+    // answered with an error.
     let previous = unsafe { libc::signal(signal, libc::SIG_IGN) };
-    if previous == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if previous == libc::SIG_ERR {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Returns true if the calling process ignores `signal` (sigaction(2)).
 pub(crate) fn is_signal_ignored(signal: libc::c_int) -> bool {
-    // SAFETY: an all-zero sigaction is valid for the call to overwrite; with a null action it changes nothing.
+    // SAFETY: an all-zero sigaction is valid for the call to overwrite; with a null action it
+    // changes nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
     }
 }
 
@@ -177,34 +231,43 @@ static HANG_UPS: AtomicI32 = AtomicI32::new(-1);
 
 /// Signal handler that writes 1 to the pipe if the kernel sent the signal, else 0.
 extern "C" fn hung_up(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo_t. write(2) and the thread's errno are all that is used, both
-    // async-signal-safe (signal-safety(7)), and errno is left as it was.
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo_t. write(2) and the thread's errno
+    // are all that is used, both async-signal-safe (signal-safety(7)), and errno is left as it was.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
         // Signals of kill, tgkill and sigqueue have codes of at most 0 (sigaction(2)).
         let by_kernel = u8::from((*info).si_code > 0);
         // The write fails if the pipe is full of earlier signals, which have the same effect.
-        libc::write(HANG_UPS.load(Ordering::Relaxed), (&raw const by_kernel).cast(), 1);
+        libc::write(
+            HANG_UPS.load(Ordering::Relaxed),
+            (&raw const by_kernel).cast(),
+            1,
+        );
         *errno = before;
     }
 }
 
-/// Handles SIGHUP: returns a non-blocking pipe that receives one byte per signal, 1 from the kernel and 0 from a
-/// process.
+/// Handles SIGHUP: returns a non-blocking pipe that receives one byte per signal, 1 from the kernel
+/// and 0 from a process.
 pub(crate) fn hang_ups() -> io::Result<OwnedFd> {
     let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
     let (read, write) = rustix::pipe::pipe_with(flags)?;
     // The descriptor stays open as long as the handler, until the process ends.
     HANG_UPS.store(write.into_raw_fd(), Ordering::Relaxed);
-    // SAFETY: an all-zero sigaction is valid; its handler has the signature that SA_SIGINFO asks for.
+    // SAFETY: an all-zero sigaction is valid; its handler has the signature that SA_SIGINFO asks
+    // for.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = hung_up as *const () as libc::sighandler_t;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
         libc::sigaction(libc::SIGHUP, &raw const action, std::ptr::null_mut())
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(read) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(read)
+    }
 }
 
 /// Returns a signalfd(2) for SIGCHLD, which must be blocked.
@@ -214,7 +277,11 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
         let mut children: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut children);
         libc::sigaddset(&raw mut children, libc::SIGCHLD);
-        libc::signalfd(-1, &raw const children, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        libc::signalfd(
+            -1,
+            &raw const children,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        )
     };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -225,16 +292,27 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
 
 /// Moves the calling thread into a new network namespace (unshare(2)).
 pub(crate) fn unshare_network() -> io::Result<()> {
-    // SAFETY: a network namespace shares no descriptor table, which is the one thing that makes unshare unsafe.
+    // SAFETY: a network namespace shares no descriptor table, which is the one thing that makes
+    // unshare unsafe.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
 }
 
-/// Adds attributes (`MOUNT_ATTR_RDONLY` and the like) to the detached mount `tree`, and with `is_recursive` to the mounts in it
-/// (mount_setattr(2), Linux 5.12).
-pub(crate) fn add_mount_attributes(tree: &OwnedFd, attr_set: u64, is_recursive: bool) -> io::Result<()> {
-    let attributes = libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+/// Adds attributes (`MOUNT_ATTR_RDONLY` and the like) to the detached mount `tree`, and with
+/// `is_recursive` to the mounts in it (mount_setattr(2), Linux 5.12).
+pub(crate) fn add_mount_attributes(
+    tree: &OwnedFd,
+    attr_set: u64,
+    is_recursive: bool,
+) -> io::Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
     let recursive = if is_recursive { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the path is an empty, NUL-terminated string, and the kernel reads as many bytes of the structure as it is told.
+    // SAFETY: the path is an empty, NUL-terminated string, and the kernel reads as many bytes of
+    // the structure as it is told.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -245,18 +323,24 @@ pub(crate) fn add_mount_attributes(tree: &OwnedFd, attr_set: u64, is_recursive: 
             size_of::<libc::mount_attr>(),
         )
     };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Moves the process, which must have one thread, into a new user namespace (unshare(2)).
 pub(crate) fn unshare_user() -> io::Result<()> {
-    // SAFETY: a user namespace shares no descriptor table, which is the one thing that makes unshare unsafe.
+    // SAFETY: a user namespace shares no descriptor table, which is the one thing that makes
+    // unshare unsafe.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }.map_err(Into::into)
 }
 
 /// Gives the calling thread a descriptor table of its own, which ends with it (unshare(2)).
 pub(crate) fn copy_descriptors() -> io::Result<()> {
-    // SAFETY: the caller's thread ends after this, so that it uses no descriptor whose number another thread closes or gives away.
+    // SAFETY: the caller's thread ends after this, so that it uses no descriptor whose number
+    // another thread closes or gives away.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }.map_err(Into::into)
 }
 
@@ -270,15 +354,30 @@ pub(crate) enum Threads {
 }
 
 /// Installs a seccomp program (seccomp(2), `SECCOMP_SET_MODE_FILTER`).
-pub(crate) fn set_seccomp_filter(program: &[libc::sock_filter], threads: Threads) -> io::Result<()> {
-    let length = libc::c_ushort::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+pub(crate) fn set_seccomp_filter(
+    program: &[libc::sock_filter],
+    threads: Threads,
+) -> io::Result<()> {
+    let length = libc::c_ushort::try_from(program.len())
+        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = libc::sock_fprog {
+        len: length,
+        filter: program.as_ptr().cast_mut(),
+    };
     let flags = match threads {
         Threads::This => 0,
         Threads::All => libc::SECCOMP_FILTER_FLAG_TSYNC,
     };
-    // SAFETY: the kernel reads `len` instructions at `filter`, which the slice holds, and writes nothing.
-    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    // SAFETY: the kernel reads `len` instructions at `filter`, which the slice holds, and writes
+    // nothing.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        )
+    };
     match result {
         0 => Ok(()),
         ..0 => Err(io::Error::last_os_error()),
@@ -289,12 +388,19 @@ pub(crate) fn set_seccomp_filter(program: &[libc::sock_filter], threads: Threads
 
 /// Makes a system call by number, for tests of the filter; returns its result or the error number.
 #[cfg(test)]
-pub(crate) fn call(number: libc::c_long, arguments: [libc::c_long; 6]) -> Result<libc::c_long, i32> {
+pub(crate) fn call(
+    number: libc::c_long,
+    arguments: [libc::c_long; 6],
+) -> Result<libc::c_long, i32> {
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: none in general. The tests pass pointers that are null or misaligned, which the kernel answers with
-    // EFAULT, and flags that it refuses.
+    // SAFETY: none in general. The tests pass pointers that are null or misaligned, which the
+    // kernel answers with EFAULT, and flags that it refuses.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if result < 0 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    } else {
+        Ok(result)
+    }
 }
 
 #[cfg(test)]
@@ -302,7 +408,12 @@ mod tests {
     #[test]
     fn a_process_with_threads_is_never_cloned() {
         // The test harness runs this on a thread of its own.
-        let refused = std::thread::scope(|scope| scope.spawn(|| super::clone_process(0).is_err()).join().unwrap());
+        let refused = std::thread::scope(|scope| {
+            scope
+                .spawn(|| super::clone_process(0).is_err())
+                .join()
+                .unwrap()
+        });
         assert!(refused);
     }
 }

@@ -1,4 +1,5 @@
-//! System calls that the kernel hands to the supervisor instead of running them (seccomp_unotify(2)).
+//! System calls that the kernel hands to the supervisor instead of running them
+//! (seccomp_unotify(2)).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -27,7 +28,8 @@ pub(crate) enum Answer {
     Continue,
 }
 
-/// `SECCOMP_IOCTL_NOTIF_RECV`, `_SEND`, `_ID_VALID` and `_SET_FLAGS` (linux/seccomp.h): direction, size, type `!`, number.
+/// `SECCOMP_IOCTL_NOTIF_RECV`, `_SEND`, `_ID_VALID` and `_SET_FLAGS` (linux/seccomp.h): direction,
+/// size, type `!`, number.
 const RECEIVE: libc::c_ulong = request(3, size_of::<libc::seccomp_notif>(), 0);
 const SEND: libc::c_ulong = request(3, size_of::<libc::seccomp_notif_resp>(), 1);
 const IS_VALID: libc::c_ulong = request(1, size_of::<u64>(), 2);
@@ -41,33 +43,50 @@ const fn request(direction: libc::c_ulong, size: usize, number: libc::c_ulong) -
     direction << 30 | (size as libc::c_ulong) << 16 | (b'!' as libc::c_ulong) << 8 | number
 }
 
-/// Installs a program for the calling thread and all that it starts, and returns the listener of its notifications. After a
-/// notification is received, only fatal signals interrupt its call, where the kernel offers that (Linux 5.19).
+/// Installs a program for the calling thread and all that it starts, and returns the listener of
+/// its notifications. After a notification is received, only fatal signals interrupt its call,
+/// where the kernel offers that (Linux 5.19).
 ///
 /// # Errors
 /// EBUSY if a filter with a listener is in force already, or an error of seccomp(2).
 pub(crate) fn install_listener(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    match install(program, flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
+    match install(
+        program,
+        flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+    ) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(program, flags),
         result => result,
     }
 }
 
 fn install(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<OwnedFd> {
-    let length = libc::c_ushort::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel reads `len` instructions at `filter`, which the slice holds, and writes nothing.
-    let fd = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    let length = libc::c_ushort::try_from(program.len())
+        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = libc::sock_fprog {
+        len: length,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel reads `len` instructions at `filter`, which the slice holds, and writes
+    // nothing.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const program,
+        )
+    };
     match RawFd::try_from(fd) {
-        // SAFETY: with SECCOMP_FILTER_FLAG_NEW_LISTENER the result is a new descriptor, which has no other owner.
+        // SAFETY: with SECCOMP_FILTER_FLAG_NEW_LISTENER the result is a new descriptor, which has
+        // no other owner.
         Ok(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Has the kernel switch between caller and receiver on one processor (Linux 6.6), which takes a fifth of the time. Older
-/// kernels go without.
+/// Has the kernel switch between caller and receiver on one processor (Linux 6.6), which takes a
+/// fifth of the time. Older kernels go without.
 pub(crate) fn wake_on_one_processor(listener: BorrowedFd<'_>) {
     // SAFETY: the argument is a number.
     unsafe { libc::ioctl(listener.as_raw_fd(), SET_FLAGS, SYNC_WAKE_UP) };
@@ -76,19 +95,27 @@ pub(crate) fn wake_on_one_processor(listener: BorrowedFd<'_>) {
 /// Waits for a notification.
 ///
 /// # Errors
-/// ENOENT if its caller is gone meanwhile, or since Linux 6.11 if no process with the filter is left; EINTR.
+/// ENOENT if its caller is gone meanwhile, or since Linux 6.11 if no process with the filter is
+/// left; EINTR.
 pub(crate) fn receive(listener: BorrowedFd<'_>) -> io::Result<Notification> {
-    // SAFETY: zeroes are a valid value of a structure of integers, and what the kernel demands to find there.
+    // SAFETY: zeroes are a valid value of a structure of integers, and what the kernel demands to
+    // find there.
     let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes as many bytes as the ioctl number says, the size of the structure.
     if unsafe { libc::ioctl(listener.as_raw_fd(), RECEIVE, &raw mut notification) } < 0 {
         return Err(io::Error::last_os_error());
     }
     let libc::seccomp_notif { id, pid, data, .. } = notification;
-    Ok(Notification { id, thread: pid.cast_signed(), number: data.nr, arguments: data.args })
+    Ok(Notification {
+        id,
+        thread: pid.cast_signed(),
+        number: data.nr,
+        arguments: data.args,
+    })
 }
 
-/// Returns true if the call still waits: its thread has been in it ever since, and its number was that thread's.
+/// Returns true if the call still waits: its thread has been in it ever since, and its number was
+/// that thread's.
 pub(crate) fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: the kernel reads eight bytes.
     unsafe { libc::ioctl(listener.as_raw_fd(), IS_VALID, &raw const id) == 0 }
@@ -104,7 +131,12 @@ pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::R
         Answer::Error(number) => (-number, 0),
         Answer::Continue => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
     };
-    let response = libc::seccomp_notif_resp { id, val: 0, error, flags };
+    let response = libc::seccomp_notif_resp {
+        id,
+        val: 0,
+        error,
+        flags,
+    };
     // SAFETY: the kernel reads as many bytes as the ioctl number says, the size of the structure.
     match unsafe { libc::ioctl(listener.as_raw_fd(), SEND, &raw const response) } {
         0 => Ok(()),
@@ -112,15 +144,24 @@ pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::R
     }
 }
 
-/// Reads memory of another process (process_vm_readv(2)); returns the number of bytes that could be read.
+/// Reads memory of another process (process_vm_readv(2)); returns the number of bytes that could be
+/// read.
 ///
 /// # Errors
 /// EFAULT if the first byte cannot be read; EPERM without CAP_SYS_PTRACE.
 pub(crate) fn read_memory(process: i32, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
-    let address = usize::try_from(address).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: bytes.len() };
+    let address =
+        usize::try_from(address).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
+    let local = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address),
+        iov_len: bytes.len(),
+    };
     // SAFETY: the kernel writes into `bytes` alone; the remote address is the other process's.
-    let result = unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
+    let result =
+        unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 const TCP_SAVE_SYN: libc::c_int = 27;
 const TCP_SAVED_SYN: libc::c_int = 28;
 
-/// Sets the mark of a socket's packets, which firewalls can match. Needs CAP_NET_ADMIN over its namespace.
+/// Sets the mark of a socket's packets, which firewalls can match. Needs CAP_NET_ADMIN over its
+/// namespace.
 pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_MARK, &mark.to_ne_bytes())
 }
@@ -22,7 +23,12 @@ pub(crate) fn set_ip_options(socket: BorrowedFd<'_>, options: &[u8]) -> io::Resu
 /// Binds a socket to the interface with `index`.
 #[cfg(test)]
 pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
-    set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &index.to_ne_bytes())
+    set(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_BINDTOIFINDEX,
+        &index.to_ne_bytes(),
+    )
 }
 
 /// The mark of a socket's packets.
@@ -41,11 +47,16 @@ pub(crate) fn ip_options(socket: BorrowedFd<'_>) -> io::Result<usize> {
 
 /// Has a listener keep the headers of the first packet of each connection.
 pub(crate) fn save_first_packets(listener: BorrowedFd<'_>) -> io::Result<()> {
-    set(listener, libc::IPPROTO_TCP, TCP_SAVE_SYN, &1_u32.to_ne_bytes())
+    set(
+        listener,
+        libc::IPPROTO_TCP,
+        TCP_SAVE_SYN,
+        &1_u32.to_ne_bytes(),
+    )
 }
 
-/// Reads the headers of the first packet of an accepted connection, once, and frees them; returns their length, 0 if there are
-/// none.
+/// Reads the headers of the first packet of an accepted connection, once, and frees them; returns
+/// their length, 0 if there are none.
 pub(crate) fn first_packet(accepted: BorrowedFd<'_>, headers: &mut [u8]) -> io::Result<usize> {
     get(accepted, libc::IPPROTO_TCP, TCP_SAVED_SYN, headers)
 }
@@ -91,27 +102,60 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut number = [0; size_of::<RawFd>()];
     let length = get(socket, libc::SOL_SOCKET, SO_PEERPIDFD, &mut number);
     match length.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))? {
-        // SAFETY: the kernel has opened this descriptor for the caller alone, and marked it close-on-exec.
-        length if length == number.len() => Ok(unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(number)) }),
+        // SAFETY: the kernel has opened this descriptor for the caller alone, and marked it
+        // close-on-exec.
+        length if length == number.len() => {
+            Ok(unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(number)) })
+        }
         _ => Err(Errno::IO),
     }
 }
 
 /// Sets an option whose value holds no pointer.
-fn set(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &[u8]) -> io::Result<()> {
+fn set(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &[u8],
+) -> io::Result<()> {
     let length = libc::socklen_t::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the kernel reads `length` bytes at `value`.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), length) } {
+    match unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            value.as_ptr().cast(),
+            length,
+        )
+    } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
 /// Reads an option whose value holds no pointer; returns its length.
-fn get(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: &mut [u8]) -> io::Result<usize> {
-    let mut length = libc::socklen_t::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+fn get(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &mut [u8],
+) -> io::Result<usize> {
+    let mut length =
+        libc::socklen_t::try_from(value.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the kernel writes at most `length` bytes at `value`, and how many these are.
-    let result =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut length) };
-    if result == 0 { Ok(length as usize) } else { Err(io::Error::last_os_error()) }
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            value.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 {
+        Ok(length as usize)
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

@@ -45,12 +45,15 @@ enum Course<C: Callers> {
 }
 
 impl<C: Callers> Shared<C> {
-    /// Decides on a connect. It goes on by itself unless it leads to a door. The kernel reports errors of calls that go on.
+    /// Decides on a connect. It goes on by itself unless it leads to a door. The kernel reports
+    /// errors of calls that go on.
     pub(super) fn decide(&self, call: &Notification) -> Answer {
         let mut followed = self.follow(call);
         // Connections end, and free descriptors; other threads receive meanwhile.
         for _ in 0..EXHAUSTED_ATTEMPTS {
-            if !followed.as_ref().is_err_and(is_exhaustion) || !notify::is_waiting(self.listener.as_fd(), call.id) {
+            if !followed.as_ref().is_err_and(is_exhaustion)
+                || !notify::is_waiting(self.listener.as_fd(), call.id)
+            {
                 break;
             }
             std::thread::sleep(EXHAUSTED_PAUSE);
@@ -59,9 +62,11 @@ impl<C: Callers> Shared<C> {
         match followed {
             Ok(answer) => answer,
             // The caller was killed.
-            Err(_) if !notify::is_waiting(self.listener.as_fd(), call.id) => Answer::Error(libc::ESRCH),
-            // What cannot be looked at goes on by itself, and no door is open to it: a program that nobody may read, or any when
-            // descriptors are exhausted.
+            Err(_) if !notify::is_waiting(self.listener.as_fd(), call.id) => {
+                Answer::Error(libc::ESRCH)
+            }
+            // What cannot be looked at goes on by itself, and no door is open to it: a program that
+            // nobody may read, or any when descriptors are exhausted.
             Err(error) => {
                 if error.kind() != io::ErrorKind::PermissionDenied {
                     self.callers.refused(None, Refused::Unreadable(error));
@@ -85,7 +90,9 @@ impl<C: Callers> Shared<C> {
         let caller = pidfd(call.thread)?;
         // The kernel takes the lower half.
         let descriptor = call.arguments[0] as i32;
-        let Some(socket) = socket_of(&caller, descriptor)? else { return Ok(Answer::Continue) };
+        let Some(socket) = socket_of(&caller, descriptor)? else {
+            return Ok(Answer::Continue);
+        };
         let domain = match sockopt::socket_domain(&socket) {
             Ok(domain @ (AddressFamily::INET | AddressFamily::INET6)) => domain,
             Ok(_) | Err(_) => return Ok(Answer::Continue),
@@ -107,7 +114,9 @@ impl<C: Callers> Shared<C> {
             return Ok(self.refuse(None, Refused::Foreign));
         }
         let destination = match Destination::read(call.thread, address, length as i32) {
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(Answer::Error(libc::EFAULT)),
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+                return Ok(Answer::Error(libc::EFAULT));
+            }
             destination => destination?,
         };
         let protocol = sockopt::socket_protocol(socket)?;
@@ -119,7 +128,9 @@ impl<C: Callers> Shared<C> {
         let course: Course<C> = match destination {
             // An address of the other family is the kernel's to refuse.
             Destination::Internet(to)
-                if is_tcp && to.is_ipv4() == (domain == AddressFamily::INET) && self.door(to).is_some() =>
+                if is_tcp
+                    && to.is_ipv4() == (domain == AddressFamily::INET)
+                    && self.door(to).is_some() =>
             {
                 Course::ToDoor(to, self.callers.describe(inner_thread(caller)?))
             }
@@ -131,7 +142,9 @@ impl<C: Callers> Shared<C> {
             {
                 Course::ToNameServer(to, self.callers.note(inner_thread(caller)?))
             }
-            Destination::Internet(to) if !is_local(to.ip(), self.own) && lock(&self.notes).has_room() => {
+            Destination::Internet(to)
+                if !is_local(to.ip(), self.own) && lock(&self.notes).has_room() =>
+            {
                 Course::Elsewhere(self.callers.note(inner_thread(caller)?))
             }
             Destination::Internet(to) => {
@@ -187,14 +200,21 @@ impl<C: Callers> Shared<C> {
         }
         Ok(match begun {
             Ok(()) => Answer::Success,
-            // The kernel waits for the connection in the caller's own call, or says why there is none.
+            // The kernel waits for the connection in the caller's own call, or says why there is
+            // none.
             Err(_) if is_under_way && is_blocking => Answer::Continue,
             Err(error) => Answer::Error(error.raw_os_error().unwrap_or(libc::EIO)),
         })
     }
 
-    /// Connects `socket`, which is for datagrams, so that this waits for nothing; its port then tells who asks.
-    fn connect_to_name_server(&self, socket: &OwnedFd, to: SocketAddr, note: C::Note) -> io::Result<Answer> {
+    /// Connects `socket`, which is for datagrams, so that this waits for nothing; its port then
+    /// tells who asks.
+    fn connect_to_name_server(
+        &self,
+        socket: &OwnedFd,
+        to: SocketAddr,
+        note: C::Note,
+    ) -> io::Result<Answer> {
         socket::set_mark(socket.as_fd(), 0)?;
         if let Err(errno) = rustix::net::connect(socket, &to) {
             return Ok(Answer::Error(errno.raw_os_error()));
@@ -211,30 +231,39 @@ fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// Begins to connect `socket`, and waits for nothing, whatever its file says: a connect by sendto(2) has flags of its own. Without data
-/// it is an ordinary one (tcp_fastopen_connect in net/ipv4/tcp.c).
+/// Begins to connect `socket`, and waits for nothing, whatever its file says: a connect by
+/// sendto(2) has flags of its own. Without data it is an ordinary one (tcp_fastopen_connect in
+/// net/ipv4/tcp.c).
 ///
 /// # Errors
 /// EINPROGRESS if it has begun.
 fn begin(socket: &OwnedFd, to: SocketAddr) -> rustix::io::Result<()> {
     let fast_open = SendFlags::from_bits_retain(libc::MSG_FASTOPEN as u32);
-    rustix::net::sendto(socket, &[], fast_open | SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &to).map(drop)
+    rustix::net::sendto(
+        socket,
+        &[],
+        fast_open | SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        &to,
+    )
+    .map(drop)
 }
 
-/// Closes a socket of a caller without waiting: if this is its last descriptor, close(2) would wait for its data to be sent, as long
-/// as SO_LINGER says.
+/// Closes a socket of a caller without waiting: if this is its last descriptor, close(2) would wait
+/// for its data to be sent, as long as SO_LINGER says.
 pub(super) fn release(socket: OwnedFd) {
     if sockopt::socket_linger(&socket).is_ok_and(|time| time.is_none_or(|time| time.is_zero())) {
         return;
     }
     // The kernel does not wait where the end of a thread closes a descriptor.
     let ((copied, is_copied), (close, is_closed)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
-    let started = std::thread::Builder::new().name("close".to_owned()).spawn(move || {
-        let result = sys::copy_descriptors();
-        drop(copied);
-        let _ = is_closed.recv();
-        result
-    });
+    let started = std::thread::Builder::new()
+        .name("close".to_owned())
+        .spawn(move || {
+            let result = sys::copy_descriptors();
+            drop(copied);
+            let _ = is_closed.recv();
+            result
+        });
     // Both channels end by the end of the thread that has the other side.
     let _ = is_copied.recv();
     drop(socket);
@@ -259,15 +288,19 @@ pub(super) fn pidfd(thread: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens a pidfd of the process of `thread`, whose descriptors are those of all its threads, as the filter keeps them together.
+/// Opens a pidfd of the process of `thread`, whose descriptors are those of all its threads, as the
+/// filter keeps them together.
 fn of_process(thread: i32) -> io::Result<OwnedFd> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status"))?;
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    let process = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
     let process = process.and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     Ok(rustix::process::pidfd_open(process, PidfdFlags::empty())?)
 }
 
-/// Takes the caller's `descriptor`; `None` if it has none of this number, so that the kernel says so.
+/// Takes the caller's `descriptor`; `None` if it has none of this number, so that the kernel says
+/// so.
 pub(super) fn socket_of(caller: &OwnedFd, descriptor: i32) -> io::Result<Option<OwnedFd>> {
     if descriptor < 0 {
         return Ok(None);
@@ -286,9 +319,17 @@ pub(super) fn inner_thread(pidfd: &OwnedFd) -> io::Result<i32> {
     let mut bytes = [0; 1024];
     let filled = rustix::io::read(&file, &mut bytes)?;
     let text = std::str::from_utf8(bytes.get(..filled).unwrap_or_default()).unwrap_or_default();
-    let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-    let inner = numbers.split_ascii_whitespace().next_back().and_then(|number| number.parse().ok());
-    inner.filter(|number| *number > 0).ok_or_else(|| Errno::SRCH.into())
+    let numbers = text
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .unwrap_or_default();
+    let inner = numbers
+        .split_ascii_whitespace()
+        .next_back()
+        .and_then(|number| number.parse().ok());
+    inner
+        .filter(|number| *number > 0)
+        .ok_or_else(|| Errno::SRCH.into())
 }
 
 impl Destination {
@@ -307,19 +348,38 @@ impl Destination {
         Ok(Self::parse(bytes.get(..length).unwrap_or_default()))
     }
 
-    /// Parses `struct sockaddr_in` or `sockaddr_in6`, whose last field the kernel does not demand (ip(7), ipv6(7)).
+    /// Parses `struct sockaddr_in` or `sockaddr_in6`, whose last field the kernel does not demand
+    /// (ip(7), ipv6(7)).
     fn parse(bytes: &[u8]) -> Self {
-        let port = bytes.get(2..4).and_then(|port| port.first_chunk()).map(|port| u16::from_be_bytes(*port));
-        let family = bytes.first_chunk().map(|family| i32::from(u16::from_ne_bytes(*family)));
-        let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_ne_bytes(*word));
+        let port = bytes
+            .get(2..4)
+            .and_then(|port| port.first_chunk())
+            .map(|port| u16::from_be_bytes(*port));
+        let family = bytes
+            .first_chunk()
+            .map(|family| i32::from(u16::from_ne_bytes(*family)));
+        let word = |at: usize| {
+            bytes
+                .get(at..)?
+                .first_chunk()
+                .map(|word| u32::from_ne_bytes(*word))
+        };
         match (family, port, bytes.len()) {
             (Some(libc::AF_UNSPEC), ..) => Self::None,
             (Some(libc::AF_INET), Some(port), 16..) => {
-                let address = bytes.get(4..).and_then(|rest| rest.first_chunk::<4>()).copied().unwrap_or_default();
+                let address = bytes
+                    .get(4..)
+                    .and_then(|rest| rest.first_chunk::<4>())
+                    .copied()
+                    .unwrap_or_default();
                 Self::Internet(SocketAddrV4::new(Ipv4Addr::from(address), port).into())
             }
             (Some(libc::AF_INET6), Some(port), 24..) => {
-                let address = bytes.get(8..).and_then(|rest| rest.first_chunk::<16>()).copied().unwrap_or_default();
+                let address = bytes
+                    .get(8..)
+                    .and_then(|rest| rest.first_chunk::<16>())
+                    .copied()
+                    .unwrap_or_default();
                 let (flow, scope) = (word(4).unwrap_or(0), word(24).unwrap_or(0));
                 Self::Internet(SocketAddrV6::new(Ipv6Addr::from(address), port, flow, scope).into())
             }
@@ -328,7 +388,8 @@ impl Destination {
     }
 }
 
-/// Returns true if packets to `address` stay inside the sandbox, whose address is `own`; the unspecified address means it too.
+/// Returns true if packets to `address` stay inside the sandbox, whose address is `own`; the
+/// unspecified address means it too.
 fn is_local(address: IpAddr, own: Ipv4Addr) -> bool {
     let address = address.to_canonical();
     address.is_loopback() || address.is_unspecified() || address == IpAddr::V4(own)
@@ -340,14 +401,32 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_the_kernel_reads_them() {
-        let v4 = [&2_u16.to_ne_bytes()[..], &3128_u16.to_be_bytes(), &[10, 200, 0, 1], &[0; 8]].concat();
-        assert_eq!(Destination::parse(&v4), Destination::Internet("10.200.0.1:3128".parse().unwrap()));
+        let v4 = [
+            &2_u16.to_ne_bytes()[..],
+            &3128_u16.to_be_bytes(),
+            &[10, 200, 0, 1],
+            &[0; 8],
+        ]
+        .concat();
+        assert_eq!(
+            Destination::parse(&v4),
+            Destination::Internet("10.200.0.1:3128".parse().unwrap())
+        );
         assert_eq!(Destination::parse(&v4[..15]), Destination::Other);
-        let mapped = [&10_u16.to_ne_bytes()[..], &80_u16.to_be_bytes(), &[0; 14], &[255; 2], &[10, 200, 0, 1]].concat();
+        let mapped = [
+            &10_u16.to_ne_bytes()[..],
+            &80_u16.to_be_bytes(),
+            &[0; 14],
+            &[255; 2],
+            &[10, 200, 0, 1],
+        ]
+        .concat();
         for length in [24, 28] {
             let mut bytes = mapped.clone();
             bytes.resize(length, 0);
-            let Destination::Internet(to) = Destination::parse(&bytes) else { panic!("{length}") };
+            let Destination::Internet(to) = Destination::parse(&bytes) else {
+                panic!("{length}")
+            };
             assert_eq!(to.to_string(), "[::ffff:10.200.0.1]:80");
         }
         assert_eq!(Destination::parse(&mapped[..23]), Destination::Other);
@@ -370,7 +449,11 @@ mod tests {
             ("198.51.100.7", false),
             ("2001:db8::1", false),
         ] {
-            assert_eq!(is_local(address.parse().unwrap(), [10, 200, 0, 2].into()), is_inside, "{address}");
+            assert_eq!(
+                is_local(address.parse().unwrap(), [10, 200, 0, 2].into()),
+                is_inside,
+                "{address}"
+            );
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Bit of a socket's mark that only the witness's own connects have; the egress firewall demands it of connections to doors.
+/// Bit of a socket's mark that only the witness's own connects have; the egress firewall demands it
+/// of connections to doors.
 pub const DOOR_MARK: u32 = 1 << 31;
 
 /// Connections at once that wait to be accepted: more than the queue of a listener holds.
@@ -35,20 +36,33 @@ pub(super) struct Pending<C> {
 
 impl<C> Default for Pending<C> {
     fn default() -> Self {
-        Self { connections: HashMap::new(), last: 0, purged: None }
+        Self {
+            connections: HashMap::new(),
+            last: 0,
+            purged: None,
+        }
     }
 }
 
 impl<C> Pending<C> {
-    /// Adds a connection of `caller` and returns its nonce, which no other one ever has; returns the caller if there are
-    /// [`PENDING`].
+    /// Adds a connection of `caller` and returns its nonce, which no other one ever has; returns
+    /// the caller if there are [`PENDING`].
     pub(super) fn add(&mut self, caller: C) -> Result<u64, C> {
         let now = Instant::now();
         let is_full = self.connections.len() >= PENDING;
-        if is_full || self.purged.is_none_or(|purged| now.duration_since(purged) >= PURGE_INTERVAL) {
+        if is_full
+            || self
+                .purged
+                .is_none_or(|purged| now.duration_since(purged) >= PURGE_INTERVAL)
+        {
             self.purged = Some(now);
-            let deadline = if is_full { FULL_DEADLINE } else { ACCEPT_DEADLINE };
-            self.connections.retain(|_, (begin, _)| now.duration_since(*begin) < deadline);
+            let deadline = if is_full {
+                FULL_DEADLINE
+            } else {
+                ACCEPT_DEADLINE
+            };
+            self.connections
+                .retain(|_, (begin, _)| now.duration_since(*begin) < deadline);
         }
         if self.connections.len() >= PENDING {
             return Err(caller);
@@ -77,7 +91,11 @@ pub(super) struct Notes<N> {
 
 impl<N> Default for Notes<N> {
     fn default() -> Self {
-        Self { notes: VecDeque::new(), last: 0, second: None }
+        Self {
+            notes: VecDeque::new(),
+            last: 0,
+            second: None,
+        }
     }
 }
 
@@ -155,7 +173,9 @@ mod tests {
     #[test]
     fn a_connection_has_one_caller_once_and_their_number_is_bounded() {
         let mut pending = Pending::default();
-        let nonces: Vec<u64> = (0..PENDING).map(|caller| pending.add(caller).unwrap()).collect();
+        let nonces: Vec<u64> = (0..PENDING)
+            .map(|caller| pending.add(caller).unwrap())
+            .collect();
         assert_eq!(pending.add(7), Err(7));
         assert_eq!(pending.take(nonces[5]), Some(5));
         assert_eq!(pending.take(nonces[5]), None);
@@ -172,8 +192,17 @@ mod tests {
         assert_eq!(notes.get(marks[2]), None);
         assert_eq!(notes.get(marks[3]), Some(3));
         assert_eq!(notes.get(marks[NOTES + 2]), Some(NOTES + 2));
-        assert_eq!((notes.get(0), notes.get(marks[NOTES + 2] + 1), notes.get(u32::MAX)), (None, None, None));
-        let room = (0..10 * NOTES_PER_SECOND).filter(|_| notes.has_room()).count();
+        assert_eq!(
+            (
+                notes.get(0),
+                notes.get(marks[NOTES + 2] + 1),
+                notes.get(u32::MAX)
+            ),
+            (None, None, None)
+        );
+        let room = (0..10 * NOTES_PER_SECOND)
+            .filter(|_| notes.has_room())
+            .count();
         assert!((100..1000).contains(&room), "{room}");
         notes.last = DOOR_MARK - 1;
         assert_eq!(notes.add(1), 1);

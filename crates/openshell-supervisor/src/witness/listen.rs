@@ -21,11 +21,14 @@ impl<C: Callers> Shared<C> {
         Answer::Continue
     }
 
-    /// Returns the port and the thread of the server; `None` for a socket without a port, or of another kind.
+    /// Returns the port and the thread of the server; `None` for a socket without a port, or of
+    /// another kind.
     fn server(&self, call: &Notification) -> io::Result<Option<(u16, i32)>> {
         let caller = pidfd(call.thread)?;
         // The kernel takes the lower half.
-        let Some(socket) = socket_of(&caller, call.arguments[0] as i32)? else { return Ok(None) };
+        let Some(socket) = socket_of(&caller, call.arguments[0] as i32)? else {
+            return Ok(None);
+        };
         let port = self.port(&socket);
         release(socket);
         match port? {
@@ -35,7 +38,10 @@ impl<C: Callers> Shared<C> {
     }
 
     fn port(&self, socket: &OwnedFd) -> io::Result<Option<u16>> {
-        let is_internet = matches!(sockopt::socket_domain(socket)?, AddressFamily::INET | AddressFamily::INET6);
+        let is_internet = matches!(
+            sockopt::socket_domain(socket)?,
+            AddressFamily::INET | AddressFamily::INET6
+        );
         if !is_internet
             || sockopt::socket_type(socket)? != SocketType::STREAM
             || socket::namespace(socket.as_fd())? != self.namespace

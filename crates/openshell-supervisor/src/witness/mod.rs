@@ -1,10 +1,11 @@
 //! Tells who makes connections to the supervisor's listeners, as a fact of the connection itself.
 //!
-//! The kernel hands every connect(2) of the sandbox to the witness (seccomp_unotify(2)). If it leads to a listener of the
-//! supervisor, a *door*, the witness takes the socket, describes the caller, and sends the first packet itself, with a nonce in its
-//! header; the caller's own call then waits for the connection. The accepted connection carries the nonce, so caller, socket and
-//! address are one fact, whatever the caller changes meanwhile. Every other connect goes on by itself; its packets
-//! carry a mark that tells the caller where the egress firewall refuses them.
+//! The kernel hands every connect(2) of the sandbox to the witness (seccomp_unotify(2)). If it
+//! leads to a listener of the supervisor, a *door*, the witness takes the socket, describes the
+//! caller, and sends the first packet itself, with a nonce in its header; the caller's own call
+//! then waits for the connection. The accepted connection carries the nonce, so caller, socket and
+//! address are one fact, whatever the caller changes meanwhile. Every other connect goes on by
+//! itself; its packets carry a mark that tells the caller where the egress firewall refuses them.
 
 mod connect;
 mod connections;
@@ -31,15 +32,15 @@ pub trait Callers: Send + Sync + 'static {
     /// The same as far as logs need it, which is kept for longer.
     type Note: Clone + Send + 'static;
 
-    /// Describes the process of `thread`, a number of the sandbox's PID namespace. The thread waits meanwhile. Must not wait for
-    /// anything that the caller can delay.
+    /// Describes the process of `thread`, a number of the sandbox's PID namespace. The thread waits
+    /// meanwhile. Must not wait for anything that the caller can delay.
     fn describe(&self, thread: i32) -> Self::Caller;
 
     /// Describes the process of `thread` in the same way for logs.
     fn note(&self, thread: i32) -> Self::Note;
 
-    /// Reports that a server inside of the process of `thread` begins to listen at `port`. Must not wait for anything that the caller can
-    /// delay.
+    /// Reports that a server inside of the process of `thread` begins to listen at `port`. Must not
+    /// wait for anything that the caller can delay.
     fn listens(&self, port: u16, thread: i32);
 
     /// Reports a connect to `port` inside. Must not block.
@@ -72,7 +73,10 @@ pub enum Refused {
 pub enum WitnessError {
     #[error("cannot tell who is calling: {} is {}, and {}; {}", .0.name, .0.forbids, .0.costs, .0.remedy)]
     Forbidden(Switch),
-    #[error("cannot tell the sandbox's sockets from others (SO_NETNS_COOKIE, Linux 5.14), which tells who is calling")]
+    #[error(
+        "cannot tell the sandbox's sockets from others (SO_NETNS_COOKIE, Linux 5.14), which tells \
+         who is calling"
+    )]
     Namespace { source: io::Error },
 }
 
@@ -116,11 +120,24 @@ impl<C: Callers> Witness<C> {
     ///
     /// # Errors
     /// Processes or sockets of the sandbox cannot be looked at.
-    pub fn new(calls: &WaitingCalls, network: Network<'_>, callers: C) -> Result<Self, WitnessError> {
-        let Network { doors: is_door, name_server, own, interface, socket } = network;
-        let forbidding = SWITCHES.iter().find(|switch| !switch.of_user_namespaces && switch.is_forbidding());
+    pub fn new(
+        calls: &WaitingCalls,
+        network: Network<'_>,
+        callers: C,
+    ) -> Result<Self, WitnessError> {
+        let Network {
+            doors: is_door,
+            name_server,
+            own,
+            interface,
+            socket,
+        } = network;
+        let forbidding = SWITCHES
+            .iter()
+            .find(|switch| !switch.of_user_namespaces && switch.is_forbidding());
         forbidding.map_or(Ok(()), |switch| Err(WitnessError::Forbidden(*switch)))?;
-        let namespace = socket::namespace(socket).map_err(|source| WitnessError::Namespace { source })?;
+        let namespace =
+            socket::namespace(socket).map_err(|source| WitnessError::Namespace { source })?;
         Ok(Self(Arc::new(Shared {
             listener: calls.listener(),
             is_door,
@@ -148,7 +165,8 @@ impl<C: Callers> Witness<C> {
         lock(&self.0.pending).take(nonce)
     }
 
-    /// Returns the note of the last socket at `port` that was connected to the name server for datagrams, if it is not forgotten.
+    /// Returns the note of the last socket at `port` that was connected to the name server for
+    /// datagrams, if it is not forgotten.
     #[must_use]
     pub fn asker(&self, port: u16) -> Option<C::Note> {
         lock(&self.0.askers).get(port)

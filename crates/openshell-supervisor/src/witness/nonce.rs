@@ -1,7 +1,9 @@
-//! The nonce of a connection: bytes in an option of the IP header of its first packet, which the accepting end keeps.
+//! The nonce of a connection: bytes in an option of the IP header of its first packet, which the
+//! accepting end keeps.
 //!
-//! The option is a full Record Route (RFC 791 §3.1): no router writes into it, it needs no capability, and neither this option
-//! nor packets of other headers are in reach of the workload, whose system-call filter refuses both.
+//! The option is a full Record Route (RFC 791 §3.1): no router writes into it, it needs no
+//! capability, and neither this option nor packets of other headers are in reach of the workload,
+//! whose system-call filter refuses both.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,7 +13,8 @@ use crate::sys::socket;
 /// IPOPT_RR, the length of the option, and a pointer behind its end: it is full.
 const FULL_ROUTE: [u8; 3] = [7, 11, 12];
 
-/// First byte of an IPv4 header with the option, and the first bytes of the option behind the other fields.
+/// First byte of an IPv4 header with the option, and the first bytes of the option behind the other
+/// fields.
 pub const NONCE_HEADER: (u8, [u8; 3]) = (0x48, FULL_ROUTE);
 
 /// IPOPT_END, which fills the header up to a whole word.
@@ -60,7 +63,10 @@ fn parse(headers: &[u8]) -> Option<u64> {
     if *first != NONCE_HEADER.0 {
         return None;
     }
-    let nonce = headers.get(HEADER..)?.strip_prefix(&FULL_ROUTE)?.first_chunk::<8>()?;
+    let nonce = headers
+        .get(HEADER..)?
+        .strip_prefix(&FULL_ROUTE)?
+        .first_chunk::<8>()?;
     Some(u64::from_be_bytes(*nonce))
 }
 
@@ -80,7 +86,13 @@ mod tests {
         for length in 0..HEADER + 11 {
             assert_eq!(parse(&packet[..length]), None, "{length}");
         }
-        for (index, byte) in [(0, 0x45), (0, 0x68), (HEADER, 68), (HEADER + 1, 12), (HEADER + 2, 4)] {
+        for (index, byte) in [
+            (0, 0x45),
+            (0, 0x68),
+            (HEADER, 68),
+            (HEADER + 1, 12),
+            (HEADER + 2, 4),
+        ] {
             let mut other = packet.clone();
             other[index] = byte;
             assert_eq!(parse(&other), None, "{index}");

@@ -59,19 +59,28 @@ struct Seen {
 
 /// Runs `work` on a thread inside a new network whose connects a witness answers.
 fn seen<T: Send>(work: impl FnOnce(&Seen) -> T + Send) -> T {
-    seen_at(Linked::create(3128).unwrap().finish().unwrap().unwrap(), work)
+    seen_at(
+        Linked::create(3128).unwrap().finish().unwrap().unwrap(),
+        work,
+    )
 }
 
 fn seen_at<T: Send>(linked: Linked, work: impl FnOnce(&Seen) -> T + Send) -> T {
     let (send, installed) = mpsc::channel();
     let (ready, go) = mpsc::channel();
     let workload = linked.workload.try_clone().unwrap();
-    let SocketAddr::V4(door) = linked.proxy.local_addr().unwrap() else { unreachable!("an IPv4 address") };
+    let SocketAddr::V4(door) = linked.proxy.local_addr().unwrap() else {
+        unreachable!("an IPv4 address")
+    };
     std::thread::scope(|scope| {
         let working = scope.spawn(move || {
             run_in(workload.as_fd(), move || {
                 rustix::thread::set_no_new_privs(true)?;
-                send.send(notify::install(Notified { connects: true, files: FileCalls::None })?).unwrap();
+                send.send(notify::install(Notified {
+                    connects: true,
+                    files: FileCalls::None,
+                })?)
+                .unwrap();
                 let seen: Seen = go.recv().unwrap();
                 Ok(work(&seen))
             })
@@ -81,11 +90,28 @@ fn seen_at<T: Send>(linked: Linked, work: impl FnOnce(&Seen) -> T + Send) -> T {
         let ((report, refused), (report_server, servers)) = (mpsc::channel(), mpsc::channel());
         let doors = Arc::new(move |to| to == door);
         let (name_server, socket) = (NAME_SERVER, linked.socket.as_fd());
-        let network = Network { doors, name_server, own: WORKLOAD, interface: INTERFACE, socket };
+        let network = Network {
+            doors,
+            name_server,
+            own: WORKLOAD,
+            interface: INTERFACE,
+            socket,
+        };
         let witness = Witness::new(&calls, network, Threads(report, report_server)).unwrap();
-        calls.serve(Handlers { connects: Some(witness.handler()), files: None }).unwrap();
+        calls
+            .serve(Handlers {
+                connects: Some(witness.handler()),
+                files: None,
+            })
+            .unwrap();
         ready
-            .send(Seen { linked, witness, refused: refused.into(), servers: servers.into(), door: door.into() })
+            .send(Seen {
+                linked,
+                witness,
+                refused: refused.into(),
+                servers: servers.into(),
+                door: door.into(),
+            })
             .unwrap();
         working.join().unwrap()
     })
@@ -105,9 +131,19 @@ fn tcp(flags: SocketFlags) -> OwnedFd {
 
 /// Accepts the next connection within ten seconds.
 fn accept(listener: &TcpListener) -> TcpStream {
-    let mut waiting = [rustix::event::PollFd::new(listener, rustix::event::PollFlags::IN)];
-    let limit = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
-    assert_eq!(rustix::event::poll(&mut waiting, Some(&limit)).unwrap(), 1, "nobody has connected");
+    let mut waiting = [rustix::event::PollFd::new(
+        listener,
+        rustix::event::PollFlags::IN,
+    )];
+    let limit = rustix::event::Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    assert_eq!(
+        rustix::event::poll(&mut waiting, Some(&limit)).unwrap(),
+        1,
+        "nobody has connected"
+    );
     listener.accept().unwrap().0
 }
 
@@ -118,24 +154,41 @@ fn mark_of(socket: &OwnedFd) -> u32 {
 #[test]
 fn a_server_inside_is_noted_with_its_port_and_so_is_who_reaches_it() {
     seen(|seen| {
-        let next = || seen.servers.lock().unwrap().recv_timeout(Duration::from_secs(10)).unwrap();
-        for (family, address) in [(AddressFamily::INET, "127.0.0.1:0"), (AddressFamily::INET6, "[::1]:0")] {
+        let next = || {
+            seen.servers
+                .lock()
+                .unwrap()
+                .recv_timeout(Duration::from_secs(10))
+                .unwrap()
+        };
+        for (family, address) in [
+            (AddressFamily::INET, "127.0.0.1:0"),
+            (AddressFamily::INET6, "[::1]:0"),
+        ] {
             let address: SocketAddr = address.parse().unwrap();
             let server = socket(family, SocketType::STREAM, SocketFlags::empty());
             rustix::net::bind(&server, &address).unwrap();
             rustix::net::listen(&server, 1).unwrap();
             let at = SocketAddr::try_from(rustix::net::getsockname(&server).unwrap()).unwrap();
             assert_eq!(next(), format!("{} listens at {}", own_thread(), at.port()));
-            rustix::net::connect(socket(family, SocketType::STREAM, SocketFlags::empty()), &at).unwrap();
+            rustix::net::connect(
+                socket(family, SocketType::STREAM, SocketFlags::empty()),
+                &at,
+            )
+            .unwrap();
             assert_eq!(next(), format!("{} is reached", at.port()));
         }
-        // A socket without a port, one for datagrams, one of this host alone, and what is no socket.
+        // A socket without a port, one for datagrams, one of this host alone, and what is no
+        // socket.
         assert_eq!(rustix::net::listen(tcp(SocketFlags::empty()), 1), Ok(()));
         let datagrams = socket(AddressFamily::INET, SocketType::DGRAM, SocketFlags::empty());
         assert_eq!(rustix::net::listen(&datagrams, 1), Err(Errno::OPNOTSUPP));
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert_eq!(rustix::net::listen(&one, 1), Err(Errno::INVAL));
-        assert_eq!(rustix::net::listen(std::fs::File::open("/").unwrap(), 1), Err(Errno::NOTSOCK));
+        assert_eq!(
+            rustix::net::listen(std::fs::File::open("/").unwrap(), 1),
+            Err(Errno::NOTSOCK)
+        );
         assert!(seen.servers.lock().unwrap().try_recv().is_err());
     });
 }
@@ -143,7 +196,9 @@ fn a_server_inside_is_noted_with_its_port_and_so_is_who_reaches_it() {
 #[test]
 fn a_connection_to_the_door_is_its_callers_however_it_is_made() {
     seen(|seen| {
-        let SocketAddr::V4(door) = seen.door else { unreachable!("an IPv4 address") };
+        let SocketAddr::V4(door) = seen.door else {
+            unreachable!("an IPv4 address")
+        };
         let mapped = SocketAddr::new(door.ip().to_ipv6_mapped().into(), door.port());
         let blocking = SocketFlags::empty();
         for (family, flags, to) in [
@@ -158,7 +213,11 @@ fn a_connection_to_the_door_is_its_callers_however_it_is_made() {
                 (result, _) => panic!("{to} {flags:?}: {result:?}"),
             }
             let mut accepted = accept(&seen.linked.proxy);
-            assert_eq!(seen.witness.caller(accepted.as_fd()), Some(own_thread()), "{to} {flags:?}");
+            assert_eq!(
+                seen.witness.caller(accepted.as_fd()),
+                Some(own_thread()),
+                "{to} {flags:?}"
+            );
             assert_eq!(seen.witness.caller(accepted.as_fd()), None, "once");
             accepted.write_all(b"hello").unwrap();
             rustix::io::ioctl_fionbio(&client, false).unwrap();
@@ -167,7 +226,11 @@ fn a_connection_to_the_door_is_its_callers_however_it_is_made() {
             client.read_exact(&mut heard).unwrap();
             assert_eq!(&heard, b"hello");
             for end in [client.as_fd(), accepted.as_fd()] {
-                assert_eq!(sys::socket::ip_options(end).unwrap(), 0, "later packets have no option");
+                assert_eq!(
+                    sys::socket::ip_options(end).unwrap(),
+                    0,
+                    "later packets have no option"
+                );
             }
             // A further connect of a connection is the kernel's to refuse, and changes nothing.
             if !flags.is_empty() {
@@ -186,17 +249,26 @@ fn a_connect_elsewhere_goes_on_by_itself_and_is_noted() {
     seen(|seen| {
         let elsewhere: SocketAddr = "198.51.100.7:443".parse().unwrap();
         let client = tcp(SocketFlags::empty());
-        assert_eq!(rustix::net::connect(&client, &elsewhere), Err(Errno::CONNREFUSED));
+        assert_eq!(
+            rustix::net::connect(&client, &elsewhere),
+            Err(Errno::CONNREFUSED)
+        );
         assert_eq!(seen.witness.noted(mark_of(&client)), Some(own_thread()));
         let datagrams = socket(AddressFamily::INET, SocketType::DGRAM, SocketFlags::empty());
         rustix::net::connect(&datagrams, &elsewhere).unwrap();
         assert_eq!(seen.witness.noted(mark_of(&datagrams)), Some(own_thread()));
         // To the address of the door too: it takes no datagrams.
         rustix::net::connect(&datagrams, &seen.door).unwrap();
-        assert_eq!(rustix::net::send(&datagrams, b"x", rustix::net::SendFlags::empty()), Err(Errno::PERM));
+        assert_eq!(
+            rustix::net::send(&datagrams, b"x", rustix::net::SendFlags::empty()),
+            Err(Errno::PERM)
+        );
         // The same port of another address of the landing.
         let beside = SocketAddrV4::new(LANDING, 4000);
-        assert_eq!(rustix::net::connect(&client, &beside), Err(Errno::CONNREFUSED));
+        assert_eq!(
+            rustix::net::connect(&client, &beside),
+            Err(Errno::CONNREFUSED)
+        );
     });
 }
 
@@ -208,7 +280,10 @@ fn what_stays_inside_goes_on_by_itself_without_a_mark() {
             let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();
             assert_eq!(mark_of(&client.into()), 0);
         }
-        let (name, missing) = (std::env::temp_dir().join(format!("witness-{}", own_thread())), "/nowhere/socket");
+        let (name, missing) = (
+            std::env::temp_dir().join(format!("witness-{}", own_thread())),
+            "/nowhere/socket",
+        );
         let server = std::os::unix::net::UnixListener::bind(&name).unwrap();
         std::os::unix::net::UnixStream::connect(&name).unwrap();
         drop(server);
@@ -222,7 +297,10 @@ fn what_stays_inside_goes_on_by_itself_without_a_mark() {
 fn the_kernel_itself_answers_what_is_no_connect() {
     seen(|seen| {
         let connect = |fd: i32, address: usize, length: i64| {
-            sys::call(libc::SYS_connect, [fd.into(), address as i64, length, 0, 0, 0])
+            sys::call(
+                libc::SYS_connect,
+                [fd.into(), address as i64, length, 0, 0, 0],
+            )
         };
         let client = tcp(SocketFlags::empty());
         let file = std::fs::File::open("/dev/null").unwrap();
@@ -252,7 +330,14 @@ fn a_socket_of_another_network_connects_nowhere() {
     seen(|seen| {
         let refused = rustix::net::connect(&elsewhere, &server.local_addr().unwrap());
         assert_eq!(refused, Err(Errno::PERM));
-        assert!(seen.refused.lock().unwrap().recv().unwrap().contains("another network"));
+        assert!(
+            seen.refused
+                .lock()
+                .unwrap()
+                .recv()
+                .unwrap()
+                .contains("another network")
+        );
     });
     // The same socket, where nobody looks.
     rustix::net::connect(&elsewhere, &server.local_addr().unwrap()).unwrap();
@@ -265,7 +350,10 @@ fn a_connection_that_nobody_witnessed_has_no_caller() {
         let client = tcp(SocketFlags::empty());
         // With the mark alone, as of a socket whose connection has ended, nothing leaves.
         sys::socket::set_mark(client.as_fd(), super::DOOR_MARK)?;
-        assert_eq!(rustix::net::connect(&client, &linked.proxy.local_addr()?), Err(Errno::CONNREFUSED));
+        assert_eq!(
+            rustix::net::connect(&client, &linked.proxy.local_addr()?),
+            Err(Errno::CONNREFUSED)
+        );
         // With a nonce too, but not by the witness.
         super::nonce::put(client.as_fd(), 1)?;
         rustix::net::connect(&client, &linked.proxy.local_addr()?)?;
@@ -312,22 +400,48 @@ fn connects_that_wait_for_a_full_queue_wait_in_their_own_calls_and_hold_up_nobod
             let others: Vec<_> = (0..many).map(|_| scope.spawn(connect)).collect();
             let waiting = tcp(SocketFlags::empty());
             let timeout = Some(Duration::from_millis(100));
-            rustix::net::sockopt::set_socket_timeout(&waiting, rustix::net::sockopt::Timeout::Send, timeout).unwrap();
+            rustix::net::sockopt::set_socket_timeout(
+                &waiting,
+                rustix::net::sockopt::Timeout::Send,
+                timeout,
+            )
+            .unwrap();
             // SO_SNDTIMEO stands. The answer is that of a call to a connection under way.
-            assert_eq!(rustix::net::connect(&waiting, &seen.door), Err(Errno::ALREADY));
+            assert_eq!(
+                rustix::net::connect(&waiting, &seen.door),
+                Err(Errno::ALREADY)
+            );
             drop(waiting);
             // Others are answered all the while.
             let inside = TcpListener::bind("127.0.0.1:0").unwrap();
             TcpStream::connect(inside.local_addr().unwrap()).unwrap();
             let patient = tcp(SocketFlags::NONBLOCK);
-            assert_eq!(rustix::net::connect(&patient, &seen.door), Err(Errno::INPROGRESS));
+            assert_eq!(
+                rustix::net::connect(&patient, &seen.door),
+                Err(Errno::INPROGRESS)
+            );
             rustix::net::listen(&seen.linked.proxy, 1024).unwrap();
             // Each is accepted as what it is, although its first packet had to be sent again.
             let callers: Vec<_> = (0..many + 2)
-                .map(|_| seen.witness.caller(accept(&seen.linked.proxy).as_fd()).expect("a witnessed connection"))
+                .map(|_| {
+                    seen.witness
+                        .caller(accept(&seen.linked.proxy).as_fd())
+                        .expect("a witnessed connection")
+                })
                 .collect();
-            assert_eq!(callers.iter().filter(|caller| **caller == own_thread()).count(), 2, "{callers:?}");
-            assert!(others.into_iter().all(|other| other.join().unwrap() == Ok(())));
+            assert_eq!(
+                callers
+                    .iter()
+                    .filter(|caller| **caller == own_thread())
+                    .count(),
+                2,
+                "{callers:?}"
+            );
+            assert!(
+                others
+                    .into_iter()
+                    .all(|other| other.join().unwrap() == Ok(()))
+            );
         });
         assert!(seen.refused.lock().unwrap().try_recv().is_err());
     });
@@ -339,7 +453,10 @@ fn a_first_packet_that_would_not_arrive_is_not_sent() {
         let client = tcp(SocketFlags::NONBLOCK);
         rustix::net::sockopt::set_socket_reuseaddr(&client, true).unwrap();
         sys::socket::bind_to_interface(client.as_fd(), 1).unwrap();
-        assert_eq!(rustix::net::connect(&client, &seen.door), Err(Errno::NETUNREACH));
+        assert_eq!(
+            rustix::net::connect(&client, &seen.door),
+            Err(Errno::NETUNREACH)
+        );
         let client = tcp(SocketFlags::empty());
         sys::socket::bind_to_interface(client.as_fd(), INTERFACE).unwrap();
         assert_eq!(rustix::net::connect(&client, &seen.door), Ok(()));

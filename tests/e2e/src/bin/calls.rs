@@ -1,8 +1,11 @@
-//! Calls the tests' gRPC service in each of the four ways, through the proxy of its environment, inside TLS and
-//! in clear, and prints the results.
+//! Calls the tests' gRPC service in each of the four ways, through the proxy of its environment,
+//! inside TLS and in clear, and prints the results.
 
 #![expect(clippy::disallowed_methods, reason = "a test's program prints")]
-#![expect(clippy::unwrap_used, reason = "in a test a failed step is a failed test")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test a failed step is a failed test"
+)]
 
 use std::time::Duration;
 
@@ -62,12 +65,18 @@ async fn connect(uri: Uri) -> std::io::Result<TokioIo<TcpStream>> {
     let proxy = std::env::var("HTTPS_PROXY").unwrap();
     let mut stream = TcpStream::connect(proxy.trim_start_matches("http://")).await?;
     let target = format!("{}:{}", uri.host().unwrap(), uri.port_u16().unwrap_or(443));
-    stream.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes()).await?;
+    stream
+        .write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())
+        .await?;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await?);
     }
-    assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+    assert!(
+        head.starts_with(b"HTTP/1.1 200 "),
+        "{}",
+        String::from_utf8_lossy(&head)
+    );
     Ok(TokioIo::new(stream))
 }
 
@@ -80,14 +89,21 @@ async fn call(channel: Channel) {
         Err(status) => format!("{:?} {}", status.code(), status.message()),
     };
     let words = || stream::iter([Bytes::from("abc"), Bytes::from("de")]);
-    let one = client.unary(Request::new(Bytes::from("hello")), path("One"), Plain).await;
+    let one = client
+        .unary(Request::new(Bytes::from("hello")), path("One"), Plain)
+        .await;
     println!("one {}", shown(one));
     client.ready().await.unwrap();
-    let count = client.client_streaming(Request::new(words()), path("Count"), Plain).await;
+    let count = client
+        .client_streaming(Request::new(words()), path("Count"), Plain)
+        .await;
     println!("count {}", shown(count));
     for name in ["Many", "Talk"] {
         client.ready().await.unwrap();
-        match client.streaming(Request::new(words()), path(name), Plain).await {
+        match client
+            .streaming(Request::new(words()), path(name), Plain)
+            .await
+        {
             Ok(answer) => {
                 let mut messages = answer.into_inner();
                 let mut count = 0;
@@ -101,19 +117,38 @@ async fn call(channel: Channel) {
     }
     client.ready().await.unwrap();
     let large = Bytes::from(vec![b'x'; 3_000_000]);
-    let answer = client.unary(Request::new(large.clone()), path("One"), Plain).await;
-    println!("large {}", answer.is_ok_and(|answer| *answer.get_ref() == large));
+    let answer = client
+        .unary(Request::new(large.clone()), path("One"), Plain)
+        .await;
+    println!(
+        "large {}",
+        answer.is_ok_and(|answer| *answer.get_ref() == large)
+    );
     client.ready().await.unwrap();
     let mut late = Request::new(Bytes::from("sleep5"));
     late.set_timeout(Duration::from_millis(300));
-    println!("late {}", shown(client.unary(late, path("One"), Plain).await));
+    println!(
+        "late {}",
+        shown(client.unary(late, path("One"), Plain).await)
+    );
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let authority = Certificate::from_pem(std::fs::read(std::env::var("SSL_CERT_FILE").unwrap()).unwrap());
-    let secure = Endpoint::from_static("https://web.test").tls_config(ClientTlsConfig::new().ca_certificate(authority));
-    for endpoint in [secure.unwrap(), Endpoint::from_static("http://web.test:8080")] {
-        call(endpoint.connect_with_connector(service_fn(connect)).await.unwrap()).await;
+    let authority =
+        Certificate::from_pem(std::fs::read(std::env::var("SSL_CERT_FILE").unwrap()).unwrap());
+    let secure = Endpoint::from_static("https://web.test")
+        .tls_config(ClientTlsConfig::new().ca_certificate(authority));
+    for endpoint in [
+        secure.unwrap(),
+        Endpoint::from_static("http://web.test:8080"),
+    ] {
+        call(
+            endpoint
+                .connect_with_connector(service_fn(connect))
+                .await
+                .unwrap(),
+        )
+        .await;
     }
 }

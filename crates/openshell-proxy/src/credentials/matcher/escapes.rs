@@ -2,7 +2,8 @@
 
 use memchr::{memchr, memchr2, memchr3};
 
-/// Bytes of the longest known escape: a surrogate pair of JSON, or an HTML character reference with some leading zeros.
+/// Bytes of the longest known escape: a surrogate pair of JSON, or an HTML character reference with
+/// some leading zeros.
 pub(super) const ESCAPE_BYTES: usize = 12;
 
 /// Kinds of escapes.
@@ -33,7 +34,10 @@ pub(super) struct Meaning {
 
 impl Meaning {
     fn byte(byte: u8) -> Self {
-        Self { bytes: [byte, 0, 0, 0], length: 1 }
+        Self {
+            bytes: [byte, 0, 0, 0],
+            length: 1,
+        }
     }
 
     fn character(character: u32) -> Self {
@@ -79,15 +83,20 @@ impl Escapes {
             (Self::Form, [b'+', ..]) => Some(Some((1, Meaning::byte(b' ')))),
             (Self::Zeros, [0, 0, 0, 0, ..]) => Some(None),
             (Self::Zeros, zeros) if zeros.len() < 4 && zeros.iter().all(|byte| *byte == 0) => None,
-            (Self::Zeros, [_, ..]) | (Self::Lines, [b'\n' | b'\r', ..]) => Some(Some((1, Meaning::default()))),
+            (Self::Zeros, [_, ..]) | (Self::Lines, [b'\n' | b'\r', ..]) => {
+                Some(Some((1, Meaning::default())))
+            }
             (Self::Lines, [b'\\', b'n' | b'r', ..]) => Some(Some((2, Meaning::default()))),
             (Self::Lines, [b'\\']) => None,
             (Self::Lines, [_, ..]) => Some(None),
             (Self::Percent | Self::Form, [_, digits @ ..]) | (Self::Mixed, [b'%', digits @ ..]) => {
-                hexadecimal(digits, 2)
-                    .map(|value| value.map(|value| (3, Meaning::byte(u8::try_from(value).unwrap_or_default()))))
+                hexadecimal(digits, 2).map(|value| {
+                    value.map(|value| (3, Meaning::byte(u8::try_from(value).unwrap_or_default())))
+                })
             }
-            (Self::Backslash, [_, rest @ ..]) | (Self::Mixed, [b'\\', rest @ ..]) => backslash(rest),
+            (Self::Backslash, [_, rest @ ..]) | (Self::Mixed, [b'\\', rest @ ..]) => {
+                backslash(rest)
+            }
             (Self::Reference | Self::Mixed, [_, rest @ ..]) => reference(rest),
             (_, []) => None,
         };
@@ -140,12 +149,22 @@ fn few_zeros(text: &[u8]) -> Option<usize> {
 
 /// Counts the zeros that `text` begins with.
 fn zeros(text: &[u8]) -> usize {
-    let blocks =
-        text.chunks_exact(64).take_while(|block| block.iter().fold(0, |all, byte| all | byte) == 0).count() * 64;
-    blocks + text.get(blocks..).unwrap_or_default().iter().take_while(|byte| **byte == 0).count()
+    let blocks = text
+        .chunks_exact(64)
+        .take_while(|block| block.iter().fold(0, |all, byte| all | byte) == 0)
+        .count()
+        * 64;
+    blocks
+        + text
+            .get(blocks..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(|byte| **byte == 0)
+            .count()
 }
 
-/// Length and meaning of an escape. The inner `None` means that it is none, the outer that the text ends within it.
+/// Length and meaning of an escape. The inner `None` means that it is none, the outer that the text
+/// ends within it.
 type Read = Option<Option<(usize, Meaning)>>;
 
 /// Parses `count` hexadecimal digits; the inner `None` means other characters, the outer too few.
@@ -165,7 +184,9 @@ fn backslash(rest: &[u8]) -> Read {
     let simple = |byte| Some(Some((2, Meaning::byte(byte))));
     match rest.split_first()? {
         (b'u', digits) => {
-            let Some(high) = hexadecimal(digits, 4)? else { return Some(None) };
+            let Some(high) = hexadecimal(digits, 4)? else {
+                return Some(None);
+            };
             if !(0xd800..0xdc00).contains(&high) {
                 return Some(Some((6, Meaning::character(high))));
             }
@@ -176,11 +197,16 @@ fn backslash(rest: &[u8]) -> Read {
                 _ => None,
             };
             match low.filter(|low| (0xdc00..0xe000).contains(low)) {
-                Some(low) => Some(Some((12, Meaning::character(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00))))),
+                Some(low) => Some(Some((
+                    12,
+                    Meaning::character(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)),
+                ))),
                 None => Some(Some((6, Meaning::character(high)))),
             }
         }
-        (b'x', digits) => hexadecimal(digits, 2).map(|value| value.map(|value| (4, Meaning::character(value)))),
+        (b'x', digits) => {
+            hexadecimal(digits, 2).map(|value| value.map(|value| (4, Meaning::character(value))))
+        }
         (b't', _) => simple(b'\t'),
         (byte @ (b'"' | b'\'' | b'\\' | b'/'), _) => simple(*byte),
         _ => Some(None),
@@ -196,18 +222,25 @@ fn reference(rest: &[u8]) -> Read {
         Some(b';') => {}
         Some(_) => return Some(None),
     }
-    let name = rest.get(..length).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default();
+    let name = rest
+        .get(..length)
+        .and_then(|name| std::str::from_utf8(name).ok())
+        .unwrap_or_default();
     let number = match name.strip_prefix('#') {
         Some(digits) => match digits.strip_prefix(['x', 'X']) {
             Some(digits) => u32::from_str_radix(digits, 16).ok(),
             None => digits.parse().ok(),
         },
-        None => NAMES.iter().find(|(known, _)| *known == name).map(|(_, character)| u32::from(*character)),
+        None => NAMES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, character)| u32::from(*character)),
     };
     Some(number.map(|number| (length + 2, Meaning::character(number))))
 }
 
-/// Named character references for characters of secrets (HTML Standard, Named character references).
+/// Named character references for characters of secrets (HTML Standard, Named character
+/// references).
 const NAMES: &[(&str, char)] = &[
     ("Hat", '^'),
     ("Tab", '\t'),

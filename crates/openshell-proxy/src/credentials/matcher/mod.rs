@@ -1,5 +1,6 @@
-//! Search for the secrets of credentials in text that arrives in parts, in the encodings of common software: plain, in Base64, and
-//! percent-encoded or escaped as in JSON or HTML, all of it or single bytes, each in its own way; and in UTF-16. One pass finds all.
+//! Search for the secrets of credentials in text that arrives in parts, in the encodings of common
+//! software: plain, in Base64, and percent-encoded or escaped as in JSON or HTML, all of it or
+//! single bytes, each in its own way; and in UTF-16. One pass finds all.
 
 mod escapes;
 mod patterns;
@@ -28,32 +29,44 @@ impl Forms {
     /// Encodes `secret`.
     #[must_use]
     pub fn of(secret: &[u8]) -> Self {
-        let base64 = base64_forms(secret).into_iter().filter(|form| form.len() >= BASE64_BYTES);
-        Self { plain: Zeroizing::new(secret.to_vec()), base64: base64.collect() }
+        let base64 = base64_forms(secret)
+            .into_iter()
+            .filter(|form| form.len() >= BASE64_BYTES);
+        Self {
+            plain: Zeroizing::new(secret.to_vec()),
+            base64: base64.collect(),
+        }
     }
 
-    /// Bytes of the longest encoding in use: six for a letter or digit (`\u0061`, `&#x61;`), nine for any other byte
-    /// (`&#x0002b;`, `&lbrack;`).
+    /// Bytes of the longest encoding in use: six for a letter or digit (`\u0061`, `&#x61;`), nine
+    /// for any other byte (`&#x0002b;`, `&lbrack;`).
     #[must_use]
     pub fn longest(&self) -> usize {
         let escaped = |byte: &u8| if byte.is_ascii_alphanumeric() { 6 } else { 9 };
         // Escaping changes only the signs of Base64.
         let in_base64 = |byte: &u8| if byte.is_ascii_alphanumeric() { 1 } else { 9 };
         let plain = self.plain.iter().map(escaped).sum();
-        self.base64.iter().map(|form| form.iter().map(in_base64).sum()).fold(plain, usize::max)
+        self.base64
+            .iter()
+            .map(|form| form.iter().map(in_base64).sum())
+            .fold(plain, usize::max)
     }
 
-    /// Returns true if the name of a field, in any case, holds the secret. Short secrets match by chance and are not
-    /// searched for.
+    /// Returns true if the name of a field, in any case, holds the secret. Short secrets match by
+    /// chance and are not searched for.
     #[must_use]
     pub fn are_in_name(&self, name: &str) -> bool {
-        let decoded: Vec<u8> = Escapes::Percent.decoded(name.as_bytes()).to_ascii_lowercase();
+        let decoded: Vec<u8> = Escapes::Percent
+            .decoded(name.as_bytes())
+            .to_ascii_lowercase();
         let is_in = |text: &[u8], form: &[u8]| {
             let lower = Zeroizing::new(form.to_ascii_lowercase());
             lower.len() >= BASE64_BYTES && memmem::find(text, &lower).is_some()
         };
         let texts = [name.as_bytes(), &decoded];
-        texts.iter().any(|text| self.all().any(|(form, _)| is_in(text, form)))
+        texts
+            .iter()
+            .any(|text| self.all().any(|(form, _)| is_in(text, form)))
     }
 
     /// Each form, and whether it is one of Base64.
@@ -72,7 +85,15 @@ impl SecretSearch {
     #[must_use]
     pub fn new<'f>(forms: impl Iterator<Item = &'f Forms>) -> Self {
         let of_one = |(credential, forms): (usize, &'f Forms)| {
-            forms.all().map(move |(form, is_base64)| (form, Owner { credential, is_base64 }))
+            forms.all().map(move |(form, is_base64)| {
+                (
+                    form,
+                    Owner {
+                        credential,
+                        is_base64,
+                    },
+                )
+            })
         };
         let all: Vec<_> = forms.enumerate().flat_map(of_one).collect();
         Self(Patterns::new(&all))
@@ -98,17 +119,33 @@ impl Default for Matcher {
             Escapes::Zeros,
             Escapes::Lines,
         ];
-        Self { plain: Progress::default(), escaped: escapes.map(Decoder::new) }
+        Self {
+            plain: Progress::default(),
+            escaped: escapes.map(Decoder::new),
+        }
     }
 }
 
 impl Matcher {
-    /// Calls `found` with the index of each secret that ends in `part`, the next one, which begins at `at`, and the place of its form.
-    pub fn push(&mut self, search: &SecretSearch, part: &[u8], at: usize, mut found: impl FnMut(usize, Range<usize>)) {
+    /// Calls `found` with the index of each secret that ends in `part`, the next one, which begins
+    /// at `at`, and the place of its form.
+    pub fn push(
+        &mut self,
+        search: &SecretSearch,
+        part: &[u8],
+        at: usize,
+        mut found: impl FnMut(usize, Range<usize>),
+    ) {
         let SecretSearch(patterns) = search;
         let before = self.plain.state;
-        let chunk = Chunk { bytes: part, longer: 0, at: at.cast_signed() };
-        self.plain.advance(patterns, &chunk, &mut |owner, place| found(owner.credential, place));
+        let chunk = Chunk {
+            bytes: part,
+            longer: 0,
+            at: at.cast_signed(),
+        };
+        self.plain.advance(patterns, &chunk, &mut |owner, place| {
+            found(owner.credential, place)
+        });
         for decoder in &mut self.escaped {
             // Without an escape nearby the result is that of the plain text.
             if decoder.is_idle(before) && decoder.escapes.next(part).is_none() {
@@ -134,8 +171,8 @@ struct Progress {
     state: State,
     /// Bytes of decoded text so far.
     decoded: u64,
-    /// Escapes that a match may reach back to: the decoded offset of each one's end, and the bytes by which it and those before it are
-    /// longer than their meaning.
+    /// Escapes that a match may reach back to: the decoded offset of each one's end, and the bytes
+    /// by which it and those before it are longer than their meaning.
     escapes: VecDeque<(u64, usize)>,
 }
 
@@ -151,7 +188,12 @@ struct Chunk<'t> {
 
 impl Progress {
     /// Advances by `chunk`.
-    fn advance(&mut self, patterns: &Patterns, chunk: &Chunk<'_>, found: &mut impl FnMut(Owner, Range<usize>)) {
+    fn advance(
+        &mut self,
+        patterns: &Patterns,
+        chunk: &Chunk<'_>,
+        found: &mut impl FnMut(Owner, Range<usize>),
+    ) {
         let Chunk { bytes, longer, at } = *chunk;
         if longer > 0 {
             self.note(self.decoded + bytes.len() as u64, longer);
@@ -192,7 +234,10 @@ impl Progress {
     fn longer_since(&self, begun: u64) -> usize {
         let all = self.escapes.back().map_or(0, |(_, longer)| *longer);
         let passed = self.escapes.partition_point(|(end, _)| *end <= begun);
-        let before = passed.checked_sub(1).and_then(|last| self.escapes.get(last)).map_or(0, |(_, longer)| *longer);
+        let before = passed
+            .checked_sub(1)
+            .and_then(|last| self.escapes.get(last))
+            .map_or(0, |(_, longer)| *longer);
         all - before
     }
 
@@ -221,7 +266,11 @@ struct Decoder {
 
 impl Decoder {
     fn new(escapes: Escapes) -> Self {
-        Self { escapes, progress: Progress::default(), partial: Vec::new() }
+        Self {
+            escapes,
+            progress: Progress::default(),
+            partial: Vec::new(),
+        }
     }
 
     /// Returns true if no escape is begun or matched, and the state is that of the `plain` text.
@@ -235,7 +284,13 @@ impl Decoder {
         self.progress.decoded += length as u64;
     }
 
-    fn push(&mut self, patterns: &Patterns, part: &[u8], at: usize, found: &mut impl FnMut(Owner, Range<usize>)) {
+    fn push(
+        &mut self,
+        patterns: &Patterns,
+        part: &[u8],
+        at: usize,
+        found: &mut impl FnMut(Owner, Range<usize>),
+    ) {
         let at = at.cast_signed();
         let partial = std::mem::take(&mut self.partial);
         let mut read = 0;
@@ -249,7 +304,8 @@ impl Decoder {
         self.run(patterns, rest, at + read.cast_signed(), rest.len(), found);
     }
 
-    /// Reads `text`, which begins at `at`, up to `until` or the end of the escape there; returns the bytes read.
+    /// Reads `text`, which begins at `at`, up to `until` or the end of the escape there; returns
+    /// the bytes read.
     fn run(
         &mut self,
         patterns: &Patterns,
@@ -262,14 +318,30 @@ impl Decoder {
         while read < until {
             let (plain, escape) = self.next_escape(text, read, until);
             let bytes = text.get(read..plain).unwrap_or_default();
-            self.progress.advance(patterns, &Chunk { bytes, longer: 0, at: at + read.cast_signed() }, found);
+            self.progress.advance(
+                patterns,
+                &Chunk {
+                    bytes,
+                    longer: 0,
+                    at: at + read.cast_signed(),
+                },
+                found,
+            );
             read = plain;
             match escape {
                 Escape::Complete { length, meaning } => {
                     let longer = length.saturating_sub(meaning.bytes().len());
                     // The meaning ends where the escape ends.
                     let at = at + (read + longer).cast_signed();
-                    self.progress.advance(patterns, &Chunk { bytes: meaning.bytes(), longer, at }, found);
+                    self.progress.advance(
+                        patterns,
+                        &Chunk {
+                            bytes: meaning.bytes(),
+                            longer,
+                            at,
+                        },
+                        found,
+                    );
                     read += length;
                 }
                 Escape::Begun => {
@@ -282,7 +354,8 @@ impl Decoder {
         read
     }
 
-    /// Returns the offset of the next escape in `text` from `read` on and before `until`, and the escape; or `until` and none.
+    /// Returns the offset of the next escape in `text` from `read` on and before `until`, and the
+    /// escape; or `until` and none.
     fn next_escape(&self, text: &[u8], read: usize, until: usize) -> (usize, Escape) {
         let mut at = read;
         while let Some(next) = text.get(at..until).and_then(|text| self.escapes.next(text)) {

@@ -1,5 +1,5 @@
-//! Search for many texts at once, in a text that arrives in parts (Aho, Corasick 1975). Written here because it holds secrets, which
-//! are overwritten when it is dropped.
+//! Search for many texts at once, in a text that arrives in parts (Aho, Corasick 1975). Written
+//! here because it holds secrets, which are overwritten when it is dropped.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,8 @@ const BEGIN: usize = 3;
 /// Most of these that are searched for at once.
 const BEGINS: usize = 64;
 
-/// A place in the tree of patterns: what the last bytes of a text match. The first one is its root, where they match nothing.
+/// A place in the tree of patterns: what the last bytes of a text match. The first one is its root,
+/// where they match nothing.
 pub(super) type State = u32;
 
 pub(super) const ROOT: State = 0;
@@ -64,7 +65,9 @@ pub(super) struct Owner {
 
 impl std::fmt::Debug for Patterns {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Patterns").field("patterns", &self.patterns.len()).finish_non_exhaustive()
+        f.debug_struct("Patterns")
+            .field("patterns", &self.patterns.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -80,7 +83,9 @@ impl Patterns {
             longest: 0,
         };
         // So that the bytes are never moved, which would leave a copy behind.
-        patterns.bytes.reserve_exact(texts.iter().map(|(text, _)| text.len()).sum());
+        patterns
+            .bytes
+            .reserve_exact(texts.iter().map(|(text, _)| text.len()).sum());
         let mut begins: Vec<&[u8]> = Vec::new();
         for (text, owner) in texts.iter().filter(|(text, _)| !text.is_empty()) {
             patterns.add(text, *owner);
@@ -90,7 +95,9 @@ impl Patterns {
         begins.sort_unstable();
         begins.dedup();
         if begins.len() <= BEGINS {
-            let config = packed::Config::new().match_kind(packed::MatchKind::LeftmostFirst).clone();
+            let config = packed::Config::new()
+                .match_kind(packed::MatchKind::LeftmostFirst)
+                .clone();
             patterns.begins = config.builder().extend(begins).build();
         }
         patterns
@@ -111,10 +118,15 @@ impl Patterns {
             };
         }
         let next = self.patterns.len() + 1;
-        let Some(node) = self.nodes.get_mut(state as usize) else { return };
+        let Some(node) = self.nodes.get_mut(state as usize) else {
+            return;
+        };
         if node.pattern == 0 {
             node.pattern = next;
-            self.patterns.push(Pattern { length: text.len(), owners: Vec::new() });
+            self.patterns.push(Pattern {
+                length: text.len(),
+                owners: Vec::new(),
+            });
         }
         if let Some(pattern) = self.patterns.get_mut(node.pattern - 1) {
             pattern.owners.push(owner);
@@ -128,22 +140,40 @@ impl Patterns {
             ROOT => ROOT,
             _ => self.node(state).child,
         };
-        self.nodes.push(Node { sibling, ..Node::default() });
+        self.nodes.push(Node {
+            sibling,
+            ..Node::default()
+        });
         self.bytes.push(byte);
         if state == ROOT {
-            self.first.get_mut(usize::from(byte)).into_iter().for_each(|first| *first = new);
+            self.first
+                .get_mut(usize::from(byte))
+                .into_iter()
+                .for_each(|first| *first = new);
         } else {
-            self.nodes.get_mut(state as usize).into_iter().for_each(|node| node.child = new);
+            self.nodes
+                .get_mut(state as usize)
+                .into_iter()
+                .for_each(|node| node.child = new);
         }
         new
     }
 
     /// Links each node, those next to the root first.
     fn link(&mut self) {
-        let mut waiting: VecDeque<_> = self.first.iter().copied().filter(|state| *state != ROOT).collect();
+        let mut waiting: VecDeque<_> = self
+            .first
+            .iter()
+            .copied()
+            .filter(|state| *state != ROOT)
+            .collect();
         while let Some(state) = waiting.pop_front() {
             let node = self.node(state);
-            let ends = if node.pattern > 0 { state } else { self.node(node.suffix).ends };
+            let ends = if node.pattern > 0 {
+                state
+            } else {
+                self.node(node.suffix).ends
+            };
             if let Some(node) = self.nodes.get_mut(state as usize) {
                 node.ends = ends;
             }
@@ -201,13 +231,15 @@ impl Patterns {
         })
     }
 
-    /// Offset from `from` on of the next place in `text` where a pattern may begin: near the end that is the next one.
+    /// Offset from `from` on of the next place in `text` where a pattern may begin: near the end
+    /// that is the next one.
     pub(super) fn next_begin(&self, text: &[u8], from: usize) -> usize {
         let near_end = text.len().saturating_sub(BEGIN - 1).max(from);
         match &self.begins {
-            Some(begins) => {
-                begins.find_in(text, (from..text.len()).into()).map_or(near_end, |found| found.start()).min(near_end)
-            }
+            Some(begins) => begins
+                .find_in(text, (from..text.len()).into())
+                .map_or(near_end, |found| found.start())
+                .min(near_end),
             None => from,
         }
     }
@@ -220,15 +252,25 @@ mod tests {
     #[test]
     fn all_patterns_are_found_that_end_at_each_place_of_a_text() {
         let texts = ["he", "she", "his", "hers", "e", "abab", "bab", "abab"];
-        let owner = |credential| Owner { credential, is_base64: false };
-        let all = texts.iter().enumerate().map(|(index, text)| (text.as_bytes(), owner(index)));
+        let owner = |credential| Owner {
+            credential,
+            is_base64: false,
+        };
+        let all = texts
+            .iter()
+            .enumerate()
+            .map(|(index, text)| (text.as_bytes(), owner(index)));
         let patterns = Patterns::new(&all.collect::<Vec<_>>());
         for text in ["ushers", "ahishers", "abababab", "xhershe", ""] {
             let (mut state, mut found) = (ROOT, Vec::new());
             for (at, byte) in text.bytes().enumerate() {
                 state = patterns.step(state, byte);
                 let ending = patterns.ending(state);
-                found.extend(ending.flat_map(|pattern| pattern.owners.iter()).map(|owner| (at + 1, owner.credential)));
+                found.extend(
+                    ending
+                        .flat_map(|pattern| pattern.owners.iter())
+                        .map(|owner| (at + 1, owner.credential)),
+                );
             }
             let mut expected: Vec<_> = (1..=text.len())
                 .flat_map(|end| (0..texts.len()).map(move |index| (end, index)))

@@ -24,7 +24,11 @@ fn check(secret: &str, form: &str) {
     for first in 0..=text.len() {
         for second in first..=text.len() {
             let parts = [&text[..first], &text[first..second], &text[second..]];
-            assert_eq!(masked(secret, &parts), expected, "{form} cut at {first} and {second}");
+            assert_eq!(
+                masked(secret, &parts),
+                expected,
+                "{form} cut at {first} and {second}"
+            );
         }
     }
 }
@@ -93,8 +97,14 @@ fn base64_is_found_as_it_is_escaped() {
         whole.to_owned(),
         whole.replace('/', r"\/"),
         whole.replace('+', r"\u002B").replace('/', r"\u002f"),
-        whole.replace('+', "%2B").replace('/', "%2f").replace('=', "%3D"),
-        whole.replace('+', "&#x2B;").replace('/', "&#x2F;").replace('=', "&#x3D;"),
+        whole
+            .replace('+', "%2B")
+            .replace('/', "%2f")
+            .replace('=', "%3D"),
+        whole
+            .replace('+', "&#x2B;")
+            .replace('/', "&#x2F;")
+            .replace('=', "&#x3D;"),
     ] {
         for at in 0..=form.len() {
             let (one, other) = form.as_bytes().split_at(at);
@@ -142,12 +152,18 @@ fn base64_is_found_across_the_ends_of_its_lines_and_plain_text_is_not() {
     let encoded = "b25lIHMzY3JldC12YWx1ZS1vZi1zb21lLWxlbmd0aC00MiB0d28=";
     for end in ["\n", "\r\n", r"\n", r"\r\n", "\n\n\n\n\n\n\n\n"] {
         for line in 1..encoded.len() {
-            let lines: Vec<_> =
-                encoded.as_bytes().chunks(line).map(|line| std::str::from_utf8(line).unwrap()).collect();
+            let lines: Vec<_> = encoded
+                .as_bytes()
+                .chunks(line)
+                .map(|line| std::str::from_utf8(line).unwrap())
+                .collect();
             let text = format!("\"{}\"", lines.join(end));
             let masked = masked(secret, &[text.as_bytes()]);
             let left: String = masked.replace(r"\n", "").replace(r"\r", "");
-            let left: String = left.chars().filter(|byte| byte.is_ascii_alphanumeric()).collect();
+            let left: String = left
+                .chars()
+                .filter(|byte| byte.is_ascii_alphanumeric())
+                .collect();
             assert!(left.len() <= 13, "lines of {line} with {end:?}: {masked}");
         }
     }
@@ -160,19 +176,32 @@ fn one_pass_finds_the_secrets_of_all_and_names_them() {
     let forms = secrets.map(|secret| Forms::of(secret.as_bytes()));
     let search = SecretSearch::new(forms.iter());
     let mut found = Vec::new();
-    Matcher::default().push(&search, b"<hunter%32-and-more>", 0, |index, place| found.push((index, place)));
+    Matcher::default().push(&search, b"<hunter%32-and-more>", 0, |index, place| {
+        found.push((index, place))
+    });
     found.sort_by_key(|(index, place)| (*index, place.start));
     found.dedup();
-    assert_eq!(found, [(0, 1..10), (1, 4..19), (2, 1..10), (3, 7..10), (3, 9..10)]);
+    assert_eq!(
+        found,
+        [(0, 1..10), (1, 4..19), (2, 1..10), (3, 7..10), (3, 9..10)]
+    );
 }
 
 #[test]
 fn a_secret_is_found_in_utf_32() {
     for order in [u32::to_le_bytes, u32::to_be_bytes] {
-        let text: Vec<u8> = "\u{feff}<hunter2>".chars().flat_map(|character| order(u32::from(character))).collect();
+        let text: Vec<u8> = "\u{feff}<hunter2>"
+            .chars()
+            .flat_map(|character| order(u32::from(character)))
+            .collect();
         let forms = Forms::of(b"hunter2");
         let mut found = Vec::new();
-        Matcher::default().push(&SecretSearch::new(std::iter::once(&forms)), &text, 0, |_, place| found.push(place));
+        Matcher::default().push(
+            &SecretSearch::new(std::iter::once(&forms)),
+            &text,
+            0,
+            |_, place| found.push(place),
+        );
         assert!(found.iter().any(|place| place.len() >= 25), "{found:?}");
     }
 }

@@ -56,21 +56,45 @@ pub enum UpstreamProtocol {
 
 impl HttpTunnel {
     /// Serves the streams of `client` through `upstream` at `address`, which speaks `protocol`.
-    pub async fn serve_http2<C, U>(&self, client: C, upstream: U, address: SocketAddr, protocol: UpstreamProtocol)
-    where
+    pub async fn serve_http2<C, U>(
+        &self,
+        client: C,
+        upstream: U,
+        address: SocketAddr,
+        protocol: UpstreamProtocol,
+    ) where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let windows = self.services.memory.windows();
-        let (mut first, origin) = (Upstream::new(ConnectionTasks::default()), self.origin.clone());
+        let (mut first, origin) = (
+            Upstream::new(ConnectionTasks::default()),
+            self.origin.clone(),
+        );
         let (established, confirmed) = match protocol {
-            UpstreamProtocol::Http1 => (first.establish(origin, address, upstream).await.map(|()| None), None),
-            UpstreamProtocol::Http2 => {
-                (first.establish_http2(origin, address, upstream, &windows).await.map(Some), None)
-            }
+            UpstreamProtocol::Http1 => (
+                first
+                    .establish(origin, address, upstream)
+                    .await
+                    .map(|()| None),
+                None,
+            ),
+            UpstreamProtocol::Http2 => (
+                first
+                    .establish_http2(origin, address, upstream, &windows)
+                    .await
+                    .map(Some),
+                None,
+            ),
             UpstreamProtocol::Unknown => {
                 let (upstream, confirmed) = SettingsCheck::new(upstream);
-                (first.establish_http2(origin, address, upstream, &windows).await.map(Some), Some(confirmed))
+                (
+                    first
+                        .establish_http2(origin, address, upstream, &windows)
+                        .await
+                        .map(Some),
+                    Some(confirmed),
+                )
             }
         };
         let Ok(ended) = established else { return };
@@ -81,7 +105,8 @@ impl HttpTunnel {
     }
 }
 
-/// HTTP/2 settings towards clients: bounds on streams, on their sizes, and on frames without a request.
+/// HTTP/2 settings towards clients: bounds on streams, on their sizes, and on frames without a
+/// request.
 fn protocol(tasks: &ConnectionTasks, streams: u32, windows: &Windows) -> http2::Builder<Spawner> {
     let mut protocol = http2::Builder::new(tasks.spawner());
     protocol
@@ -98,8 +123,9 @@ fn protocol(tasks: &ConnectionTasks, streams: u32, windows: &Windows) -> http2::
     protocol
 }
 
-/// Serves the streams of `io` with these `windows`, until the client closes, the tunnel shuts down, or it has been idle
-/// for [`Limits::IDLE`]. After `ended`, the end of the shared upstream connection, only open streams are completed.
+/// Serves the streams of `io` with these `windows`, until the client closes, the tunnel shuts down,
+/// or it has been idle for [`Limits::IDLE`]. After `ended`, the end of the shared upstream
+/// connection, only open streams are completed.
 ///
 /// # Errors
 /// The client violates the protocol, or floods its connection.
@@ -172,15 +198,19 @@ async fn idle(client: &Client) {
         tokio::time::sleep(Limits::IDLE / SAMPLES).await;
         let count = client.count.load(Ordering::Relaxed);
         let is_quiet = count == last && client.open.load(Ordering::Relaxed) == 0;
-        quiet = if is_quiet { quiet + Limits::IDLE / SAMPLES } else { Duration::ZERO };
+        quiet = if is_quiet {
+            quiet + Limits::IDLE / SAMPLES
+        } else {
+            Duration::ZERO
+        };
         last = count;
     }
 }
 
 const FLOODED: Refusal = Refusal::limit_reached("the client floods its HTTP/2 connection");
 
-/// The refusal for an error of the HTTP library, if the client violated the protocol; a client that went away violates
-/// nothing.
+/// The refusal for an error of the HTTP library, if the client violated the protocol; a client that
+/// went away violates nothing.
 fn violation(error: &hyper::Error) -> Option<Refusal> {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
@@ -201,21 +231,32 @@ pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (plain, call) = (reply::refused(refusal, record.subject()), reply::refused_call(refusal, record.subject()));
+    let (plain, call) = (
+        reply::refused(refusal, record.subject()),
+        reply::refused_call(refusal, record.subject()),
+    );
     record.finish(Outcome::Refused(refusal));
     let (has_answered, answered) = (AtomicBool::new(false), Notify::new());
     let tasks = ConnectionTasks::default();
     let answer = service_fn(|request: Request<Incoming>| {
         let is_first = !has_answered.swap(true, Ordering::Relaxed);
-        let content = if head::is_grpc(request.headers()) { &call } else { &plain };
+        let content = if head::is_grpc(request.headers()) {
+            &call
+        } else {
+            &plain
+        };
         let response = is_first.then(|| content.clone().map(full));
-        drop(CompleteBody::of_stream(request.into_body(), tasks.spawner()));
+        drop(CompleteBody::of_stream(
+            request.into_body(),
+            tasks.spawner(),
+        ));
         answered.notify_one();
         async { response.ok_or(NotSent(Reason::REFUSED_STREAM.into())) }
     });
     let client = TokioIo::new(Linger::of_frames(client));
     let windows = services.memory.windows();
-    let mut connection = pin!(protocol(&tasks, Limits::STREAMS, &windows).serve_connection(client, answer));
+    let mut connection =
+        pin!(protocol(&tasks, Limits::STREAMS, &windows).serve_connection(client, answer));
     let served = async {
         let mut driven = pin!(tasks.run());
         let mut is_ending = false;

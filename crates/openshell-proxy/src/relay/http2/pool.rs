@@ -1,5 +1,5 @@
-//! Upstream connections for the streams of one client: one HTTP/2 connection shared by all, or a few of HTTP/1.1, each
-//! for one stream at a time.
+//! Upstream connections for the streams of one client: one HTTP/2 connection shared by all, or a
+//! few of HTTP/1.1, each for one stream at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,17 +29,29 @@ pub struct UpstreamPool {
 }
 
 impl UpstreamPool {
-    /// Creates the pool around its `first` connection. If that is HTTP/2 by prior knowledge, `confirmed` turns true
-    /// when the server's SETTINGS arrives.
+    /// Creates the pool around its `first` connection. If that is HTTP/2 by prior knowledge,
+    /// `confirmed` turns true when the server's SETTINGS arrives.
     #[must_use]
     pub fn new(first: Upstream, confirmed: Option<watch::Receiver<bool>>) -> Arc<Self> {
         let tasks = first.tasks().clone();
         let (shared, idle) = match first.is_shared() {
             true => (Some(first), Vec::new()),
-            false => (None, vec![KeptUpstream { upstream: first, quota: None }]),
+            false => (
+                None,
+                vec![KeptUpstream {
+                    upstream: first,
+                    quota: None,
+                }],
+            ),
         };
         let slots = Arc::new(Semaphore::new(Limits::POOLED_CONNECTIONS));
-        Arc::new(Self { shared, confirmed, idle: Mutex::new(idle), slots, tasks })
+        Arc::new(Self {
+            shared,
+            confirmed,
+            idle: Mutex::new(idle),
+            slots,
+            tasks,
+        })
     }
 
     /// Tasks of all its connections.
@@ -61,14 +73,29 @@ impl UpstreamPool {
     ///
     /// # Errors
     /// The upstream does not speak HTTP/2, or the program has all of its connections.
-    pub async fn acquire(self: &Arc<Self>, egress: &Egress, program: &str) -> Result<PooledConnection, Refusal> {
+    pub async fn acquire(
+        self: &Arc<Self>,
+        egress: &Egress,
+        program: &str,
+    ) -> Result<PooledConnection, Refusal> {
         if let Some(upstream) = self.shared.as_ref().and_then(Upstream::clone_http2) {
             if let Some(confirmed) = &self.confirmed {
                 let mut confirmed = confirmed.clone();
-                let settled = timeout(Limits::CONNECT_DEADLINE, confirmed.wait_for(|is_http2| *is_http2)).await;
-                settled.map_err(|_| Refusal::upstream_timeout())?.map_err(|_| Refusal::upstream_without_http2())?;
+                let settled = timeout(
+                    Limits::CONNECT_DEADLINE,
+                    confirmed.wait_for(|is_http2| *is_http2),
+                )
+                .await;
+                settled
+                    .map_err(|_| Refusal::upstream_timeout())?
+                    .map_err(|_| Refusal::upstream_without_http2())?;
             }
-            return Ok(PooledConnection { upstream, quota: None, slot: None, pool: Arc::clone(self) });
+            return Ok(PooledConnection {
+                upstream,
+                quota: None,
+                slot: None,
+                pool: Arc::clone(self),
+            });
         }
         // The semaphore is never closed.
         let slot = Arc::clone(&self.slots).acquire_owned().await.ok();
@@ -77,10 +104,18 @@ impl UpstreamPool {
             Some(idle) => idle,
             None => {
                 let quota = Some(egress.reserve(program)?);
-                KeptUpstream { upstream: Upstream::new(self.tasks.clone()), quota }
+                KeptUpstream {
+                    upstream: Upstream::new(self.tasks.clone()),
+                    quota,
+                }
             }
         };
-        Ok(PooledConnection { upstream, quota, slot, pool: Arc::clone(self) })
+        Ok(PooledConnection {
+            upstream,
+            quota,
+            slot,
+            pool: Arc::clone(self),
+        })
     }
 
     /// Slots that are free.
@@ -89,7 +124,8 @@ impl UpstreamPool {
         self.slots.available_permits()
     }
 
-    /// Locks the idle connections, which are consistent at every moment, so a poisoned lock is used all the same.
+    /// Locks the idle connections, which are consistent at every moment, so a poisoned lock is used
+    /// all the same.
     fn idle(&self) -> MutexGuard<'_, Vec<KeptUpstream>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,8 +152,12 @@ impl PooledConnection {
 impl Drop for PooledConnection {
     fn drop(&mut self) {
         if self.slot.is_some() {
-            let upstream = std::mem::replace(&mut self.upstream, Upstream::new(self.pool.tasks.clone()));
-            self.pool.idle().push(KeptUpstream { upstream, quota: self.quota.take() });
+            let upstream =
+                std::mem::replace(&mut self.upstream, Upstream::new(self.pool.tasks.clone()));
+            self.pool.idle().push(KeptUpstream {
+                upstream,
+                quota: self.quota.take(),
+            });
         }
     }
 }
@@ -142,7 +182,10 @@ mod tests {
     const ADDRESS: SocketAddr = SocketAddr::new(testing::UPSTREAM, 80);
 
     fn origin() -> Origin {
-        Origin { scheme: Scheme::Http, target: testing::target("web.test:80") }
+        Origin {
+            scheme: Scheme::Http,
+            target: testing::target("web.test:80"),
+        }
     }
 
     /// A pool around a connection of HTTP/1.1, and the connection's other end.
@@ -156,7 +199,12 @@ mod tests {
     async fn shared() -> (Arc<UpstreamPool>, DuplexStream, watch::Sender<bool>) {
         let ((near, far), mut first) = (duplex(64), Upstream::new(ConnectionTasks::default()));
         let windows = Memory::default().windows();
-        drop(first.establish_http2(origin(), ADDRESS, near, &windows).await.unwrap());
+        drop(
+            first
+                .establish_http2(origin(), ADDRESS, near, &windows)
+                .await
+                .unwrap(),
+        );
         let (confirm, confirmed) = watch::channel(false);
         (UpstreamPool::new(first, Some(confirmed)), far, confirm)
     }
@@ -176,7 +224,12 @@ mod tests {
         drop(second);
         drop(first);
         assert_eq!(pool.free_slots(), Limits::POOLED_CONNECTIONS);
-        assert!(acquired(&pool, &services.egress).await.upstream.is_open_to(&origin()));
+        assert!(
+            acquired(&pool, &services.egress)
+                .await
+                .upstream
+                .is_open_to(&origin())
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -186,7 +239,14 @@ mod tests {
         for _ in 0..Limits::POOLED_CONNECTIONS {
             taken.push(acquired(&pool, &services.egress).await);
         }
-        assert!(timeout(Duration::from_secs(3600), pool.acquire(&services.egress, CURL)).await.is_err());
+        assert!(
+            timeout(
+                Duration::from_secs(3600),
+                pool.acquire(&services.egress, CURL)
+            )
+            .await
+            .is_err()
+        );
         taken.pop();
         assert!(pool.acquire(&services.egress, CURL).await.is_ok());
     }
@@ -199,19 +259,29 @@ mod tests {
         let _first = acquired(&pool, &services.egress).await;
         let refusal = pool.acquire(&services.egress, CURL).await.unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::LimitReached);
-        assert_eq!(pool.free_slots(), Limits::POOLED_CONNECTIONS - 1, "a request that is refused keeps no slot");
+        assert_eq!(
+            pool.free_slots(),
+            Limits::POOLED_CONNECTIONS - 1,
+            "a request that is refused keeps no slot"
+        );
         all.pop();
         let second = acquired(&pool, &services.egress).await;
         assert!(services.egress.reserve(CURL).is_err());
         drop(second);
-        assert!(services.egress.reserve(CURL).is_err(), "it is kept for the next request");
+        assert!(
+            services.egress.reserve(CURL).is_err(),
+            "it is kept for the next request"
+        );
     }
 
     #[tokio::test]
     async fn a_connection_of_http_2_is_shared_once_it_is_confirmed() {
         let ((pool, _far, confirm), (services, _)) = (shared().await, testing::services(""));
         confirm.send_replace(true);
-        let [one, other] = [acquired(&pool, &services.egress).await, acquired(&pool, &services.egress).await];
+        let [one, other] = [
+            acquired(&pool, &services.egress).await,
+            acquired(&pool, &services.egress).await,
+        ];
         assert!(!one.is_exclusive() && one.upstream.is_shared() && other.upstream.is_shared());
         drop((one, other));
         assert!(acquired(&pool, &services.egress).await.upstream.is_shared());
@@ -225,6 +295,9 @@ mod tests {
         assert_eq!(refusal.code(), ReasonCode::UpstreamTimeout);
         drop(confirm);
         let refusal = pool.acquire(&services.egress, CURL).await.unwrap_err();
-        assert_eq!(refusal.reason(), "the upstream speaks no HTTP/2, which gRPC needs");
+        assert_eq!(
+            refusal.reason(),
+            "the upstream speaks no HTTP/2, which gRPC needs"
+        );
     }
 }

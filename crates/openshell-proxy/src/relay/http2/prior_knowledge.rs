@@ -1,5 +1,5 @@
-//! HTTP/2 by prior knowledge (RFC 9113 §3.3): no request is sent to an upstream before its SETTINGS confirms the
-//! protocol.
+//! HTTP/2 by prior knowledge (RFC 9113 §3.3): no request is sent to an upstream before its SETTINGS
+//! confirms the protocol.
 
 use std::io;
 use std::pin::Pin;
@@ -28,20 +28,37 @@ impl<S> SettingsCheck<S> {
     #[must_use]
     pub fn new(stream: S) -> (Self, watch::Receiver<bool>) {
         let (confirm, confirmed) = watch::channel(false);
-        (Self { stream, first: Vec::new(), confirm }, confirmed)
+        (
+            Self {
+                stream,
+                first: Vec::new(),
+                confirm,
+            },
+            confirmed,
+        )
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for SettingsCheck<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, first, confirm } = self.get_mut();
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self {
+            stream,
+            first,
+            confirm,
+        } = self.get_mut();
         let before = buf.filled().len();
         ready!(Pin::new(stream).poll_read(cx, buf))?;
         if first.len() < FRAME_HEAD {
             let came = buf.filled().get(before..).unwrap_or_default();
             first.extend(came.iter().take(FRAME_HEAD - first.len()));
             if first.get(3).is_some_and(|kind| *kind != SETTINGS) {
-                return Poll::Ready(Err(io::Error::other("the upstream does not answer in HTTP/2")));
+                return Poll::Ready(Err(io::Error::other(
+                    "the upstream does not answer in HTTP/2",
+                )));
             }
             if first.len() == FRAME_HEAD {
                 confirm.send_replace(true);

@@ -36,19 +36,28 @@ struct Stream {
 
 impl Stream {
     fn connection(&self) -> MutexGuard<'_, Option<PooledConnection>> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The response has ended. If the request body has not and the upstream connection is exclusive, drain for
-    /// [`Limits::LINGER`], then close the connection, since other streams may wait for it.
+    /// The response has ended. If the request body has not and the upstream connection is
+    /// exclusive, drain for [`Limits::LINGER`], then close the connection, since other streams may
+    /// wait for it.
     fn response_ended(self: Arc<Self>) {
-        let is_exclusive = self.connection().as_ref().is_some_and(PooledConnection::is_exclusive);
+        let is_exclusive = self
+            .connection()
+            .as_ref()
+            .is_some_and(PooledConnection::is_exclusive);
         if is_exclusive && Arc::strong_count(&self) > 1 {
             let stream = Arc::downgrade(&self);
             self.client.pool.tasks().spawner().execute(async move {
                 tokio::time::sleep(Limits::LINGER).await;
                 if let Some(stream) = stream.upgrade() {
-                    stream.connection().iter_mut().for_each(|connection| connection.upstream.close_unless_ready());
+                    stream
+                        .connection()
+                        .iter_mut()
+                        .for_each(|connection| connection.upstream.close_unless_ready());
                 }
             });
         }
@@ -62,8 +71,8 @@ impl Drop for Stream {
     }
 }
 
-/// Guard of an unanswered stream. Dropping it means that the client cancelled; its queued bytes may still be held, so
-/// it is counted.
+/// Guard of an unanswered stream. Dropping it means that the client cancelled; its queued bytes may
+/// still be held, so it is counted.
 struct CancelGuard<'c> {
     client: &'c Client,
     has_response: bool,
@@ -73,7 +82,9 @@ impl Drop for CancelGuard<'_> {
     fn drop(&mut self) {
         if !self.has_response {
             let cancelled = self.client.cancelled.fetch_add(1, Ordering::Relaxed) + 1;
-            if cancelled >= Limits::STREAMS_ABANDONED && 2 * cancelled > self.client.count.load(Ordering::Relaxed) {
+            if cancelled >= Limits::STREAMS_ABANDONED
+                && 2 * cancelled > self.client.count.load(Ordering::Relaxed)
+            {
                 self.client.flooded.notify_one();
             }
         }
@@ -104,7 +115,10 @@ impl hyper::body::Body for StreamBody {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.body).poll_frame(cx);
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
@@ -131,25 +145,44 @@ pub(super) struct NotSent(#[source] pub(super) h2::Error);
 ///
 /// # Errors
 /// The upstream has not processed the request, and the client may send it again.
-pub(super) async fn answer(client: Arc<Client>, request: Request<Incoming>) -> Result<Response<ResponseBody>, NotSent> {
+pub(super) async fn answer(
+    client: Arc<Client>,
+    request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, NotSent> {
     let id = StreamId::after(client.count.fetch_add(1, Ordering::Relaxed));
     if client.open.fetch_add(1, Ordering::Relaxed) >= Limits::STREAMS_HELD {
         client.flooded.notify_one();
     }
-    let mut guard = CancelGuard { client: &client, has_response: false };
-    let stream = Arc::new(Stream { client: Arc::clone(&client), id, connection: Mutex::default() });
+    let mut guard = CancelGuard {
+        client: &client,
+        has_response: false,
+    };
+    let stream = Arc::new(Stream {
+        client: Arc::clone(&client),
+        id,
+        connection: Mutex::default(),
+    });
     let mut record = client.tunnel.record(&request, id.get());
     let is_grpc = head::is_grpc(request.headers());
     let span = debug_span!("request", n = id.get(), request = record.request());
-    let exchanged = exchange(&stream, request, &mut record).instrument(span).await;
+    let exchanged = exchange(&stream, request, &mut record)
+        .instrument(span)
+        .await;
     guard.has_response = true;
     let refusal = match exchanged {
         Ok(response) => {
             record.finish(Outcome::Allowed);
-            return Ok(response.map(|body| boxed(StreamBody { body, stream: Some(stream) })));
+            return Ok(response.map(|body| {
+                boxed(StreamBody {
+                    body,
+                    stream: Some(stream),
+                })
+            }));
         }
         Err(ExchangeError::NotSent) => {
-            let refusal = Refusal::upstream_unreachable("it takes no more requests on its connection".to_owned());
+            let refusal = Refusal::upstream_unreachable(
+                "it takes no more requests on its connection".to_owned(),
+            );
             record.finish(Outcome::Refused(&refusal));
             return Err(NotSent(Reason::REFUSED_STREAM.into()));
         }
@@ -171,25 +204,48 @@ async fn exchange(
 ) -> Result<Response<ResponseBody>, ExchangeError> {
     let client = &stream.client;
     let (services, tasks) = (&client.tunnel.services, client.pool.tasks());
-    let program = record.subject().caller.as_ref().map_or("-", |caller| caller.program.executable.as_str()).to_owned();
+    let program = record
+        .subject()
+        .caller
+        .as_ref()
+        .map_or("-", |caller| caller.program.executable.as_str())
+        .to_owned();
     let bytes = head::bytes(request.uri(), request.headers());
     let acquired = match services.memory.head(&program, bytes) {
-        Some(room) => client.pool.acquire(&services.egress, &program).await.map(|connection| (connection, room)),
-        None => Err(Refusal::limit_reached("too many requests wait for their answers")),
+        Some(room) => client
+            .pool
+            .acquire(&services.egress, &program)
+            .await
+            .map(|connection| (connection, room)),
+        None => Err(Refusal::limit_reached(
+            "too many requests wait for their answers",
+        )),
     };
     let (mut connection, _room) = match acquired {
         Ok(acquired) => acquired,
         Err(refusal) => {
-            drop(CompleteBody::of_stream(request.into_body(), tasks.spawner()));
+            drop(CompleteBody::of_stream(
+                request.into_body(),
+                tasks.spawner(),
+            ));
             return Err(refusal.into());
         }
     };
     let held: Held = Arc::clone(stream) as _;
-    let exchange = Exchange { services, upgrades: None, held: Some(held) };
-    let mut source = client.tunnel.source(&mut connection.upstream, Some(stream.id));
-    let exchanged = Box::pin(exchange.run(&mut source, Outbound::of_client(request, tasks), record)).await;
+    let exchange = Exchange {
+        services,
+        upgrades: None,
+        held: Some(held),
+    };
+    let mut source = client
+        .tunnel
+        .source(&mut connection.upstream, Some(stream.id));
+    let exchanged =
+        Box::pin(exchange.run(&mut source, Outbound::of_client(request, tasks), record)).await;
     if exchanged.is_err() {
-        if matches!(exchanged, Err(ExchangeError::NotSent)) && !connection.upstream.is_open_to(&client.tunnel.origin) {
+        if matches!(exchanged, Err(ExchangeError::NotSent))
+            && !connection.upstream.is_open_to(&client.tunnel.origin)
+        {
             client.upstream_ended.notify_one();
         }
         // The rest of the request may still be in flight.

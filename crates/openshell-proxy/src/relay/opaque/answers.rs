@@ -31,7 +31,13 @@ impl AnswerSearch {
     /// Refuses answers in HTTP or TLS, by `refusal`.
     #[must_use]
     pub fn without_http(self, refusal: Refusal) -> Self {
-        Self { begin: Some(Begin { refusal, seen: Vec::new() }), ..self }
+        Self {
+            begin: Some(Begin {
+                refusal,
+                seen: Vec::new(),
+            }),
+            ..self
+        }
     }
 
     /// Masks secrets too.
@@ -52,8 +58,12 @@ impl Look for AnswerSearch {
     }
 
     fn scan(&mut self, part: &[u8]) -> io::Result<()> {
-        let Some(begin) = &mut self.begin else { return Ok(()) };
-        begin.seen.extend_from_slice(part.get(..Begin::BYTES).unwrap_or(part));
+        let Some(begin) = &mut self.begin else {
+            return Ok(());
+        };
+        begin
+            .seen
+            .extend_from_slice(part.get(..Begin::BYTES).unwrap_or(part));
         if is_http_or_tls(&begin.seen) {
             return Err(refused(begin.refusal.clone()));
         }
@@ -64,7 +74,8 @@ impl Look for AnswerSearch {
     }
 }
 
-/// The first bytes of an upstream: where they are HTTP or TLS, the client's were, whatever they looked like.
+/// The first bytes of an upstream: where they are HTTP or TLS, the client's were, whatever they
+/// looked like.
 #[derive(Debug)]
 struct Begin {
     refusal: Refusal,
@@ -76,11 +87,14 @@ impl Begin {
     const BYTES: usize = 7;
 }
 
-/// Returns true for a status line (RFC 9112 §4), and for the record of a ServerHello or of an alert (RFC 8446 §5.1, §6).
+/// Returns true for a status line (RFC 9112 §4), and for the record of a ServerHello or of an alert
+/// (RFC 8446 §5.1, §6).
 fn is_http_or_tls(begin: &[u8]) -> bool {
     matches!(
         begin,
-        [b'H', b'T', b'T', b'P', b'/', ..] | [0x16, 3, 0..=4, _, _, 2, ..] | [0x15, 3, 0..=4, 0, 2, 1 | 2, _, ..]
+        [b'H', b'T', b'T', b'P', b'/', ..]
+            | [0x16, 3, 0..=4, _, _, 2, ..]
+            | [0x15, 3, 0..=4, 0, 2, 1 | 2, _, ..]
     )
 }
 
@@ -97,26 +111,44 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// Masks the secrets of the credentials that may go to the host of `connection`, if there are any.
+    /// Masks the secrets of the credentials that may go to the host of `connection`, if there are
+    /// any.
     ///
     /// # Errors
     /// There is no memory for what is held back.
     pub fn of(services: &Services, connection: &Connection) -> Result<Option<Self>, Refusal> {
-        let watched = services.vault.watched(&connection.target().host).without_short();
+        let watched = services
+            .vault
+            .watched(&connection.target().host)
+            .without_short();
         if watched.is_empty() {
             return Ok(None);
         }
-        let record = Record::of(&services.audit, connection.caller(), connection.target().clone());
+        let record = Record::of(
+            &services.audit,
+            connection.caller(),
+            connection.target().clone(),
+        );
         let finding = record.echo(watched.iter().map(|credential| credential.name()));
         record.left_to_requests();
-        let room = services.memory.searching(&connection.caller().program.executable, watched.longest())?;
-        Ok(Some(Self { scrubber: Scrubber::new(watched), messages: None, finding: Some(finding), _room: room }))
+        let room = services
+            .memory
+            .searching(&connection.caller().program.executable, watched.longest())?;
+        Ok(Some(Self {
+            scrubber: Scrubber::new(watched),
+            messages: None,
+            finding: Some(finding),
+            _room: room,
+        }))
     }
 
     /// Masks in the messages of a WebSocket.
     #[must_use]
     pub fn of_messages(self) -> Self {
-        Self { messages: Some(Messages::default()), ..self }
+        Self {
+            messages: Some(Messages::default()),
+            ..self
+        }
     }
 
     fn push(&mut self, part: &[u8]) -> io::Result<Bytes> {
@@ -125,7 +157,10 @@ impl Mask {
             None => self.scrubber.push(Bytes::copy_from_slice(part)),
         };
         if is_found {
-            self.finding.take().into_iter().for_each(LeakFinding::report);
+            self.finding
+                .take()
+                .into_iter()
+                .for_each(LeakFinding::report);
         }
         Ok(clean)
     }
@@ -135,13 +170,19 @@ impl Mask {
         self.messages.is_none() && self.scrubber.holds_back()
     }
 
-    /// Returns what was held back, at the end of a text. Of a message that has no end nothing more is of use.
+    /// Returns what was held back, at the end of a text. Of a message that has no end nothing more
+    /// is of use.
     fn finish(&mut self) -> Bytes {
-        if self.messages.is_none() { self.scrubber.finish() } else { Bytes::new() }
+        if self.messages.is_none() {
+            self.scrubber.finish()
+        } else {
+            Bytes::new()
+        }
     }
 }
 
-/// The bytes of an upstream after their search. What may begin a secret waits for more, at most [`Limits::MASK_HOLD`].
+/// The bytes of an upstream after their search. What may begin a secret waits for more, at most
+/// [`Limits::MASK_HOLD`].
 pub(super) struct Answers<S> {
     stream: S,
     search: AnswerSearch,
@@ -154,12 +195,23 @@ pub(super) struct Answers<S> {
 
 impl<S> Answers<S> {
     pub(super) fn new(stream: S, search: AnswerSearch) -> Self {
-        Self { stream, search, ready: Bytes::new(), hold: None, pace: Pace::default(), is_over: false }
+        Self {
+            stream,
+            search,
+            ready: Bytes::new(),
+            hold: None,
+            pace: Pace::default(),
+            is_over: false,
+        }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buf.filled().len();
         while this.ready.is_empty() && !this.is_over {
@@ -167,7 +219,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
             let read = Pin::new(&mut this.stream).poll_read(cx, buf)?;
             let part = buf.filled().get(before..).unwrap_or_default();
             this.search.scan(part)?;
-            let Some(mask) = &mut this.search.mask else { return read.map(Ok) };
+            let Some(mask) = &mut this.search.mask else {
+                return read.map(Ok);
+            };
             if read.is_ready() {
                 this.is_over = part.is_empty();
                 this.ready = match this.is_over {
@@ -175,7 +229,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
                     false => this.pace.measure(part.len(), || mask.push(part))?,
                 };
                 buf.set_filled(before);
-                this.hold = mask.holds_back().then(|| Box::pin(sleep(Limits::MASK_HOLD)));
+                this.hold = mask
+                    .holds_back()
+                    .then(|| Box::pin(sleep(Limits::MASK_HOLD)));
             } else {
                 match &mut this.hold {
                     Some(hold) => ready!(hold.as_mut().poll(cx)),
@@ -198,7 +254,8 @@ mod tests {
     use super::{AnswerSearch, Look as _, Refusal};
 
     fn is_refused(parts: &[&[u8]]) -> bool {
-        let mut search = AnswerSearch::default().without_http(Refusal::unsupported_protocol("test", None));
+        let mut search =
+            AnswerSearch::default().without_http(Refusal::unsupported_protocol("test", None));
         parts.iter().any(|part| search.scan(part).is_err())
     }
 
@@ -216,7 +273,12 @@ mod tests {
         ] {
             for cut in 0..answer.len() {
                 let (first, rest) = answer.split_at(cut);
-                assert_eq!(is_refused(&[first, rest]), expected, "{} {cut}", answer.escape_ascii());
+                assert_eq!(
+                    is_refused(&[first, rest]),
+                    expected,
+                    "{} {cut}",
+                    answer.escape_ascii()
+                );
             }
         }
     }

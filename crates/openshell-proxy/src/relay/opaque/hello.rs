@@ -1,11 +1,14 @@
-//! Search for a ClientHello anywhere in what a client sends: a protocol that begins otherwise may turn to TLS (STARTTLS).
+//! Search for a ClientHello anywhere in what a client sends: a protocol that begins otherwise may
+//! turn to TLS (STARTTLS).
 
 use memchr::memmem;
 
-/// Bytes by which a ClientHello is known, at most: two record headers, with five bytes in the first record.
+/// Bytes by which a ClientHello is known, at most: two record headers, with five bytes in the first
+/// record.
 const BYTES: usize = 13;
 
-/// Beginnings of a record of a handshake, and of the type and version of the older form, each with the bytes before it.
+/// Beginnings of a record of a handshake, and of the type and version of the older form, each with
+/// the bytes before it.
 const BEGINNINGS: [(&[u8], usize); 2] = [(&[0x16, 3], 0), (&[1, 3], 2)];
 
 /// A search through parts.
@@ -16,12 +19,16 @@ pub(super) struct HelloSearch {
 }
 
 impl HelloSearch {
-    /// Returns true once a ClientHello begins, at the latest in `part`, the next one, and is no part of it complete.
+    /// Returns true once a ClientHello begins, at the latest in `part`, the next one, and is no
+    /// part of it complete.
     pub(super) fn finds_in(&mut self, part: &[u8]) -> bool {
         let across = [&self.tail, part.get(..BYTES).unwrap_or(part)].concat();
         let is_found = has_hello(&across) || has_hello(part);
         let ends: &[u8] = if part.len() < BYTES { &across } else { part };
-        self.tail = ends.get(ends.len().saturating_sub(BYTES - 1)..).unwrap_or_default().to_vec();
+        self.tail = ends
+            .get(ends.len().saturating_sub(BYTES - 1)..)
+            .unwrap_or_default()
+            .to_vec();
         is_found
     }
 }
@@ -29,19 +36,39 @@ impl HelloSearch {
 fn has_hello(text: &[u8]) -> bool {
     BEGINNINGS.iter().any(|(beginning, before)| {
         let mut found = memmem::find_iter(text, beginning);
-        found.any(|at| at.checked_sub(*before).and_then(|at| text.get(at..)).is_some_and(is_hello))
+        found.any(|at| {
+            at.checked_sub(*before)
+                .and_then(|at| text.get(at..))
+                .is_some_and(is_hello)
+        })
     })
 }
 
-/// Returns true if `text` begins with a ClientHello (RFC 8446 §4.1.2, §5.1), whose records may be as short as a byte, or with one in the older
-/// form (RFC 5246 §E.2).
+/// Returns true if `text` begins with a ClientHello (RFC 8446 §4.1.2, §5.1), whose records may be
+/// as short as a byte, or with one in the older form (RFC 5246 §E.2).
 fn is_hello(text: &[u8]) -> bool {
     match text {
         [0x16, 3, 0..=4, 0, length @ 1..=5, 1, rest @ ..] => {
-            matches!(rest.get(usize::from(*length) - 1..), Some([0x16, 3, 0..=4, ..]))
+            matches!(
+                rest.get(usize::from(*length) - 1..),
+                Some([0x16, 3, 0..=4, ..])
+            )
         }
         [0x16, 3, 0..=4, _, _, 1, 0, _, _, 3, 0..=4, ..] => true,
-        [first @ 0x80..=0xff, length, 1, 3, 0..=4, 0, ciphers, 0, session, 0, challenge @ 16..=32, ..] => {
+        [
+            first @ 0x80..=0xff,
+            length,
+            1,
+            3,
+            0..=4,
+            0,
+            ciphers,
+            0,
+            session,
+            0,
+            challenge @ 16..=32,
+            ..,
+        ] => {
             let rest = 9 + u16::from(*ciphers) + u16::from(*session) + u16::from(*challenge);
             u16::from_be_bytes([first & 0x7f, *length]) == rest
         }
@@ -67,12 +94,21 @@ mod tests {
             b"\x16\x03\x01\x00\x05\x01\x00\x00\xc4\x03\x16\x03\x01",
             b"\x80\x2b\x01\x03\x01\x00\x12\x00\x00\x00\x10",
         ] {
-            let text = [b"STARTTLS\r\n\x16\x03\x01\x03".as_slice(), hello, b"rest of it".as_slice()].concat();
+            let text = [
+                b"STARTTLS\r\n\x16\x03\x01\x03".as_slice(),
+                hello,
+                b"rest of it".as_slice(),
+            ]
+            .concat();
             for cut in 0..text.len() {
                 let (first, rest) = text.split_at(cut);
                 assert!(is_found(&[first, rest]), "{} {cut}", text.escape_ascii());
             }
-            assert!(is_found(&text.chunks(1).collect::<Vec<_>>()), "{}", hello.escape_ascii());
+            assert!(
+                is_found(&text.chunks(1).collect::<Vec<_>>()),
+                "{}",
+                hello.escape_ascii()
+            );
         }
     }
 

@@ -28,5 +28,8 @@ pub(super) fn refused(refusal: Refusal) -> io::Error {
 /// The refusal for what was found in a connection that is not inspected, if `error` stands for one.
 #[must_use]
 pub fn refusal_of(error: &io::Error) -> Option<Refusal> {
-    error.get_ref()?.downcast_ref().map(|Refused(refusal)| refusal.clone())
+    error
+        .get_ref()?
+        .downcast_ref()
+        .map(|Refused(refusal)| refusal.clone())
 }

@@ -6,8 +6,8 @@ use crate::credentials::redact::Scrubber;
 use crate::denial::refusal::Refusal;
 use crate::http::websocket::{Frame, Frames, Piece};
 
-/// The messages of one server. What may begin a secret waits for the rest of its message, however long that takes, so the frames of a message
-/// are written anew; those between them go on at once.
+/// The messages of one server. What may begin a secret waits for the rest of its message, however
+/// long that takes, so the frames of a message are written anew; those between them go on at once.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     frames: Frames,
@@ -18,11 +18,16 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Masks what `scrubber` finds in `part`, the next one; returns the frames to send on, and true if a secret ended in the part.
+    /// Masks what `scrubber` finds in `part`, the next one; returns the frames to send on, and true
+    /// if a secret ended in the part.
     ///
     /// # Errors
     /// The text is no sequence of frames without extensions.
-    pub(super) fn push(&mut self, part: &[u8], scrubber: &mut Scrubber) -> Result<(Bytes, bool), Refusal> {
+    pub(super) fn push(
+        &mut self,
+        part: &[u8],
+        scrubber: &mut Scrubber,
+    ) -> Result<(Bytes, bool), Refusal> {
         let (mut rest, mut written, mut is_found) = (part, Vec::with_capacity(part.len()), false);
         while let Some(piece) = self.frames.next(&mut rest) {
             let frame = self.frames.frame();
@@ -84,7 +89,8 @@ mod tests {
 
     /// The control frames and the messages in what is sent on for `parts`.
     fn sent(parts: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<String>) {
-        let (mut messages, mut scrubber, mut frames) = (Messages::default(), scrubber(), Frames::default());
+        let (mut messages, mut scrubber, mut frames) =
+            (Messages::default(), scrubber(), Frames::default());
         let (mut controls, mut texts, mut text) = (Vec::new(), Vec::new(), Vec::new());
         for part in parts {
             let (written, _) = messages.push(part, &mut scrubber).unwrap();
@@ -94,8 +100,14 @@ mod tests {
                 assert!(frame.is_plain() && frame.mask.is_none());
                 match piece {
                     Piece::Begin if frame.is_control() => controls.push(Vec::new()),
-                    Piece::Begin => assert_eq!(frame.opcode == 0, !text.is_empty(), "a continuation, or none"),
-                    Piece::Payload(bytes) if frame.is_control() => controls.last_mut().unwrap().extend(bytes),
+                    Piece::Begin => assert_eq!(
+                        frame.opcode == 0,
+                        !text.is_empty(),
+                        "a continuation, or none"
+                    ),
+                    Piece::Payload(bytes) if frame.is_control() => {
+                        controls.last_mut().unwrap().extend(bytes)
+                    }
                     Piece::Payload(bytes) => text.extend(bytes),
                 }
                 if frames.is_at_end() && frame.is_last && !frame.is_control() {
@@ -114,37 +126,67 @@ mod tests {
 
     #[test]
     fn a_secret_is_masked_however_its_message_is_framed_and_cut() {
-        let (text, masked) = (format!("tok={SECRET} end"), format!("tok={} end", "*".repeat(SECRET.len())));
+        let (text, masked) = (
+            format!("tok={SECRET} end"),
+            format!("tok={} end", "*".repeat(SECRET.len())),
+        );
         let (first, rest) = text.split_at(15);
-        let bytes: Vec<_> =
-            text.char_indices().map(|(at, char)| frame(u8::from(at == 0), false, &char.to_string())).collect();
-        let masked_frame = [&[0x81, 0x80 | u8::try_from(text.len()).unwrap(), 1, 2, 3, 4], text.as_bytes()].concat();
-        let unmasked = masked_frame
-            .iter()
-            .enumerate()
-            .map(|(at, byte)| if at < 6 { *byte } else { byte ^ [1, 2, 3, 4][(at - 6) % 4] });
+        let bytes: Vec<_> = text
+            .char_indices()
+            .map(|(at, char)| frame(u8::from(at == 0), false, &char.to_string()))
+            .collect();
+        let masked_frame = [
+            &[0x81, 0x80 | u8::try_from(text.len()).unwrap(), 1, 2, 3, 4],
+            text.as_bytes(),
+        ]
+        .concat();
+        let unmasked = masked_frame.iter().enumerate().map(|(at, byte)| {
+            if at < 6 {
+                *byte
+            } else {
+                byte ^ [1, 2, 3, 4][(at - 6) % 4]
+            }
+        });
         for stream in [
             frame(1, true, &text),
             [frame(1, false, first), frame(0, true, rest)].concat(),
-            [frame(1, false, first), frame(9, true, "ping"), frame(0, false, ""), frame(0, true, rest)].concat(),
+            [
+                frame(1, false, first),
+                frame(9, true, "ping"),
+                frame(0, false, ""),
+                frame(0, true, rest),
+            ]
+            .concat(),
             [bytes.concat(), frame(0, true, "")].concat(),
             unmasked.collect(),
         ] {
             let stream = [stream, frame(2, true, "next")].concat();
             for size in [1, 2, 5, 16, stream.len()] {
                 let parts: Vec<_> = stream.chunks(size).collect();
-                assert_eq!(sent(&parts).1, [masked.as_str(), "next"], "{} {size}", stream.escape_ascii());
+                assert_eq!(
+                    sent(&parts).1,
+                    [masked.as_str(), "next"],
+                    "{} {size}",
+                    stream.escape_ascii()
+                );
             }
         }
         let (controls, texts) = sent(&[&frame(1, false, first), &frame(9, true, SECRET)]);
-        assert_eq!(controls, ["*".repeat(SECRET.len()).into_bytes()], "at once, amid a message");
+        assert_eq!(
+            controls,
+            ["*".repeat(SECRET.len()).into_bytes()],
+            "at once, amid a message"
+        );
         assert!(texts.is_empty());
     }
 
     #[test]
     fn what_cannot_be_searched_is_refused() {
         for stream in [&[0xc1, 5], &[0x83, 5], &[0x09, 5], &[0x89, 126, 0, 126][..]] {
-            assert!(Messages::default().push(stream, &mut scrubber()).is_err(), "{stream:x?}");
+            assert!(
+                Messages::default().push(stream, &mut scrubber()).is_err(),
+                "{stream:x?}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Uninspected relay of bytes both ways, until both sides have ended or neither has sent anything for [`Limits::IDLE`].
+//! Uninspected relay of bytes both ways, until both sides have ended or neither has sent anything
+//! for [`Limits::IDLE`].
 
 mod answers;
 mod hello;
@@ -56,11 +57,12 @@ pub struct OpaqueSearch {
     pub answers: AnswerSearch,
 }
 
-/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after `early`, both searched by `search`. A side
-/// that has ended its sending may still receive.
+/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after
+/// `early`, both searched by `search`. A side that has ended its sending may still receive.
 ///
 /// # Errors
-/// Either side failed, both were silent for [`Limits::IDLE`], or something is found that must not leave.
+/// Either side failed, both were silent for [`Limits::IDLE`], or something is found that must not
+/// leave.
 pub async fn relay(
     client: TcpStream,
     surplus: Bytes,
@@ -70,16 +72,25 @@ pub async fn relay(
     meter: &Meter,
 ) -> io::Result<()> {
     search.client.scan(&surplus)?;
-    let mut ends = Ends { client, upstream, is_complete: false };
-    let Ends { client, upstream, .. } = &mut ends;
+    let mut ends = Ends {
+        client,
+        upstream,
+        is_complete: false,
+    };
+    let Ends {
+        client, upstream, ..
+    } = &mut ends;
     let relayed = relay_all(client, surplus, upstream, early, search, meter).await;
-    let is_reset = relayed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset);
+    let is_reset = relayed
+        .as_ref()
+        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset);
     ends.is_complete = !is_reset && relayed.as_ref().err().and_then(refusal_of).is_none();
     relayed
 }
 
-/// Both ends of a relay. Unless it is complete, both are reset when this is dropped, so that neither takes truncated bytes for complete:
-/// a side was reset, the bytes were refused, or the connection is permitted no longer.
+/// Both ends of a relay. Unless it is complete, both are reset when this is dropped, so that
+/// neither takes truncated bytes for complete: a side was reset, the bytes were refused, or the
+/// connection is permitted no longer.
 struct Ends {
     client: TcpStream,
     upstream: TcpStream,
@@ -90,7 +101,10 @@ impl Drop for Ends {
     fn drop(&mut self) {
         if !self.is_complete {
             // A side that is gone already does not care.
-            let _ = (self.client.set_zero_linger(), self.upstream.set_zero_linger());
+            let _ = (
+                self.client.set_zero_linger(),
+                self.upstream.set_zero_linger(),
+            );
         }
     }
 }
@@ -103,14 +117,31 @@ async fn relay_all(
     search: OpaqueSearch,
     meter: &Meter,
 ) -> io::Result<()> {
-    let OpaqueSearch { client: mut client_search, mut answers } = search;
+    let OpaqueSearch {
+        client: mut client_search,
+        mut answers,
+    } = search;
     upstream.write_all(&surplus).await?;
     meter.add_from_client(surplus.len());
     drop(surplus);
-    let (from, to) = (Counter { meter, side: Side::Client }, Counter { meter, side: Side::Upstream });
+    let (from, to) = (
+        Counter {
+            meter,
+            side: Side::Client,
+        },
+        Counter {
+            meter,
+            side: Side::Upstream,
+        },
+    );
     let (mut from_client, mut to_client) = client.split();
     let (mut from_upstream, mut to_upstream) = upstream.split();
-    let asked = one_way(&mut from_client, &mut to_upstream, &from, &mut client_search);
+    let asked = one_way(
+        &mut from_client,
+        &mut to_upstream,
+        &from,
+        &mut client_search,
+    );
     let answered = async {
         if answers.masks() {
             let answers = Answers::new(Prefixed::new(early, from_upstream), answers);
@@ -171,9 +202,16 @@ where
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let moved = Arc::new(AtomicU64::new(0));
-    let OpaqueSearch { client: client_search, answers } = search;
-    let mut client =
-        Counted { stream: client, moved: Arc::clone(&moved), search: client_search, pace: Pace::default() };
+    let OpaqueSearch {
+        client: client_search,
+        answers,
+    } = search;
+    let mut client = Counted {
+        stream: client,
+        moved: Arc::clone(&moved),
+        search: client_search,
+        pace: Pace::default(),
+    };
     let mut upstream = Answers::new(upstream, answers);
     tokio::select! {
         done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES) => done.map(drop),
@@ -190,8 +228,17 @@ struct Counted<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, moved, search, pace } = self.get_mut();
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self {
+            stream,
+            moved,
+            search,
+            pace,
+        } = self.get_mut();
         ready!(pace.poll_turn(cx));
         let before = buf.filled().len();
         let read = Pin::new(stream).poll_read(cx, buf);
@@ -203,7 +250,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let Self { stream, moved, .. } = self.get_mut();
         let written = Pin::new(stream).poll_write(cx, bytes);
         if let Poll::Ready(Ok(count)) = written {
@@ -222,7 +273,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
 }
 
 thread_local! {
-    /// The buffer of all copies of a worker: its bytes have been written, or moved, before the next copy reads.
+    /// The buffer of all copies of a worker: its bytes have been written, or moved, before the next
+    /// copy reads.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER_BYTES]);
 }
 
@@ -242,13 +294,17 @@ async fn one_way(
     search: &mut impl Look,
 ) -> io::Result<()> {
     loop {
-        let copied = poll_fn(|cx| BUFFER.with_borrow_mut(|buffer| copy_once(from, to, counter, search, buffer, cx)));
+        let copied = poll_fn(|cx| {
+            BUFFER.with_borrow_mut(|buffer| copy_once(from, to, counter, search, buffer, cx))
+        });
         let Copied { read, rest } = copied.await?;
         if read == 0 {
             counter.end();
             return to.shutdown().await;
         }
-        to.write_all(&rest).await.inspect_err(|_| counter.other_end())?;
+        to.write_all(&rest)
+            .await
+            .inspect_err(|_| counter.other_end())?;
         // Without descriptors for a pipe the copy goes on.
         if read == BUFFER_BYTES
             && !search.is_active()
@@ -270,13 +326,18 @@ async fn one_way_changed(
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let read = from.read(&mut buffer).await.inspect_err(|_| counter.end())?;
+        let read = from
+            .read(&mut buffer)
+            .await
+            .inspect_err(|_| counter.end())?;
         if read == 0 {
             counter.end();
             return to.shutdown().await;
         }
         counter.add(read);
-        to.write_all(buffer.get(..read).unwrap_or_default()).await.inspect_err(|_| counter.other_end())?;
+        to.write_all(buffer.get(..read).unwrap_or_default())
+            .await
+            .inspect_err(|_| counter.other_end())?;
     }
 }
 
@@ -300,8 +361,14 @@ fn copy_once(
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
         written => written.inspect_err(|_| counter.other_end())?,
     };
-    let rest = read.get(written..).map(Bytes::copy_from_slice).unwrap_or_default();
-    Poll::Ready(Ok(Copied { read: read.len(), rest }))
+    let rest = read
+        .get(written..)
+        .map(Bytes::copy_from_slice)
+        .unwrap_or_default();
+    Poll::Ready(Ok(Copied {
+        read: read.len(),
+        rest,
+    }))
 }
 
 /// Moves bytes between sockets inside the kernel (splice(2)).
@@ -326,13 +393,28 @@ impl Pipe {
         Ok(Self { reader, writer })
     }
 
-    /// Moves bytes until none have come for [`PIPE_IDLE`]. The pipe is empty whenever this waits for more.
-    async fn stream(&self, from: &TcpStream, to: &TcpStream, counter: &Counter<'_>) -> io::Result<Paused> {
+    /// Moves bytes until none have come for [`PIPE_IDLE`]. The pipe is empty whenever this waits
+    /// for more.
+    async fn stream(
+        &self,
+        from: &TcpStream,
+        to: &TcpStream,
+        counter: &Counter<'_>,
+    ) -> io::Result<Paused> {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let mut budget = CoopBudget::default();
         loop {
             budget.next().await;
-            let fill = || Ok(rustix::pipe::splice(from, None, &self.writer, None, PIPE_BYTES, flags)?);
+            let fill = || {
+                Ok(rustix::pipe::splice(
+                    from,
+                    None,
+                    &self.writer,
+                    None,
+                    PIPE_BYTES,
+                    flags,
+                )?)
+            };
             let mut buffered = match from.try_io(Interest::READABLE, fill) {
                 Ok(0) => return Ok(Paused::Ended),
                 Ok(filled) => filled,
@@ -353,7 +435,16 @@ impl Pipe {
             budget.moved(buffered);
             while buffered > 0 {
                 to.writable().await?;
-                let drain = || Ok(rustix::pipe::splice(&self.reader, None, to, None, buffered, flags)?);
+                let drain = || {
+                    Ok(rustix::pipe::splice(
+                        &self.reader,
+                        None,
+                        to,
+                        None,
+                        buffered,
+                        flags,
+                    )?)
+                };
                 match to.try_io(Interest::WRITABLE, drain) {
                     Ok(drained) => buffered -= drained,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -393,7 +484,8 @@ mod tests {
     use super::{Counter, Meter, PIPE_BYTES, Pipe, PipeFlags, Side};
     use crate::limits::Limits;
 
-    /// A pipe with room for all that one may hold, which any user may have; a socket has less by default.
+    /// A pipe with room for all that one may hold, which any user may have; a socket has less by
+    /// default.
     fn large() -> Pipe {
         let pipe = Pipe::new().unwrap();
         assert!(rustix::pipe::fcntl_getpipe_size(&pipe.writer).unwrap() >= PIPE_BYTES);
@@ -413,13 +505,25 @@ mod tests {
         let (from, to) = (stream(source.reader), stream(sink.writer));
         let (_, _) = tokio::join!(from.readable(), to.writable());
         // It moves less at once than is there.
-        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        let (reader, writer) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let step = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
         let (pipe, meter) = (Pipe { reader, writer }, Meter::default());
-        let counter = Counter { meter: &meter, side: Side::Client };
+        let counter = Counter {
+            meter: &meter,
+            side: Side::Client,
+        };
         let mut stream = pin!(pipe.stream(&from, &to, &counter));
-        assert!(stream.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(
+            stream
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
         let (moved, _) = meter.bytes();
-        assert!(moved > 0 && moved <= (Limits::COOP_BYTES + step) as u64, "{moved} bytes at once");
+        assert!(
+            moved > 0 && moved <= (Limits::COOP_BYTES + step) as u64,
+            "{moved} bytes at once"
+        );
     }
 }

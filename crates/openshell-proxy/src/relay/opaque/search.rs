@@ -11,8 +11,8 @@ use crate::relay::body::Scanner;
 use crate::relay::opaque::hello::HelloSearch;
 use crate::relay::opaque::look::{Look, refused};
 
-/// Search for placeholders in the first [`Limits::FIRST_BYTES`], for a request that does not begin as one, and for secrets in the
-/// messages of a WebSocket.
+/// Search for placeholders in the first [`Limits::FIRST_BYTES`], for a request that does not begin
+/// as one, and for secrets in the messages of a WebSocket.
 #[derive(Debug, Default)]
 pub struct ClientSearch {
     scanner: Scanner,
@@ -25,15 +25,32 @@ impl ClientSearch {
     /// Searches for placeholders if there are credentials.
     #[must_use]
     pub fn new(vault: &Vault) -> Self {
-        let left = if vault.is_empty() { 0 } else { Limits::FIRST_BYTES };
-        Self { left, ..Self::default() }
+        let left = if vault.is_empty() {
+            0
+        } else {
+            Limits::FIRST_BYTES
+        };
+        Self {
+            left,
+            ..Self::default()
+        }
     }
 
     /// Refuses a request as well, and a ClientHello, by `refusal`.
     #[must_use]
     pub fn without_requests(self, refusal: Refusal) -> Self {
-        let request = RequestSearch { left: Limits::DETECTED_BYTES, tail: Vec::new() };
-        Self { hidden: Some(Hidden { refusal, request, hello: HelloSearch::default() }), ..self }
+        let request = RequestSearch {
+            left: Limits::DETECTED_BYTES,
+            tail: Vec::new(),
+        };
+        Self {
+            hidden: Some(Hidden {
+                refusal,
+                request,
+                hello: HelloSearch::default(),
+            }),
+            ..self
+        }
     }
 
     /// Searches `messages` too.
@@ -53,14 +70,23 @@ impl Look for ClientSearch {
         let seen = part.get(..self.left).unwrap_or(part);
         self.left -= seen.len();
         if self.scanner.finds_end_in(seen) {
-            return Err(refused(Refusal::placeholder_misplaced("the first bytes of the connection")));
+            return Err(refused(Refusal::placeholder_misplaced(
+                "the first bytes of the connection",
+            )));
         }
-        if let Some(Hidden { refusal, request, hello }) = &mut self.hidden
+        if let Some(Hidden {
+            refusal,
+            request,
+            hello,
+        }) = &mut self.hidden
             && (request.finds_in(part) || hello.finds_in(part))
         {
             return Err(refused(refusal.clone()));
         }
-        let found = self.messages.as_mut().map_or(Ok(()), |messages| messages.push(part));
+        let found = self
+            .messages
+            .as_mut()
+            .map_or(Ok(()), |messages| messages.push(part));
         found.map_err(refused)
     }
 }
@@ -73,7 +99,8 @@ struct Hidden {
     hello: HelloSearch,
 }
 
-/// Search for the version that ends a request line: some servers take any bytes before it for a method and a target.
+/// Search for the version that ends a request line: some servers take any bytes before it for a
+/// method and a target.
 #[derive(Debug)]
 struct RequestSearch {
     /// Bytes that are still to be looked at: no server reads a longer line.
@@ -93,11 +120,15 @@ impl RequestSearch {
         let text = [&self.tail, part].concat();
         let is_version = |at: usize| {
             let before = text.get(..at).and_then(<[u8]>::last);
-            before.is_some_and(|byte| is_blank(*byte)) && text.get(at + NAME.len()).is_some_and(u8::is_ascii_digit)
+            before.is_some_and(|byte| is_blank(*byte))
+                && text.get(at + NAME.len()).is_some_and(u8::is_ascii_digit)
         };
         let is_found = memchr::memmem::find_iter(&text, NAME).any(is_version);
         // A blank before the name.
-        self.tail = text.get(text.len().saturating_sub(NAME.len() + 1)..).unwrap_or_default().to_vec();
+        self.tail = text
+            .get(text.len().saturating_sub(NAME.len() + 1)..)
+            .unwrap_or_default()
+            .to_vec();
         is_found
     }
 }
@@ -107,7 +138,8 @@ mod tests {
     use super::{ClientSearch, Look as _, Refusal};
 
     fn is_refused(parts: &[&[u8]]) -> bool {
-        let mut search = ClientSearch::default().without_requests(Refusal::unsupported_protocol("test", None));
+        let mut search =
+            ClientSearch::default().without_requests(Refusal::unsupported_protocol("test", None));
         parts.iter().any(|part| search.scan(part).is_err())
     }
 
@@ -128,7 +160,12 @@ mod tests {
 
     #[test]
     fn what_names_http_and_is_no_request_passes() {
-        for text in [b"\0\0HTTP/1.1".as_slice(), b"see HTTP/x", b"\0 HTTP", b"/HTTP/1"] {
+        for text in [
+            b"\0\0HTTP/1.1".as_slice(),
+            b"see HTTP/x",
+            b"\0 HTTP",
+            b"/HTTP/1",
+        ] {
             assert!(!is_refused(&[text]), "{}", text.escape_ascii());
         }
         let far = [vec![b'x'; 16 * 1024], b" HTTP/1.1".to_vec()].concat();

@@ -42,11 +42,11 @@ impl Unanswered {
     }
 }
 
-/// A stream that fails once an upstream has sent [`Limits::UNANSWERED_BYTES`] before a final response: the number of
-/// interim responses is unbounded (RFC 9110 §15.2).
+/// A stream that fails once an upstream has sent [`Limits::UNANSWERED_BYTES`] before a final
+/// response: the number of interim responses is unbounded (RFC 9110 §15.2).
 ///
-/// Writes succeed even after the upstream has stopped reading: a response may have been sent before that, and without
-/// one the connection ends all the same.
+/// Writes succeed even after the upstream has stopped reading: a response may have been sent before
+/// that, and without one the connection ends all the same.
 pub(super) struct UpstreamGuard<S> {
     stream: S,
     unanswered: Arc<Unanswered>,
@@ -57,13 +57,27 @@ pub(super) struct UpstreamGuard<S> {
 impl<S> UpstreamGuard<S> {
     /// Wraps `stream`, whose bytes `unanswered` counts.
     pub(super) fn new(stream: S, unanswered: Arc<Unanswered>) -> Self {
-        Self { stream, unanswered, is_unread: false, budget: CoopBudget::default() }
+        Self {
+            stream,
+            unanswered,
+            is_unread: false,
+            budget: CoopBudget::default(),
+        }
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for UpstreamGuard<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, unanswered, budget, .. } = self.get_mut();
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self {
+            stream,
+            unanswered,
+            budget,
+            ..
+        } = self.get_mut();
         ready!(budget.poll_next(cx));
         let before = buf.filled().len();
         let read = Pin::new(stream).poll_read(cx, buf);
@@ -72,7 +86,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for UpstreamGuard<S> {
         ready!(read)?;
         match unanswered.allows(bytes) {
             true => Poll::Ready(Ok(())),
-            false => Poll::Ready(Err(io::Error::other("the upstream sends without answering"))),
+            false => Poll::Ready(Err(io::Error::other(
+                "the upstream sends without answering",
+            ))),
         }
     }
 }
@@ -93,7 +109,10 @@ impl<S: AsyncWrite + Unpin> UpstreamGuard<S> {
         Poll::Ready(Ok(length))
     }
 
-    fn done(&mut self, done: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<()>>) -> Poll<io::Result<()>> {
+    fn done(
+        &mut self,
+        done: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
         if !self.is_unread {
             match ready!(done(Pin::new(&mut self.stream))) {
                 Err(error) if is_unread(&error) => self.is_unread = true,
@@ -105,12 +124,20 @@ impl<S: AsyncWrite + Unpin> UpstreamGuard<S> {
 }
 
 fn is_unread(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for UpstreamGuard<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.get_mut().written(bytes.len(), |stream| stream.poll_write(cx, bytes))
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut()
+            .written(bytes.len(), |stream| stream.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -119,7 +146,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for UpstreamGuard<S> {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let length = parts.iter().map(|part| part.len()).sum();
-        self.get_mut().written(length, |stream| stream.poll_write_vectored(cx, parts))
+        self.get_mut()
+            .written(length, |stream| stream.poll_write_vectored(cx, parts))
     }
 
     fn is_write_vectored(&self) -> bool {

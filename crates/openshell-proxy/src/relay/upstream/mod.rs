@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{TrySendError, http1, http2};
-use hyper::header::{CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, TRANSFER_ENCODING, UPGRADE};
+use hyper::header::{
+    CONTENT_LENGTH, HeaderValue, SEC_WEBSOCKET_ACCEPT, TRANSFER_ENCODING, UPGRADE,
+};
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -72,12 +74,13 @@ impl Established {
 /// Reason for which a request has no response.
 #[derive(Debug)]
 pub enum SendError {
-    /// The connection was closed before anything was sent; another one may carry the request, whose body this is.
+    /// The connection was closed before anything was sent; another one may carry the request, whose
+    /// body this is.
     NotSent(RequestBody),
     /// The upstream has not processed the request, which its client may send again (RFC 9113 §8.7).
     Refused,
-    /// The upstream closed a connection that it had kept, before a byte of its answer: probably at the moment in which the request was
-    /// sent (RFC 9110 §9.2.2).
+    /// The upstream closed a connection that it had kept, before a byte of its answer: probably at
+    /// the moment in which the request was sent (RFC 9110 §9.2.2).
     Closed,
     /// The upstream failed.
     Failed(Refusal),
@@ -87,14 +90,26 @@ impl Upstream {
     /// Creates an upstream without a connection; `tasks` drive a later one.
     #[must_use]
     pub fn new(tasks: ConnectionTasks) -> Self {
-        Self { established: None, is_ending: false, has_answered: false, tasks }
+        Self {
+            established: None,
+            is_ending: false,
+            has_answered: false,
+            tasks,
+        }
     }
 
-    /// Address of the connection, if it leads to `origin` at an address that `destination` permits, and is open.
+    /// Address of the connection, if it leads to `origin` at an address that `destination` permits,
+    /// and is open.
     #[must_use]
     pub fn reusable(&self, origin: &Origin, destination: &Destination) -> Option<SocketAddr> {
-        let established = self.established.as_ref().filter(|established| established.is_open_to(origin))?;
-        destination.addresses().contains(&established.address).then_some(established.address)
+        let established = self
+            .established
+            .as_ref()
+            .filter(|established| established.is_open_to(origin))?;
+        destination
+            .addresses()
+            .contains(&established.address)
+            .then_some(established.address)
     }
 
     /// Returns true if there has been no connection yet.
@@ -106,16 +121,21 @@ impl Upstream {
     /// Returns true if the connection leads to `origin`, and is open.
     #[must_use]
     pub fn is_open_to(&self, origin: &Origin) -> bool {
-        self.established.as_ref().is_some_and(|established| established.is_open_to(origin))
+        self.established
+            .as_ref()
+            .is_some_and(|established| established.is_open_to(origin))
     }
 
     /// Returns true if the connection is HTTP/2, which streams share.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.established.as_ref().is_some_and(|established| matches!(established.sender, Sender::Http2(_)))
+        self.established
+            .as_ref()
+            .is_some_and(|established| matches!(established.sender, Sender::Http2(_)))
     }
 
-    /// Closes an HTTP/1.1 connection whose last exchange has not ended, as the next request would have to wait for it.
+    /// Closes an HTTP/1.1 connection whose last exchange has not ended, as the next request would
+    /// have to wait for it.
     pub fn close_unless_ready(&mut self) {
         let is_ready = |established: &Established| match &established.sender {
             Sender::Http1(sender, _) => sender.is_ready(),
@@ -128,18 +148,39 @@ impl Upstream {
     #[must_use]
     pub fn clone_http2(&self) -> Option<Self> {
         let established = self.established.as_ref()?;
-        let Sender::Http2(sender) = &established.sender else { return None };
+        let Sender::Http2(sender) = &established.sender else {
+            return None;
+        };
         let (origin, address) = (established.origin.clone(), established.address);
-        let (sender, driver) = (Sender::Http2(sender.clone()), Arc::clone(&established.driver));
-        let established = Some(Established { origin, address, sender, driver });
-        Some(Self { established, is_ending: false, has_answered: false, tasks: self.tasks.clone() })
+        let (sender, driver) = (
+            Sender::Http2(sender.clone()),
+            Arc::clone(&established.driver),
+        );
+        let established = Some(Established {
+            origin,
+            address,
+            sender,
+            driver,
+        });
+        Some(Self {
+            established,
+            is_ending: false,
+            has_answered: false,
+            tasks: self.tasks.clone(),
+        })
     }
 
-    /// Makes `stream`, to `address`, the HTTP/1.1 connection to `origin`, in place of the one before.
+    /// Makes `stream`, to `address`, the HTTP/1.1 connection to `origin`, in place of the one
+    /// before.
     ///
     /// # Errors
     /// The stream has failed already.
-    pub async fn establish<S>(&mut self, origin: Origin, address: SocketAddr, stream: S) -> Result<(), Refusal>
+    pub async fn establish<S>(
+        &mut self,
+        origin: Origin,
+        address: SocketAddr,
+        stream: S,
+    ) -> Result<(), Refusal>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -153,15 +194,27 @@ impl Upstream {
             .allow_obsolete_multiline_headers_in_responses(true);
         let unanswered = Arc::new(Unanswered::default());
         let stream = UpstreamGuard::new(stream, Arc::clone(&unanswered));
-        let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let (sender, connection) = protocol
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(failed)?;
         // The request on it has got its error.
-        let driver = Arc::new(self.tasks.add(async move { drop(connection.with_upgrades().await) }));
-        self.established = Some(Established { origin, address, sender: Sender::Http1(sender, unanswered), driver });
+        let driver = Arc::new(
+            self.tasks
+                .add(async move { drop(connection.with_upgrades().await) }),
+        );
+        self.established = Some(Established {
+            origin,
+            address,
+            sender: Sender::Http1(sender, unanswered),
+            driver,
+        });
         (self.is_ending, self.has_answered) = (false, false);
         Ok(())
     }
 
-    /// Makes `stream`, to `address`, the HTTP/1.1 connection to `origin`; for https inside TLS, verified by `roots`.
+    /// Makes `stream`, to `address`, the HTTP/1.1 connection to `origin`; for https inside TLS,
+    /// verified by `roots`.
     ///
     /// # Errors
     /// The stream has failed, or the upstream's certificate is invalid.
@@ -181,8 +234,8 @@ impl Upstream {
         }
     }
 
-    /// Makes `stream`, to `address`, the HTTP/2 connection to `origin`, with these `windows`. The receiver fires when
-    /// it has ended.
+    /// Makes `stream`, to `address`, the HTTP/2 connection to `origin`, with these `windows`. The
+    /// receiver fires when it has ended.
     ///
     /// # Errors
     /// The stream has failed already.
@@ -203,13 +256,21 @@ impl Upstream {
             .initial_connection_window_size(windows.upstream())
             .max_send_buf_size(windows.send())
             .max_header_list_size(Limits::ANSWER_HEAD_BYTES);
-        let (sender, connection) = protocol.handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        let (sender, connection) = protocol
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(failed)?;
         let (end, ended) = oneshot::channel();
         let driver = Arc::new(self.tasks.add(async move {
             drop(connection.await);
             let _ = end.send(());
         }));
-        self.established = Some(Established { origin, address, sender: Sender::Http2(sender), driver });
+        self.established = Some(Established {
+            origin,
+            address,
+            sender: Sender::Http2(sender),
+            driver,
+        });
         (self.is_ending, self.has_answered) = (false, false);
         Ok(ended)
     }
@@ -220,24 +281,28 @@ impl Upstream {
         &self.tasks
     }
 
-    /// Returns true if the connection ends with the last response, as the client would see without a proxy.
+    /// Returns true if the connection ends with the last response, as the client would see without
+    /// a proxy.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.is_ending
     }
 
-    /// Sends `request`, which has the form of the connection's protocol; `requested` is the protocol that a response may
-    /// switch to.
+    /// Sends `request`, which has the form of the connection's protocol; `requested` is the
+    /// protocol that a response may switch to.
     ///
     /// # Errors
-    /// The connection is closed, the upstream refuses the request or fails, or its response is malformed.
+    /// The connection is closed, the upstream refuses the request or fails, or its response is
+    /// malformed.
     pub async fn send(
         &mut self,
         request: CredentialedRequest<RequestBody>,
         requested: Option<&HeaderValue>,
     ) -> Result<Response<Incoming>, SendError> {
         let request = request.into_request();
-        let Some(established) = self.established.as_mut() else { return Err(SendError::NotSent(request.into_body())) };
+        let Some(established) = self.established.as_mut() else {
+            return Err(SendError::NotSent(request.into_body()));
+        };
         let is_ready = match &mut established.sender {
             Sender::Http1(sender, _) => sender.ready().await,
             Sender::Http2(sender) => sender.ready().await,
@@ -262,12 +327,20 @@ impl Upstream {
                 return Ok(response);
             }
         };
-        let has_length = [TRANSFER_ENCODING, CONTENT_LENGTH].iter().any(|name| response.headers().contains_key(name));
+        let has_length = [TRANSFER_ENCODING, CONTENT_LENGTH]
+            .iter()
+            .any(|name| response.headers().contains_key(name));
         let is_delimited = has_length || response.body().is_end_stream();
         self.is_ending = head::closes(response.version(), response.headers()) || !is_delimited;
         let headers = response.headers_mut();
-        if headers.get_all(TRANSFER_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
-            return Err(SendError::Failed(Refusal::upstream_malformed("it has a transfer coding besides chunked")));
+        if headers
+            .get_all(TRANSFER_ENCODING)
+            .iter()
+            .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+        {
+            return Err(SendError::Failed(Refusal::upstream_malformed(
+                "it has a transfer coding besides chunked",
+            )));
         }
         // A transfer coding overrides the length (RFC 9112 §6.3).
         if headers.contains_key(TRANSFER_ENCODING) {
@@ -277,11 +350,17 @@ impl Upstream {
         head::remove_hop_by_hop(headers);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let agrees = |(requested, switched): (&HeaderValue, &HeaderValue)| {
-                let mut requested = requested.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-                requested.any(|requested| requested.eq_ignore_ascii_case(switched.as_bytes().trim_ascii()))
+                let mut requested = requested
+                    .as_bytes()
+                    .split(|byte| *byte == b',')
+                    .map(<[u8]>::trim_ascii);
+                requested.any(|requested| {
+                    requested.eq_ignore_ascii_case(switched.as_bytes().trim_ascii())
+                })
             };
             let is_websocket = requested.is_some_and(head::is_websocket);
-            let is_answered = !is_websocket || response.headers().contains_key(SEC_WEBSOCKET_ACCEPT);
+            let is_answered =
+                !is_websocket || response.headers().contains_key(SEC_WEBSOCKET_ACCEPT);
             if !is_answered || !requested.zip(switched.as_ref()).is_some_and(agrees) {
                 return Err(SendError::Failed(Refusal::unsolicited_upgrade()));
             }
@@ -302,17 +381,25 @@ fn send_error(mut error: TrySendError<Request<RequestBody>>, was_closed: bool) -
         None => match error.into_error() {
             // The error of the client's own body is reported to it.
             error if error.source().is_some_and(|cause| cause.is::<Unsendable>()) => {
-                SendError::Failed(Refusal::bad_request("the body of the request is malformed, or ended before its end"))
+                SendError::Failed(Refusal::bad_request(
+                    "the body of the request is malformed, or ended before its end",
+                ))
             }
             error if is_refused_stream(&error) => SendError::Refused,
-            error if wants_certificate(&error) => SendError::Failed(Refusal::upstream_wants_certificate()),
-            error if was_closed && (error.is_incomplete_message() || is_reset(&error)) => SendError::Closed,
-            error if error.is_parse() => SendError::Failed(Refusal::upstream_malformed(defect(&error))),
-            // The library dropped the request, for example one that waited for a stream when GOAWAY arrived. Its head
-            // may have been sent.
-            error if error.is_user() => {
-                SendError::Failed(Refusal::upstream_unreachable("it ended its connection".to_owned()))
+            error if wants_certificate(&error) => {
+                SendError::Failed(Refusal::upstream_wants_certificate())
             }
+            error if was_closed && (error.is_incomplete_message() || is_reset(&error)) => {
+                SendError::Closed
+            }
+            error if error.is_parse() => {
+                SendError::Failed(Refusal::upstream_malformed(defect(&error)))
+            }
+            // The library dropped the request, for example one that waited for a stream when GOAWAY
+            // arrived. Its head may have been sent.
+            error if error.is_user() => SendError::Failed(Refusal::upstream_unreachable(
+                "it ended its connection".to_owned(),
+            )),
             error => SendError::Failed(failed(error)),
         },
     }
@@ -320,7 +407,9 @@ fn send_error(mut error: TrySendError<Request<RequestBody>>, was_closed: bool) -
 
 /// Returns true for a connection that the upstream has reset.
 fn is_reset(error: &hyper::Error) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    let cause = error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<io::Error>());
     cause.is_some_and(|cause| cause.kind() == io::ErrorKind::ConnectionReset)
 }
 
@@ -339,7 +428,9 @@ fn defect(error: &hyper::Error) -> &'static str {
 
 /// Returns true for a stream refused alone, or by a GOAWAY with a lower last stream.
 fn is_refused_stream(error: &hyper::Error) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>());
+    let cause = error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<h2::Error>());
     cause.is_some_and(|cause| match cause.reason() {
         Some(h2::Reason::REFUSED_STREAM) => true,
         Some(h2::Reason::NO_ERROR) => cause.is_go_away() && cause.is_remote(),

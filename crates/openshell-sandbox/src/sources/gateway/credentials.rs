@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, UNIX_EPOCH};
 
-use openshell_gateway::convert::environment::{ProviderCredential, ProviderEnvironment, StaticBinding};
+use openshell_gateway::convert::environment::{
+    ProviderCredential, ProviderEnvironment, StaticBinding,
+};
 use openshell_gateway::convert::policy::ProviderBinding;
 use openshell_policy::credential::{
     Binding, BoundHost, CredentialName, MARKER, MAX_CREDENTIALS, PathPrefix, check_secret,
@@ -18,7 +20,8 @@ use crate::text::{self, printable};
 /// Revisions before the one in force whose placeholders mean today's values.
 const REVISIONS: usize = 8;
 
-/// Words in placeholders that the workload may still have, and the endpoints that providers are bound to.
+/// Words in placeholders that the workload may still have, and the endpoints that providers are
+/// bound to.
 #[derive(Debug, Default)]
 pub(super) struct Placeholders {
     /// Revisions of which placeholders were given out, the newest last.
@@ -38,18 +41,29 @@ impl Placeholders {
 
     /// No credentials at all.
     pub(super) fn none() -> CredentialSet {
-        let report = CredentialReport { warnings: Vec::new(), summary: "the gateway: 0 credentials".to_owned() };
-        CredentialSet { vault: Vault::default(), variables: Vec::new(), report }
+        let report = CredentialReport {
+            warnings: Vec::new(),
+            summary: "the gateway: 0 credentials".to_owned(),
+        };
+        CredentialSet {
+            vault: Vault::default(),
+            variables: Vec::new(),
+            report,
+        }
     }
 
     /// The vault of `given`, and the variables of commands.
     pub(super) fn of(&mut self, given: ProviderEnvironment) -> CredentialSet {
         let (mut warnings, mut variables, mut entries) = (Vec::new(), Vec::new(), Vec::new());
         let mut left_out = |name: &str, why: &str| {
-            warnings.push(printable(&format!("the gateway: {name} is left out: {why}")).into_owned());
+            warnings
+                .push(printable(&format!("the gateway: {name} is left out: {why}")).into_owned());
         };
         for name in given.dynamic {
-            left_out(&name, "credentials that are made on demand are not in this build");
+            left_out(
+                &name,
+                "credentials that are made on demand are not in this build",
+            );
         }
         for (name, value) in given.variables {
             match is_refused(&name) || value.contains('\0') {
@@ -59,9 +73,16 @@ impl Placeholders {
         }
         if given.revision != 0 && self.revisions.back() != Some(&given.revision) {
             self.revisions.push_back(given.revision);
-            self.revisions.drain(..self.revisions.len().saturating_sub(REVISIONS + 1));
+            self.revisions
+                .drain(..self.revisions.len().saturating_sub(REVISIONS + 1));
         }
-        for ProviderCredential { name, secret, expires_at_ms, binding } in given.credentials {
+        for ProviderCredential {
+            name,
+            secret,
+            expires_at_ms,
+            binding,
+        } in given.credentials
+        {
             let Ok(parsed) = CredentialName::parse(&name) else {
                 left_out(&name, "it is no name of a variable");
                 continue;
@@ -78,7 +99,10 @@ impl Placeholders {
                 left_out(&name, "there are too many");
                 continue;
             }
-            let handle = binding.as_ref().map(|binding| binding.handle.as_str()).filter(|handle| is_handle(handle));
+            let handle = binding
+                .as_ref()
+                .map(|binding| binding.handle.as_str())
+                .filter(|handle| is_handle(handle));
             if let Some(handle) = handle {
                 let held = (handle.to_owned(), name.clone());
                 self.handles.retain(|known| *known != held);
@@ -94,9 +118,21 @@ impl Placeholders {
                 aliases: self.aliases(&name),
             });
         }
-        self.handles.drain(..self.handles.len().saturating_sub((REVISIONS + 1) * entries.len().max(1)));
-        let summary = format!("the gateway: {}", text::counted(entries.len() as u64, "credential", "credentials"));
-        CredentialSet { vault: Vault::of(entries), variables, report: CredentialReport { warnings, summary } }
+        self.handles.drain(
+            ..self
+                .handles
+                .len()
+                .saturating_sub((REVISIONS + 1) * entries.len().max(1)),
+        );
+        let summary = format!(
+            "the gateway: {}",
+            text::counted(entries.len() as u64, "credential", "credentials")
+        );
+        CredentialSet {
+            vault: Vault::of(entries),
+            variables,
+            report: CredentialReport { warnings, summary },
+        }
     }
 
     /// The placeholder of the credential `name`.
@@ -110,25 +146,49 @@ impl Placeholders {
 
     /// The other names of the credential `name` in placeholders that were given out.
     fn aliases(&self, name: &str) -> Vec<String> {
-        let revisions = self.revisions.iter().map(|revision| format!("v{revision}_{name}"));
-        let handles = self.handles.iter().filter(|(_, of)| of == name).map(|(handle, _)| format!("{handle}_{name}"));
+        let revisions = self
+            .revisions
+            .iter()
+            .map(|revision| format!("v{revision}_{name}"));
+        let handles = self
+            .handles
+            .iter()
+            .filter(|(_, of)| of == name)
+            .map(|(handle, _)| format!("{handle}_{name}"));
         revisions.chain(handles).collect()
     }
 
-    /// Where a credential may go; without an endpoint of its own, where an endpoint of the policy names its provider.
+    /// Where a credential may go; without an endpoint of its own, where an endpoint of the policy
+    /// names its provider.
     fn hosts(&self, binding: &StaticBinding) -> Vec<BoundHost> {
         if !binding.endpoints.is_empty() {
-            return binding.endpoints.iter().filter_map(|(host, port, path)| bound(host, *port, path)).collect();
+            return binding
+                .endpoints
+                .iter()
+                .filter_map(|(host, port, path)| bound(host, *port, path))
+                .collect();
         }
-        let provider = |bound: &&ProviderBinding| !bound.provider.is_empty() && bound.provider == binding.identity;
+        let provider = |bound: &&ProviderBinding| {
+            !bound.provider.is_empty() && bound.provider == binding.identity
+        };
         let endpoints = self.bindings.iter().filter(provider);
-        endpoints.flat_map(|one| one.ports.iter().filter_map(|port| bound(&one.host, *port, ""))).collect()
+        endpoints
+            .flat_map(|one| {
+                one.ports
+                    .iter()
+                    .filter_map(|port| bound(&one.host, *port, ""))
+            })
+            .collect()
     }
 }
 
 /// A host, port and path prefix; `None` if it is none, so that the secret goes nowhere by it.
 fn bound(host: &str, port: u32, path: &str) -> Option<BoundHost> {
-    let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.to_owned() };
+    let host = if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
     // A gateway names no scheme: what is at other ports than that of HTTPS may speak without TLS.
     let text = match port {
         0 => host,
@@ -149,7 +209,7 @@ fn is_refused(name: &str) -> bool {
 
 /// True if `handle` is one: `s` and 64 hex digits.
 fn is_handle(handle: &str) -> bool {
-    handle
-        .strip_prefix('s')
-        .is_some_and(|digits| digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    handle.strip_prefix('s').is_some_and(|digits| {
+        digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
 }

@@ -85,14 +85,20 @@ impl GatewaySource {
             Ok(config) => config,
             Err(error) => {
                 if !std::mem::replace(&mut self.is_lost, true) {
-                    let message = format!("the gateway was not asked for changes; what is in force stays: {error}");
+                    let message = format!(
+                        "the gateway was not asked for changes; what is in force stays: {error}"
+                    );
                     logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
                 }
                 return None;
             }
         };
         if std::mem::take(&mut self.is_lost) {
-            logging::config_event(ConfigState::Enabled, Severity::Info, "the gateway answers again");
+            logging::config_event(
+                ConfigState::Enabled,
+                Severity::Info,
+                "the gateway answers again",
+            );
         }
         self.take_workspace(&config.workspace);
         let has_new_credentials = config.provider_revision != self.seen.provider_revision
@@ -119,15 +125,26 @@ impl GatewaySource {
 
     fn next_policy(&mut self) -> Option<Update> {
         let update = self.next.take()?;
-        let bindings = self.seen.policy.as_ref().map(|policy| policy.bindings.clone()).unwrap_or_default();
+        let bindings = self
+            .seen
+            .policy
+            .as_ref()
+            .map(|policy| policy.bindings.clone())
+            .unwrap_or_default();
         let (version, is_reported) = (self.seen.version, self.settings.is_own_policy());
-        self.pending = Some(Pending { version, is_reported, bindings });
+        self.pending = Some(Pending {
+            version,
+            is_reported,
+            bindings,
+        });
         Some(update)
     }
 
     /// The policy, if it has changed; a version that only has another number is acknowledged.
     fn changed_policy(&mut self, config: &SandboxConfig) -> Option<Update> {
-        let Some(policy) = &config.policy else { return None };
+        let Some(policy) = &config.policy else {
+            return None;
+        };
         let is_same = config.hash == self.seen.hash && config.version == self.seen.version;
         let is_other = self.seen.policy.as_ref() != Some(policy);
         if is_same && !is_other {
@@ -143,7 +160,11 @@ impl GatewaySource {
             return None;
         }
         let policy = document(&self.files, config, policy.document.clone());
-        Some(Update { policy: Some(policy), refuses_if_invalid: self.refuses(config), ..Update::default() })
+        Some(Update {
+            policy: Some(policy),
+            refuses_if_invalid: self.refuses(config),
+            ..Update::default()
+        })
     }
 
     async fn credentials(&mut self, revision: u64) -> Option<Update> {
@@ -151,16 +172,27 @@ impl GatewaySource {
             Ok(environment) => environment,
             Err(error) => {
                 if !std::mem::replace(&mut self.seen.lacks_credentials, true) {
-                    let message = format!("credentials withdrawn, as the gateway does not give them: {error}");
+                    let message = format!(
+                        "credentials withdrawn, as the gateway does not give them: {error}"
+                    );
                     logging::config_event(ConfigState::Failed, Severity::High, &message);
-                    return Some(Update { credentials: Some(Placeholders::none()), ..Update::default() });
+                    return Some(Update {
+                        credentials: Some(Placeholders::none()),
+                        ..Update::default()
+                    });
                 }
                 return None;
             }
         };
-        (self.seen.provider_revision, self.seen.lacks_credentials, self.seen.has_new_bindings) =
-            (revision, false, false);
-        Some(Update { credentials: Some(self.placeholders.of(environment)), ..Update::default() })
+        (
+            self.seen.provider_revision,
+            self.seen.lacks_credentials,
+            self.seen.has_new_bindings,
+        ) = (revision, false, false);
+        Some(Update {
+            credentials: Some(self.placeholders.of(environment)),
+            ..Update::default()
+        })
     }
 
     /// True if nothing is permitted any more once the policy of `config` is invalid.
@@ -184,8 +216,17 @@ impl GatewaySource {
 /// The policy document `data` of `config`.
 fn document(files: &PolicyFiles, config: &SandboxConfig, data: String) -> PolicyDocument {
     // It is the gateway's word, and goes into a line.
-    let hash: String = config.hash.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
-    let mut version = format!("version:{} hash:{}", config.version, if hash.is_empty() { "-" } else { &hash });
+    let hash: String = config
+        .hash
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(64)
+        .collect();
+    let mut version = format!(
+        "version:{} hash:{}",
+        config.version,
+        if hash.is_empty() { "-" } else { &hash }
+    );
     if let Some(global) = config.global_version {
         version.push_str(&format!(" {GLOBAL_VERSION}{global}"));
     }
@@ -224,18 +265,26 @@ impl Source for GatewaySource {
                 PolicyResult::Loaded
             }
             Answer::Rejected(error) => {
-                let Some(Pending { version, .. }) = &pending else { return };
+                let Some(Pending { version, .. }) = &pending else {
+                    return;
+                };
                 self.seen.has_failed = true;
                 let (generation, hash) = (self.generation, &self.seen.hash);
                 let message = format!(
-                    "Policy reload failed, keeping last-known-good policy unless the gateway fails closed \
-                     [version:{version} hash:{hash} generation:{generation} error:{error:#}]"
+                    "Policy reload failed, keeping last-known-good policy unless the gateway fails \
+                     closed [version:{version} hash:{hash} generation:{generation} \
+                     error:{error:#}]"
                 );
                 logging::config_event(ConfigState::Failed, Severity::Medium, &message);
                 PolicyResult::Failed(format!("{error:#}"))
             }
         };
-        if let Some(Pending { version, is_reported: true, .. }) = pending {
+        if let Some(Pending {
+            version,
+            is_reported: true,
+            ..
+        }) = pending
+        {
             self.outbox.report(version, result);
         }
     }

@@ -24,13 +24,22 @@ pub(crate) struct RouteSource {
 }
 
 impl RouteSource {
-    /// Asks for the routes that a sandbox starts with: none where the gateway has none, or does not answer.
+    /// Asks for the routes that a sandbox starts with: none where the gateway has none, or does not
+    /// answer.
     pub(super) async fn open(gateway: Gateway, every: Duration) -> (Self, RouteSet) {
-        let mut source = Self { gateway, every, revision: None, is_lost: false };
-        let routes = source
-            .poll()
-            .await
-            .unwrap_or_else(|| routes(Bundle { revision: String::new(), routes: Vec::new(), left_out: Vec::new() }));
+        let mut source = Self {
+            gateway,
+            every,
+            revision: None,
+            is_lost: false,
+        };
+        let routes = source.poll().await.unwrap_or_else(|| {
+            routes(Bundle {
+                revision: String::new(),
+                routes: Vec::new(),
+                left_out: Vec::new(),
+            })
+        });
         (source, routes)
     }
 
@@ -57,14 +66,20 @@ impl RouteSource {
                     logging::config_event(ConfigState::Disabled, Severity::Low, &message);
                 }
                 // There may have been some.
-                self.revision
-                    .take()
-                    .map(|_| routes(Bundle { revision: String::new(), routes: Vec::new(), left_out: Vec::new() }))
+                self.revision.take().map(|_| {
+                    routes(Bundle {
+                        revision: String::new(),
+                        routes: Vec::new(),
+                        left_out: Vec::new(),
+                    })
+                })
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_lost, true) {
-                    let message =
-                        format!("the gateway was not asked for routes to models; those in force stay: {error}");
+                    let message = format!(
+                        "the gateway was not asked for routes to models; those in force stay: \
+                         {error}"
+                    );
                     logging::config_event(ConfigState::Degraded, Severity::Low, &message);
                 }
                 None
@@ -78,7 +93,10 @@ impl Source for RouteSource {
         loop {
             tokio::time::sleep(self.every).await;
             if let Some(routes) = self.poll().await {
-                return Update { routes: Some(routes), ..Update::default() };
+                return Update {
+                    routes: Some(routes),
+                    ..Update::default()
+                };
             }
         }
     }
@@ -89,7 +107,11 @@ impl Source for RouteSource {
 /// The routes of `bundle` that workloads are served by.
 fn routes(bundle: Bundle) -> RouteSet {
     let (mut routes, mut left_out) = (Vec::new(), bundle.left_out);
-    for mut spec in bundle.routes.into_iter().filter(|spec: &RouteSpec| spec.name != SYSTEM_ROUTE) {
+    for mut spec in bundle
+        .routes
+        .into_iter()
+        .filter(|spec: &RouteSpec| spec.name != SYSTEM_ROUTE)
+    {
         let name = spec.name.clone();
         let key = match std::mem::replace(&mut spec.key, KeySource::None) {
             KeySource::Value(secret) => Some(secret),
@@ -106,6 +128,14 @@ fn routes(bundle: Bundle) -> RouteSet {
     }
     let count = text::counted(routes.len() as u64, "route", "routes");
     let table = RouteTable::new(routes, DEFAULT_REQUEST_BYTES);
-    let report = RouteReport { summary: format!("inference routes loaded from the gateway: {count}") };
-    RouteSet { table, variables: Vec::new(), files: Vec::new(), report, may_come_later: true }
+    let report = RouteReport {
+        summary: format!("inference routes loaded from the gateway: {count}"),
+    };
+    RouteSet {
+        table,
+        variables: Vec::new(),
+        files: Vec::new(),
+        report,
+        may_come_later: true,
+    }
 }

@@ -25,18 +25,35 @@ pub(super) struct Settings {
 impl Settings {
     /// Takes `settings` over, and logs each change.
     pub(super) fn apply(&mut self, settings: &BTreeMap<String, Setting>) {
-        let gone = self.in_force.keys().filter(|key| !settings.contains_key(*key));
-        let changed = settings.iter().filter(|(key, setting)| self.in_force.get(*key) != Some(setting));
-        let changes = gone.map(|key| (key, None)).chain(changed.map(|(key, setting)| (key, Some(setting))));
+        let gone = self
+            .in_force
+            .keys()
+            .filter(|key| !settings.contains_key(*key));
+        let changed = settings
+            .iter()
+            .filter(|(key, setting)| self.in_force.get(*key) != Some(setting));
+        let changes = gone
+            .map(|key| (key, None))
+            .chain(changed.map(|(key, setting)| (key, Some(setting))));
         for (key, setting) in changes {
             let old = self.in_force.get(key).map_or("-", |old| old.value.as_str());
-            let (new, scope) = setting.map_or(("-", "-"), |setting| (setting.value.as_str(), setting.scope));
-            let known = if KNOWN.contains(&key.as_str()) { "" } else { ", which this build does not know" };
+            let (new, scope) = setting.map_or(("-", "-"), |setting| {
+                (setting.value.as_str(), setting.scope)
+            });
+            let known = if KNOWN.contains(&key.as_str()) {
+                ""
+            } else {
+                ", which this build does not know"
+            };
             let message = format!("setting {key}: {old} -> {new} [scope:{scope}]{known}");
             logging::config_event(ConfigState::Loaded, Severity::Info, &printable(&message));
         }
         self.in_force.clone_from(settings);
-        logging::enable_json(settings.get(OCSF_JSON).is_some_and(|setting| setting.value == "true"));
+        logging::enable_json(
+            settings
+                .get(OCSF_JSON)
+                .is_some_and(|setting| setting.value == "true"),
+        );
     }
 
     /// Notes whose policy is in force.

@@ -56,15 +56,20 @@ pub(crate) struct Opened {
 }
 
 /// Waits between the attempts of the first call.
-const ATTEMPTS: [Duration; 4] =
-    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(4)];
+const ATTEMPTS: [Duration; 4] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(4),
+];
 
 /// Policies of images, the first of which counts.
 const IMAGE_POLICIES: [&str; 2] = [IMAGE_POLICY, LEGACY_IMAGE_POLICY];
 const IMAGE_POLICY: &str = "/etc/openshell/policy.yaml";
 const LEGACY_IMAGE_POLICY: &str = "/etc/navigator/policy.yaml";
 
-/// Asks the gateway for the policy, the credentials and, unless they are `routes` of a file, the routes to models.
+/// Asks the gateway for the policy, the credentials and, unless they are `routes` of a file, the
+/// routes to models.
 ///
 /// # Errors
 /// The gateway cannot be reached, or refuses the sandbox.
@@ -74,7 +79,15 @@ pub(crate) async fn open(
     routes: Option<RouteSet>,
     tasks: &mut Tasks,
 ) -> anyhow::Result<Opened> {
-    let Options { address, names, token, poll, route_refresh, denials_every, activity_every } = options;
+    let Options {
+        address,
+        names,
+        token,
+        poll,
+        route_refresh,
+        denials_every,
+        activity_every,
+    } = options;
     let gateway = Gateway::new(address, names, token)?;
     authenticate(&gateway).await?;
     let config = with_policy(&gateway).await?;
@@ -121,11 +134,17 @@ pub(crate) async fn open(
         }
     };
     let renewal = gateway.clone();
-    tasks.spawn("token of the gateway", async move { renewal.renew_token().await });
+    tasks.spawn("token of the gateway", async move {
+        renewal.renew_token().await
+    });
     let generation = version.snapshot.generation();
     let workspace = watch::Sender::new(config.workspace);
-    let receiver =
-        Receiver { gateway: gateway.clone(), workspace: workspace.subscribe(), denials_every, activity_every };
+    let receiver = Receiver {
+        gateway: gateway.clone(),
+        workspace: workspace.subscribe(),
+        denials_every,
+        activity_every,
+    };
     let source = GatewaySource {
         gateway,
         files,
@@ -142,8 +161,18 @@ pub(crate) async fn open(
         generation,
     };
     let (credentials, routes) = (Some(credentials), Some(routes));
-    let initial = Initial { policy: version, credentials, routes, reloads: Arc::default() };
-    Ok(Opened { source, routes: route_source, initial, receiver })
+    let initial = Initial {
+        policy: version,
+        credentials,
+        routes,
+        reloads: Arc::default(),
+    };
+    Ok(Opened {
+        source,
+        routes: route_source,
+        initial,
+        receiver,
+    })
 }
 
 async fn authenticate(gateway: &Gateway) -> anyhow::Result<()> {
@@ -199,38 +228,53 @@ fn first_version(
     let message = format!("the gateway's policy is invalid, so nothing is permitted: {error}");
     logging::config_event(ConfigState::Failed, Severity::High, &message);
     // The file rules of the run, which stay in force.
-    let _ = files.started.set(Request::new(&Filesystem::default(), files.folders.workdir.as_deref()));
+    let _ = files.started.set(Request::new(
+        &Filesystem::default(),
+        files.folders.workdir.as_deref(),
+    ));
     Ok((PolicyResult::Failed(error), Policy::restrictive().version?))
 }
 
 fn compile(config: &SandboxConfig, files: &PolicyFiles) -> anyhow::Result<PolicyVersion> {
-    let policy = config.policy.as_ref().context("the gateway has no policy")?;
+    let policy = config
+        .policy
+        .as_ref()
+        .context("the gateway has no policy")?;
     document(files, config, policy.document.clone()).compile(1)
 }
 
 /// The policy that the image brings along, else one that permits nothing but the baseline.
 fn of_image() -> ValidPolicy {
-    let Some(path) = IMAGE_POLICIES.iter().map(Path::new).find(|path| path.try_exists().unwrap_or(true)) else {
+    let Some(path) = IMAGE_POLICIES
+        .iter()
+        .map(Path::new)
+        .find(|path| path.try_exists().unwrap_or(true))
+    else {
         return ValidPolicy::restrictive();
     };
     if path == Path::new(LEGACY_IMAGE_POLICY) {
-        let message = format!("policy of the image at {LEGACY_IMAGE_POLICY}: move it to {IMAGE_POLICY}");
+        let message =
+            format!("policy of the image at {LEGACY_IMAGE_POLICY}: move it to {IMAGE_POLICY}");
         logging::config_event(ConfigState::Validated, Severity::Medium, &message);
     }
-    let files = PolicyFiles { data: path.to_owned(), ..PolicyFiles::default() };
+    let files = PolicyFiles {
+        data: path.to_owned(),
+        ..PolicyFiles::default()
+    };
     match files.read(Phase::Start).and_then(PolicyDocument::validate) {
         Ok(policy) if policy::survives(&policy) => policy,
         Ok(_) => {
             let message = format!(
-                "the policy of the image at {} says what a gateway cannot (`exact`, `pinned`, `resolve`, `case_sensitive`), so it is not \
-                 used, and nothing is permitted",
+                "the policy of the image at {} says what a gateway cannot (`exact`, `pinned`, \
+                 `resolve`, `case_sensitive`), so it is not used, and nothing is permitted",
                 path.display()
             );
             logging::finding_event("Unsafe Disk Policy Content", &message);
             ValidPolicy::restrictive()
         }
         Err(error) => {
-            let message = format!("the policy of the image is not used, and nothing is permitted: {error:#}");
+            let message =
+                format!("the policy of the image is not used, and nothing is permitted: {error:#}");
             logging::finding_event("Unsafe Disk Policy Content", &message);
             ValidPolicy::restrictive()
         }

@@ -69,7 +69,9 @@ impl Outbox {
         waiting.retain(|(other, _)| *other != version);
         if waiting.len() == WAITING {
             let oldest = waiting.pop_front().map_or(0, |(version, _)| version);
-            tracing::warn!("the status of version {oldest} is not reported: {WAITING} newer ones wait");
+            tracing::warn!(
+                "the status of version {oldest} is not reported: {WAITING} newer ones wait"
+            );
         }
         waiting.push_back((version, result));
         drop(waiting);

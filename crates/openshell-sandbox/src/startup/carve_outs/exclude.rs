@@ -1,5 +1,5 @@
-//! Keeps placeholders and hidden files out of commits: git inside sees an `info/exclude` that names them too (gitignore(5)). It does not
-//! concern what git tracks.
+//! Keeps placeholders and hidden files out of commits: git inside sees an `info/exclude` that names
+//! them too (gitignore(5)). It does not concern what git tracks.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -23,26 +23,35 @@ pub(super) struct Exclude {
 }
 
 impl Exclude {
-    /// Reads the list of the work tree `tree`, whose repository is given; `None` if it cannot be shown as another one. To be called as
-    /// the workload's user, who can put a symlink in its place.
+    /// Reads the list of the work tree `tree`, whose repository is given; `None` if it cannot be
+    /// shown as another one. To be called as the workload's user, who can put a symlink in its
+    /// place.
     pub(super) fn read(tree: &Path, repository: &Path) -> Option<Self> {
         let file = repository.join("info/exclude");
         let content = content_of(&file).ok()?.unwrap_or_default();
-        (!file.is_symlink()).then(|| Self { tree: tree.to_owned(), file, content })
+        (!file.is_symlink()).then(|| Self {
+            tree: tree.to_owned(),
+            file,
+            content,
+        })
     }
 
-    /// Returns the place of the list, which is made if it is missing, and its content with those of `paths` that are placeholders in
-    /// the work tree or hidden; `None` if there are none. Without `made` nothing is made.
+    /// Returns the place of the list, which is made if it is missing, and its content with those of
+    /// `paths` that are placeholders in the work tree or hidden; `None` if there are none. Without
+    /// `made` nothing is made.
     pub(super) fn naming<'p>(
         &self,
         paths: impl Iterator<Item = (&'p Path, Restriction)>,
         made: Option<&mut CreatedDirs>,
     ) -> Option<(PathBuf, Vec<u8>)> {
-        let in_tree =
-            paths.filter_map(|(path, restriction)| Some((path, path.strip_prefix(&self.tree).ok()?, restriction)));
-        let is_left_out = |path: &Path, restriction| restriction == Restriction::Hidden || is_stand_in(path);
-        let left_out = in_tree
-            .filter(|(path, inside, restriction)| !inside.starts_with(".git") && is_left_out(path, *restriction));
+        let in_tree = paths.filter_map(|(path, restriction)| {
+            Some((path, path.strip_prefix(&self.tree).ok()?, restriction))
+        });
+        let is_left_out =
+            |path: &Path, restriction| restriction == Restriction::Hidden || is_stand_in(path);
+        let left_out = in_tree.filter(|(path, inside, restriction)| {
+            !inside.starts_with(".git") && is_left_out(path, *restriction)
+        });
         let lines: Vec<u8> = left_out.flat_map(|(_, inside, _)| line(inside)).collect();
         if lines.is_empty() {
             return None;
@@ -51,25 +60,48 @@ impl Exclude {
         if let Some(made) = made {
             let _ = make_placeholder(&self.file, Placeholder::File(""), made);
         }
-        Some((self.file.clone(), [&self.content, b"\n".as_slice(), &lines].concat()))
+        Some((
+            self.file.clone(),
+            [&self.content, b"\n".as_slice(), &lines].concat(),
+        ))
     }
 }
 
 impl Exclude {
-    /// Returns those of `paths` that git tracks in the work tree and compares, by its index as far as that can be read.
+    /// Returns those of `paths` that git tracks in the work tree and compares, by its index as far
+    /// as that can be read.
     pub(super) fn tracked<'p>(&self, paths: impl Iterator<Item = &'p Path>) -> Vec<&'p Path> {
-        let inside = |path: &'p Path| Some((path.strip_prefix(&self.tree).ok()?.as_os_str().as_bytes(), path));
+        let inside = |path: &'p Path| {
+            Some((
+                path.strip_prefix(&self.tree).ok()?.as_os_str().as_bytes(),
+                path,
+            ))
+        };
         let wanted: BTreeMap<&[u8], &Path> = paths.filter_map(inside).collect();
         if wanted.is_empty() {
             return Vec::new();
         }
         let link = self.tree.join(".git");
         // Each linked work tree has an index of its own.
-        let own = if link.is_dir() { Some(link) } else { linked(&link).ok().flatten() };
-        let index = own.and_then(|own| content_up_to(&own.join("index"), INDEX_BYTES).ok().flatten());
+        let own = if link.is_dir() {
+            Some(link)
+        } else {
+            linked(&link).ok().flatten()
+        };
+        let index = own.and_then(|own| {
+            content_up_to(&own.join("index"), INDEX_BYTES)
+                .ok()
+                .flatten()
+        });
         let names = wanted.keys().copied().collect();
-        let compared = index.map(|index| git_index::compared(&index, &names)).unwrap_or_default();
-        wanted.into_iter().filter(|(name, _)| compared.contains(*name)).map(|(_, path)| path).collect()
+        let compared = index
+            .map(|index| git_index::compared(&index, &names))
+            .unwrap_or_default();
+        wanted
+            .into_iter()
+            .filter(|(name, _)| compared.contains(*name))
+            .map(|(_, path)| path)
+            .collect()
     }
 }
 

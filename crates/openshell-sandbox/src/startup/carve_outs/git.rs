@@ -1,9 +1,10 @@
-//! Files of git work trees by which git runs programs for whoever uses the tree next: hooks, and attributes that name filters and drivers.
-//! By a writable `config` it does that too (`core.hooksPath`, `core.fsmonitor`, filters), which is kept unless it is to be written, as
-//! `git config`, `git remote add` and `git push -u` do.
+//! Files of git work trees by which git runs programs for whoever uses the tree next: hooks, and
+//! attributes that name filters and drivers. By a writable `config` it does that too
+//! (`core.hooksPath`, `core.fsmonitor`, filters), which is kept unless it is to be written, as `git
+//! config`, `git remote add` and `git push -u` do.
 //!
-//! What is read here may have been written by an earlier command: it only ever adds paths to be kept from being written, and what cannot
-//! be read whole is said.
+//! What is read here may have been written by an earlier command: it only ever adds paths to be
+//! kept from being written, and what cannot be read whole is said.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -23,7 +24,8 @@ use super::patterns::closed_by;
 /// Repositories of submodules whose files are kept.
 const REPOSITORIES: usize = 500;
 
-/// Folders that are looked at in search of the repositories of submodules, and entries of each folder of hooks.
+/// Folders that are looked at in search of the repositories of submodules, and entries of each
+/// folder of hooks.
 const FOLDERS: usize = 10_000;
 
 /// A path that git takes programs from, or that leads it to them.
@@ -36,7 +38,10 @@ pub(super) struct SensitivePath {
 
 impl SensitivePath {
     fn new(path: PathBuf) -> Self {
-        Self { path, placeholder: "" }
+        Self {
+            path,
+            placeholder: "",
+        }
     }
 }
 
@@ -64,7 +69,8 @@ impl Found {
     }
 }
 
-/// Returns the paths in the work tree or repository `folder` that the command must not change; none if it is neither.
+/// Returns the paths in the work tree or repository `folder` that the command must not change; none
+/// if it is neither.
 pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
     let has_config = git.has_config;
     let link = folder.join(".git");
@@ -74,7 +80,9 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
         // A linked work tree, or a submodule (gitrepository-layout(5)).
         Ok(data) if data.is_file() => {
             found.add(link.clone());
-            let Some(own) = found.known(linked(&link)) else { return found };
+            let Some(own) = found.known(linked(&link)) else {
+                return found;
+            };
             own
         }
         Ok(_) => link,
@@ -94,19 +102,29 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
             return found;
         }
     };
-    let common = found.known(path_of(&own.join("commondir"), "")).map(|common| normal(&own.join(common)));
+    let common = found
+        .known(path_of(&own.join("commondir"), ""))
+        .map(|common| normal(&own.join(common)));
     let repository = common.unwrap_or_else(|| own.clone());
     found.repository = is_tree.then(|| repository.clone());
     let mut repositories = vec![repository.clone()];
     let mut holders = vec![repository.clone(), own.clone()];
-    holders.extend(found.known(entries(&repository.join("worktrees"))).iter().map(DirEntry::path));
+    holders.extend(
+        found
+            .known(entries(&repository.join("worktrees")))
+            .iter()
+            .map(DirEntry::path),
+    );
     holders.dedup();
     for holder in holders {
         let searched = modules(&holder, &mut repositories);
         found.known(searched);
     }
     if repositories.len() > REPOSITORIES {
-        found.unknown.push(format!("{} has more than {REPOSITORIES} submodules", repository.display()));
+        found.unknown.push(format!(
+            "{} has more than {REPOSITORIES} submodules",
+            repository.display()
+        ));
         return found;
     }
     if own != repository {
@@ -114,14 +132,27 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
         found.paths.extend(leads);
     }
     for repository in &repositories {
-        let config = found.known(GitSettings::read(&repository.join("config"), git.home.as_deref()));
-        let of_trees = found.known(GitSettings::read(&repository.join("config.worktree"), git.home.as_deref()));
+        let config = found.known(GitSettings::read(
+            &repository.join("config"),
+            git.home.as_deref(),
+        ));
+        let of_trees = found.known(GitSettings::read(
+            &repository.join("config.worktree"),
+            git.home.as_deref(),
+        ));
         // The `.git` file of a submodule's work tree leads to its repository.
-        let own_tree = config.worktree.as_ref().map(|tree| normal(&repository.join(tree)));
+        let own_tree = config
+            .worktree
+            .as_ref()
+            .map(|tree| normal(&repository.join(tree)));
         let link = own_tree.as_ref().map(|tree| tree.join(".git"));
-        found.paths.extend(link.filter(|link| !repository.starts_with(link)).map(SensitivePath::new));
+        found.paths.extend(
+            link.filter(|link| !repository.starts_with(link))
+                .map(SensitivePath::new),
+        );
         let named = config.hooks.iter().chain(&of_trees.hooks).chain(&git.hooks);
-        // Those of a relative path are in the work tree that git is used in (git-config(1), core.hooksPath).
+        // Those of a relative path are in the work tree that git is used in (git-config(1),
+        // core.hooksPath).
         let mut trees = vec![repository.parent().unwrap_or(repository)];
         trees.extend(own_tree.as_deref());
         trees.extend(is_tree.then_some(folder));
@@ -129,11 +160,23 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
         let all: BTreeSet<_> = named.chain([repository.join("hooks")]).collect();
         for hooks in all {
             if folder.starts_with(&hooks) {
-                found.unknown.push(format!("core.hooksPath is {}, which holds everything", hooks.display()));
+                found.unknown.push(format!(
+                    "core.hooksPath is {}, which holds everything",
+                    hooks.display()
+                ));
             }
-            found.known(targets(&hooks)).into_iter().for_each(|target| found.add(target));
+            found
+                .known(targets(&hooks))
+                .into_iter()
+                .for_each(|target| found.add(target));
             // The programs of husky run those beside them.
-            found.add(hooks.parent().filter(|_| hooks.ends_with("_")).unwrap_or(&hooks).to_owned());
+            found.add(
+                hooks
+                    .parent()
+                    .filter(|_| hooks.ends_with("_"))
+                    .unwrap_or(&hooks)
+                    .to_owned(),
+            );
         }
         found.add(repository.join("info/attributes"));
         for linked in found.known(entries(&repository.join("worktrees"))) {
@@ -144,11 +187,23 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
             for name in ["config", "config.worktree", "remotes", "branches"] {
                 found.add(repository.join(name));
             }
-            let included = config.included.iter().chain(&of_trees.included).map(|path| normal(path));
+            let included = config
+                .included
+                .iter()
+                .chain(&of_trees.included)
+                .map(|path| normal(path));
             found.paths.extend(included.map(SensitivePath::new));
-            // It would make another folder's configuration count. With a mere dot libgit2 finds no repository.
-            let placeholder = if repository.ends_with(".git") { "../.git\n" } else { ".\n" };
-            found.paths.push(SensitivePath { path: repository.join("commondir"), placeholder });
+            // It would make another folder's configuration count. With a mere dot libgit2 finds no
+            // repository.
+            let placeholder = if repository.ends_with(".git") {
+                "../.git\n"
+            } else {
+                ".\n"
+            };
+            found.paths.push(SensitivePath {
+                path: repository.join("commondir"),
+                placeholder,
+            });
         }
     }
     // Each is looked at as part of the whole.
@@ -161,22 +216,34 @@ fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
     let config = has_config.then(|| own.join("config.worktree"));
     let paths = ["commondir", "gitdir"].map(|name| own.join(name));
     // What cannot be looked at is kept as well.
-    let is_there = |path: &PathBuf| path.symlink_metadata().map_or_else(|error| !is_missing(&error), |_| true);
-    paths.into_iter().filter(is_there).chain(config).map(SensitivePath::new)
+    let is_there = |path: &PathBuf| {
+        path.symlink_metadata()
+            .map_or_else(|error| !is_missing(&error), |_| true)
+    };
+    paths
+        .into_iter()
+        .filter(is_there)
+        .chain(config)
+        .map(SensitivePath::new)
 }
 
-/// Returns the repository of the linked work tree `tree`, if it lies elsewhere, belongs to `uid`, and names the tree as one of its own
-/// (gitrepository-layout(5), worktrees): an earlier command may have written the tree's `.git` file.
+/// Returns the repository of the linked work tree `tree`, if it lies elsewhere, belongs to `uid`,
+/// and names the tree as one of its own (gitrepository-layout(5), worktrees): an earlier command
+/// may have written the tree's `.git` file.
 pub(crate) fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
     let link = tree.join(".git");
     let own = linked(&link).ok()??;
     let repository = normal(&own.join(path_of(&own.join("commondir"), "").ok()??));
     let back = path_of(&own.join("gitdir"), "").ok()??;
-    let is_its_own = own.parent() == Some(&repository.join("worktrees")) && normal(&own.join(back)) == link;
+    let is_its_own =
+        own.parent() == Some(&repository.join("worktrees")) && normal(&own.join(back)) == link;
     let is_real = std::fs::canonicalize(&repository).is_ok_and(|real| real == repository);
-    let is_users = repository.symlink_metadata().is_ok_and(|data| data.uid() == uid);
+    let is_users = repository
+        .symlink_metadata()
+        .is_ok_and(|data| data.uid() == uid);
     let is_elsewhere = !tree.starts_with(&repository) && !repository.starts_with(tree);
-    let is_meant = is_its_own && is_real && is_users && is_elsewhere && is_repository(&repository).ok()?;
+    let is_meant =
+        is_its_own && is_real && is_users && is_elsewhere && is_repository(&repository).ok()?;
     is_meant.then_some(repository)
 }
 
@@ -198,7 +265,8 @@ fn is_repository(folder: &Path) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Returns true if the error is that of a folder of another user, which the calling one may not enter.
+/// Returns true if the error is that of a folder of another user, which the calling one may not
+/// enter.
 fn is_closed(folder: &Path, error: &io::Error) -> bool {
     let user = rustix::process::geteuid().as_raw();
     error.kind() == io::ErrorKind::PermissionDenied && closed_by(folder, user).is_none()
@@ -214,16 +282,25 @@ fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
         });
         for entry in entries {
             // A symlink leads to a repository that is no submodule's.
-            if !entry.file_type().map_err(|error| format!("{}: {error}", entry.path().display()))?.is_dir() {
+            if !entry
+                .file_type()
+                .map_err(|error| format!("{}: {error}", entry.path().display()))?
+                .is_dir()
+            {
                 continue;
             }
             seen += 1;
             if seen > FOLDERS {
-                return Err(format!("{} has more than {FOLDERS} folders", repository.join("modules").display()));
+                return Err(format!(
+                    "{} has more than {FOLDERS} folders",
+                    repository.join("modules").display()
+                ));
             }
             let path = entry.path();
-            let is_store =
-                ["objects", "refs", "logs"].iter().any(|name| path.ends_with(name)) && is_repository(&folder)?;
+            let is_store = ["objects", "refs", "logs"]
+                .iter()
+                .any(|name| path.ends_with(name))
+                && is_repository(&folder)?;
             if !is_store {
                 folders.push(path.clone());
                 match path.join("HEAD").symlink_metadata() {
@@ -237,7 +314,8 @@ fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
     failed
 }
 
-/// Returns the symlinks in a folder of hooks that lead to something, and what others would lead to, as the command could make it.
+/// Returns the symlinks in a folder of hooks that lead to something, and what others would lead to,
+/// as the command could make it.
 fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
     let mut targets = Vec::new();
     for entry in entries(hooks)? {
@@ -257,7 +335,9 @@ fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
             // With the links on its way.
             Ok(_) => targets.push(link),
             Err(error) if is_missing(&error) => {
-                targets.push(normal(&hooks.join(std::fs::read_link(&link).map_err(failed)?)));
+                targets.push(normal(
+                    &hooks.join(std::fs::read_link(&link).map_err(failed)?),
+                ));
             }
             Err(error) => return Err(failed(error)),
         }
@@ -275,18 +355,33 @@ fn entries(folder: &Path) -> Result<Vec<DirEntry>, String> {
         Err(error) if is_missing(&error) => return Ok(Vec::new()),
         opened => opened.map_err(failed)?,
     };
-    let found: Vec<_> = opened.take(FOLDERS + 1).collect::<Result<_, _>>().map_err(failed)?;
+    let found: Vec<_> = opened
+        .take(FOLDERS + 1)
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
     match found.len() > FOLDERS {
-        true => Err(format!("{} has more than {FOLDERS} entries", folder.display())),
+        true => Err(format!(
+            "{} has more than {FOLDERS} entries",
+            folder.display()
+        )),
         false => Ok(found),
     }
 }
 
-/// Returns the path in the first line of a file, behind `word`; `None` if there is no file, or another word.
+/// Returns the path in the first line of a file, behind `word`; `None` if there is no file, or
+/// another word.
 fn path_of(file: &Path, word: &str) -> Result<Option<PathBuf>, String> {
-    let Some(content) = content_of(file)? else { return Ok(None) };
-    let line = content.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
-    let path = line.strip_prefix(word.as_bytes()).map(<[u8]>::trim_ascii_start);
+    let Some(content) = content_of(file)? else {
+        return Ok(None);
+    };
+    let line = content
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii_end();
+    let path = line
+        .strip_prefix(word.as_bytes())
+        .map(<[u8]>::trim_ascii_start);
     Ok(path.map(|path| PathBuf::from(OsStr::from_bytes(path))))
 }
 
@@ -312,19 +407,38 @@ mod tests {
     use super::GitUse;
 
     fn git(folder: &Path, words: &[&str]) {
-        let settings = ["-c", "protocol.file.allow=always", "-c", "user.name=a", "-c", "user.email=a@b"];
-        let run = Command::new("git").current_dir(folder).args(settings).args(words).output().unwrap();
+        let settings = [
+            "-c",
+            "protocol.file.allow=always",
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+        ];
+        let run = Command::new("git")
+            .current_dir(folder)
+            .args(settings)
+            .args(words)
+            .output()
+            .unwrap();
         assert!(run.status.success(), "{run:?}");
     }
 
     fn sensitive_paths(tree: &Path, has_config: bool) -> super::Found {
-        super::sensitive_paths(tree, &GitUse { has_config, ..GitUse::default() })
+        super::sensitive_paths(
+            tree,
+            &GitUse {
+                has_config,
+                ..GitUse::default()
+            },
+        )
     }
 
     fn names(tree: &Path, root: &Path, has_config: bool) -> Vec<String> {
         let paths = sensitive_paths(tree, has_config).paths.into_iter();
-        let mut names: Vec<_> =
-            paths.map(|found| found.path.strip_prefix(root).unwrap().display().to_string()).collect();
+        let mut names: Vec<_> = paths
+            .map(|found| found.path.strip_prefix(root).unwrap().display().to_string())
+            .collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -343,8 +457,15 @@ mod tests {
         }
         git(&root, &["commit", "-q", "--allow-empty", "-m", "first"]);
         // Cargo, by libgit2, makes no repository in one.
-        let made = Command::new(env!("CARGO")).current_dir(&root).args(["new", "--quiet", "sub"]).output().unwrap();
-        assert!(made.status.success() && !root.join("sub/.git").exists(), "{made:?}");
+        let made = Command::new(env!("CARGO"))
+            .current_dir(&root)
+            .args(["new", "--quiet", "sub"])
+            .output()
+            .unwrap();
+        assert!(
+            made.status.success() && !root.join("sub/.git").exists(),
+            "{made:?}"
+        );
     }
 
     #[test]
@@ -358,27 +479,59 @@ mod tests {
             git(tree, &["commit", "-q", "--allow-empty", "-m", "first"]);
         }
         assert!(sensitive_paths(&root, true).paths.is_empty());
-        git(&main, &["submodule", "--quiet", "add", other.to_str().unwrap(), "deep/sub"]);
-        git(&main, &["worktree", "add", "-q", root.join("linked").to_str().unwrap()]);
+        git(
+            &main,
+            &[
+                "submodule",
+                "--quiet",
+                "add",
+                other.to_str().unwrap(),
+                "deep/sub",
+            ],
+        );
+        git(
+            &main,
+            &[
+                "worktree",
+                "add",
+                "-q",
+                root.join("linked").to_str().unwrap(),
+            ],
+        );
         let own = ["main/.git/hooks", "main/.git/info/attributes"];
-        let leads = ["main/.git/worktrees/linked/commondir", "main/.git/worktrees/linked/gitdir"];
-        let module =
-            ["main/.git/modules/deep/sub/hooks", "main/.git/modules/deep/sub/info/attributes", "main/deep/sub/.git"];
+        let leads = [
+            "main/.git/worktrees/linked/commondir",
+            "main/.git/worktrees/linked/gitdir",
+        ];
+        let module = [
+            "main/.git/modules/deep/sub/hooks",
+            "main/.git/modules/deep/sub/info/attributes",
+            "main/deep/sub/.git",
+        ];
         let mut all = [&own[..], &module, &leads].concat();
         all.sort_unstable();
         assert_eq!(names(&main, &root, false), all);
-        assert_eq!(names(&root.join("linked"), &root, false), [&["linked/.git"], &all[..]].concat());
+        assert_eq!(
+            names(&root.join("linked"), &root, false),
+            [&["linked/.git"], &all[..]].concat()
+        );
         assert_eq!(names(&main.join("deep/sub"), &root, false), module);
         assert!(names(&main, &root, true).contains(&"main/.git/commondir".to_owned()));
         // What an earlier command may have left.
         std::fs::write(main.join(".git/modules/deep/HEAD"), "").unwrap();
-        git(&main.join("deep/sub"), &["config", "extensions.worktreeConfig", "true"]);
+        git(
+            &main.join("deep/sub"),
+            &["config", "extensions.worktreeConfig", "true"],
+        );
         git(&main, &["config", "core.worktree", ".."]);
         git(&main, &["config", "core.hooksPath", ".husky"]);
         std::os::unix::fs::symlink("../../script", main.join(".git/hooks/pre-commit")).unwrap();
         std::fs::write(main.join("script"), "").unwrap();
         let found = names(&main, &root, false);
-        for name in all.iter().chain(&["main/.git/hooks/pre-commit", "main/.husky"]) {
+        for name in all
+            .iter()
+            .chain(&["main/.git/hooks/pre-commit", "main/.husky"])
+        {
             assert!(found.iter().any(|found| found == name), "{name}: {found:?}");
         }
         assert!(!found.contains(&"main/.git".to_owned()));
@@ -387,7 +540,17 @@ mod tests {
         std::fs::remove_file(main.join(".git/config")).unwrap();
         std::fs::create_dir(main.join(".git/config")).unwrap();
         let odd = sensitive_paths(&main, false);
-        assert!(odd.unknown.iter().any(|why| why.contains("config: Is a directory")), "{:?}", odd.unknown);
-        assert!(odd.paths.iter().any(|found| found.path.ends_with("main/.git/hooks")));
+        assert!(
+            odd.unknown
+                .iter()
+                .any(|why| why.contains("config: Is a directory")),
+            "{:?}",
+            odd.unknown
+        );
+        assert!(
+            odd.paths
+                .iter()
+                .any(|found| found.path.ends_with("main/.git/hooks"))
+        );
     }
 }

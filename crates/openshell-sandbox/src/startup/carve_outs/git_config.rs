@@ -1,5 +1,5 @@
-//! The hint at the first refused change of a repository's configuration. Git writes `config.lock` and renames it to `config`, which is a
-//! mount point inside, so it removes the lock again.
+//! The hint at the first refused change of a repository's configuration. Git writes `config.lock`
+//! and renames it to `config`, which is a mount point inside, so it removes the lock again.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,19 +14,22 @@ use tokio::time::sleep;
 use crate::logging;
 use crate::sources::watch::instance;
 
-/// Age of a sandbox at which the watch begins. To end one takes the kernel some 15 ms, which a short run should not last longer.
+/// Age of a sandbox at which the watch begins. To end one takes the kernel some 15 ms, which a
+/// short run should not last longer.
 const BEGIN: Duration = Duration::from_millis(500);
 
 /// Repositories that are watched.
 const REPOSITORIES: usize = 16;
 
-/// Waits until a change of the configuration in one of `repositories` is refused, and says once how to permit it; goes on for good.
+/// Waits until a change of the configuration in one of `repositories` is refused, and says once how
+/// to permit it; goes on for good.
 pub(crate) async fn say_how_to_write(repositories: Vec<PathBuf>) {
     sleep(BEGIN).await;
     match refused_change(repositories).await {
         Ok(()) => {
-            let message = "git's configuration is read-only to the command, as it can name programs to run, so `git config`, \
-                           `git remote add`, `git branch -m` and `git push -u` fail in part; --git-config rw permits them";
+            let message = "git's configuration is read-only to the command, as it can name \
+                           programs to run, so `git config`, `git remote add`, `git branch -m` and \
+                           `git push -u` fail in part; --git-config rw permits them";
             logging::config_event(ConfigState::Validated, Severity::Medium, message);
         }
         Err(error) => tracing::debug!("changes of git's configuration cannot be watched: {error}"),
@@ -39,7 +42,11 @@ pub(crate) async fn say_how_to_write(repositories: Vec<PathBuf>) {
 async fn refused_change(repositories: Vec<PathBuf>) -> io::Result<()> {
     let events = instance()?;
     for repository in repositories.iter().take(REPOSITORIES) {
-        inotify::add_watch(events.get_ref(), repository, WatchFlags::DELETE | WatchFlags::ONLYDIR)?;
+        inotify::add_watch(
+            events.get_ref(),
+            repository,
+            WatchFlags::DELETE | WatchFlags::ONLYDIR,
+        )?;
     }
     let mut space = [MaybeUninit::uninit(); 4096];
     loop {

@@ -12,7 +12,8 @@ const BYTES: u64 = 1024 * 1024;
 /// Returns the content of a file; `None` if there is none.
 ///
 /// # Errors
-/// It is of another kind, cannot be read, or has more than [`BYTES`], so that git could see in it what is not seen here.
+/// It is of another kind, cannot be read, or has more than [`BYTES`], so that git could see in it
+/// what is not seen here.
 pub(super) fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
     content_up_to(file, BYTES)
 }
@@ -29,7 +30,10 @@ pub(super) fn content_up_to(file: &Path, most: u64) -> Result<Option<Vec<u8>>, S
         opened => opened.map_err(failed)?,
     };
     let mut content = Vec::new();
-    opened.take(most + 1).read_to_end(&mut content).map_err(failed)?;
+    opened
+        .take(most + 1)
+        .read_to_end(&mut content)
+        .map_err(failed)?;
     match content.len() as u64 > most {
         true => Err(format!("{} has more than {most} bytes", file.display())),
         false => Ok(Some(content)),

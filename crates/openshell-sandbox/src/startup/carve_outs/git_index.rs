@@ -2,14 +2,19 @@
 
 use std::collections::BTreeSet;
 
-/// Returns those of `names` that git compares with the files (git-update-index(1), `--skip-worktree` and `--assume-unchanged`); none where
-/// the index cannot be read to its end.
+/// Returns those of `names` that git compares with the files (git-update-index(1),
+/// `--skip-worktree` and `--assume-unchanged`); none where the index cannot be read to its end.
 pub(super) fn compared(index: &[u8], names: &BTreeSet<&[u8]>) -> BTreeSet<Vec<u8>> {
     // Repositories have names of objects of one length or the other.
-    [20, 32].into_iter().filter_map(|object| entries(index, object, names)).flatten().collect()
+    [20, 32]
+        .into_iter()
+        .filter_map(|object| entries(index, object, names))
+        .flatten()
+        .collect()
 }
 
-/// Returns those of `names` in the index that git compares; the names of objects have `object` bytes. `None` if the index has another form.
+/// Returns those of `names` in the index that git compares; the names of objects have `object`
+/// bytes. `None` if the index has another form.
 fn entries(index: &[u8], object: usize, names: &BTreeSet<&[u8]>) -> Option<Vec<Vec<u8>>> {
     let rest = index.strip_prefix(b"DIRC")?;
     let (version, rest) = number(rest)?;
@@ -56,14 +61,18 @@ fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_be_bytes(*number), rest))
 }
 
-/// Returns the bytes of the name before, of `length`, that the next one has too; the others are a number of variable length, as in packs.
+/// Returns the bytes of the name before, of `length`, that the next one has too; the others are a
+/// number of variable length, as in packs.
 fn kept(bytes: &[u8], length: usize) -> Option<(usize, &[u8])> {
     let (first, mut rest) = bytes.split_first()?;
     let mut dropped = usize::from(first & 0x7f);
     let mut is_last = first & 0x80 == 0;
     while !is_last {
         let (byte, after) = rest.split_first()?;
-        dropped = dropped.checked_add(1)?.checked_mul(128)?.checked_add(usize::from(byte & 0x7f))?;
+        dropped = dropped
+            .checked_add(1)?
+            .checked_mul(128)?
+            .checked_add(usize::from(byte & 0x7f))?;
         (is_last, rest) = (byte & 0x80 == 0, after);
     }
     Some((length.checked_sub(dropped)?, rest))
@@ -80,15 +89,34 @@ mod tests {
 
     #[test]
     fn names_are_found_in_each_version_that_git_writes() {
-        for (version, format) in [("2", "sha1"), ("4", "sha1"), ("2", "sha256"), ("4", "sha256")] {
+        for (version, format) in [
+            ("2", "sha1"),
+            ("4", "sha1"),
+            ("2", "sha256"),
+            ("4", "sha256"),
+        ] {
             let folder = tempfile::tempdir().unwrap();
             let git = |words: &[&str]| {
-                let run = Command::new("git").current_dir(&folder).args(words).output().unwrap();
-                assert!(run.status.success(), "{words:?}: {}", String::from_utf8(run.stderr).unwrap());
+                let run = Command::new("git")
+                    .current_dir(&folder)
+                    .args(words)
+                    .output()
+                    .unwrap();
+                assert!(
+                    run.status.success(),
+                    "{words:?}: {}",
+                    String::from_utf8(run.stderr).unwrap()
+                );
             };
             git(&["init", "-q", &format!("--object-format={format}")]);
             std::fs::create_dir_all(folder.path().join("a/deep/folder")).unwrap();
-            for name in [".env", "a/deep/folder/.env", "a/deep/folder/other", "b", "new"] {
+            for name in [
+                ".env",
+                "a/deep/folder/.env",
+                "a/deep/folder/other",
+                "b",
+                "new",
+            ] {
                 std::fs::write(folder.path().join(name), name).unwrap();
             }
             git(&[
@@ -111,13 +139,23 @@ mod tests {
                 ("a/.env", false),
                 ("a", false),
             ] {
-                assert_eq!(compares(&index, name.as_bytes()), is_there, "{name} in version {version}, {format}");
+                assert_eq!(
+                    compares(&index, name.as_bytes()),
+                    is_there,
+                    "{name} in version {version}, {format}"
+                );
             }
             git(&["update-index", "--skip-worktree", "b"]);
             git(&["update-index", "--assume-unchanged", ".env"]);
             let index = std::fs::read(folder.path().join(".git/index")).unwrap();
-            for (name, is_compared) in [("b", false), (".env", false), ("a/deep/folder/other", true)] {
-                assert_eq!(compares(&index, name.as_bytes()), is_compared, "{name} in version {version}, {format}");
+            for (name, is_compared) in
+                [("b", false), (".env", false), ("a/deep/folder/other", true)]
+            {
+                assert_eq!(
+                    compares(&index, name.as_bytes()),
+                    is_compared,
+                    "{name} in version {version}, {format}"
+                );
             }
             for length in 0..index.len() {
                 compares(index.get(..length).unwrap(), b"c");

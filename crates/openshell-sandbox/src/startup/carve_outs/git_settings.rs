@@ -1,4 +1,5 @@
-//! Settings of git that lead to programs, from a configuration with everything that it includes (git-config(1)).
+//! Settings of git that lead to programs, from a configuration with everything that it includes
+//! (git-config(1)).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -34,12 +35,20 @@ impl GitSettings {
     }
 
     fn add(&mut self, file: &Path, home: Option<&Path>) -> Result<(), String> {
-        let Some(content) = content_of(file)? else { return Ok(()) };
-        let entries = entries(&content).ok_or_else(|| format!("{}: it is no configuration of git", file.display()))?;
+        let Some(content) = content_of(file)? else {
+            return Ok(());
+        };
+        let entries = entries(&content)
+            .ok_or_else(|| format!("{}: it is no configuration of git", file.display()))?;
         for (key, value) in entries {
             let path = || {
-                expanded(&value, home)
-                    .ok_or_else(|| format!("{}: the path {} is not understood", file.display(), value.escape_ascii()))
+                expanded(&value, home).ok_or_else(|| {
+                    format!(
+                        "{}: the path {} is not understood",
+                        file.display(),
+                        value.escape_ascii()
+                    )
+                })
             };
             match key.as_str() {
                 "core.hookspath" => self.hooks.push(path()?),
@@ -51,7 +60,10 @@ impl GitSettings {
                         continue;
                     }
                     if self.included.len() >= INCLUDED {
-                        return Err(format!("{}: more than {INCLUDED} files are included", file.display()));
+                        return Err(format!(
+                            "{}: more than {INCLUDED} files are included",
+                            file.display()
+                        ));
                     }
                     self.included.push(included.clone());
                     self.add(&included, home)?;
@@ -76,7 +88,8 @@ pub(super) fn expanded(value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Returns the keys, in lower case and without subsections, each with its value; `None` if the text is no configuration.
+/// Returns the keys, in lower case and without subsections, each with its value; `None` if the text
+/// is no configuration.
 fn entries(text: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let text = with_unix_line_ends(text);
@@ -87,7 +100,9 @@ fn entries(text: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
             b'#' | b';' => rest = line_end(after),
             b'[' => (section, rest) = section_of(after)?,
             byte if byte.is_ascii_alphabetic() => {
-                let length = rest.iter().position(|byte| !(byte.is_ascii_alphanumeric() || *byte == b'-'));
+                let length = rest
+                    .iter()
+                    .position(|byte| !(byte.is_ascii_alphanumeric() || *byte == b'-'));
                 let (key, after) = rest.split_at(length.unwrap_or(rest.len()));
                 let after = after.trim_ascii_start_but_lines();
                 let (value, after) = match after.split_first() {
@@ -127,21 +142,32 @@ trait Blanks {
 
 impl Blanks for [u8] {
     fn trim_ascii_start_but_lines(&self) -> &[u8] {
-        let begin = self.iter().position(|byte| !matches!(byte, b' ' | b'\t')).unwrap_or(self.len());
+        let begin = self
+            .iter()
+            .position(|byte| !matches!(byte, b' ' | b'\t'))
+            .unwrap_or(self.len());
         self.get(begin..).unwrap_or_default()
     }
 }
 
 fn line_end(text: &[u8]) -> &[u8] {
-    let end = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
+    let end = text
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .unwrap_or(text.len());
     text.get(end..).unwrap_or_default()
 }
 
 /// Reads a section's name up to its bracket; a subsection is left out.
 fn section_of(text: &[u8]) -> Option<(String, &[u8])> {
-    let length = text.iter().position(|byte| !(byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.')))?;
+    let length = text
+        .iter()
+        .position(|byte| !(byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.')))?;
     let (name, rest) = text.split_at(length);
-    let name = name.split(|byte| *byte == b'.').next()?.to_ascii_lowercase();
+    let name = name
+        .split(|byte| *byte == b'.')
+        .next()?
+        .to_ascii_lowercase();
     let mut rest = rest.trim_ascii_start_but_lines();
     if let Some((b'"', quoted)) = rest.split_first() {
         rest = quoted;
@@ -159,7 +185,8 @@ fn section_of(text: &[u8]) -> Option<(String, &[u8])> {
 
 /// Reads a value up to the end of its line, which a backslash continues.
 fn value_of(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let (mut value, mut kept, mut is_quoted, mut rest) = (Vec::new(), 0, false, text.trim_ascii_start_but_lines());
+    let (mut value, mut kept, mut is_quoted, mut rest) =
+        (Vec::new(), 0, false, text.trim_ascii_start_but_lines());
     loop {
         rest = match rest {
             [b'\\', b'\n', after @ ..] => after,
@@ -205,7 +232,10 @@ mod tests {
 
     /// What versions of git differ in made equal.
     fn blanks_for_tabs(value: &[u8]) -> Vec<u8> {
-        value.iter().map(|byte| if *byte == b'\t' { b' ' } else { *byte }).collect()
+        value
+            .iter()
+            .map(|byte| if *byte == b'\t' { b' ' } else { *byte })
+            .collect()
     }
 
     #[test]
@@ -224,22 +254,37 @@ mod tests {
             "\"a\" \"b\"",
             "é",
         ] {
-            for begin in
-                ["[core]\n\thooksPath = ", "[CORE] HOOKSPATH=", "# x\n[a \"b]\\\"\"]\nc\n[core]\r\n hookspath= "]
-            {
+            for begin in [
+                "[core]\n\thooksPath = ",
+                "[CORE] HOOKSPATH=",
+                "# x\n[a \"b]\\\"\"]\nc\n[core]\r\n hookspath= ",
+            ] {
                 std::fs::write(&file, format!("{begin}{value}\n[other]\nx = y\n")).unwrap();
                 let mut asked = Command::new("git");
-                asked.args(["config", "-z", "-f"]).arg(&file).arg("core.hooksPath");
+                asked
+                    .args(["config", "-z", "-f"])
+                    .arg(&file)
+                    .arg("core.hooksPath");
                 let told = asked.output().unwrap();
                 assert!(told.status.success(), "{value:?} {told:?}");
                 let told = blanks_for_tabs(told.stdout.strip_suffix(b"\0").unwrap());
                 let read = entries(&std::fs::read(&file).unwrap()).unwrap();
                 let mut own = read.iter().filter(|(key, _)| key == "core.hookspath");
-                assert_eq!(own.next().map(|(_, value)| blanks_for_tabs(value)), Some(told), "{begin:?} {value:?}");
+                assert_eq!(
+                    own.next().map(|(_, value)| blanks_for_tabs(value)),
+                    Some(told),
+                    "{begin:?} {value:?}"
+                );
                 assert_eq!(own.next(), None);
             }
         }
-        for wrong in ["[core", "[core]\n= x", "[core]\nhooksPath = \"x\n", "[core]\nhooksPath = \\x\n", "[a \"b\n\"]"] {
+        for wrong in [
+            "[core",
+            "[core]\n= x",
+            "[core]\nhooksPath = \"x\n",
+            "[core]\nhooksPath = \\x\n",
+            "[a \"b\n\"]",
+        ] {
             assert_eq!(entries(wrong.as_bytes()), None, "{wrong}");
         }
     }
@@ -249,20 +294,45 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir(at("sub")).unwrap();
-        let config = "[include]\npath = one\n[includeIf \"gitdir:~/x\"]\npath = sub/two\n[core]\nhooksPath = own\n[include]\npath = config\n";
+        let config = "[include]\npath = one\n[includeIf \"gitdir:~/x\"]\npath = \
+                      sub/two\n[core]\nhooksPath = own\n[include]\npath = config\n";
         std::fs::write(at("config"), config).unwrap();
         std::fs::write(at("one"), "[core]\nhooksPath = ~/first\n").unwrap();
-        std::fs::write(at("sub/two"), "[include]\npath = missing\n[core]\nworktree = ..\nhooksPath = second").unwrap();
+        std::fs::write(
+            at("sub/two"),
+            "[include]\npath = missing\n[core]\nworktree = ..\nhooksPath = second",
+        )
+        .unwrap();
         let read = GitSettings::read(&at("config"), Some(Path::new("/home/u"))).unwrap();
-        assert_eq!(read.hooks, ["/home/u/first", "second", "own", "own"].map(PathBuf::from));
+        assert_eq!(
+            read.hooks,
+            ["/home/u/first", "second", "own", "own"].map(PathBuf::from)
+        );
         assert_eq!(read.worktree, Some(PathBuf::from("..")));
-        assert_eq!(read.included, [at("one"), at("sub/two"), at("sub/missing"), at("config")]);
-        for odd in ["hooksPath = ~other/x", "hooksPath = %(prefix)/x", "hooksPath = a\tb", "hooksPath = a\rb"] {
+        assert_eq!(
+            read.included,
+            [at("one"), at("sub/two"), at("sub/missing"), at("config")]
+        );
+        for odd in [
+            "hooksPath = ~other/x",
+            "hooksPath = %(prefix)/x",
+            "hooksPath = a\tb",
+            "hooksPath = a\rb",
+        ] {
             std::fs::write(at("config"), format!("[core]\n{odd}\n")).unwrap();
-            assert!(GitSettings::read(&at("config"), None).unwrap_err().contains("is not understood"));
+            assert!(
+                GitSettings::read(&at("config"), None)
+                    .unwrap_err()
+                    .contains("is not understood")
+            );
         }
         std::fs::write(at("config"), "no configuration").unwrap();
         assert!(GitSettings::read(&at("config"), None).is_err());
-        assert!(GitSettings::read(&at("missing"), None).unwrap().hooks.is_empty());
+        assert!(
+            GitSettings::read(&at("missing"), None)
+                .unwrap()
+                .hooks
+                .is_empty()
+        );
     }
 }

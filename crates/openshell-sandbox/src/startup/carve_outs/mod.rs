@@ -1,4 +1,5 @@
-//! The carve-outs of a start: which paths are taken out of what the policy grants, and what stands in for those that are missing.
+//! The carve-outs of a start: which paths are taken out of what the policy grants, and what stands
+//! in for those that are missing.
 
 mod exclude;
 mod git;
@@ -69,7 +70,8 @@ pub(super) struct CarveOuts {
 #[derive(Debug)]
 pub(super) struct Writable<'p> {
     pub(super) folders: &'p [PathBuf],
-    /// The folder that the command works in, and its home: which of the others hold them is a project.
+    /// The folder that the command works in, and its home: which of the others hold them is a
+    /// project.
     pub(super) work: Vec<PathBuf>,
 }
 
@@ -86,13 +88,15 @@ struct Wanted {
     restriction: Restriction,
     /// Stands in for a missing one.
     placeholder: Placeholder<'static>,
-    /// True if nobody wrote the path down: what is missing then in a folder that is missing is left alone.
+    /// True if nobody wrote the path down: what is missing then in a folder that is missing is left
+    /// alone.
     is_default: bool,
 }
 
 impl CarveOuts {
-    /// Returns the carve-outs of a policy, whose patterns are replaced in it by what matches them, those of the git work trees among
-    /// the folders that may be written, and those of their settings, and the folders of `presets`.
+    /// Returns the carve-outs of a policy, whose patterns are replaced in it by what matches them,
+    /// those of the git work trees among the folders that may be written, and those of their
+    /// settings, and the folders of `presets`.
     ///
     /// `uid` is the workload's. To be called as the workload's user.
     ///
@@ -132,7 +136,9 @@ impl CarveOuts {
             let repository = planned.add_git(folder, git, writable.folders)?;
             match &repository {
                 Some(repository) => planned.excludes.extend(Exclude::read(folder, repository)),
-                None => planned.without_git.extend(Some(folder).filter(|folder| has_no_git(folder)).cloned()),
+                None => planned
+                    .without_git
+                    .extend(Some(folder).filter(|folder| has_no_git(folder)).cloned()),
             }
             if !options.no_keep_settings && (repository.is_some() || writable.is_project(folder)) {
                 settings.add(folder, repository.is_some(), uid)?;
@@ -147,8 +153,8 @@ impl CarveOuts {
         }
         if let Some(project) = &settings.cut {
             let message = format!(
-                "{} has so many files or folders that not all settings in its subfolders are kept from the command; \
-                 filesystem_policy.read_only keeps what it names",
+                "{} has so many files or folders that not all settings in its subfolders are kept \
+                 from the command; filesystem_policy.read_only keeps what it names",
                 project.display()
             );
             logging::config_event(ConfigState::Validated, Severity::Medium, &message);
@@ -161,16 +167,24 @@ impl CarveOuts {
     ///
     /// # Errors
     /// A part cannot be looked at.
-    fn add_git(&mut self, folder: &Path, git: &GitUse, writable: &[PathBuf]) -> anyhow::Result<Option<PathBuf>> {
+    fn add_git(
+        &mut self,
+        folder: &Path,
+        git: &GitUse,
+        writable: &[PathBuf],
+    ) -> anyhow::Result<Option<PathBuf>> {
         let found = git::sensitive_paths(folder, git);
         if let Some(why) = found.unknown.first() {
             bail!(
-                "the hooks and attributes of git in {} cannot all be kept from the command: {why}; look at what is there, and remove or \
-                 repair it",
+                "the hooks and attributes of git in {} cannot all be kept from the command: {why}; \
+                 look at what is there, and remove or repair it",
                 folder.display()
             );
         }
-        let paths = found.paths.into_iter().map(|found| (found.path, Placeholder::File(found.placeholder)));
+        let paths = found
+            .paths
+            .into_iter()
+            .map(|found| (found.path, Placeholder::File(found.placeholder)));
         self.keep(paths, writable);
         if git.has_config {
             self.repositories.extend(found.repository.clone());
@@ -178,16 +192,27 @@ impl CarveOuts {
         Ok(found.repository)
     }
 
-    /// Keeps `paths` from being written, but for those that the policy lists as `writable` themselves.
-    fn keep(&mut self, paths: impl IntoIterator<Item = (PathBuf, Placeholder<'static>)>, writable: &[PathBuf]) {
+    /// Keeps `paths` from being written, but for those that the policy lists as `writable`
+    /// themselves.
+    fn keep(
+        &mut self,
+        paths: impl IntoIterator<Item = (PathBuf, Placeholder<'static>)>,
+        writable: &[PathBuf],
+    ) {
         for (path, placeholder) in paths {
             if !writable.contains(&path) {
-                self.wanted.insert(Wanted { path, restriction: Restriction::ReadOnly, placeholder, is_default: true });
+                self.wanted.insert(Wanted {
+                    path,
+                    restriction: Restriction::ReadOnly,
+                    placeholder,
+                    is_default: true,
+                });
             }
         }
     }
 
-    /// Verifies, once all is mounted, that no folder has become a work tree meanwhile, of which nothing would be kept.
+    /// Verifies, once all is mounted, that no folder has become a work tree meanwhile, of which
+    /// nothing would be kept.
     ///
     /// # Errors
     /// The first that has.
@@ -196,7 +221,8 @@ impl CarveOuts {
             if !has_no_git(folder) {
                 let link = folder.join(".git");
                 bail!(
-                    "another process has made, renamed or replaced {} while the sandbox started; stop what does that, and start again",
+                    "another process has made, renamed or replaced {} while the sandbox started; \
+                     stop what does that, and start again",
                     link.display()
                 );
             }
@@ -211,24 +237,40 @@ impl CarveOuts {
                 true => "files that are made later match no pattern",
                 false => "is it the path that is meant?",
             };
-            format!("filesystem_policy.hidden: {} hides nothing, as there is no such file; {later}", path.display())
+            format!(
+                "filesystem_policy.hidden: {} hides nothing, as there is no such file; {later}",
+                path.display()
+            )
         })
     }
 
     /// Lines about hidden files that git tracks: it takes them for changed, and cannot read them.
     pub(super) fn tracked(&self) -> impl Iterator<Item = String> {
         let hidden = || {
-            let hidden = self.wanted.iter().filter(|wanted| wanted.restriction == Restriction::Hidden);
-            hidden.map(|wanted| wanted.path.as_path()).filter(|path| path.is_file())
+            let hidden = self
+                .wanted
+                .iter()
+                .filter(|wanted| wanted.restriction == Restriction::Hidden);
+            hidden
+                .map(|wanted| wanted.path.as_path())
+                .filter(|path| path.is_file())
         };
-        let tracked = self.excludes.iter().take(EXCLUDES).flat_map(|exclude| exclude.tracked(hidden()));
+        let tracked = self
+            .excludes
+            .iter()
+            .take(EXCLUDES)
+            .flat_map(|exclude| exclude.tracked(hidden()));
         // A folder may be granted twice.
         let tracked: BTreeSet<&Path> = tracked.collect();
         tracked.into_iter().map(|path| {
-            let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+            let (folder, name) = (
+                path.parent().unwrap_or(path),
+                path.file_name().unwrap_or_default(),
+            );
             format!(
-                "{} is hidden, and git tracks it, so `git add -A`, `commit -a`, `stash` and `diff` fail inside; outside, `git -C {} \
-                 update-index --skip-worktree -- {}` has git leave it alone",
+                "{} is hidden, and git tracks it, so `git add -A`, `commit -a`, `stash` and `diff` \
+                 fail inside; outside, `git -C {} update-index --skip-worktree -- {}` has git \
+                 leave it alone",
                 path.display(),
                 quoted(folder.as_os_str()),
                 quoted(name)
@@ -241,12 +283,16 @@ impl CarveOuts {
         self.repositories.clone()
     }
 
-    /// Returns the lists of what git does not add that are to be shown in the sandbox, each with its place: placeholders are among it.
+    /// Returns the lists of what git does not add that are to be shown in the sandbox, each with
+    /// its place: placeholders are among it.
     pub(super) fn excludes(&self, made: &mut CreatedDirs) -> Vec<(PathBuf, Vec<u8>)> {
         let mut shown = Vec::new();
         for exclude in self.excludes.iter().take(EXCLUDES) {
             let made = self.has_placeholders.then_some(&mut *made);
-            let paths = self.wanted.iter().map(|wanted| (wanted.path.as_path(), wanted.restriction));
+            let paths = self
+                .wanted
+                .iter()
+                .map(|wanted| (wanted.path.as_path(), wanted.restriction));
             shown.extend(exclude.naming(paths, made));
         }
         shown
@@ -257,11 +303,17 @@ impl CarveOuts {
         self.wanted.iter().map(|wanted| wanted.path.as_path())
     }
 
-    /// Finds the carve-outs on the host, and makes a placeholder for each that is missing where the command could make one.
+    /// Finds the carve-outs on the host, and makes a placeholder for each that is missing where the
+    /// command could make one.
     ///
     /// # Errors
-    /// A path cannot be looked at, or comes and goes; or under `hard_requirement` a missing one cannot be kept from the command.
-    pub(super) fn find(&self, landlock: &Request, made: &mut CreatedDirs) -> anyhow::Result<Vec<CarveOut>> {
+    /// A path cannot be looked at, or comes and goes; or under `hard_requirement` a missing one
+    /// cannot be kept from the command.
+    pub(super) fn find(
+        &self,
+        landlock: &Request,
+        made: &mut CreatedDirs,
+    ) -> anyhow::Result<Vec<CarveOut>> {
         let mut found = Vec::with_capacity(self.wanted.len());
         for wanted in &self.wanted {
             let deadline = Instant::now() + PATIENCE;
@@ -270,8 +322,8 @@ impl CarveOuts {
                     Some(kept) => break kept,
                     None if Instant::now() < deadline => std::thread::sleep(PAUSE),
                     None => bail!(
-                        "filesystem_policy.{}: another process renames or replaces {} while the sandbox starts; stop what does that, and \
-                         start again",
+                        "filesystem_policy.{}: another process renames or replaces {} while the \
+                         sandbox starts; stop what does that, and start again",
                         wanted.restriction.as_str(),
                         wanted.path.display()
                     ),
@@ -282,7 +334,8 @@ impl CarveOuts {
         Ok(found)
     }
 
-    /// Finds the carve-outs of one path; `None` if it is there one moment and missing the next, so that it is to be looked for again.
+    /// Finds the carve-outs of one path; `None` if it is there one moment and missing the next, so
+    /// that it is to be looked for again.
     ///
     /// # Errors
     /// As [`Self::find`].
@@ -292,7 +345,12 @@ impl CarveOuts {
         landlock: &Request,
         made: &mut CreatedDirs,
     ) -> anyhow::Result<Option<Vec<CarveOut>>> {
-        let Wanted { path, restriction, is_default, .. } = wanted;
+        let Wanted {
+            path,
+            restriction,
+            is_default,
+            ..
+        } = wanted;
         if *restriction == Restriction::NoExec && !landlock.shows(path) {
             return Ok(Some(vec![CarveOut::without_execution(path)]));
         }
@@ -301,16 +359,22 @@ impl CarveOuts {
             Err(_) if !landlock.reaches(path) => return Ok(Some(Vec::new())),
             place => place?,
         };
-        let is_writable = landlock.reaches_for_writing(&place.whole()) && landlock.shows(&place.whole());
+        let is_writable =
+            landlock.reaches_for_writing(&place.whole()) && landlock.shows(&place.whole());
         // It may lead elsewhere later.
         let way = CarveOut::find_way(path, *restriction, landlock)?;
         // What may only be read anyway needs no mount.
         if *restriction == Restriction::ReadOnly && !is_writable && way.is_none() {
             return Ok(Some(Vec::new()));
         }
-        if *is_default && path.metadata().is_ok_and(|data| data.is_file() && data.nlink() > 1) {
+        if *is_default
+            && path
+                .metadata()
+                .is_ok_and(|data| data.is_file() && data.nlink() > 1)
+        {
             bail!(
-                "{}: it has further names (hard links), under which the command may write to it; make a copy in its place",
+                "{}: it has further names (hard links), under which the command may write to it; \
+                 make a copy in its place",
                 path.display()
             );
         }
@@ -331,7 +395,12 @@ impl CarveOuts {
         }
         // A file in the place of a folder above it, which the command must not replace by one.
         if !place.rest.as_os_str().is_empty() && place.existing.is_file() {
-            found.extend(CarveOut::find_file_above(path, place.existing, *restriction, landlock)?);
+            found.extend(CarveOut::find_file_above(
+                path,
+                place.existing,
+                *restriction,
+                landlock,
+            )?);
             return Ok(Some(found));
         }
         let kept = match self.has_placeholders {
@@ -342,7 +411,9 @@ impl CarveOuts {
             Ok(true) => {
                 made.share(&place.whole());
                 // What has been there a moment ago must be kept.
-                let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? else { return Ok(None) };
+                let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? else {
+                    return Ok(None);
+                };
                 found.push(carve_out);
             }
             Ok(false) => {}
@@ -368,22 +439,35 @@ impl CarveOuts {
     }
 }
 
-/// Returns a word for a shell, which somebody may paste: an earlier command may have chosen the name.
+/// Returns a word for a shell, which somebody may paste: an earlier command may have chosen the
+/// name.
 fn quoted(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@:".contains(&byte);
-    if text.bytes().all(is_plain) { text.into_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    if text.bytes().all(is_plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 fn has_no_git(folder: &Path) -> bool {
-    folder.join(".git").symlink_metadata().is_err_and(|error| is_missing(&error))
+    folder
+        .join(".git")
+        .symlink_metadata()
+        .is_err_and(|error| is_missing(&error))
 }
 
-/// Returns what a policy lists, whose patterns are replaced in it by what matches them; what it hides and is not there is added to `idle`.
+/// Returns what a policy lists, whose patterns are replaced in it by what matches them; what it
+/// hides and is not there is added to `idle`.
 ///
 /// # Errors
 /// A pattern matches too much, or a folder cannot be searched.
-fn listed(filesystem: &mut Filesystem, uid: u32, idle: &mut Vec<PathBuf>) -> anyhow::Result<BTreeSet<Wanted>> {
+fn listed(
+    filesystem: &mut Filesystem,
+    uid: u32,
+    idle: &mut Vec<PathBuf>,
+) -> anyhow::Result<BTreeSet<Wanted>> {
     let mut wanted = BTreeSet::new();
     let lists = [
         (Restriction::ReadOnly, &mut filesystem.read_only),
@@ -395,9 +479,18 @@ fn listed(filesystem: &mut Filesystem, uid: u32, idle: &mut Vec<PathBuf>) -> any
         for path in listed.drain(..) {
             let shown = path.as_path().to_owned();
             let is_pattern = path.is_pattern();
-            let found = if is_pattern { matches(&path, restriction, uid)? } else { vec![path] };
-            let is_missing = |path: &Path| path.symlink_metadata().is_err_and(|error| is_missing(&error));
-            if restriction == Restriction::Hidden && (found.is_empty() || (!is_pattern && is_missing(&shown))) {
+            let found = if is_pattern {
+                matches(&path, restriction, uid)?
+            } else {
+                vec![path]
+            };
+            let is_missing = |path: &Path| {
+                path.symlink_metadata()
+                    .is_err_and(|error| is_missing(&error))
+            };
+            if restriction == Restriction::Hidden
+                && (found.is_empty() || (!is_pattern && is_missing(&shown)))
+            {
                 idle.push(shown);
             }
             expanded.extend(found);
@@ -425,30 +518,49 @@ impl Place {
     /// # Errors
     /// A folder on the way cannot be looked at.
     fn of(path: &Path) -> anyhow::Result<Self> {
-        let (existing, rest) =
-            so_far(path).with_context(|| format!("{} cannot be looked at, so it cannot be kept", path.display()))?;
+        let (existing, rest) = so_far(path).with_context(|| {
+            format!(
+                "{} cannot be looked at, so it cannot be kept",
+                path.display()
+            )
+        })?;
         let is_there = |path: &&Path| path.symlink_metadata().is_ok();
-        let deepest = path.ancestors().find(is_there).filter(|_| !rest.as_os_str().is_empty());
-        let dangling = deepest.filter(|path| path.metadata().is_err_and(|error| is_missing(&error)));
+        let deepest = path
+            .ancestors()
+            .find(is_there)
+            .filter(|_| !rest.as_os_str().is_empty());
+        let dangling =
+            deepest.filter(|path| path.metadata().is_err_and(|error| is_missing(&error)));
         let dangling = dangling.map(Path::to_owned);
-        Ok(Self { existing, rest, dangling })
+        Ok(Self {
+            existing,
+            rest,
+            dangling,
+        })
     }
 
-    /// Checks what lies on the way to a missing path that the policy lists. An earlier command may have made it, to have what is listed
-    /// elsewhere: a symlink that it `may_replace`, or, where the path `is_writable`, something else than a folder.
+    /// Checks what lies on the way to a missing path that the policy lists. An earlier command may
+    /// have made it, to have what is listed elsewhere: a symlink that it `may_replace`, or, where
+    /// the path `is_writable`, something else than a folder.
     ///
     /// # Errors
     /// There is such a thing.
     fn check(&self, wanted: &Wanted, may_replace: bool, is_writable: bool) -> anyhow::Result<()> {
-        let Wanted { path, restriction, .. } = wanted;
+        let Wanted {
+            path, restriction, ..
+        } = wanted;
         let key = restriction.as_str();
         if let Some(link) = self.dangling.as_ref().filter(|_| may_replace) {
-            bail!("filesystem_policy.{key}: {} is a symlink to nothing; remove it", link.display());
+            bail!(
+                "filesystem_policy.{key}: {} is a symlink to nothing; remove it",
+                link.display()
+            );
         }
         let existing = &self.existing;
         if is_writable && !existing.is_dir() && !existing.is_file() {
             bail!(
-                "filesystem_policy.{key}: {} is no folder, so {} cannot be kept from the command; remove it",
+                "filesystem_policy.{key}: {} is no folder, so {} cannot be kept from the command; \
+                 remove it",
                 existing.display(),
                 path.display()
             );
@@ -467,27 +579,42 @@ fn stand_in(path: &GrantedPath, restriction: Restriction) -> Placeholder<'static
         _ if path.is_folder() => Placeholder::Folder,
         Restriction::NoExec => Placeholder::Folder,
         // An empty file is no JSON, which programs complain of.
-        Restriction::ReadOnly | Restriction::Hidden if path.as_path().extension() == Some(OsStr::new("json")) => {
+        Restriction::ReadOnly | Restriction::Hidden
+            if path.as_path().extension() == Some(OsStr::new("json")) =>
+        {
             Placeholder::File("{}\n")
         }
         Restriction::ReadOnly | Restriction::Hidden => Placeholder::File(""),
     }
 }
 
-/// Makes the placeholder, and what is missing above it; returns false if nobody can make it there, so that nothing needs to be kept
-/// away.
-fn placeholder(wanted: &Wanted, place: &Place, uid: u32, made: &mut CreatedDirs) -> io::Result<bool> {
-    let Wanted { path, placeholder, is_default, .. } = wanted;
+/// Makes the placeholder, and what is missing above it; returns false if nobody can make it there,
+/// so that nothing needs to be kept away.
+fn placeholder(
+    wanted: &Wanted,
+    place: &Place,
+    uid: u32,
+    made: &mut CreatedDirs,
+) -> io::Result<bool> {
+    let Wanted {
+        path,
+        placeholder,
+        is_default,
+        ..
+    } = wanted;
     let is_deep = place.rest.components().count() > 1;
     // A submodule that is not checked out, and a repository that is not there.
     let is_gits = path.components().any(|part| part.as_os_str() == ".git");
-    if *is_default && (path.ends_with(".git") || is_deep && is_gits && !path.ends_with("info/attributes")) {
+    if *is_default
+        && (path.ends_with(".git") || is_deep && is_gits && !path.ends_with("info/attributes"))
+    {
         return Ok(false);
     }
     match filesystem::make_placeholder(&place.whole(), *placeholder, made) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(false),
-        // The command has no more rights there than this process, unless the folder is its own, which it may open again.
+        // The command has no more rights there than this process, unless the folder is its own,
+        // which it may open again.
         Err(error)
             if error.kind() == io::ErrorKind::PermissionDenied
                 && !rustix::process::geteuid().is_root()

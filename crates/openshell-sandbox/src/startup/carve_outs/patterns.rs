@@ -19,7 +19,8 @@ const MATCHES: usize = 1000;
 /// Folders above them: each is a mount.
 const WAYS: usize = 4000;
 
-/// Returns the folder of the user `uid` that keeps `folder` from being opened, itself or one above; `None` if that is another user's.
+/// Returns the folder of the user `uid` that keeps `folder` from being opened, itself or one above;
+/// `None` if that is another user's.
 pub(super) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
     for above in folder.ancestors() {
         if let Ok(data) = above.symlink_metadata() {
@@ -30,42 +31,75 @@ pub(super) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
 }
 
 fn holds_all(folder: &Path, paths: &[PathBuf]) -> bool {
-    paths.iter().all(|path| path != folder && path.starts_with(folder))
+    paths
+        .iter()
+        .all(|path| path != folder && path.starts_with(folder))
 }
 
 /// Returns the paths that match a pattern; what lies in one of them is not looked at.
 ///
 /// # Errors
-/// There are more than [`MATCHES`], or more than [`ENTRIES`] entries to look at, so that some could be missed.
-pub(super) fn matches(pattern: &GrantedPath, restriction: Restriction, uid: u32) -> anyhow::Result<Vec<GrantedPath>> {
+/// There are more than [`MATCHES`], or more than [`ENTRIES`] entries to look at, so that some could
+/// be missed.
+pub(super) fn matches(
+    pattern: &GrantedPath,
+    restriction: Restriction,
+    uid: u32,
+) -> anyhow::Result<Vec<GrantedPath>> {
     let (base, is_match) = pattern.matcher();
-    let steps = pattern.as_path().strip_prefix(&base).map_or(0, |rest| rest.components().count());
-    let is_deep = pattern
+    let steps = pattern
         .as_path()
-        .components()
-        .any(|part| part.as_os_str().as_encoded_bytes().windows(2).any(|two| two == b"**"));
+        .strip_prefix(&base)
+        .map_or(0, |rest| rest.components().count());
+    let is_deep = pattern.as_path().components().any(|part| {
+        part.as_os_str()
+            .as_encoded_bytes()
+            .windows(2)
+            .any(|two| two == b"**")
+    });
     // Folders beneath the last name of a pattern hold no match.
-    let is_searched =
-        |folder: &Path| is_deep || folder.strip_prefix(&base).is_ok_and(|rest| rest.components().count() < steps);
-    // A symlink is no part of the folder if it leads out of it: its target is, or is not, granted by itself.
-    let is_inside =
-        |path: &Path| !path.is_symlink() || std::fs::canonicalize(path).map_or(true, |real| real.starts_with(&base));
-    let shown = || format!("filesystem_policy.{}: {}", restriction.as_str(), pattern.as_path().display());
+    let is_searched = |folder: &Path| {
+        is_deep
+            || folder
+                .strip_prefix(&base)
+                .is_ok_and(|rest| rest.components().count() < steps)
+    };
+    // A symlink is no part of the folder if it leads out of it: its target is, or is not, granted
+    // by itself.
+    let is_inside = |path: &Path| {
+        !path.is_symlink()
+            || std::fs::canonicalize(path).map_or(true, |real| real.starts_with(&base))
+    };
+    let shown = || {
+        format!(
+            "filesystem_policy.{}: {}",
+            restriction.as_str(),
+            pattern.as_path().display()
+        )
+    };
     let (mut found, mut folders, mut seen) = (Vec::new(), vec![base.clone()], 0);
     let mut ways = BTreeSet::new();
     while let Some(folder) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {
             Err(error) if is_missing(&error) => continue,
-            // The command cannot open a folder of another user; should that one do, what is hidden in it stays so.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && closed_by(&folder, uid).is_none() => {
-                found.extend(Some(folder).filter(|folder| restriction == Restriction::Hidden && *folder != base));
+            // The command cannot open a folder of another user; should that one do, what is hidden
+            // in it stays so.
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && closed_by(&folder, uid).is_none() =>
+            {
+                found.extend(
+                    Some(folder)
+                        .filter(|folder| restriction == Restriction::Hidden && *folder != base),
+                );
                 continue;
             }
             entries => entries.with_context(|| {
                 let closed = closed_by(&folder, uid).unwrap_or(&folder).display();
                 format!(
-                    "{}: {closed} cannot be searched, so what matches in it cannot be kept from the command, which may open it again; \
-                     `chmod u+rx {closed}`, or take it out of the policy",
+                    "{}: {closed} cannot be searched, so what matches in it cannot be kept from \
+                     the command, which may open it again; `chmod u+rx {closed}`, or take it out \
+                     of the policy",
                     shown()
                 )
             })?,
@@ -82,15 +116,23 @@ pub(super) fn matches(pattern: &GrantedPath, restriction: Restriction, uid: u32)
             }
             let path = entry.path();
             if path.strip_prefix(&base).is_ok_and(&is_match) {
-                ways.extend(path.ancestors().skip(1).take_while(|above| *above != base).map(Path::to_owned));
+                ways.extend(
+                    path.ancestors()
+                        .skip(1)
+                        .take_while(|above| *above != base)
+                        .map(Path::to_owned),
+                );
                 found.extend(Some(path).filter(|path| is_inside(path)));
             } else if entry.file_type().with_context(shown)?.is_dir() && is_searched(&path) {
                 folders.push(path);
             }
             if found.len() > MATCHES || ways.len() > WAYS {
-                let holder = found.first().and_then(|first| first.ancestors().find(|above| holds_all(above, &found)));
+                let holder = found
+                    .first()
+                    .and_then(|first| first.ancestors().find(|above| holds_all(above, &found)));
                 bail!(
-                    "{}: more than {MATCHES} paths match, or in more than {WAYS} folders; name the folder that holds them, as {}",
+                    "{}: more than {MATCHES} paths match, or in more than {WAYS} folders; name the \
+                     folder that holds them, as {}",
                     shown(),
                     holder.unwrap_or(&base).display()
                 );

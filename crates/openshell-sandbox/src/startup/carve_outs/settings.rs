@@ -1,4 +1,5 @@
-//! Settings of a project that name programs to run: editors, shells and agents execute them for whoever works in the folder next.
+//! Settings of a project that name programs to run: editors, shells and agents execute them for
+//! whoever works in the folder next.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,15 +22,16 @@ use super::patterns::closed_by;
 /// Entries of folders that are looked at in all projects of a run.
 const ENTRIES: usize = 50_000;
 
-/// Paths, and work trees and repositories, that are kept: each takes some mounts, and a command may have made them.
+/// Paths, and work trees and repositories, that are kept: each takes some mounts, and a command may
+/// have made them.
 const PATHS: usize = 400;
 const TREES: usize = 100;
 
 /// Folders above them: each is a mount.
 const WAYS: usize = 1000;
 
-/// Those of the names that git, editors, direnv and agents look for at the top of a work tree. Where one is missing, something stands
-/// in for it.
+/// Those of the names that git, editors, direnv and agents look for at the top of a work tree.
+/// Where one is missing, something stands in for it.
 const AT_THE_TOP: [(&str, Placeholder<'static>); 6] = [
     (".gitmodules", Placeholder::File("")),
     (".mcp.json", Placeholder::File("{}\n")),
@@ -65,10 +67,12 @@ const ANYWHERE: [&str; 22] = [
     ".inputrc",
 ];
 
-/// Folders that are not looked into: git's own, which is looked at by itself, and packages, which are replaced as a whole.
+/// Folders that are not looked into: git's own, which is looked at by itself, and packages, which
+/// are replaced as a whole.
 const CLOSED: [&str; 2] = [".git", "node_modules"];
 
-/// Threads that look at folders which are many, at most; a file system takes up to 1 µs for an entry, and 10 µs for a folder.
+/// Threads that look at folders which are many, at most; a file system takes up to 1 µs for an
+/// entry, and 10 µs for a folder.
 const THREADS: usize = 4;
 const MANY: usize = 32;
 
@@ -89,34 +93,54 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Adds what the settings in the `home` are that lie elsewhere, as in a repository of dotfiles: who uses that home executes them.
+    /// Adds what the settings in the `home` are that lie elsewhere, as in a repository of dotfiles:
+    /// who uses that home executes them.
     pub(super) fn add_linked(&mut self, home: &Path) {
         let names = AT_THE_TOP.iter().map(|(name, _)| *name).chain(ANYWHERE);
-        let links = names.map(|name| home.join(name)).filter(|path| path.is_symlink());
+        let links = names
+            .map(|name| home.join(name))
+            .filter(|path| path.is_symlink());
         let linked = links.filter_map(|link| elsewhere(&link, Some(home)));
-        self.paths.extend(linked.map(|path| (path, Placeholder::File(""))));
+        self.paths
+            .extend(linked.map(|path| (path, Placeholder::File(""))));
     }
 
-    /// Adds the settings in `project`, those next to its top first; with `is_tree` also those that are missing there.
+    /// Adds the settings in `project`, those next to its top first; with `is_tree` also those that
+    /// are missing there.
     ///
     /// # Errors
     /// A folder of `uid`, the command's user, cannot be looked at: the command may open it again.
     pub(super) fn add(&mut self, project: &Path, is_tree: bool, uid: u32) -> anyhow::Result<()> {
         if is_tree {
-            self.paths.extend(AT_THE_TOP.map(|(name, placeholder)| (project.join(name), placeholder)));
+            self.paths
+                .extend(AT_THE_TOP.map(|(name, placeholder)| (project.join(name), placeholder)));
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = match rustix::fs::open(project, flags, Mode::empty()) {
             Err(errno) if is_missing(&errno.into()) => return Ok(()),
             Err(Errno::ACCESS) if closed_by(project, uid).is_none() => return Ok(()),
-            opened => opened.with_context(|| format!("{} cannot be searched for settings", project.display()))?,
+            opened => opened.with_context(|| {
+                format!("{} cannot be searched for settings", project.display())
+            })?,
         };
-        let walk = Walk { project, root, uid, seen: AtomicUsize::new(self.seen) };
+        let walk = Walk {
+            project,
+            root,
+            uid,
+            seen: AtomicUsize::new(self.seen),
+        };
         let mut level = vec![PathBuf::new()];
         while !level.is_empty() {
             let found = walk.look_at_all(&level)?;
-            let is_kept = found.paths.into_iter().all(|setting| self.add_path(setting, project));
-            let is_kept = is_kept && found.trees.into_iter().all(|tree| self.add_tree(tree, project));
+            let is_kept = found
+                .paths
+                .into_iter()
+                .all(|setting| self.add_path(setting, project));
+            let is_kept = is_kept
+                && found
+                    .trees
+                    .into_iter()
+                    .all(|tree| self.add_tree(tree, project));
             level = found.folders;
             self.seen = walk.seen.load(Ordering::Relaxed);
             if self.seen > ENTRIES || !is_kept {
@@ -149,7 +173,11 @@ impl Settings {
 
     /// Adds the folders above `path` in `project`; returns false if they are too many.
     fn has_way(&mut self, path: &Path, project: &Path) -> bool {
-        for above in path.ancestors().skip(1).take_while(|above| *above != project) {
+        for above in path
+            .ancestors()
+            .skip(1)
+            .take_while(|above| *above != project)
+        {
             if !self.ways.insert(above.to_owned()) {
                 break;
             }
@@ -179,13 +207,21 @@ impl Walk<'_> {
     /// Looks at `folders`, which are in the project, by several threads if they are many.
     fn look_at_all(&self, folders: &[PathBuf]) -> anyhow::Result<Found> {
         let next = AtomicUsize::new(0);
-        let threads = if folders.len() < MANY { 1 } else { processors().min(THREADS) };
+        let threads = if folders.len() < MANY {
+            1
+        } else {
+            processors().min(THREADS)
+        };
         std::thread::scope(|scope| {
             // They have the user of this thread.
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.look_at(folders, &next))).collect();
+            let others: Vec<_> = (1..threads)
+                .map(|_| scope.spawn(|| self.look_at(folders, &next)))
+                .collect();
             let mut found = self.look_at(folders, &next)?;
             for other in others {
-                let other = other.join().map_err(|_| anyhow::anyhow!("the search for settings failed"))??;
+                let other = other
+                    .join()
+                    .map_err(|_| anyhow::anyhow!("the search for settings failed"))??;
                 found.paths.extend(other.paths);
                 found.trees.extend(other.trees);
                 found.folders.extend(other.folders);
@@ -205,12 +241,16 @@ impl Walk<'_> {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 // The command cannot open a folder of another user.
                 Err(Errno::ACCESS) if closed_by(&whole, self.uid).is_none() => continue,
-                opened => opened.map_err(io::Error::from).with_context(|| self.cannot_search(&whole))?,
+                opened => opened
+                    .map_err(io::Error::from)
+                    .with_context(|| self.cannot_search(&whole))?,
             };
             let mut of_repository = 0;
             let mut entries = RawDir::new(&opened, &mut space);
             while let Some(entry) = entries.next() {
-                let entry = entry.map_err(io::Error::from).with_context(|| self.cannot_search(&whole))?;
+                let entry = entry
+                    .map_err(io::Error::from)
+                    .with_context(|| self.cannot_search(&whole))?;
                 let name = OsStr::from_bytes(entry.file_name().to_bytes());
                 if name == "." || name == ".." {
                     continue;
@@ -227,7 +267,8 @@ impl Walk<'_> {
                     found.trees.push(whole.clone());
                     continue;
                 }
-                let is_closed = CLOSED.iter().any(|closed| name == *closed) || is_kernels(&whole, name);
+                let is_closed =
+                    CLOSED.iter().any(|closed| name == *closed) || is_kernels(&whole, name);
                 if !is_closed && is_folder(&opened, name, entry.file_type()) {
                     found.folders.push(folder.join(name));
                 }
@@ -242,8 +283,9 @@ impl Walk<'_> {
     fn cannot_search(&self, folder: &Path) -> String {
         let closed = closed_by(folder, self.uid).unwrap_or(folder).display();
         format!(
-            "{closed} cannot be searched, so the settings in it that editors, shells and agents execute cannot be kept from the command, \
-             which may open it again; `chmod u+rx {closed}`, or give --no-keep-settings"
+            "{closed} cannot be searched, so the settings in it that editors, shells and agents \
+             execute cannot be kept from the command, which may open it again; `chmod u+rx \
+             {closed}`, or give --no-keep-settings"
         )
     }
 }
@@ -255,19 +297,33 @@ fn processors() -> usize {
 
 /// Returns true for the folders of the kernel, which come and go, and hold no settings of people.
 fn is_kernels(folder: &Path, name: &OsStr) -> bool {
-    folder == Path::new("/") && ["dev", "proc", "sys"].iter().any(|of_kernel| name == *of_kernel)
+    folder == Path::new("/")
+        && ["dev", "proc", "sys"]
+            .iter()
+            .any(|of_kernel| name == *of_kernel)
 }
 
 fn is_kept(name: &OsStr) -> bool {
     // Most names begin otherwise.
     name.as_bytes().first() == Some(&b'.')
-        && (AT_THE_TOP.iter().any(|(kept, _)| name == *kept) || ANYWHERE.iter().any(|kept| name == *kept))
+        && (AT_THE_TOP.iter().any(|(kept, _)| name == *kept)
+            || ANYWHERE.iter().any(|kept| name == *kept))
 }
 
 fn open_in(root: &OwnedFd, folder: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    rustix::fs::openat2(root, folder, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    rustix::fs::openat2(
+        root,
+        folder,
+        flags,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
+    )
 }
 
 /// Returns true for a folder; not every file system tells the type of an entry in the list.
@@ -290,7 +346,9 @@ mod tests {
 
     fn found(project: &Path, is_tree: bool) -> (Vec<String>, Settings) {
         let mut settings = Settings::default();
-        settings.add(project, is_tree, rustix::process::geteuid().as_raw()).unwrap();
+        settings
+            .add(project, is_tree, rustix::process::geteuid().as_raw())
+            .unwrap();
         let name = |path: &Path| path.strip_prefix(project).unwrap().display().to_string();
         let mut names: Vec<_> = settings.paths.iter().map(|(path, _)| name(path)).collect();
         names.sort_unstable();
@@ -301,21 +359,46 @@ mod tests {
     fn settings_are_found_at_any_depth_and_missing_ones_at_the_top_of_a_work_tree_alone() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        for path in ["a/b/.vscode", "node_modules/p/.vscode", ".git/.vscode", "sub/.git", "a/link", "a/.envrc.d"] {
+        for path in [
+            "a/b/.vscode",
+            "node_modules/p/.vscode",
+            ".git/.vscode",
+            "sub/.git",
+            "a/link",
+            "a/.envrc.d",
+        ] {
             std::fs::create_dir_all(root.join(path)).unwrap();
         }
-        for path in [".envrc", "a/b/.vscode/settings.json", "a/.bashrc", "a/b/.mcp.json", "a/bashrc"] {
+        for path in [
+            ".envrc",
+            "a/b/.vscode/settings.json",
+            "a/.bashrc",
+            "a/b/.mcp.json",
+            "a/bashrc",
+        ] {
             std::fs::write(root.join(path), "").unwrap();
         }
         std::os::unix::fs::symlink("/", root.join("a/b/way")).unwrap();
         std::os::unix::fs::symlink("/nowhere", root.join("a/.idea")).unwrap();
-        let there = [".envrc", "a/.bashrc", "a/.idea", "a/b/.mcp.json", "a/b/.vscode"];
+        let there = [
+            ".envrc",
+            "a/.bashrc",
+            "a/.idea",
+            "a/b/.mcp.json",
+            "a/b/.vscode",
+        ];
         let (names, settings) = found(root, false);
         assert_eq!(names, there);
         assert_eq!(settings.trees, [root.join("sub")]);
         let (mut names, _) = found(root, true);
         names.dedup();
-        let missing = [".devcontainer", ".gitmodules", ".idea", ".mcp.json", ".vscode"];
+        let missing = [
+            ".devcontainer",
+            ".gitmodules",
+            ".idea",
+            ".mcp.json",
+            ".vscode",
+        ];
         let mut all = [&there[..], &missing[..]].concat();
         all.sort_unstable();
         assert_eq!(names, all);

@@ -1,5 +1,5 @@
-//! What is said when a path is no longer kept from the command, as it was replaced outside. Init watches, also while this process is
-//! stopped.
+//! What is said when a path is no longer kept from the command, as it was replaced outside. Init
+//! watches, also while this process is stopped.
 
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::carve_outs::{CarveOut, Restriction};
@@ -13,7 +13,11 @@ use crate::logging;
 /// Returns the kinds of carve-outs whose loss ends the sandbox.
 pub(crate) fn ends_when_lost(act: Option<CarveOutLost>) -> Vec<Restriction> {
     match act {
-        Some(CarveOutLost::End) => vec![Restriction::ReadOnly, Restriction::Hidden, Restriction::NoExec],
+        Some(CarveOutLost::End) => vec![
+            Restriction::ReadOnly,
+            Restriction::Hidden,
+            Restriction::NoExec,
+        ],
         Some(CarveOutLost::Warn) => vec![],
         None => vec![Restriction::Hidden],
     }
@@ -27,12 +31,16 @@ pub(crate) fn watch(launcher: &Launcher, carve_outs: Vec<CarveOut>, act: Option<
         let said = loss.paths.iter().filter_map(|path| match path {
             KeptPath::CarveOut(number) => {
                 let carve_out = carve_outs.get(*number)?;
-                Some(say(&message(carve_out), ends.contains(&carve_out.restriction)))
+                Some(say(
+                    &message(carve_out),
+                    ends.contains(&carve_out.restriction),
+                ))
             }
             KeptPath::Secret(path) => {
                 let message = format!(
-                    "a secret is no longer hidden: {} was replaced outside, so the workload has access to what is there now; start \
-                     again, and keep it outside of what the policy grants",
+                    "a secret is no longer hidden: {} was replaced outside, so the workload has \
+                     access to what is there now; start again, and keep it outside of what the \
+                     policy grants",
                     path.display()
                 );
                 Some(say(&message, true))
@@ -45,8 +53,8 @@ pub(crate) fn watch(launcher: &Launcher, carve_outs: Vec<CarveOut>, act: Option<
 
 fn message(carve_out: &CarveOut) -> String {
     format!(
-        "filesystem_policy.{key}: {path}, or a folder above it, was replaced or renamed outside, so the command has access to what is \
-         there now (--carve-out-lost)",
+        "filesystem_policy.{key}: {path}, or a folder above it, was replaced or renamed outside, \
+         so the command has access to what is there now (--carve-out-lost)",
         key = carve_out.restriction.as_str(),
         path = carve_out.path.display()
     )
@@ -54,7 +62,11 @@ fn message(carve_out: &CarveOut) -> String {
 
 /// Logs the loss; returns the message if it ends the sandbox.
 fn say(message: &str, is_end: bool) -> Option<String> {
-    let state = if is_end { ConfigState::Failed } else { ConfigState::Degraded };
+    let state = if is_end {
+        ConfigState::Failed
+    } else {
+        ConfigState::Degraded
+    };
     logging::config_event(state, Severity::High, message);
     is_end.then(|| message.to_owned())
 }

@@ -29,7 +29,9 @@ impl AttachedTerminal {
     pub(super) fn start(master: OwnedFd, keyboard: TerminalKeyboard) -> anyhow::Result<Self> {
         let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
         let (input, output, errors) = (input.as_fd(), output.as_fd(), errors.as_fd());
-        let shown_on = [output, errors, input].into_iter().find(|stream: &BorrowedFd<'_>| isatty(stream));
+        let shown_on = [output, errors, input]
+            .into_iter()
+            .find(|stream: &BorrowedFd<'_>| isatty(stream));
         let relay = Arc::new(TerminalRelay::start(master, shown_on.unwrap_or(output))?);
         relay.imitate(shown_on.unwrap_or(output));
         let is_typed = isatty(input);
@@ -56,7 +58,8 @@ impl AttachedTerminal {
         self.console.is_some()
     }
 
-    /// Lets the command have what is typed, if it has a use for it and this process is in the foreground; returns true if it does.
+    /// Lets the command have what is typed, if it has a use for it and this process is in the
+    /// foreground; returns true if it does.
     ///
     /// # Errors
     /// The terminal is gone, or threads or descriptors are exhausted.
@@ -64,13 +67,16 @@ impl AttachedTerminal {
         self.console.as_mut().map_or(Ok(false), Console::attach)
     }
 
-    /// Handles a stop of the command. Returns how it goes on, if it does at once: where it was stopped for its use of the terminal and
-    /// may have that, or where no shell would continue it. Else this process stops too, with its job.
+    /// Handles a stop of the command. Returns how it goes on, if it does at once: where it was
+    /// stopped for its use of the terminal and may have that, or where no shell would continue it.
+    /// Else this process stops too, with its job.
     ///
     /// # Errors
     /// The terminal is gone, or threads or descriptors are exhausted.
     pub(super) fn stopped(&mut self, signal: i32) -> io::Result<Option<bool>> {
-        let Some(console) = &mut self.console else { return Ok(None) };
+        let Some(console) = &mut self.console else {
+            return Ok(None);
+        };
         let is_for_use = terminal::is_for_use(signal);
         if is_for_use {
             console.want();

@@ -27,19 +27,38 @@ use attached::AttachedTerminal;
 mod attached;
 
 /// Signals that are passed on to the command.
-const PASSED_ON: &[Signal] =
-    &[Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::CONT];
+const PASSED_ON: &[Signal] = &[
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::CONT,
+];
 
 /// Runs a command in `sandbox`; returns its exit code.
 ///
 /// # Errors
 /// There is no such sandbox, or it goes away.
 pub(crate) fn exec(sandbox: &OsStr, args: ExecArgs) -> anyhow::Result<ExitCode> {
-    let variables = args.variables.iter().map(|text| variable(text)).collect::<anyhow::Result<Vec<_>>>()?;
-    let socket = Places::new(args.run_dir.as_deref())?.connect(sandbox.to_str().unwrap_or_default())?;
+    let variables = args
+        .variables
+        .iter()
+        .map(|text| variable(text))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let socket =
+        Places::new(args.run_dir.as_deref())?.connect(sandbox.to_str().unwrap_or_default())?;
     let terminal = terminal(args.terminal);
-    let exec = Exec { arguments: args.words, variables, directory: args.workdir, terminal };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let exec = Exec {
+        arguments: args.words,
+        variables,
+        directory: args.workdir,
+        terminal,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let ended = runtime.block_on(run_with(socket, exec, None));
     // A thread may still wait for input.
     runtime.shutdown_background();
@@ -54,13 +73,20 @@ fn variable(text: &str) -> anyhow::Result<(String, OsString)> {
     let value = config::variable_of_client(text);
     Ok((
         text.to_owned(),
-        value.with_context(|| format!("-e {text}: there is no such variable; set one by NAME=VALUE"))?,
+        value.with_context(|| {
+            format!("-e {text}: there is no such variable; set one by NAME=VALUE")
+        })?,
     ))
 }
 
-/// Describes the terminal of the command: for the streams that are one here, or for all if it `is_wanted`.
+/// Describes the terminal of the command: for the streams that are one here, or for all if it
+/// `is_wanted`.
 fn terminal(is_wanted: bool) -> Option<TerminalSpec> {
-    let streams = [isatty(io::stdin()), isatty(io::stdout()), isatty(io::stderr())];
+    let streams = [
+        isatty(io::stdin()),
+        isatty(io::stdout()),
+        isatty(io::stderr()),
+    ];
     if !is_wanted && streams == [false; 3] {
         return None;
     }
@@ -71,19 +97,35 @@ fn terminal(is_wanted: bool) -> Option<TerminalSpec> {
         Keyboard::OnDemand => TerminalKeyboard::Later,
         Keyboard::FromStart => TerminalKeyboard::Now,
     };
-    let size = rustix::termios::tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-    let size = size.map_or(Size::DEFAULT, |size| Size { columns: size.ws_col, rows: size.ws_row });
+    let size = rustix::termios::tcgetwinsize(io::stdout())
+        .ok()
+        .filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    let size = size.map_or(Size::DEFAULT, |size| Size {
+        columns: size.ws_col,
+        rows: size.ws_row,
+    });
     let kind = config::variable_of_client("TERM").filter(|kind| !kind.is_empty());
     let mut streams = if is_wanted { [true; 3] } else { streams };
     streams[0] &= keyboard != TerminalKeyboard::None;
-    Some(TerminalSpec { kind, columns: size.columns, rows: size.rows, streams, keyboard })
+    Some(TerminalSpec {
+        kind,
+        columns: size.columns,
+        rows: size.rows,
+        streams,
+        keyboard,
+    })
 }
 
-/// Runs a command by the control socket `socket`, with `streams` or this process's own, until its end; returns its exit code.
+/// Runs a command by the control socket `socket`, with `streams` or this process's own, until its
+/// end; returns its exit code.
 ///
 /// # Errors
 /// The sandbox goes away.
-pub(crate) async fn run_with(socket: OwnedFd, exec: Exec, streams: Option<[OwnedFd; 3]>) -> anyhow::Result<u8> {
+pub(crate) async fn run_with(
+    socket: OwnedFd,
+    exec: Exec,
+    streams: Option<[OwnedFd; 3]>,
+) -> anyhow::Result<u8> {
     rustix::io::ioctl_fionbio(&socket, true)?;
     let connection = PacketSocket::new(socket)?;
     // Nothing that arrives from here on is lost.
@@ -91,14 +133,22 @@ pub(crate) async fn run_with(socket: OwnedFd, exec: Exec, streams: Option<[Owned
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let null = File::open("/dev/null")?;
     let keyboard = exec.terminal.as_ref().map(|terminal| terminal.keyboard);
-    let on_terminal = exec.terminal.as_ref().map_or([false; 3], |terminal| terminal.streams);
+    let on_terminal = exec
+        .terminal
+        .as_ref()
+        .map_or([false; 3], |terminal| terminal.streams);
     let given = match &streams {
         Some(streams) => streams.each_ref().map(AsFd::as_fd),
         None => [input.as_fd(), output.as_fd(), errors.as_fd()],
     };
-    let passed = given.into_iter().zip(on_terminal).filter(|(_, is_on_terminal)| !is_on_terminal);
+    let passed = given
+        .into_iter()
+        .zip(on_terminal)
+        .filter(|(_, is_on_terminal)| !is_on_terminal);
     // A terminal that may not be read stays here.
-    let passed: Vec<_> = passed.map(|(fd, _)| if isatty(fd) { null.as_fd() } else { fd }).collect();
+    let passed: Vec<_> = passed
+        .map(|(fd, _)| if isatty(fd) { null.as_fd() } else { fd })
+        .collect();
     connection.send(&Request::Exec(exec), &passed).await?;
     // Held on here, they would never end for their other ends.
     drop(streams);
@@ -173,8 +223,13 @@ async fn wait(
 fn receive_signals() -> anyhow::Result<mpsc::Receiver<Signal>> {
     let (sender, receiver) = mpsc::channel(16);
     for &number in PASSED_ON.iter().chain(&[Signal::WINCH, Signal::TSTP]) {
-        let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(number.as_raw()))?);
-        tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(number).await.is_ok() {} });
+        let (sender, mut stream) = (
+            sender.clone(),
+            signal(SignalKind::from_raw(number.as_raw()))?,
+        );
+        tokio::spawn(async move {
+            while stream.recv().await.is_some() && sender.send(number).await.is_ok() {}
+        });
     }
     ignore_terminal_stops()?;
     Ok(receiver)
