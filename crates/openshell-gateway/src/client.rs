@@ -92,7 +92,8 @@ impl Gateway {
         source: Option<Box<dyn TokenSource>>,
     ) -> Result<Self, AddressError> {
         let channel = channel::open(address)?;
-        let (Names { id, name }, token) = (names, Token::default());
+        let Names { id, name } = names;
+        let token = Token::default();
         let is_later = AtomicBool::new(false);
         Ok(Self(Arc::new(Shared {
             channel,
@@ -382,7 +383,8 @@ impl Gateway {
     /// # Errors
     /// The call failed.
     pub async fn report_exit(&self, instance: &str, exit_code: i32) -> Result<(), CallError> {
-        let (sandbox_id, instance_id) = (self.0.id.clone(), instance.to_owned());
+        let sandbox_id = self.0.id.clone();
+        let instance_id = instance.to_owned();
         let request = ReportMainProcessExitRequest {
             sandbox_id,
             instance_id,

@@ -40,11 +40,9 @@ pub async fn push(gateway: Gateway, mut lines: Lines, mut stopped: oneshot::Rece
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let mut unsent = Vec::new();
     loop {
-        let (number, began, is_last) = (
-            gateway.token_number(),
-            Instant::now(),
-            is_over(&mut stopped),
-        );
+        let number = gateway.token_number();
+        let began = Instant::now();
+        let is_last = is_over(&mut stopped);
         match stream(&gateway, &mut lines, &mut unsent, &mut stopped).await {
             Ok(()) => return,
             Err(error) if error.is_unauthenticated() => {

@@ -273,7 +273,9 @@ impl Sessions {
             return refuse("there are too many relays".to_owned());
         };
         (self.changed)(Change::Relay(Ok(target)));
-        let (gateway, session, id) = (self.gateway.clone(), session.clone(), channel_id.clone());
+        let gateway = self.gateway.clone();
+        let session = session.clone();
+        let id = channel_id.clone();
         let dialing = self.inside.dial(target, &id);
         let relay = self
             .relays
@@ -411,8 +413,9 @@ async fn copy_in(
 ) -> Result<(), ()> {
     let mut is_ended = false;
     while !is_ended {
-        let (mut next, mut batch, mut bytes) =
-            (frames.message().await.map_err(drop)?, Vec::new(), 0);
+        let mut next = frames.message().await.map_err(drop)?;
+        let mut batch = Vec::new();
+        let mut bytes = 0;
         loop {
             match next {
                 None => is_ended = true,

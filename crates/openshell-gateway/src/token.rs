@@ -224,9 +224,8 @@ mod tests {
 
     #[test]
     fn a_source_that_has_nothing_new_leaves_a_renewed_token() {
-        let (held, secret) = (Token::default(), |text: &str| {
-            Secret::new(text.as_bytes().to_vec())
-        });
+        let held = Token::default();
+        let secret = |text: &str| Secret::new(text.as_bytes().to_vec());
         held.replace_by_source(secret("first")).unwrap();
         held.replace(secret("renewed"), None).unwrap();
         let carried = || held.header().unwrap().to_str().unwrap().to_owned();

@@ -62,7 +62,8 @@ impl Collector {
         }
         let headers =
             parse_headers(headers).ok_or("the headers are not of the form NAME=VALUE,…")?;
-        let (every, timeout) = (Duration::from_secs(60), Duration::from_secs(10));
+        let every = Duration::from_secs(60);
+        let timeout = Duration::from_secs(10);
         Ok(Self {
             uri,
             headers,

@@ -45,11 +45,12 @@ fn add(encoder: &mut DescriptorEncoder<'_>, Family { name, help, values }: &Fami
         Values::Counter(values) => {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (labels, count) in values {
-                match labels.is_empty() {
-                    true => family.encode_counter::<NoLabelSet, _, u64>(count, None)?,
-                    false => family
+                if labels.is_empty() {
+                    family.encode_counter::<NoLabelSet, _, u64>(count, None)?
+                } else {
+                    family
                         .encode_family(labels)?
-                        .encode_counter::<NoLabelSet, _, u64>(count, None)?,
+                        .encode_counter::<NoLabelSet, _, u64>(count, None)?
                 }
             }
             Ok(())

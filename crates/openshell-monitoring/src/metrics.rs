@@ -152,7 +152,8 @@ impl Metrics {
             .iter()
             .enumerate()
             .filter_map(move |(index, count)| {
-                let (rest, reason) = (index / reasons, index % reasons);
+                let rest = index / reasons;
+                let reason = index % reasons;
                 let reason = reason
                     .checked_sub(1)
                     .and_then(|index| ReasonCode::ALL.get(index))

@@ -135,7 +135,8 @@ pub(crate) fn export(
     start: SystemTime,
     now: SystemTime,
 ) -> Export {
-    let (start, now) = (nanoseconds(start), nanoseconds(now));
+    let start = nanoseconds(start);
+    let now = nanoseconds(now);
     let metrics = families
         .iter()
         .map(|family| metric(family, start, now))

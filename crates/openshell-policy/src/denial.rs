@@ -141,7 +141,8 @@ mod tests {
     use crate::reason::ReasonCode;
 
     fn denial(host: &str, binary: &str) -> Denial {
-        let (host, binary) = (host.to_owned(), binary.to_owned());
+        let host = host.to_owned();
+        let binary = binary.to_owned();
         let code = ReasonCode::EndpointNotInPolicy;
         Denial {
             host,
@@ -248,7 +249,8 @@ mod tests {
 
     #[test]
     fn what_could_not_be_sent_is_counted_with_what_came_since() {
-        let (mut unsent, mut since) = (Denials::default(), Denials::default());
+        let mut unsent = Denials::default();
+        let mut since = Denials::default();
         unsent.add(denial("a", "/1"), 5);
         since.add(denial("a", "/1"), 9);
         since.add(denial("b", "/1"), 9);

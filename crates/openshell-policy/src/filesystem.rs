@@ -173,12 +173,13 @@ impl GrantedPath {
             })?;
             return Ok(vec![beneath(workdir, rest)]);
         }
-        match self.path.starts_with(EVERYWHERE) {
-            true => Ok(writable
+        if self.path.starts_with(EVERYWHERE) {
+            Ok(writable
                 .iter()
                 .map(|folder| beneath(folder, &self.path))
-                .collect()),
-            false => Ok(vec![self]),
+                .collect())
+        } else {
+            Ok(vec![self])
         }
     }
 }

@@ -97,7 +97,8 @@ pub fn is_one_program(path: &str) -> bool {
 
 fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>) -> Proposal {
     let denial = &summary.first;
-    let (host, port) = (&denial.host, denial.port);
+    let host = &denial.host;
+    let port = denial.port;
     let mut allowed_ips = addresses(host);
     if !allowed_ips
         .iter()
@@ -366,8 +367,12 @@ mod tests {
     use crate::reason::ReasonCode;
 
     fn summary(host: &str, port: u16, code: ReasonCode, count: u64) -> DenialSummary {
-        let (host, binary) = (host.to_owned(), "/usr/bin/curl".to_owned());
-        let (ancestors, reason, fix, request) = (Vec::new(), String::new(), None, None);
+        let host = host.to_owned();
+        let binary = "/usr/bin/curl".to_owned();
+        let ancestors = Vec::new();
+        let reason = String::new();
+        let fix = None;
+        let request = None;
         let first = Denial {
             host,
             port,

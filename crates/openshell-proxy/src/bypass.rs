@@ -187,7 +187,8 @@ impl Monitor {
 
 fn report(audit: &dyn Audit, attempt: &Attempt, name: Option<&HostName>, caller: Option<&Caller>) {
     let host = name.map_or_else(|| attempt.to.to_string(), HostName::to_string);
-    let (protocol, hint) = (attempt.protocol.to_string(), attempt.hint(name.is_some()));
+    let protocol = attempt.protocol.to_string();
+    let hint = attempt.hint(name.is_some());
     let port = attempt.ports.map(|[_, port]| port);
     let binary = caller.map(|caller| caller.program.executable.as_str());
     let pid = caller.map(|caller| caller.pid);
@@ -213,7 +214,8 @@ fn report(audit: &dyn Audit, attempt: &Attempt, name: Option<&HostName>, caller:
         protocol: &protocol,
         denial: Some(&denial(attempt, &host, hint, caller)),
     }));
-    let (binary, number) = (binary.unwrap_or("-"), port.unwrap_or(0));
+    let binary = binary.unwrap_or("-");
+    let number = port.unwrap_or(0);
     let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
     let ancestors = if lineage.ancestors.is_empty() {
         "-".to_owned()

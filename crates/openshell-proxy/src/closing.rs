@@ -57,7 +57,9 @@ impl Closing {
         way: Way,
     ) -> Self {
         let policy = policy.map(str::to_owned);
-        let (meter, before, end) = (Arc::default(), (0, 0), Mutex::default());
+        let meter = Arc::default();
+        let before = (0, 0);
+        let end = Mutex::default();
         Self {
             audit: Arc::clone(audit),
             caller,
@@ -153,11 +155,10 @@ impl Drop for Closing {
             (None, true) => of_side(self.meter.ended().unwrap_or(Side::Upstream)),
             (None, false) => EndedBy::Sandbox,
         };
-        let (host, (sent, received)) = (self.target.host.to_string(), self.meter.bytes());
-        let (sent, received) = (
-            sent.saturating_sub(self.before.0),
-            received.saturating_sub(self.before.1),
-        );
+        let host = self.target.host.to_string();
+        let (sent, received) = self.meter.bytes();
+        let sent = sent.saturating_sub(self.before.0);
+        let received = received.saturating_sub(self.before.1);
         let refusal = end.refusal.as_ref();
         let severity = match by {
             EndedBy::Policy => refusal.map_or(Severity::Medium, |(refusal, _)| {

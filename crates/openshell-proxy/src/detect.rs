@@ -206,13 +206,11 @@ pub async fn detect(
             return detected(protocol, from_client, from_upstream);
         }
         let is_silent = from_client.is_empty();
-        let patience = match is_silent && from_upstream.is_empty() {
-            true => Limits::IDLE,
-            false => {
-                let deadline =
-                    *deadline.get_or_insert_with(|| Instant::now() + Limits::HEAD_DEADLINE);
-                deadline.saturating_duration_since(Instant::now())
-            }
+        let patience = if is_silent && from_upstream.is_empty() {
+            Limits::IDLE
+        } else {
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + Limits::HEAD_DEADLINE);
+            deadline.saturating_duration_since(Instant::now())
         };
         // A silent connection holds no larger buffer.
         from_client.reserve(1024);

@@ -225,14 +225,16 @@ mod tests {
 
     #[tokio::test]
     async fn the_next_address_is_dialled_where_one_refuses() {
-        let ((_listener, open), closed) = (listening().await, testing::closed_address().await);
+        let (_listener, open) = listening().await;
+        let closed = testing::closed_address().await;
         let (stream, address) = dial(&at(vec![closed, open])).await.unwrap();
         assert_eq!((address, stream.peer_addr().unwrap()), (open, open));
     }
 
     #[tokio::test]
     async fn the_first_address_that_answers_is_used() {
-        let ((_first, one), (_second, other)) = (listening().await, listening().await);
+        let (_first, one) = listening().await;
+        let (_second, other) = listening().await;
         let (_, address) = dial(&at(vec![one, other])).await.unwrap();
         assert_eq!(address, one);
     }
@@ -248,7 +250,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_has_all_of_its_connections_gets_no_other_and_nothing_is_dialled() {
-        let ((listener, open), (services, _)) = (listening().await, testing::services(""));
+        let (listener, open) = listening().await;
+        let (services, _) = testing::services("");
         let all: Vec<_> = (0..Limits::CONNECTIONS_PER_PROGRAM)
             .map(|_| services.egress.reserve("/usr/bin/curl").unwrap())
             .collect();
@@ -274,7 +277,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_failed_is_no_longer_the_programs() {
-        let (closed, (services, _)) = (testing::closed_address().await, testing::services(""));
+        let closed = testing::closed_address().await;
+        let (services, _) = testing::services("");
         for _ in 0..=Limits::CONNECTIONS_PER_PROGRAM {
             let refusal = services
                 .egress

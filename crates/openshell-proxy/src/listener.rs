@@ -167,7 +167,8 @@ impl NamedDoors {
         slots: Slots,
         mut stopped: oneshot::Receiver<()>,
     ) {
-        let (mut running, mut stops) = (JoinSet::new(), Vec::new());
+        let mut running = JoinSet::new();
+        let mut stops = Vec::new();
         loop {
             let socket = tokio::select! {
                 biased;
@@ -304,7 +305,8 @@ impl Listener {
     ) {
         let mut connections = JoinSet::new();
         let mut pause = Limits::ACCEPT_BACKOFF;
-        let (mut unanswered, mut last) = (0, u32::MAX);
+        let mut unanswered = 0;
+        let mut last = u32::MAX;
         let mut closed = self.closed.clone();
         let mut is_open = true;
         loop {
@@ -488,8 +490,8 @@ mod tests {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         let listener = Listener::new(socket, Arc::default()).unwrap();
-        let (address, (stop, stopped)) =
-            (listener.socket.local_addr().unwrap(), oneshot::channel());
+        let address = listener.socket.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
         let client = async {
             client(address).await;
             drop(stop);

@@ -78,11 +78,9 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
             return Box::pin(serve_models(&proxy, client, surplus, models, closing)).await;
         }
     };
-    let (connection, lasted, hold) = (
-        Arc::clone(watch.connection()),
-        Stopwatch::start(),
-        Hold::default(),
-    );
+    let connection = Arc::clone(watch.connection());
+    let lasted = Stopwatch::start();
+    let hold = Hold::default();
     {
         let mut relayed = pin!(relay(
             &proxy,
@@ -103,13 +101,10 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
             relayed = hold.over(relayed.as_mut()) => if let Err(refusal) = relayed {
                 // What is found in its bytes after the connection was established is a decision by
                 // itself.
-                match refusal.is_of_bytes() {
-                    true => {
+                if refusal.is_of_bytes() {
                         report_refused(&proxy.services, &connection, &refusal);
                         closing.stopped(&refusal);
-                    }
-                    false => closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal)),
-                }
+                    } else { closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal)) }
             },
         }
     }
@@ -125,14 +120,12 @@ async fn serve_models(
     models: ModelsClient,
     closing: Closing,
 ) {
-    let (
-        services,
-        ModelsClient {
-            caller,
-            target,
-            quota: _quota,
-        },
-    ) = (&*proxy.services, models);
+    let services = &*proxy.services;
+    let ModelsClient {
+        caller,
+        target,
+        quota: _quota,
+    } = models;
     let Some(inference) = &proxy.inference else {
         return;
     };
@@ -192,7 +185,8 @@ async fn relay(
     connection: &Arc<Connection>,
     closing: &Closing,
 ) -> Result<(), Refusal> {
-    let (services, meter) = (&proxy.services, closing.meter());
+    let services = &proxy.services;
+    let meter = closing.meter();
     let Dialed {
         stream: mut upstream,
         address,
@@ -288,7 +282,8 @@ async fn relay_tls(
     closing: &Closing,
 ) -> Result<(), Refusal> {
     let services = &proxy.services;
-    let (socket, watch) = (client.as_fd().try_clone_to_owned().ok(), Stopwatch::start());
+    let socket = client.as_fd().try_clone_to_owned().ok();
+    let watch = Stopwatch::start();
     let intercepted = Box::pin(intercept(
         services,
         &proxy.interceptor,
@@ -301,8 +296,8 @@ async fn relay_tls(
     let Some(mut intercepted) = intercepted else {
         return Ok(());
     };
-    let (negotiated, upstream_protocol) =
-        (intercepted.negotiated(), intercepted.upstream_protocol());
+    let negotiated = intercepted.negotiated();
+    let upstream_protocol = intercepted.upstream_protocol();
     let may_be_opaque = connection.permit().rules().is_none();
     let found = match negotiated {
         Some(protocol) => Detected {
@@ -311,7 +306,8 @@ async fn relay_tls(
             from_upstream: Bytes::new(),
         },
         None => {
-            let (client, upstream) = (&mut intercepted.client, &mut intercepted.upstream);
+            let client = &mut intercepted.client;
+            let upstream = &mut intercepted.upstream;
             match Box::pin(detect(client, Bytes::new(), upstream, may_be_opaque)).await {
                 Ok(found) => found,
                 Err(_) => return Ok(()),
@@ -332,10 +328,8 @@ async fn relay_tls(
     let permit = connection.permit();
     match (protocol, permit.inspection()) {
         (Protocol::Http1 | Protocol::Http2, _) => {
-            let (client, upstream) = (
-                Prefixed::new(from_client, client),
-                Prefixed::new(from_upstream, upstream),
-            );
+            let client = Prefixed::new(from_client, client);
+            let upstream = Prefixed::new(from_upstream, upstream);
             let tunnel = HttpTunnel::new(services, connection, Scheme::Https);
             Box::pin(relay_http(
                 proxy,
@@ -360,10 +354,8 @@ async fn relay_tls(
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
             let search = start_opaque(services, connection, false).await?;
-            let (client, upstream) = (
-                Prefixed::new(from_client, client),
-                Prefixed::new(from_upstream, upstream),
-            );
+            let client = Prefixed::new(from_client, client);
+            let upstream = Prefixed::new(from_upstream, upstream);
             noted(closing, opaque::copy(client, upstream, search).await)
         }
     }
@@ -567,7 +559,8 @@ mod tests {
         answer: &[u8],
         change: impl FnOnce(&Proxy),
     ) -> Relayed {
-        let ((client, near), (far, upstream)) = (testing::tcp().await, testing::tcp().await);
+        let (client, near) = testing::tcp().await;
+        let (far, upstream) = testing::tcp().await;
         let (proxy, audit) = proxy(endpoints);
         let connection = testing::connection(&proxy.services, "web.test:80");
         let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
@@ -752,8 +745,8 @@ mod tests {
             b"PRI * HTTP/2.0\r\n",
         ] {
             let (proxy, audit) = proxy(PLAIN);
-            let ((mut client, near), (far, upstream)) =
-                (testing::tcp().await, testing::tcp().await);
+            let (mut client, near) = testing::tcp().await;
+            let (far, upstream) = testing::tcp().await;
             let connection = testing::connection(&proxy.services, "web.test:80");
             let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
             let dialed = Dialed {
@@ -825,13 +818,11 @@ mod tests {
     #[tokio::test]
     async fn a_placeholder_in_bytes_that_are_not_read_is_refused_and_does_not_leave() {
         let key = |proxy: &Proxy| {
-            let (name, binding) = (
-                CredentialName::parse("KEY").unwrap(),
-                Binding {
-                    hosts: None,
-                    path: None,
-                },
-            );
+            let name = CredentialName::parse("KEY").unwrap();
+            let binding = Binding {
+                hosts: None,
+                path: None,
+            };
             proxy.services.vault.replace(Vault::new([(
                 name,
                 Secret::new(b"sesame-open".to_vec()),

@@ -131,11 +131,9 @@ const DECODED: usize = 8;
 /// each byte and of the end. Invalid escapes stay.
 #[must_use]
 pub fn decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
-    let (mut bytes, mut offsets, mut at) = (
-        Vec::with_capacity(text.len()),
-        Vec::with_capacity(text.len() + 1),
-        0,
-    );
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut offsets = Vec::with_capacity(text.len() + 1);
+    let mut at = 0;
     while let Some(byte) = text.get(at) {
         let digit = |offset: usize| {
             char::from(*text.get(at + offset)?)
@@ -188,7 +186,8 @@ pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
     } else {
         (text.to_vec(), (0..=text.len()).collect())
     };
-    let (mut found, mut from) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut from = 0;
     while let Some(offset) = bytes
         .get(from..)
         .and_then(|rest| memmem::find(rest, MARKER.as_bytes()))

@@ -63,7 +63,8 @@ impl PublishedPort {
     }
 
     fn report(&self, client: SocketAddr, severity: Severity, action: Action, reason: &str) {
-        let (address, port) = (self.address, self.port);
+        let address = self.address;
+        let port = self.port;
         let connection = PublishedConnection {
             severity,
             action,
@@ -176,9 +177,10 @@ mod tests {
         let address = socket.local_addr().unwrap();
         let open = |address: std::net::IpAddr| {
             let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
-            let family = match address.is_ipv4() {
-                true => rustix::net::AddressFamily::INET,
-                false => rustix::net::AddressFamily::INET6,
+            let family = if address.is_ipv4() {
+                rustix::net::AddressFamily::INET
+            } else {
+                rustix::net::AddressFamily::INET6
             };
             let kind = rustix::net::SocketType::STREAM;
             Ok(rustix::net::socket_with(family, kind, flags, None)?.into())

@@ -431,7 +431,8 @@ impl Record {
     }
 
     fn report_refused(&self, refusal: &Refusal) {
-        let (code, stage) = (refusal.code(), refusal.code().stage());
+        let code = refusal.code();
+        let stage = refusal.code().stage();
         if code == ReasonCode::UnsolicitedUpgrade {
             self.report_unsolicited();
         }
@@ -678,7 +679,8 @@ mod tests {
     impl Audit for Kept {
         fn event(&self, event: &Event<'_>) {
             let line = |kind: &str, decided: &Decided<'_>| {
-                let (severity, action) = (decided.severity.as_str(), decided.action.as_str());
+                let severity = decided.severity.as_str();
+                let action = decided.action.as_str();
                 let counted = if event.denial().is_some() {
                     ", counted"
                 } else {

@@ -214,7 +214,8 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
 
 /// A proxy of `services` without CA or models.
 pub(crate) fn proxy(services: &Arc<Services>) -> Arc<Proxy> {
-    let (services, interceptor) = (Arc::clone(services), Interceptor::new(None));
+    let services = Arc::clone(services);
+    let interceptor = Interceptor::new(None);
     Arc::new(Proxy {
         services,
         witness: Arc::new(Blind),
@@ -242,7 +243,8 @@ pub(crate) fn connection(services: &Services, to: &str) -> Arc<Connection> {
 
 /// The report of the end of `connection`, whose client came by `door`.
 pub(crate) fn closing(services: &Services, connection: &Connection, door: Door) -> Closing {
-    let (caller, target) = (connection.caller().clone(), connection.target().clone());
+    let caller = connection.caller().clone();
+    let target = connection.target().clone();
     Closing::new(
         &services.audit,
         Some(caller),

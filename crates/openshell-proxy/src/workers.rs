@@ -177,7 +177,8 @@ mod tests {
 
     /// On which thread the next connection goes on until `end` comes.
     async fn begin(workers: &Workers, owner: &mut JoinSet<()>) -> (ThreadId, oneshot::Sender<()>) {
-        let ((end, ended), (tell, told)) = (oneshot::channel::<()>(), oneshot::channel());
+        let (end, ended) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel();
         spawn(workers, owner, async move {
             tell.send(thread::current().id()).unwrap();
             let _ = ended.await;
@@ -187,7 +188,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_is_served_by_the_thread_that_has_the_fewest() {
-        let (workers, mut owner) = (two(), JoinSet::new());
+        let workers = two();
+        let mut owner = JoinSet::new();
         assert_eq!(
             workers.running.lock().unwrap().len(),
             0,
@@ -204,7 +206,8 @@ mod tests {
     #[tokio::test]
     async fn what_goes_on_ends_with_its_owner_or_with_the_threads() {
         for ends_threads in [false, true] {
-            let (workers, mut owner) = (two(), JoinSet::new());
+            let workers = two();
+            let mut owner = JoinSet::new();
             let (held, released) = oneshot::channel::<()>();
             spawn(&workers, &mut owner, async move {
                 let _held = held;
@@ -222,7 +225,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_that_has_ended_gets_no_more_connections() {
-        let (mut workers, mut owner) = (two(), JoinSet::new());
+        let mut workers = two();
+        let mut owner = JoinSet::new();
         let (first, _goes_on) = begin(&workers, &mut owner).await;
         let running = &mut workers.running.get_mut().unwrap()[0].running;
         drop(std::mem::replace(running, oneshot::channel().0));
@@ -233,7 +237,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_fails_gives_its_place_back() {
-        let (workers, mut owner) = (two(), JoinSet::new());
+        let workers = two();
+        let mut owner = JoinSet::new();
         let (first, _goes_on) = begin(&workers, &mut owner).await;
         for _ in 0..3 {
             spawn(&workers, &mut owner, async { panic!("out of luck") });

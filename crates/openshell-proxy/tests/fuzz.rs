@@ -213,10 +213,8 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
             let Some(colon) = line.iter().position(|byte| *byte == b':') else {
                 continue;
             };
-            let (name, value) = (
-                HeaderName::from_bytes(&line[..colon]),
-                HeaderValue::from_bytes(line[colon + 1..].trim_ascii()),
-            );
+            let name = HeaderName::from_bytes(&line[..colon]);
+            let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii());
             if let (Ok(name), Ok(value)) = (name, value) {
                 request.headers_mut().append(name, value);
             }
@@ -297,8 +295,9 @@ fn fuzzed_answers_are_masked_however_they_are_cut() {
         let whole = Scrubber::new(credentials())
             .whole(input)
             .unwrap_or_else(|| input.to_vec());
-        let (mut scrubber, mut rest, mut passed) =
-            (Scrubber::new(credentials()), input, Vec::new());
+        let mut scrubber = Scrubber::new(credentials());
+        let mut rest = input;
+        let mut passed = Vec::new();
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(random.below(rest.len()) + 1);
             passed.extend(scrubber.push(Bytes::copy_from_slice(part)).0);
@@ -348,7 +347,8 @@ fn client_hello(version: u8) -> Vec<u8> {
 
 #[test]
 fn fuzzed_client_hellos_leave_the_authority_as_it_is() {
-    let (one, other) = (client_hello(4), client_hello(3));
+    let one = client_hello(4);
+    let other = client_hello(3);
     let words: [&[u8]; 5] = [
         b"\x00",
         b"\xff\xff",
@@ -380,7 +380,8 @@ fn fuzzed_client_hellos_leave_the_authority_as_it_is() {
 fn fuzzed_messages_are_masked_and_leave_when_they_are_whole() {
     let message =
         |text: &[u8]| [&[0, 0, 0, 0, u8::try_from(text.len()).unwrap()][..], text].concat();
-    let (plain, secret) = (message(b"plain text"), message(b"a <first> b"));
+    let plain = message(b"plain text");
+    let secret = message(b"a <first> b");
     let samples: [&[u8]; 5] = [
         &plain,
         &secret,
@@ -408,8 +409,9 @@ fn fuzzed_messages_are_masked_and_leave_when_they_are_whole() {
         let whole = Scrubber::new(credentials())
             .whole(input)
             .unwrap_or_else(|| input.to_vec());
-        let (mut scrubber, mut rest, mut passed) =
-            (Scrubber::of_messages(credentials()), input, Vec::new());
+        let mut scrubber = Scrubber::of_messages(credentials());
+        let mut rest = input;
+        let mut passed = Vec::new();
         // Ends of the messages, if the input holds any.
         let mut ends = Vec::new();
         let mut at = 0;
@@ -489,7 +491,8 @@ fn fuzzed_bodies_have_the_model_of_their_route_or_are_refused() {
         };
         let expected =
             serde_json::from_slice::<Object<'_>>(input).expect("only an object is rewritten");
-        let (mut expected, model) = (texts(expected), r#""gpt-x""#.to_owned());
+        let mut expected = texts(expected);
+        let model = r#""gpt-x""#.to_owned();
         expected
             .iter_mut()
             .filter(|(key, _)| key.eq_ignore_ascii_case("model"))
@@ -517,7 +520,9 @@ fn fuzzed_answers_tell_their_tokens_however_they_are_cut() {
     ];
     let mut random = Random::default();
     fuzz("usage", &samples, &words, |input| {
-        let (mut whole, mut cut, mut rest) = (Meter::default(), Meter::default(), input);
+        let mut whole = Meter::default();
+        let mut cut = Meter::default();
+        let mut rest = input;
         whole.read(input);
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(random.below(rest.len()) + 1);

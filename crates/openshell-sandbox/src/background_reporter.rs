@@ -26,7 +26,8 @@ impl BackgroundReporter {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let ((stop, stopped), (done, ended)) = (oneshot::channel(), oneshot::channel());
+        let (stop, stopped) = oneshot::channel();
+        let (done, ended) = oneshot::channel();
         let task = task(stopped);
         tasks.spawn(name, async move {
             task.await;

@@ -252,10 +252,8 @@ enum Place {
 fn make(folder: &Path, before: Option<&Authority>, at: Place) -> anyhow::Result<Authority> {
     let known = before.map(Authority::certificates).unwrap_or_default();
     let (authority, text) = Authority::create_kept(known)?;
-    let (new, place) = (
-        folder.join(format!(".{OWN}.{}", std::process::id())),
-        folder.join(OWN),
-    );
+    let new = folder.join(format!(".{OWN}.{}", std::process::id()));
+    let place = folder.join(OWN);
     let placed = write(&new, &text).and_then(|()| match at {
         Place::Taken => std::fs::rename(&new, &place),
         Place::Free => std::fs::hard_link(&new, &place),
@@ -354,7 +352,8 @@ mod tests {
 
     #[test]
     fn a_mounted_pair_is_used_as_it_is() {
-        let (made, folder) = (folder("made"), folder("mounted"));
+        let made = folder("made");
+        let folder = folder("mounted");
         let authority = open(&made).unwrap();
         let text = std::fs::read_to_string(made.join("ca.pem")).unwrap();
         let (key, certificate) = text.split_at(text.find("-----BEGIN CERT").unwrap());

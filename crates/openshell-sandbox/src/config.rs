@@ -146,14 +146,10 @@ impl SshDoors {
         warnings: &mut Vec<String>,
     ) -> anyhow::Result<Self> {
         let mut variable = |name: &str| environment.take(name).filter(|value| !value.is_empty());
-        let (address, secret) = (
-            variable("OPENSHELL_SSH_LISTEN_ADDR"),
-            variable("OPENSHELL_SSH_HANDSHAKE_SECRET"),
-        );
-        let (skew, socket) = (
-            variable("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS"),
-            variable("OPENSHELL_SSH_SOCKET_PATH"),
-        );
+        let address = variable("OPENSHELL_SSH_LISTEN_ADDR");
+        let secret = variable("OPENSHELL_SSH_HANDSHAKE_SECRET");
+        let skew = variable("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS");
+        let socket = variable("OPENSHELL_SSH_SOCKET_PATH");
         let has_login_shells =
             variable("OPENSHELL_NO_LOGIN_SHELL").is_none_or(|value| value != "1");
         let parsed = |value: Option<OsString>, name: &str| {
@@ -584,8 +580,8 @@ impl Config {
             && args.log_format == Form::Text;
         let log_level = level.map_or(Ok(usual), log_level)?;
         let ca_dir = absolute(args.ca_dir).context("--ca-dir")?;
-        let (named_credentials, named_routes) =
-            (args.environment.credentials.clone(), routes.clone());
+        let named_credentials = args.environment.credentials.clone();
+        let named_routes = routes.clone();
         let routes = routes
             .map(|path| route_file::read(&path, &environment))
             .transpose()?;
@@ -628,7 +624,9 @@ impl Config {
             .then(|| watched(origin.files(), &secret_files))
             .transpose()?
             .unwrap_or_default();
-        let (mut gateway, mut run_as, mut push_level) = (None, None, None);
+        let mut gateway = None;
+        let mut run_as = None;
+        let mut push_level = None;
         let mut variables = Vec::new();
         if let Some(launched) = launched {
             (gateway, run_as) = (Some(launched.options), Some(launched.run_as));

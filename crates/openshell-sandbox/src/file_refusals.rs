@@ -280,7 +280,8 @@ mod tests {
 
     fn refused(path: &str, access: FileAccess, is_entry: bool) -> Accessed {
         let thread = rustix::process::getpid().as_raw_nonzero().get();
-        let (refused_by, is_refused_by_mode) = (Some(RefusedBy::NoGrant), path == "/etc/shadow");
+        let refused_by = Some(RefusedBy::NoGrant);
+        let is_refused_by_mode = path == "/etc/shadow";
         Accessed {
             is_entry,
             refused_by,
@@ -294,7 +295,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f");
         std::fs::write(&file, "").unwrap();
-        let (folder, file) = (folder.path().display(), file.display());
+        let folder = folder.path().display();
+        let file = file.display();
         let paths = Arc::new(Paths::default());
         let refusals = FileRefusals::new(Arc::clone(&paths) as _, user());
         assert_eq!(refusals.summary(), None);

@@ -160,11 +160,9 @@ fn run(
         parent,
     };
     let mut config = Config::read(args, &origin)?;
-    let (directories, push, form) = (
-        config.log_dirs.as_slice(),
-        config.push_level,
-        config.log_form,
-    );
+    let directories = config.log_dirs.as_slice();
+    let push = config.push_level;
+    let form = config.log_form;
     let level = config.logs_to_stderr.then_some(config.log_level);
     let is_plain = config.is_plain;
     let identity =
@@ -178,7 +176,8 @@ fn run(
         push,
     })?;
     (config.log_dir, config.secrets.lines) = (started.folder, started.lines);
-    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    let version = env!("CARGO_PKG_VERSION");
+    let pid = std::process::id();
     logging::lifecycle_event(
         LifecycleActivity::Start,
         Severity::Info,
@@ -193,7 +192,8 @@ fn run(
             logging::lifecycle_event(LifecycleActivity::End, Severity::Info, &ended.summary())
         }
         Err(error) => {
-            let (code, text) = (exit::exit_code(error), format!("{error:#}"));
+            let code = exit::exit_code(error);
+            let text = format!("{error:#}");
             // The log has the first violation of an invalid policy; standard error has all.
             let reason = text.lines().next().unwrap_or_default();
             logging::lifecycle_event(
@@ -228,11 +228,12 @@ fn run_in_sandbox(
 
 /// Adds to a failure to make namespaces that this is the inside of a sandbox, if it looks so.
 fn within_another(error: anyhow::Error) -> anyhow::Error {
-    match config::is_within_another() {
-        true => error.context(
+    if config::is_within_another() {
+        error.context(
             "a sandbox cannot start inside another, and OPENSHELL_SANDBOX is 1 as it is in one",
-        ),
-        false => error,
+        )
+    } else {
+        error
     }
 }
 

@@ -208,8 +208,11 @@ mod tests {
     use super::Refusals;
 
     fn denial(host: String, binary: &str) -> Denial {
-        let (code, fix) = (ReasonCode::EndpointNotInPolicy, Some("add `x`".to_owned()));
-        let (binary, ancestors, reason) = (binary.to_owned(), Vec::new(), String::new());
+        let code = ReasonCode::EndpointNotInPolicy;
+        let fix = Some("add `x`".to_owned());
+        let binary = binary.to_owned();
+        let ancestors = Vec::new();
+        let reason = String::new();
         Denial {
             host,
             port: 443,
@@ -246,7 +249,8 @@ mod tests {
     fn a_failure_is_no_refusal_and_an_address_is_named_to_the_operator() {
         let refusals = Refusals::default();
         let of = |code, reason: &str, fix: Option<&str>| {
-            let (reason, fix) = (reason.to_owned(), fix.map(str::to_owned));
+            let reason = reason.to_owned();
+            let fix = fix.map(str::to_owned);
             refusals.add(Denial {
                 code,
                 reason,

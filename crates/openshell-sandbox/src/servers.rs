@@ -73,10 +73,11 @@ impl Servers {
                 .to_owned();
         for (port, program) in listening {
             let program = text::printable(&program);
-            let remedy = match CHOSEN.contains(&port) {
-                true => "which the kernel chose; give it a port of its own, and that to --publish"
-                    .to_owned(),
-                false => format!("--publish {port} lets clients outside in"),
+            let remedy = if CHOSEN.contains(&port) {
+                "which the kernel chose; give it a port of its own, and that to --publish"
+                    .to_owned()
+            } else {
+                format!("--publish {port} lets clients outside in")
             };
             // Writing to a String cannot fail.
             let _ = write!(summary, "\n  {program} at port {port}; {remedy}");

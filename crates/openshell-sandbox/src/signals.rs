@@ -21,7 +21,8 @@ const WAITING: usize = 64;
 pub(crate) fn receive(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<Received>> {
     let (sender, receiver) = mpsc::channel(WAITING);
     for number in signals::HANDLED {
-        let (sender, mut stream) = (sender.clone(), signal(SignalKind::from_raw(*number))?);
+        let sender = sender.clone();
+        let mut stream = signal(SignalKind::from_raw(*number))?;
         let signal = Received {
             number: *number,
             is_hang_up: false,

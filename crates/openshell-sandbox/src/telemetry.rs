@@ -117,7 +117,8 @@ pub(crate) fn collector(
         ],
         10_000,
     )?;
-    let (service, attributes) = (text("OTEL_SERVICE_NAME"), text("OTEL_RESOURCE_ATTRIBUTES"));
+    let service = text("OTEL_SERVICE_NAME");
+    let attributes = text("OTEL_RESOURCE_ATTRIBUTES");
     let mut collector =
         Collector::parse(&url, &headers).map_err(|why| anyhow!("{variable}: {why}"))?;
     (collector.every, collector.timeout) = (every, timeout);
@@ -163,19 +164,16 @@ pub(crate) fn export(
     start: SystemTime,
 ) -> anyhow::Result<Exporter> {
     let place = format!("{}:{}", collector.host(), collector.port());
-    let (host, port) = (collector.host().to_owned(), collector.port());
-    let (name, is_tls, roots) = (
-        Host::parse(&host).map_err(|error| anyhow!("{host}: {error}"))?,
-        collector.is_tls(),
-        Arc::new(roots),
-    );
+    let host = collector.host().to_owned();
+    let port = collector.port();
+    let name = Host::parse(&host).map_err(|error| anyhow!("{host}: {error}"))?;
+    let is_tls = collector.is_tls();
+    let roots = Arc::new(roots);
     let connect: Connect = Box::new(move || {
-        let (host, name, resolver, roots) = (
-            host.clone(),
-            name.clone(),
-            Arc::clone(&resolver),
-            Arc::clone(&roots),
-        );
+        let host = host.clone();
+        let name = name.clone();
+        let resolver = Arc::clone(&resolver);
+        let roots = Arc::clone(&roots);
         Box::pin(async move {
             let failed = |error: Refusal| io::Error::other(error.reason().to_string());
             let addresses = resolver
@@ -187,9 +185,10 @@ pub(crate) fn export(
                 dial_without_deadline(&Destination::configured_by_operator(addresses.collect()))
                     .await;
             let (stream, _) = dialed.map_err(failed)?;
-            let stream: Box<dyn Connection> = match is_tls {
-                true => Box::new(roots.open(&name, stream, false).await.map_err(failed)?),
-                false => Box::new(stream),
+            let stream: Box<dyn Connection> = if is_tls {
+                Box::new(roots.open(&name, stream, false).await.map_err(failed)?)
+            } else {
+                Box::new(stream)
             };
             Ok(stream)
         })

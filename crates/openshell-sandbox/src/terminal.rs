@@ -38,9 +38,10 @@ impl Keyboard {
             return Self::None;
         }
         let is_first = is_wanted || isatty(io::stdout()) && !has_companions();
-        match is_first && job::is_in_foreground(input.as_fd()) {
-            true => Self::FromStart,
-            false => Self::OnDemand,
+        if is_first && job::is_in_foreground(input.as_fd()) {
+            Self::FromStart
+        } else {
+            Self::OnDemand
         }
     }
 }

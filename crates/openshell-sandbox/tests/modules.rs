@@ -100,7 +100,8 @@ fn paths(code: &str) -> Vec<Vec<String>> {
 
 /// The paths of a tree such as `a::{b, c::{self, d}}`.
 fn expand(prefix: &str, tree: &str, found: &mut Vec<Vec<String>>) {
-    let (mut depth, mut part) = (0, String::new());
+    let mut depth = 0;
+    let mut part = String::new();
     let mut parts = Vec::new();
     for character in tree.chars() {
         match character {
@@ -229,7 +230,8 @@ fn circle(graph: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
         }
         None
     }
-    let (mut way, mut done) = (Vec::new(), BTreeSet::new());
+    let mut way = Vec::new();
+    let mut done = BTreeSet::new();
     graph
         .keys()
         .find_map(|start| walk(graph, start, &mut way, &mut done))
@@ -347,10 +349,12 @@ fn a_protocol_that_is_not_taught_to_be_judged_compiles_neither_in_decide_nor_in_
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("protocol");
     let _ = std::fs::remove_dir_all(&folder);
     for part in ["crates", "tests", "data", "Cargo.toml", "Cargo.lock"] {
-        let (from, to) = (root().join(part), folder.join(part));
-        match from.is_dir() {
-            true => copy(&from, &to),
-            false => drop(std::fs::copy(from, to).unwrap()),
+        let from = root().join(part);
+        let to = folder.join(part);
+        if from.is_dir() {
+            copy(&from, &to)
+        } else {
+            std::fs::copy(from, to).unwrap();
         }
     }
     // Cargo takes a crate for the same wherever its workspace lies; another version is another

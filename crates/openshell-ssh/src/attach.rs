@@ -103,10 +103,7 @@ impl Attachment {
                         }
                     }
                 },
-                is_detached = &mut typing, if is_typing => match is_detached {
-                    true => return Some(0),
-                    false => is_typing = false,
-                },
+                is_detached = &mut typing, if is_typing => if is_detached { return Some(0) } else { is_typing = false },
                 signal = self.signals.recv() => match signal {
                     Some(signal) => attached.signal(signal.as_raw()),
                     None => return None,

@@ -190,7 +190,8 @@ pub(crate) fn redacted(text: &[u8]) -> String {
             }
         })
         .collect();
-    let (mut kept, mut rest) = (String::new(), text.as_str());
+    let mut kept = String::new();
+    let mut rest = text.as_str();
     if let Some(directory) = rest.strip_prefix("cd ")
         && let Some((_, command)) = directory
             .split_at(word_length(directory))

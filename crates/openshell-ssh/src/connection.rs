@@ -90,7 +90,8 @@ impl Connection {
         id: ChannelId,
         connected: &mut Connected,
     ) -> Result<Option<(Idle, Ends)>, Error> {
-        let (input, (control, signals)) = (Arc::<InputQueue>::default(), mpsc::channel(SIGNALS));
+        let input = Arc::<InputQueue>::default();
+        let (control, signals) = mpsc::channel(SIGNALS);
         let (size, sizes) = watch::channel(None);
         let running = Channel::Running {
             input: Arc::clone(&input),
@@ -209,8 +210,10 @@ impl Connection {
             reply.reject(ChannelOpenFailure::ResourceShortage).await;
             return Ok(());
         }
-        let (workload, reporter) = (Arc::clone(&self.shared.workload), self.reporter.clone());
-        let (channels, handle) = (self.channels.clone(), connected.handle());
+        let workload = Arc::clone(&self.shared.workload);
+        let reporter = self.reporter.clone();
+        let channels = self.channels.clone();
+        let handle = connected.handle();
         let inward = Inward {
             workload,
             reporter,
@@ -247,7 +250,8 @@ impl Connection {
             },
         );
         let (cancel, cancelled) = oneshot::channel();
-        let (reporter, channels) = (self.reporter.clone(), self.channels.clone());
+        let reporter = self.reporter.clone();
+        let channels = self.channels.clone();
         let outward = Outward {
             accepting,
             place: place.clone(),
@@ -314,9 +318,10 @@ impl Handler for Connection {
             terminal: None,
             variables: Variables::default(),
         };
-        match self.channels.open(id, Channel::Idle(Box::new(idle))) {
-            true => reply.accept().await,
-            false => reply.reject(ChannelOpenFailure::ResourceShortage).await,
+        if self.channels.open(id, Channel::Idle(Box::new(idle))) {
+            reply.accept().await
+        } else {
+            reply.reject(ChannelOpenFailure::ResourceShortage).await
         }
         Ok(())
     }

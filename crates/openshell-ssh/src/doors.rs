@@ -55,7 +55,8 @@ pub async fn tcp(
             name: address.to_string(),
             addresses,
         };
-        let (server, prefaces) = (Arc::clone(&server), Arc::clone(&prefaces));
+        let server = Arc::clone(&server);
+        let prefaces = Arc::clone(&prefaces);
         clients.spawn(async move {
             let Ok(verdict) = prefaces.admit(&mut stream).await else {
                 return;

@@ -149,7 +149,8 @@ impl Place {
     ) -> Result<Channel<Msg>, russh::Error> {
         match (self, peer) {
             (Self::Port { address, port }, Some(peer)) => {
-                let (host, from) = (peer.ip().to_string(), u32::from(peer.port()));
+                let host = peer.ip().to_string();
+                let from = u32::from(peer.port());
                 handle
                     .channel_open_forwarded_tcpip(address.clone(), *port, host, from)
                     .await
@@ -220,7 +221,8 @@ impl Outward {
             };
             let Ok((stream, peer)) = accepted else { break };
             if relays.len() < Limits::CHANNELS_PER_CONNECTION {
-                let (place, reporter) = (place.clone(), reporter.clone());
+                let place = place.clone();
+                let reporter = reporter.clone();
                 relays.spawn(outward(
                     stream,
                     peer,

@@ -91,7 +91,8 @@ impl Prefaces {
             stream.shutdown().await?;
             // Closed with bytes unread, the kernel would reset the connection and the answer might
             // be lost.
-            let (mut rest, mut nowhere) = (stream.take(Limits::PREFACE_REST), tokio::io::sink());
+            let mut rest = stream.take(Limits::PREFACE_REST);
+            let mut nowhere = tokio::io::sink();
             let _ = timeout(Limits::LINGER, tokio::io::copy(&mut rest, &mut nowhere)).await;
         }
         Ok(verdict)

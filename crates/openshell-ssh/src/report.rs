@@ -51,9 +51,10 @@ impl Reporter {
             reason,
             is_refused,
         } = facts;
-        let (severity, action) = match is_refused {
-            true => (Severity::Medium, Action::Denied),
-            false => (Severity::Info, Action::Allowed),
+        let (severity, action) = if is_refused {
+            (Severity::Medium, Action::Denied)
+        } else {
+            (Severity::Info, Action::Allowed)
         };
         let Client { door, name, .. } = &self.client;
         self.audit.event(&Event::Ssh(Ssh {
@@ -73,7 +74,8 @@ impl Reporter {
 
     /// Reports a sign of misuse.
     pub(crate) fn finding(&self, severity: Severity, title: &str, message: &str) {
-        let (activity, confidence) = (FindingActivity::Blocked, Confidence::High);
+        let activity = FindingActivity::Blocked;
+        let confidence = Confidence::High;
         self.audit.event(&Event::Finding(Finding {
             activity,
             severity,

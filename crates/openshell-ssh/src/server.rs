@@ -124,7 +124,8 @@ impl Server {
         };
         let connections = Arc::new(Semaphore::new(Limits::CONNECTIONS));
         let channels = Arc::new(Semaphore::new(Limits::CHANNELS));
-        let (config, shared) = (Arc::new(config), Arc::new(Shared::new(workload)));
+        let config = Arc::new(config);
+        let shared = Arc::new(Shared::new(workload));
         Ok(Arc::new(Self {
             config,
             shared,

@@ -254,7 +254,9 @@ impl Session {
         let mut feeding =
             std::pin::pin!(feed(&self.input, input, master.as_ref().map(AsFd::as_fd)));
         let mut relaying = std::pin::pin!(relay(&self.output, output, errors, sent));
-        let (mut is_fed, mut is_relayed, mut is_gone) = (false, false, false);
+        let mut is_fed = false;
+        let mut is_relayed = false;
+        let mut is_gone = false;
         let mut outcome = None;
         let mut deadline = None;
         let mut last_sent = 0;
@@ -470,7 +472,9 @@ async fn relay(
     mut errors: Option<pipe::Receiver>,
     sent: &Sent,
 ) {
-    let (mut is_open, mut buffer, mut error_buffer) = (true, BytesMut::new(), BytesMut::new());
+    let mut is_open = true;
+    let mut buffer = BytesMut::new();
+    let mut error_buffer = BytesMut::new();
     while is_open || errors.is_some() {
         buffer.reserve(CHUNK);
         error_buffer.reserve(CHUNK);

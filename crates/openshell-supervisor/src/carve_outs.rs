@@ -109,9 +109,10 @@ impl CarveOutError {
     }
 
     fn of_mount(restriction: Restriction, path: &Path, error: io::Error) -> Self {
-        match is_of_change(&error) {
-            true => Self::Changing(restriction, path.to_owned()),
-            false => Self::Mount(restriction, path.to_owned(), error),
+        if is_of_change(&error) {
+            Self::Changing(restriction, path.to_owned())
+        } else {
+            Self::Mount(restriction, path.to_owned(), error)
         }
     }
 }
@@ -150,9 +151,10 @@ impl CarveOut {
         }
         let links = changeable(links(path).map_err(inspect)?, landlock).map_err(inspect)?;
         // The home of an observed run is another file system inside.
-        let identity = match landlock.is_learning() {
-            true => None,
-            false => Some(Identity::at(&real).map_err(inspect)?),
+        let identity = if landlock.is_learning() {
+            None
+        } else {
+            Some(Identity::at(&real).map_err(inspect)?)
         };
         Ok(Some(Self {
             path: real,

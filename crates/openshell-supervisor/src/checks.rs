@@ -140,9 +140,10 @@ fn switches(privilege: &Privilege) -> impl Iterator<Item = Check> {
     SWITCHES.iter().filter_map(move |switch| {
         let value = switch.value()?;
         let matters = needs_user_namespace || !switch.of_user_namespaces;
-        Some(match matters && switch.is_forbidding() {
-            false => Check::ok(switch.name, value),
-            true => Check::missing(switch.name, value, switch.costs, switch.remedy),
+        Some(if matters && switch.is_forbidding() {
+            Check::missing(switch.name, value, switch.costs, switch.remedy)
+        } else {
+            Check::ok(switch.name, value)
         })
     })
 }

@@ -198,7 +198,8 @@ fn java_options(
     host_name: Option<&str>,
 ) -> OsString {
     let mut options = before.map(OsStr::to_owned).unwrap_or_default();
-    let (host, port) = (proxy.ip(), proxy.port());
+    let host = proxy.ip();
+    let port = proxy.port();
     let own = host_name.map(|name| format!("|{name}")).unwrap_or_default();
     let ours = [
         format!(
@@ -364,7 +365,8 @@ mod tests {
                 .map(|(name, value)| (name.into(), value.into())),
         );
         let proxy = Some(([10, 200, 0, 1], 3128).into());
-        let (home, trust) = (Path::new("/sandbox"), Some(Path::new("/etc/openshell-tls")));
+        let home = Path::new("/sandbox");
+        let trust = Some(Path::new("/etc/openshell-tls"));
         workload(&Inputs {
             caller: &caller,
             placeholders: &[("KEY".to_owned(), "for it".to_owned())],

@@ -104,7 +104,8 @@ fn create(
     if !is_new {
         return Ok((made, false));
     }
-    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    let uid = Uid::from_raw(owner.uid);
+    let gid = Gid::from_raw(owner.gid);
     rustix::fs::chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH).map_err(|errno| {
         PrepareError::Chown {
             path: path.to_owned(),
@@ -242,9 +243,10 @@ impl NewFolder {
 
 /// Gives a file to its owner, if this process is root.
 fn give(file: impl AsFd, Owner { uid, gid }: Owner) -> io::Result<()> {
-    match rustix::process::geteuid().is_root() {
-        true => Ok(rustix::fs::fchown(file, Some(uid), Some(gid))?),
-        false => Ok(()),
+    if rustix::process::geteuid().is_root() {
+        Ok(rustix::fs::fchown(file, Some(uid), Some(gid))?)
+    } else {
+        Ok(())
     }
 }
 

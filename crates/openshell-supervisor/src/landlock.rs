@@ -444,7 +444,8 @@ impl Request {
                 // root's outside.
                 match links.iter().find(|link| is_caller_root() && self.grants_writing(link)) {
                     Some(link) => {
-                        let (link, target) = (link.display(), path.display());
+                        let link = link.display();
+                        let target = path.display();
                         Err(io::Error::other(format!(
                             "{link} is a symlink in a folder that the workload may write to; list \
                              {target} instead"

@@ -197,7 +197,8 @@ impl Confining {
             init: Arc::new(self.init),
             registry: Arc::default(),
         };
-        let (init, registry) = (Arc::clone(&launcher.init), Arc::clone(&launcher.registry));
+        let init = Arc::clone(&launcher.init);
+        let registry = Arc::clone(&launcher.registry);
         let listen = move || listen(&init, &registry);
         let thread = std::thread::Builder::new()
             .name("launcher".to_owned())
@@ -544,7 +545,8 @@ fn opened(registry: &Mutex<Registry>, id: u32, master: io::Result<OwnedFd>) {
 }
 
 fn not_started(name: &str, why: NotStarted) -> LaunchError {
-    let (name, source) = (name.to_owned(), io::Error::from_raw_os_error);
+    let name = name.to_owned();
+    let source = io::Error::from_raw_os_error;
     match why {
         NotStarted::NotFound => LaunchError::NotFound(name),
         NotStarted::NoInterpreter => LaunchError::NoInterpreter(name),

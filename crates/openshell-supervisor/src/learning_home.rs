@@ -69,7 +69,8 @@ fn overlay(spot: &Spot, flags: MountFlags) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&store, name, flags, Mode::empty())
     };
-    let (upper, work) = (make("upper")?, make("work")?);
+    let upper = make("upper")?;
+    let work = make("work")?;
     // The root of an overlay has the owner and mode of its upper layer.
     rustix::fs::fchmod(&upper, Mode::from_raw_mode(data.st_mode & 0o7777))?;
     rustix::fs::fchown(

@@ -332,7 +332,9 @@ pub(crate) fn read_mount_table(file: &mut File) -> io::Result<Vec<TableEntry>> {
         let mut fields = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let mut fields = fields.skip(1);
-        let (device, root, place) = (fields.next()?.to_owned(), fields.next()?, fields.next()?);
+        let device = fields.next()?.to_owned();
+        let root = fields.next()?;
+        let place = fields.next()?;
         let options = fields.next()?.to_owned();
         let [root, place] =
             [root, place].map(|field| PathBuf::from(OsString::from_vec(unescaped(field))));

@@ -48,7 +48,8 @@ pub fn supervisor(socket: BorrowedFd<'_>) -> Result<(), String> {
 fn look_at(socket: BorrowedFd<'_>, init: i32) -> Result<(Pid, OwnedFd), String> {
     let credentials = rustix::net::sockopt::socket_peercred(socket)
         .map_err(|errno| format!("no peer: {errno}"))?;
-    let (uid, own) = (credentials.uid, rustix::process::geteuid());
+    let uid = credentials.uid;
+    let own = rustix::process::geteuid();
     // In a user namespace, root outside has no number of its own; what it may open is decided by
     // the socket's permissions.
     let is_roots = uid.is_root() || uid.as_raw() == NOBODY && !is_root_mapped();

@@ -144,7 +144,8 @@ impl Privilege {
         if missing.is_empty() {
             return Ok(Self::Capabilities);
         }
-        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let uid = geteuid().as_raw();
+        let gid = getegid().as_raw();
         let mut groups: Vec<u32> = rustix::process::getgroups()
             .map_err(read)?
             .into_iter()

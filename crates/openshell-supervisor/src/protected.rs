@@ -205,10 +205,8 @@ impl ProtectedPath {
             .map_err(inspect)?
             .filter(|volume| real.starts_with(volume));
         let real = volume.unwrap_or(real);
-        let (what, act) = (
-            what.to_owned(),
-            if holds_secret { "read" } else { "change" },
-        );
+        let what = what.to_owned();
+        let act = if holds_secret { "read" } else { "change" };
         if landlock.grants_itself(&real, !holds_secret) {
             return Err(ProtectError::Granted {
                 what,
@@ -232,9 +230,10 @@ impl ProtectedPath {
             None if !is_kept => Ok(None),
             None => {
                 // The home of an observed run is another file system inside.
-                let identity = match landlock.is_learning() {
-                    true => None,
-                    false => Some(Identity::at(&real).map_err(inspect)?),
+                let identity = if landlock.is_learning() {
+                    None
+                } else {
+                    Some(Identity::at(&real).map_err(inspect)?)
                 };
                 Ok(Some(Self {
                     what,
@@ -312,7 +311,8 @@ impl Grants {
             only_read.filter(|path| *path != Path::new("/") && !is_inside(&self.writing, path))
         {
             let failed = |source| {
-                let (what, path) = ("read-only folder".to_owned(), path.to_owned());
+                let what = "read-only folder".to_owned();
+                let path = path.to_owned();
                 ProtectError::Mount {
                     what,
                     grant: path.clone(),
@@ -375,10 +375,8 @@ impl Grants {
             .iter()
             .try_for_each(|path| self.protect(path, uid, covers, &mut made));
         let inspect = |source| {
-            let (what, path) = (
-                "table of mounts".to_owned(),
-                PathBuf::from("/proc/self/mountinfo"),
-            );
+            let what = "table of mounts".to_owned();
+            let path = PathBuf::from("/proc/self/mountinfo");
             ProtectError::Inspect { what, path, source }
         };
         let table = mount_table("/proc/self/mountinfo").map_err(inspect)?;
@@ -419,17 +417,20 @@ impl Grants {
         let (writable, Some(grant)) = (above(&self.writing), above(&self.reading)) else {
             return Ok(());
         };
-        let failed = |source: io::Error| match is_of_change(&source) {
-            true => ProtectError::Changing {
-                what: what.clone(),
-                path: path.clone(),
-            },
-            false => ProtectError::Mount {
-                what: what.clone(),
-                path: path.clone(),
-                grant: grant.clone(),
-                source,
-            },
+        let failed = |source: io::Error| {
+            if is_of_change(&source) {
+                ProtectError::Changing {
+                    what: what.clone(),
+                    path: path.clone(),
+                }
+            } else {
+                ProtectError::Mount {
+                    what: what.clone(),
+                    path: path.clone(),
+                    grant: grant.clone(),
+                    source,
+                }
+            }
         };
         let spot = match Spot::at(path) {
             // Where the workload may write it could make one.
@@ -599,7 +600,8 @@ mod tests {
     #[test]
     fn a_secret_of_a_volume_is_protected_with_the_volume_and_one_that_a_link_leads_to_by_itself() {
         let folder = tempfile::tempdir().unwrap();
-        let (volume, other) = (folder.path().join("volume"), folder.path().join("other"));
+        let volume = folder.path().join("volume");
+        let other = folder.path().join("other");
         std::fs::create_dir_all(volume.join("..first")).unwrap();
         std::fs::create_dir(&other).unwrap();
         symlink("..data/token", volume.join("token")).unwrap();

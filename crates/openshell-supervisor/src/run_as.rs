@@ -327,7 +327,8 @@ impl Database {
                 missing,
             });
         }
-        let (uid, gid) = (inside(uid), inside(gid));
+        let uid = inside(uid);
+        let gid = inside(gid);
         // Groups without a mapping have the number of nobody's.
         let groups = rustix::process::getgroups().map_err(|errno| RunAsError::Groups {
             source: errno.into(),
@@ -462,8 +463,10 @@ struct PasswdEntry<'t> {
 fn passwd_entries(text: &str) -> impl Iterator<Item = PasswdEntry<'_>> {
     text.lines().filter_map(|line| {
         let mut fields = line.split(':');
-        let (name, _password) = (fields.next()?, fields.next()?);
-        let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let name = fields.next()?;
+        let _password = fields.next()?;
+        let uid = fields.next()?.parse().ok()?;
+        let gid = fields.next()?.parse().ok()?;
         let _comment = fields.next()?;
         Some(PasswdEntry {
             name,
@@ -485,7 +488,8 @@ struct GroupEntry<'t> {
 fn group_entries(text: &str) -> impl Iterator<Item = GroupEntry<'_>> {
     text.lines().filter_map(|line| {
         let mut fields = line.split(':');
-        let (name, _password) = (fields.next()?, fields.next()?);
+        let name = fields.next()?;
+        let _password = fields.next()?;
         Some(GroupEntry {
             name,
             gid: fields.next()?.parse().ok()?,

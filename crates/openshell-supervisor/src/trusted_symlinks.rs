@@ -104,12 +104,13 @@ pub(crate) fn links_so_far(path: &Path) -> Vec<PathBuf> {
 pub fn so_far(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let Way { existing, missing } = walk(path, |_, _, _| true, &mut Vec::new())?;
     let missing = missing.map(|(rest, _)| rest).unwrap_or_default();
-    match missing
+    if missing
         .components()
         .all(|part| matches!(part, Component::Normal(_)))
     {
-        true => Ok((existing, missing)),
-        false => Err(io::Error::other("it is a symlink to nothing")),
+        Ok((existing, missing))
+    } else {
+        Err(io::Error::other("it is a symlink to nothing"))
     }
 }
 
@@ -220,7 +221,8 @@ fn walk(
                 .rev()
                 .fold(resolved.join(target), |path, name| path.join(name));
             let whole = std::fs::canonicalize(&whole).unwrap_or(whole);
-            let (link, whole) = (link.display(), whole.display());
+            let link = link.display();
+            let whole = whole.display();
             return Err(io::Error::other(format!(
                 "{link} is a symlink that is not root's alone; list {whole} instead"
             )));

@@ -78,7 +78,8 @@ impl WaitingCalls {
     /// No thread can be started.
     pub fn serve(self, handlers: Handlers) -> Result<(), ThreadError> {
         notify::wake_on_one_processor(self.0.as_fd());
-        let (threads, receiving) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let threads = AtomicUsize::new(0);
+        let receiving = AtomicUsize::new(0);
         Arc::new(Server {
             listener: self.0,
             handlers,

@@ -69,9 +69,11 @@ pub(crate) fn run(words: &[String]) {
         }
         // Responses of a given size a second, over several connections at once.
         Some("throughput") => {
-            let (how, path) = (words[1].clone(), format!("/{}", words[3]));
+            let how = words[1].clone();
+            let path = format!("/{}", words[3]);
             let threads = (0..number(2)).map(|_| {
-                let (how, path) = (how.clone(), path.clone());
+                let how = how.clone();
+                let path = path.clone();
                 std::thread::spawn(move || {
                     let mut connection = open_as(Some(&how));
                     connection.fetch(&path);
@@ -123,10 +125,12 @@ pub(crate) fn run(words: &[String]) {
         }
         // Several streams of a model at once: time to the first byte, or delay of their events.
         Some("streams") => {
-            let (base, count) = (words[1].clone(), number(3));
+            let base = words[1].clone();
+            let count = number(3);
             let open = Arc::new(Barrier::new(number(2)));
             let threads = (0..number(2)).map(|index| {
-                let (base, open) = (base.clone(), Arc::clone(&open));
+                let base = base.clone();
+                let open = Arc::clone(&open);
                 std::thread::spawn(move || {
                     let mut connection = models();
                     // Starts at the same moment would only wait for the same processors.
@@ -233,7 +237,8 @@ pub(crate) fn run(words: &[String]) {
         }
         // The slowest of each hundred requests, beside this many questions for a name a second.
         Some("asked") => {
-            let (count, rate) = (number(1), words[2].parse().unwrap());
+            let count = number(1);
+            let rate = words[2].parse().unwrap();
             std::thread::spawn(move || names::flood(rate));
             let mut stream = open(TARGET);
             let mut times: Vec<_> = (0..count)
@@ -258,13 +263,15 @@ pub(crate) fn run(words: &[String]) {
         // Requests at a given rate over two connections; a line before them and one after, then
         // waits for the end of the input.
         Some("paced") => {
-            let (rate, seconds) = (number(1), number(2));
+            let rate = number(1);
+            let seconds = number(2);
             let mut connections = [open(TARGET), open(TARGET)];
             connections
                 .iter_mut()
                 .for_each(|connection| connection.fetch("/"));
             println!("ready");
-            let (start, each) = (Instant::now(), rate * seconds / 2);
+            let start = Instant::now();
+            let each = rate * seconds / 2;
             let threads = connections.map(|mut connection| {
                 std::thread::spawn(move || {
                     for n in 0..each {
@@ -480,7 +487,8 @@ impl<S: Read + Write> Connection<S> {
             None => (format!("/{base}"), "10.99.0.1"),
         };
         let body = r#"{"model":"any","messages":[{"role":"user","content":"How are you today?"}]}"#;
-        let (path, length) = (format!("{base}/v1/chat/completions"), body.len());
+        let path = format!("{base}/v1/chat/completions");
+        let length = body.len();
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: \
              application/json\r\nContent-Length: {length}\r\n\r\n"

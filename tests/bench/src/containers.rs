@@ -36,10 +36,8 @@ pub(crate) fn start(name: &str) {
     let lab = Lab::new(&[]);
     let container = container(&lab);
     let script = |words: &[&str]| container.script(&lab, words);
-    let (alone, confined) = (
-        script(&["/bin/true"]),
-        script(&[SANDBOX, &["/bin/true"]].concat()),
-    );
+    let alone = script(&["/bin/true"]);
+    let confined = script(&[SANDBOX, &["/bin/true"]].concat());
     // The mean of ten, as the noise of one is too large.
     let seconds = |script: &str| {
         let begun = Instant::now();

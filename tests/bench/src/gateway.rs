@@ -28,10 +28,8 @@ struct Host {
 impl Host {
     fn start(lab: &Lab, document: &str) -> Self {
         let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
-        let (gateway, address) = (
-            Gateway::new(Answers::default()),
-            listener.local_addr().unwrap(),
-        );
+        let gateway = Gateway::new(Answers::default());
+        let address = listener.local_addr().unwrap();
         gateway.answer(|answers| answers.config.workspace = "bench".to_owned());
         gateway.set_policy(policy(document));
         let serving = gateway.serve(listener);
@@ -86,7 +84,8 @@ pub(crate) fn reload(name: &str) {
     host.gateway.wait(|heard| !heard.hellos.is_empty());
     let times = (0..9).map(|n| {
         host.gateway.set_policy(policy(&document(1001 + n)));
-        let (begin, before) = (Instant::now(), host.gateway.heard().statuses.len());
+        let begin = Instant::now();
+        let before = host.gateway.heard().statuses.len();
         assert_eq!(lab.shell(&format!("kill -HUP {}", child.id())), "");
         host.gateway.wait(|heard| heard.statuses.len() > before);
         begin.elapsed().as_secs_f64()
@@ -344,7 +343,8 @@ pub(crate) fn relay(name: &str) {
 /// lead.
 pub(crate) fn session(address: &str) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, target) = (address.parse().unwrap(), listener.local_addr().unwrap());
+    let address = address.parse().unwrap();
+    let target = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         listener
             .incoming()

@@ -223,7 +223,9 @@ fn pairs(name: &str, unit: f64, mut first: impl FnMut() -> f64, mut second: impl
     let ratios = sorted(results.iter().map(|(one, other)| other / one).collect());
     let one = sorted(results.iter().map(|(one, _)| one * unit).collect())[PAIRS / 2];
     let other = sorted(results.iter().map(|(_, other)| other * unit).collect())[PAIRS / 2];
-    let (median, min, max) = (ratios[PAIRS / 2], ratios[0], ratios[PAIRS - 1]);
+    let median = ratios[PAIRS / 2];
+    let min = ratios[0];
+    let max = ratios[PAIRS - 1];
     println!("{name:<44} {median:>9.2} {min:>9.2} {max:>9.2}   {other:.3} / {one:.3}");
 }
 
@@ -603,7 +605,8 @@ fn crowded(name: &str) {
 
 fn policies(name: &str) {
     let (lab, _server) = host();
-    let (few, many) = (policy(10), policy(1000));
+    let few = policy(10);
+    let many = policy(1000);
     let measure = |policy: &str| inside(&lab, policy, &["requests", "500"]);
     pairs(name, MILLI, || measure(&few), || measure(&many));
 }
@@ -653,7 +656,8 @@ fn bytes(name: &str) {
 
 fn tls(name: &str) {
     let (lab, _server) = host();
-    let (policy, task) = (judged(10), ["tls-requests", "300"]);
+    let policy = judged(10);
+    let task = ["tls-requests", "300"];
     pairs(
         name,
         MILLI,
@@ -664,7 +668,8 @@ fn tls(name: &str) {
 
 fn inspected(name: &str, how: &str, paths: usize) {
     let (lab, _server) = host();
-    let (policy, paths) = (judged(10), paths.to_string());
+    let policy = judged(10);
+    let paths = paths.to_string();
     let task = ["paths", how, "10000", &paths];
     pairs(
         name,
@@ -676,14 +681,16 @@ fn inspected(name: &str, how: &str, paths: usize) {
 
 fn inspected_policies(name: &str) {
     let (lab, _server) = host();
-    let (few, many) = (judged(10), judged(1000));
+    let few = judged(10);
+    let many = judged(1000);
     let measure = |policy: &str| inside(&lab, policy, &["paths", "plain", "10000", "10000"]);
     pairs(name, MILLI, || measure(&few), || measure(&many));
 }
 
 fn rate(name: &str, how: &str, connections: &str, bytes: &str) {
     let (lab, _server) = host();
-    let (policy, task) = (judged(10), ["throughput", how, connections, bytes]);
+    let policy = judged(10);
+    let task = ["throughput", how, connections, bytes];
     pairs(
         name,
         1.0,
@@ -694,7 +701,8 @@ fn rate(name: &str, how: &str, connections: &str, bytes: &str) {
 
 fn http2_rate(name: &str) {
     let (lab, _server) = host();
-    let (policy, task) = (judged(10), ["http2", "100"]);
+    let policy = judged(10);
+    let task = ["http2", "100"];
     pairs(
         name,
         1.0,
@@ -705,7 +713,8 @@ fn http2_rate(name: &str) {
 
 fn calls(name: &str) {
     let (lab, _server) = host();
-    let (policy, task) = (judged(10), ["calls", "5000"]);
+    let policy = judged(10);
+    let task = ["calls", "5000"];
     pairs(
         name,
         MILLI,
@@ -723,7 +732,8 @@ fn beside(name: &str) {
 
 fn tls_bytes(name: &str) {
     let (lab, _server) = host();
-    let (policy, task) = (judged(10), ["tls-bytes", "1073741824"]);
+    let policy = judged(10);
+    let task = ["tls-bytes", "1073741824"];
     pairs(
         name,
         1.0,
@@ -879,13 +889,12 @@ fn leaks_up(name: &str, how: &str, mode: &str) {
 
 fn observe(name: &str, how: &str) {
     let (lab, _server) = host();
-    let (policy, observed) = (
-        judged(10),
-        lab.folder("observed")
-            .join("policy.yaml")
-            .display()
-            .to_string(),
-    );
+    let observed = lab
+        .folder("observed")
+        .join("policy.yaml")
+        .display()
+        .to_string();
+    let policy = judged(10);
     let ask = |flags: &[&str]| inside_with(&lab, &policy, flags, &["paths", how, "20000", "1"]);
     pairs(name, MILLI, || ask(&[]), || ask(&["--observe", &observed]));
 }
@@ -915,7 +924,8 @@ fn tree(name: &str, flags: &[&str]) {
             flag
         }
     });
-    let (plain, policy) = (["--read", path.as_str()], policy(0));
+    let plain = ["--read", path.as_str()];
+    let policy = policy(0);
     let flags: Vec<_> = plain.into_iter().chain(flags).collect();
     let read = |flags: &[&str]| inside_with(&lab, &policy, flags, &["tree", &path]);
     pairs(name, MILLI, || read(&plain), || read(&flags));
@@ -992,10 +1002,8 @@ fn memory(_: &str) {
         child.wait().unwrap();
         resident.unwrap()
     };
-    let (few, many) = (
-        resident(&["waiting", "100"]),
-        resident(&["tunnels", "1000"]),
-    );
+    let few = resident(&["waiting", "100"]);
+    let many = resident(&["tunnels", "1000"]);
     println!(
         "{:<44} {:>6.1} MiB",
         "memory: after 100 requests",

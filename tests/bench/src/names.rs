@@ -94,7 +94,8 @@ fn request(to: SocketAddr, path: &str) {
         )
         .unwrap();
     let wanted: usize = path[1..].parse().unwrap_or(2);
-    let (mut buffer, mut filled) = (vec![0; 256 * 1024], 0);
+    let mut buffer = vec![0; 256 * 1024];
+    let mut filled = 0;
     let head = loop {
         filled += stream.read(&mut buffer[filled..]).unwrap();
         if let Some(head) = buffer[..filled]
@@ -278,10 +279,8 @@ pub(crate) fn postgresql(name: &str) {
         .map(|entry| entry.unwrap().path())
         .max()
         .unwrap();
-    let (bin, folder) = (
-        bin.join("bin").display().to_string(),
-        lab.folder("postgresql").display().to_string(),
-    );
+    let bin = bin.join("bin").display().to_string();
+    let folder = lab.folder("postgresql").display().to_string();
     let run = format!("setpriv --reuid {UID} --regid {UID} --clear-groups");
     let _server = server(
         &lab,

@@ -27,11 +27,10 @@ const PLAIN_RELAY: &str = "0.0.0.0:8083";
 /// Serves until it is killed: N bytes for `GET /N`, N events for `GET /eventsN`, slower ones for
 /// `/pacedN`, else two bytes. The certificate is written to `certificate`.
 pub(crate) fn run(certificate: &Path) {
-    let (upstream, relay) = (
-        TcpListener::bind(TARGET).unwrap(),
-        TcpListener::bind(RELAY).unwrap(),
-    );
-    let (tls, config) = (TcpListener::bind(TLS_TARGET).unwrap(), config(certificate));
+    let upstream = TcpListener::bind(TARGET).unwrap();
+    let relay = TcpListener::bind(RELAY).unwrap();
+    let tls = TcpListener::bind(TLS_TARGET).unwrap();
+    let config = config(certificate);
     http2::serve(&config);
     thread::spawn(move || {
         relay
@@ -92,7 +91,8 @@ fn config(certificate: &Path) -> Arc<ServerConfig> {
 /// Ends with its client, which may break off.
 fn serve(mut client: impl Read + Write) {
     let block = vec![0; 256 * 1024];
-    let (mut pending, mut buffer) = (Vec::new(), [0; 16 * 1024]);
+    let mut pending = Vec::new();
+    let mut buffer = [0; 16 * 1024];
     loop {
         let end = loop {
             if let Some(end) = pending.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -194,7 +194,8 @@ fn events(client: &mut impl Write, count: usize, pause: Duration) -> std::io::Re
 /// Answers a CONNECT with 200 whatever it asks for, and copies until either side ends: one
 /// connection at a time, on one thread.
 fn answer_connect(client: TcpStream) {
-    let (mut client, mut head) = (client, [0; 4096]);
+    let mut client = client;
+    let mut head = [0; 4096];
     client.set_nodelay(true).unwrap();
     // A client of this benchmark writes the head at once.
     if client.read(&mut head).unwrap_or(0) == 0 {
@@ -236,8 +237,10 @@ fn pass_on(client: TcpStream) {
     let upstream = TcpStream::connect(TARGET).unwrap();
     client.set_nodelay(true).unwrap();
     upstream.set_nodelay(true).unwrap();
-    let (mut from, mut to) = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
+    let mut from = client.try_clone().unwrap();
+    let mut to = upstream.try_clone().unwrap();
     thread::spawn(move || std::io::copy(&mut from, &mut to));
-    let (mut from, mut to) = (upstream, client);
+    let mut from = upstream;
+    let mut to = client;
     drop(std::io::copy(&mut from, &mut to));
 }

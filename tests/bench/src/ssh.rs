@@ -101,7 +101,8 @@ impl Servers {
 
     /// Runs a script with `ssh`, `sftp` and `rsync` for both, in the folder that both may write to.
     fn shell(&self, script: &str) -> String {
-        let (config, folder) = (&self.config, &self.folder);
+        let config = &self.config;
+        let folder = &self.folder;
         self.lab.shell(&format!(
             "cd {folder}; ssh() {{ command ssh -F {config} \"$@\"; }}; sftp() {{ command sftp -F \
              {config} \"$@\"; }}; export RSYNC_RSH='ssh -F {config}'; {script}"

@@ -41,10 +41,8 @@ impl<'l> Project<'l> {
     /// Returns a sandbox that may write to the project, with `rest` as further lists of paths, `@`
     /// for the project.
     pub(super) fn sandbox(&self, rest: &str) -> lab::Sandbox<'l> {
-        let (folder, rest) = (
-            self.folder.display().to_string(),
-            rest.replace('@', &self.folder.display().to_string()),
-        );
+        let folder = self.folder.display().to_string();
+        let rest = rest.replace('@', &self.folder.display().to_string());
         let policy = super::policy("{}");
         self.lab
             .sandbox(&format!(
@@ -358,7 +356,8 @@ fn hooks_and_attributes_of_a_writable_work_tree_are_read_only_and_git_works() {
     let project = Project::new(&lab, REPOSITORY);
     let tree = |name: &str| {
         let policy = super::policy("{}");
-        let (folder, all) = (project.path(name), project.folder.display());
+        let folder = project.path(name);
+        let all = project.folder.display();
         let written = if name == "linked" {
             format!("{folder}, {all}/main/.git")
         } else {
@@ -812,7 +811,8 @@ while not os.path.exists('stop'):
 /// went wrong, and `done`. One at least starts, the last one when the neighbour is gone.
 fn beside_a_neighbour(act: &str, count: u32, flags: &str) -> String {
     let lab = Lab::with_web();
-    let (work, victim) = (lab.folder("work"), lab.folder("victim"));
+    let work = lab.folder("work");
+    let victim = lab.folder("victim");
     let neighbour = lab.file("neighbour.py", NEIGHBOUR);
     let policy = format!(
         "{}filesystem_policy: {{read_write: [{work}], read_only: [{work}/list], hidden: \
@@ -825,7 +825,8 @@ fn beside_a_neighbour(act: &str, count: u32, flags: &str) -> String {
         .display()
     );
     let policy = lab.file("neighbour.yaml", policy);
-    let (work, victim) = (work.display(), victim.display());
+    let work = work.display();
+    let victim = victim.display();
     let as_user = format!("setpriv --reuid {UID} --regid {UID} --clear-groups");
     lab.shell(&format!(
         "cd {work}; mkdir -p own sub .git/hooks .git/info list {victim}/closed; git init -q . 2> \

@@ -357,7 +357,8 @@ fn what_cannot_be_replaced_is_refused_with_its_cause_and_sent_nowhere() {
             "the path",
         ),
     ]);
-    let (mut words, mut expected) = (Vec::new(), Vec::new());
+    let mut words = Vec::new();
+    let mut expected = Vec::new();
     for (flag, url) in WAYS {
         words.extend(
             cases
@@ -533,7 +534,8 @@ fn http2_on_an_endpoint_without_rules_is_relayed_request_by_request() {
     let origin = Origin::http2(&lab);
     let folder = lab.folder("origin").display().to_string();
     let log = format!("{folder}/nghttpd.log");
-    let (key, certificate) = (format!("{folder}/other.key"), format!("{folder}/other.pem"));
+    let key = format!("{folder}/other.key");
+    let certificate = format!("{folder}/other.pem");
     let served = [
         "nghttpd",
         "-v",
@@ -890,7 +892,8 @@ fn the_example_is_valid() {
         "credentials.yaml",
         include_str!("../../../data/credentials.yaml"),
     );
-    let (policy, credentials) = (policy.display(), credentials.display());
+    let policy = policy.display();
+    let credentials = credentials.display();
     let said = lab.shell(&format!(
         "{} check {policy} --credentials {credentials}",
         lab.binary()
@@ -1077,7 +1080,8 @@ fn what_one_request_has_stored_another_does_not_read_back() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
     let ask = |path: &str| format!("--http1.1 --compressed https://web.test{path}");
-    let (store, read) = (ask("/store?k -H \"X-Key: $P\""), ask("/stored?k"));
+    let store = ask("/store?k -H \"X-Key: $P\"");
+    let read = ask("/stored?k");
     // Bound to the host: redacted in the response to any request, which asks for no compression.
     let finished = curl(&lab, &origin, CREDENTIALS, &[store.clone(), read.clone()]);
     assert_eq!(

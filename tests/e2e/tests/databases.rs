@@ -48,7 +48,8 @@ fn postgresql() -> String {
 }
 
 fn start_postgresql(lab: &Lab) -> Program {
-    let (folder, bin) = (lab.folder("postgresql"), postgresql());
+    let folder = lab.folder("postgresql");
+    let bin = postgresql();
     let run = format!(
         "setpriv --reuid {0} --regid {0} --clear-groups",
         lab::host::UID
@@ -234,7 +235,8 @@ k = c.cursor(); k.execute('select 6 * 7'); print(k.fetchone()[0])\"";
 #[test]
 fn ssh_and_git_over_it_work_by_name_and_are_refused_elsewhere() {
     let lab = lab();
-    let (folder, home) = (lab.folder("ssh"), lab.folder("home"));
+    let folder = lab.folder("ssh");
+    let home = lab.folder("home");
     let users = std::fs::read_to_string("/etc/passwd").unwrap()
         + &format!(
             "agent:x:{0}:{0}::{1}:/bin/sh\n",

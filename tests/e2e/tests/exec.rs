@@ -140,7 +140,8 @@ fn signals_that_the_starter_of_a_sandbox_ignores_reach_further_commands_and_not_
         .file("policy.yaml", super::policy("{}"))
         .display()
         .to_string();
-    let (as_caller, program) = (lab.as_caller(), lab.program_path().display().to_string());
+    let as_caller = lab.as_caller();
+    let program = lab.program_path().display().to_string();
     // As nohup and a script's `&` have it: HUP, INT and QUIT are ignored.
     let seen = shell(
         &lab,

@@ -22,7 +22,8 @@ fn base() -> String {
 #[test]
 fn the_proposals_of_a_run_let_the_same_run_pass() {
     let lab = Lab::with_web();
-    let (_web, _public) = (lab.http("10.99.0.1:8080"), lab.http("198.51.100.10:443"));
+    let _web = lab.http("10.99.0.1:8080");
+    let _public = lab.http("198.51.100.10:443");
     let file = lab.folder("out").join("proposals.yaml");
     let targets = [
         "web.test:8080",
@@ -63,7 +64,8 @@ fn the_proposals_of_a_run_let_the_same_run_pass() {
 #[test]
 fn an_observed_run_makes_the_policy_with_which_it_passes() {
     let lab = Lab::with_web();
-    let (_web, _public) = (lab.http("10.99.0.1:8080"), lab.http("198.51.100.10:443"));
+    let _web = lab.http("10.99.0.1:8080");
+    let _public = lab.http("198.51.100.10:443");
     let file = lab.folder("out").join("observed.yaml");
     let targets = [
         "web.test:8080",
@@ -262,7 +264,8 @@ fn explain_knows_the_models_and_what_no_policy_permits() {
     let lab = Lab::with_web();
     let file = lab.file("explained.yaml", base());
     let explain = |host: &str, port: u16| {
-        let (binary, file) = (lab.binary(), file.display());
+        let binary = lab.binary();
+        let file = file.display();
         lab.shell(&format!(
             "{binary} explain {file} --binary /usr/bin/curl --host {host} --port {port}; echo $?"
         ))
@@ -454,7 +457,8 @@ fn an_observation_replaces_only_what_an_observation_wrote() {
 #[test]
 fn an_observation_that_is_merged_lets_both_runs_pass() {
     let lab = Lab::with_web();
-    let (_web, _public) = (lab.http("10.99.0.1:8080"), lab.http("198.51.100.10:443"));
+    let _web = lab.http("10.99.0.1:8080");
+    let _public = lab.http("198.51.100.10:443");
     let file = lab.file("observed.yaml", "");
     let path = file.to_str().unwrap();
     let request =
@@ -564,15 +568,11 @@ fn proposals_replace_only_proposals_and_nothing_that_the_run_depends_on() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:8080");
     let file = |name: &str, text: &str| lab.file(name, text).to_str().unwrap().to_owned();
-    let (notes, policy, proposed) = (
-        file("notes", "kept\n"),
-        file("policy.yaml", &base()),
-        file("proposed.yaml", ""),
-    );
-    let (credentials, routes) = (
-        file("credentials.yaml", "credentials: {}\n"),
-        file("routes.yaml", "routes: []\n"),
-    );
+    let notes = file("notes", "kept\n");
+    let policy = file("policy.yaml", &base());
+    let proposed = file("proposed.yaml", "");
+    let credentials = file("credentials.yaml", "credentials: {}\n");
+    let routes = file("routes.yaml", "routes: []\n");
     assert_eq!(lab.shell(&format!("chmod 600 {credentials} {routes}")), "");
     // A file of proposals may be a policy, or become one.
     let ask = lab
@@ -623,10 +623,8 @@ fn proposals_replace_only_proposals_and_nothing_that_the_run_depends_on() {
 fn what_was_changed_by_hand_is_not_lost_by_merging() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:8080");
-    let (started, file) = (
-        lab.file("policy.yaml", base()),
-        lab.file("observed.yaml", ""),
-    );
+    let started = lab.file("policy.yaml", base());
+    let file = lab.file("observed.yaml", "");
     let [started, path] = [&started, &file].map(|path| path.to_str().unwrap());
     let merge = [
         "--policy-data",

@@ -48,10 +48,8 @@ fn each_refused_access_is_logged_with_its_program_and_summed_up_with_the_line_th
             seen.display()
         ))
         .clear();
-        let (folder, project) = (
-            seen.display().to_string(),
-            lab.folder("project").display().to_string(),
-        );
+        let folder = seen.display().to_string();
+        let project = lab.folder("project").display().to_string();
         std::fs::write(lab.folder("project").join(".env"), "s3cret").unwrap();
         let script = format!(
             "for i in 1 2; do cat {folder}/file; done; ln -s {folder} way; cat way/file; cat \
@@ -437,7 +435,9 @@ fn programs_behind_symlinks_and_folders_that_stand_in_for_missing_ones_are_found
 fn other_names_of_a_home_and_mounts_in_it_give_an_observed_run_nothing() {
     let lab = Lab::with_web();
     let home = home(&lab);
-    let (alias, shown, mount) = (lab.folder("alias"), lab.folder("shown"), home.join("mount"));
+    let alias = lab.folder("alias");
+    let shown = lab.folder("shown");
+    let mount = home.join("mount");
     lab.shell(&format!(
         "cd {}; echo x > file; chmod 644 file; chown {UID}:{UID} file",
         shown.display()

@@ -188,7 +188,9 @@ fn files_move_between_granted_folders() {
 fn files_move_between_granted_trees_and_into_no_other() {
     let lab = Lab::with_web();
     let [from, to, other] = ["from", "to", "other"].map(|name| lab.folder(name));
-    let (from, to, other) = (from.display(), to.display(), other.display());
+    let from = from.display();
+    let to = to.display();
+    let other = other.display();
     let policy = format!(
         "{}filesystem_policy: {{read_write: [{from}, {to}]}}\n",
         super::policy("{}")
@@ -323,7 +325,8 @@ time.sleep(600)
 fn sockets_of_the_host_are_out_of_reach_by_path_and_by_abstract_name() {
     let lab = Lab::with_web();
     let folder = lab.folder("services");
-    let (by_path, service) = (folder.join("socket"), "/run/service.socket");
+    let by_path = folder.join("socket");
+    let service = "/run/service.socket";
     let names = [by_path.to_str().unwrap(), service, "@lab-service"];
     let _services = lab.program(&[&["/usr/bin/python3", "-c", SERVICES][..], &names].concat());
     let file = lab.file("sockets.py", SOCKETS);
@@ -677,7 +680,8 @@ fn a_link_that_the_workload_planted_grants_nothing_to_the_next() {
     let lab = Lab::with_web();
     let [folder, outside] = ["project", "outside"].map(|name| lab.folder(name));
     std::fs::write(outside.join("secret"), "secret").unwrap();
-    let (folder, outside) = (folder.display(), outside.display());
+    let folder = folder.display();
+    let outside = outside.display();
     let policy = format!(
         "{}filesystem_policy: {{read_write: [{folder}], read_only: [{folder}/lib]}}\n",
         super::policy("{}")

@@ -28,7 +28,8 @@ struct Host {
 impl Host {
     fn start(lab: &Lab, answers: Answers) -> Self {
         let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
-        let (gateway, address) = (Gateway::new(answers), listener.local_addr().unwrap());
+        let gateway = Gateway::new(answers);
+        let address = listener.local_addr().unwrap();
         let serving = Some(gateway.serve(listener));
         Self {
             gateway,
@@ -298,10 +299,8 @@ impl<'l> Steps<'l> {
     fn step(&self, script: &str) -> String {
         let number = self.count.get() + 1;
         self.count.set(number);
-        let (new, step) = (
-            self.folder.join("new"),
-            self.folder.join(format!("step{number}")),
-        );
+        let new = self.folder.join("new");
+        let step = self.folder.join(format!("step{number}"));
         std::fs::write(&new, script).unwrap();
         std::fs::rename(&new, &step).unwrap();
         let out = self.folder.join(format!("out{number}"));
@@ -1451,10 +1450,8 @@ impl<'l> SshPort<'l> {
         use std::io::{Read, Write};
         let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
         let port = listener.local_addr().unwrap().port();
-        let (gateway, handle) = (
-            host.gateway.clone(),
-            host.serving.as_ref().unwrap().handle.clone(),
-        );
+        let gateway = host.gateway.clone();
+        let handle = host.serving.as_ref().unwrap().handle.clone();
         // It ends with the test's process.
         std::thread::spawn(move || {
             for (number, client) in listener.incoming().enumerate() {
@@ -1647,13 +1644,12 @@ impl TlsFiles {
 fn mutual_tls_trusts_one_authority_and_shows_its_key_to_nobody_inside() {
     use gateway::Authority;
     let lab = Lab::with_web();
-    let (authority, other) = (Authority::create(), Authority::create());
+    let authority = Authority::create();
+    let other = Authority::create();
     let start = |tls: tonic::transport::ServerTlsConfig| {
         let listener = lab.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
-        let (gateway, address) = (
-            Gateway::new(answers(Generation::Today, Some(web("/a")))),
-            listener.local_addr().unwrap(),
-        );
+        let gateway = Gateway::new(answers(Generation::Today, Some(web("/a"))));
+        let address = listener.local_addr().unwrap();
         let serving = Some(gateway.serve_with(listener, Some(tls)));
         Host {
             gateway,
@@ -2048,7 +2044,8 @@ impl Stalling {
                 let Ok(mut server) = std::net::TcpStream::connect(gateway) else {
                     continue;
                 };
-                let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                let mut from = client.try_clone().unwrap();
+                let mut to = server.try_clone().unwrap();
                 std::thread::spawn(move || std::io::copy(&mut from, &mut to));
                 let allowed = Arc::clone(&allowed);
                 std::thread::spawn(move || {

@@ -31,7 +31,8 @@ fn home(lab: &Lab) -> PathBuf {
 
 /// Runs `script` in the project of `home` with `flags`, as its user.
 fn run(lab: &Lab, home: &Path, flags: &[&str], script: &str) -> Finished {
-    let (user, home) = (UID.to_string(), home.to_str().unwrap());
+    let user = UID.to_string();
+    let home = home.to_str().unwrap();
     Sandbox::bare(lab)
         .env("SUDO_UID", &user)
         .env("SUDO_GID", &user)

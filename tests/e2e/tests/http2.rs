@@ -519,7 +519,8 @@ fn floods_end_their_connection_or_are_held_to_what_they_may_have() {
             .start(&["/usr/bin/python3", "-c", &program]);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     let resident = resident(started.pid());
-    let (mut most, mut before) = (0, None);
+    let mut most = 0;
+    let mut before = None;
     while !folder.join("done").exists() {
         assert!(std::time::Instant::now() < deadline);
         if folder.join("begun").exists() {

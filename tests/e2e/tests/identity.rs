@@ -405,12 +405,13 @@ fn a_hard_limit_of_no_core_dumps_is_kept_unless_the_host_pipes_them_anyway() {
         lab.binary()
     ));
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
-    match pattern.starts_with('|') {
-        true => assert!(
+    if pattern.starts_with('|') {
+        assert!(
             printed.contains("kernel.core_pattern") && printed.ends_with("\n1\n"),
             "{printed}"
-        ),
-        false => assert!(printed.ends_with("ran\n0\n"), "{printed}"),
+        )
+    } else {
+        assert!(printed.ends_with("ran\n0\n"), "{printed}")
     }
 }
 
@@ -519,7 +520,8 @@ fn a_home_that_others_may_write_to_is_none() {
         );
         lab.sandbox(&policy).sh("echo $HOME").ok().to_owned()
     };
-    let (link, shared) = (format!("{folder}/link"), shared.to_str().unwrap());
+    let link = format!("{folder}/link");
+    let shared = shared.to_str().unwrap();
     for (home, listed) in [
         ("/tmp", ""),
         ("/dev/shm", ""),

@@ -290,7 +290,8 @@ fn of_a_secret_on_its_way_the_end_does_not_leave_wherever_it_is_cut() {
 fn messages_of_websockets_are_searched() {
     let lab = Lab::with_web();
     let origin = Origin::start(&lab);
-    let (server, client) = (lab.file("server.py", SOCKET_SERVER), SOCKET_CLIENT);
+    let server = lab.file("server.py", SOCKET_SERVER);
+    let client = SOCKET_CLIENT;
     let _server = lab.program(&[
         "/usr/bin/python3",
         server.to_str().unwrap(),

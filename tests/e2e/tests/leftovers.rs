@@ -259,10 +259,8 @@ time.sleep(600)
 #[test]
 fn a_folder_that_a_process_of_another_user_locks_holds_up_no_start_and_no_end() {
     let lab = Lab::with_web();
-    let (folder, caller) = (
-        lab.folder("host").display().to_string(),
-        lab::host::caller(),
-    );
+    let folder = lab.folder("host").display().to_string();
+    let caller = lab::host::caller();
     assert_eq!(
         lab.shell(&format!(
             "mkdir {folder}/tls; mkdir -m 755 /run/place; chown {caller} {folder} /run/place; \
@@ -409,10 +407,8 @@ fn a_forged_record_of_what_was_made_removes_no_file() {
         ("replaced", "--version > /dev/null"),
     ] {
         let lab = Lab::with_web();
-        let (folder, caller) = (
-            lab.folder("place").display().to_string(),
-            lab::host::caller(),
-        );
+        let folder = lab.folder("place").display().to_string();
+        let caller = lab::host::caller();
         let rest = format!(
             "filesystem_policy: {{read_write: [{folder}/made], hidden: [{folder}/made/missing]}}\n"
         );
@@ -441,7 +437,8 @@ fn a_forged_record_of_what_was_made_removes_no_file() {
 #[test]
 fn the_files_that_a_sandbox_is_shown_are_on_no_disk_of_the_host() {
     let lab = Lab::with_web();
-    let (folder, caller) = (lab.folder("run").display().to_string(), lab::host::caller());
+    let folder = lab.folder("run").display().to_string();
+    let caller = lab::host::caller();
     let policy = lab
         .file("policy.yaml", super::policy("{}"))
         .display()
@@ -489,10 +486,8 @@ fn a_full_disk_at_the_start_is_an_error_of_one_line_and_leaves_nothing() {
 #[test]
 fn a_limit_of_file_sizes_is_said_and_leaves_nothing() {
     let lab = Lab::with_web();
-    let (folder, caller) = (
-        lab.folder("limited").display().to_string(),
-        lab::host::caller(),
-    );
+    let folder = lab.folder("limited").display().to_string();
+    let caller = lab::host::caller();
     let policy = lab
         .file("policy.yaml", super::policy("{}"))
         .display()

@@ -13,7 +13,8 @@ fn a_dated_file_that_only_root_may_read_and_no_other() {
         .sh(&format!("cat {}", lab.logs()));
     assert_eq!(finished.stdout, "", "the workload reads no log of ours");
     let day = lab.shell("date -u +%F").trim().to_owned();
-    let (logs, caller) = (lab.logs(), lab::host::caller());
+    let logs = lab.logs();
+    let caller = lab::host::caller();
     let expected = format!("{} 640 {caller}\n", logs.replace('*', &day));
     assert_eq!(lab.shell(&format!("stat -c '%n %a %u' {logs}")), expected);
     for line in finished.log.lines() {
@@ -120,7 +121,8 @@ time.sleep(600)
 fn an_output_that_nobody_reads_stops_neither_the_proxy_nor_the_time_out() {
     let lab = Lab::with_web();
     let policy = lab.file("policy.yaml", policy("{}"));
-    let (caller, fill) = (lab.file("caller.py", UNREAD), lab.file("fill.py", FILL));
+    let caller = lab.file("caller.py", UNREAD);
+    let fill = lab.file("fill.py", FILL);
     let sandbox = format!(
         "{} --policy-data {} --log-level info -t 2 --grace 1",
         lab.binary(),
@@ -347,7 +349,8 @@ ask(3)
 #[test]
 fn what_a_full_log_disk_does_not_take_is_counted_and_no_line_is_torn() {
     let lab = Lab::with_web();
-    let (logs, pipes) = (lab.folder("logs"), lab.folder("pipes"));
+    let logs = lab.folder("logs");
+    let pipes = lab.folder("pipes");
     let [logs, pipes] = [&logs, &pipes].map(|path| path.to_str().unwrap());
     let uid = lab::host::UID;
     let prepared = lab.shell(&format!(
@@ -360,7 +363,8 @@ fn what_a_full_log_disk_does_not_take_is_counted_and_no_line_is_torn() {
         "{}filesystem_policy: {{read_write: [{pipes}]}}\n",
         policy("{}")
     );
-    let (full, room) = (format!("{pipes}/full"), format!("{pipes}/room"));
+    let full = format!("{pipes}/full");
+    let room = format!("{pipes}/room");
     let words = [
         "/usr/bin/python3",
         "-c",

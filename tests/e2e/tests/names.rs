@@ -160,10 +160,8 @@ fn names_have_their_real_addresses_or_those_of_a_range_where_that_is_asked_for()
         "11.7.7.7",
         "5432",
     ]);
-    let (db, web) = (
-        "host: db.test, port: 5432, protocol: tcp",
-        "host: web.test, port: 5432, protocol: tcp",
-    );
+    let db = "host: db.test, port: 5432, protocol: tcp";
+    let web = "host: web.test, port: 5432, protocol: tcp";
     let endpoints = [
         db,
         web,
@@ -383,7 +381,8 @@ while True:
 #[test]
 fn a_reload_opens_new_names_and_ends_the_connections_of_old_ones_whose_addresses_stay_their_own() {
     let lab = lab();
-    let (_server, folder) = (greeter(&lab, "5432"), lab.folder("work"));
+    let _server = greeter(&lab, "5432");
+    let folder = lab.folder("work");
     let file = lab.file("policy.yaml", "");
     let grants = format!(
         "filesystem_policy: {{read_write: [{}]}}\n",
@@ -649,7 +648,8 @@ func main() {
 fn resolvers_that_programs_bring_along_find_the_same_names() {
     let lab = lab();
     let _server = lab.http("10.99.0.1:80");
-    let (source, go) = (lab.file("get.go", GO), lab.folder("go").join("get"));
+    let source = lab.file("get.go", GO);
+    let go = lab.folder("go").join("get");
     let build = "CGO_ENABLED=0 GO111MODULE=off GOCACHE=";
     let built = lab.shell(&format!(
         "{build}{} go build -o {} {} && echo built",

@@ -332,7 +332,8 @@ fn is_permitted(lab: &Lab, preset: &str, host: &str, method: &str, path: &str) -
     let own =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
     let file = lab.file(&format!("{preset}.yaml"), std::fs::read(own).unwrap());
-    let (file, binary) = (file.display(), lab.binary());
+    let file = file.display();
+    let binary = lab.binary();
     let explain = format!(
         "{binary} explain {file} --binary /usr/bin/git --host {host} --port 443 --method {method} \
          --path '{path}'; echo $?"
@@ -594,11 +595,10 @@ fn a_sandbox_ends_with_the_process_that_started_it_and_not_with_a_thread_of_it()
     let program = lab.file("parent.py", program);
     let as_caller = lab.as_caller();
     let mut words: Vec<_> = as_caller.split_whitespace().collect();
-    let (policy, folder) = (policy.display().to_string(), ready.display().to_string());
-    let (program, binary) = (
-        program.display().to_string(),
-        lab.program_path().display().to_string(),
-    );
+    let policy = policy.display().to_string();
+    let folder = ready.display().to_string();
+    let program = program.display().to_string();
+    let binary = lab.program_path().display().to_string();
     words.extend(["/usr/bin/python3", &program, &policy, &folder, &binary]);
     let parent = lab.program(&words);
     // The thread that forked has ended, and the sandbox runs.

@@ -180,13 +180,11 @@ fn an_engines_own_profile_is_named_where_it_forbids_the_sandbox() {
     for (uid, capabilities) in [(998, &[][..]), (0, DEFAULT)] {
         for engine in [Engine::Podman, Engine::Docker] {
             let seccomp = Some(profile(Path::new(ENGINES), capabilities, Some(engine)));
-            let (files, binds) = (
-                Files::Image(made("demo")),
-                vec![(
-                    data("examples/first.yaml"),
-                    "/etc/openshell/policy.yaml".into(),
-                )],
-            );
+            let files = Files::Image(made("demo"));
+            let binds = vec![(
+                data("examples/first.yaml"),
+                "/etc/openshell/policy.yaml".into(),
+            )];
             let container = Container {
                 files,
                 seccomp,
@@ -374,7 +372,8 @@ fn pods_start_with_their_volumes_follow_a_change_and_hide_secrets_from_their_com
             mode,
         };
         let policy = volume("policy", "0644");
-        let (secrets, pair) = (volume("credentials", mode), volume("ca", mode));
+        let secrets = volume("credentials", mode);
+        let pair = volume("ca", mode);
         container.binds = vec![(pair.folder.clone().into(), "/etc/openshell/ca".into())];
         container.volumes = vec![];
         for mount in agent["volumeMounts"].as_array().unwrap() {

@@ -47,7 +47,8 @@ fn a_policy_comes_by_flag_or_by_variable() {
         "rules.rego",
         include_str!("../../../data/sandbox-policy.rego"),
     );
-    let (data, rules) = (data.to_str().unwrap(), rules.to_str().unwrap());
+    let data = data.to_str().unwrap();
+    let rules = rules.to_str().unwrap();
     let by_flag = Sandbox::bare(&lab)
         .args(&["--policy-rules", rules, "--policy-data", data])
         .run(&COMMAND);

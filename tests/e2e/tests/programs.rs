@@ -227,10 +227,8 @@ fn npm_installs_under_the_policy_that_it_was_observed_to_need() {
 #[test]
 fn a_preset_of_ones_own_is_what_one_observed_run_has_shown_and_stays_out_of_reach() {
     let folder = PathBuf::from(format!("/var/tmp/e2e-preset-{}", std::process::id()));
-    let (project, presets) = (
-        folder.join("project"),
-        folder.join("config/openshell/presets"),
-    );
+    let project = folder.join("project");
+    let presets = folder.join("config/openshell/presets");
     std::fs::create_dir_all(&project).unwrap();
     std::fs::create_dir_all(&presets).unwrap();
     std::os::unix::fs::chown(&project, Some(lab::host::UID), Some(lab::host::UID)).unwrap();

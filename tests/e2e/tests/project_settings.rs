@@ -20,7 +20,8 @@ const GIT: &str = "export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTH
 
 /// Returns a sandbox in `tree` of the project that may write there, and to the bare repository.
 fn in_tree<'l>(lab: &'l Lab, project: &Project<'l>, tree: &str) -> lab::Sandbox<'l> {
-    let (tree, bare) = (project.path(tree), project.path("bare"));
+    let tree = project.path(tree);
+    let bare = project.path("bare");
     let policy = super::policy("{}");
     lab.sandbox(&format!(
         "{policy}filesystem_policy: {{read_write: [{tree}, {bare}]}}\n"
@@ -99,7 +100,8 @@ fn placeholders_are_in_no_commit_and_no_way_of_git_clean() {
     );
     for tree in ["tree", "linked"] {
         let policy = super::policy("{}");
-        let (tree, all) = (project.path(tree), project.folder.display());
+        let tree = project.path(tree);
+        let all = project.folder.display();
         let policy = format!(
             "{policy}filesystem_policy: {{read_write: [{tree}, {all}/tree/.git], hidden: \
              [{tree}/.env], read_only: [{tree}/a.json]}}\n"

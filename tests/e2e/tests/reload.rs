@@ -492,10 +492,8 @@ fn a_secret_in_a_swapped_volume_is_read_again_and_stays_hidden() {
         0 => (0, 400),
         group => (group, 440),
     };
-    let (volume, work) = (
-        lab.folder("volume").display().to_string(),
-        lab.folder("work"),
-    );
+    let volume = lab.folder("volume").display().to_string();
+    let work = lab.folder("work");
     let fill = |folder: &str| {
         format!(
             "mkdir ..{folder}; for key in token other; do echo {folder}-secret > ..{folder}/$key; \
@@ -525,10 +523,8 @@ fn a_secret_in_a_swapped_volume_is_read_again_and_stays_hidden() {
             "network_policies:",
             "filesystem_policy: {read_only: [/var/tmp]}\nnetwork_policies:",
         );
-    let (policy, credentials) = (
-        lab.file("policy.yaml", policy),
-        credentials.display().to_string(),
-    );
+    let policy = lab.file("policy.yaml", policy);
+    let credentials = credentials.display().to_string();
     let words = [
         "--policy-data",
         policy.to_str().unwrap(),

@@ -512,10 +512,8 @@ fn bytes_above_ascii_in_a_header_pass_unchanged_and_a_placeholder_beside_them_is
     let head = |value: &str| {
         format!("GET /a HTTP/1.1\\r\\nHost: web.test:8080\\r\\nX: {value}\\r\\n\\r\\n")
     };
-    let (name, placeholder) = (
-        head("Andr\\xe9 \\xff"),
-        head("\\xe9 openshell:resolve:env:TOKEN"),
-    );
+    let name = head("Andr\\xe9 \\xff");
+    let placeholder = head("\\xe9 openshell:resolve:env:TOKEN");
     let finished = ask(&lab, &judged("access: full"), &[&name, &placeholder]);
     assert_eq!(
         finished.ok().lines().collect::<Vec<_>>(),

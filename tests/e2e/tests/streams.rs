@@ -128,10 +128,8 @@ print('code:', run.returncode, 'output:', (output or b'').decode(), 'errors:', (
 #[test]
 fn a_peer_that_is_gone_before_the_start_keeps_no_command_from_running() {
     let lab = Lab::with_web();
-    let (caller, policy) = (
-        lab.file("reset.py", RESET),
-        lab.file("policy.yaml", super::policy("{}")),
-    );
+    let caller = lab.file("reset.py", RESET);
+    let policy = lab.file("policy.yaml", super::policy("{}"));
     let called = |stream: &str, script: &str| {
         let sandbox = format!("{} --policy-data {}", lab.binary(), policy.display());
         lab.shell(&format!(
@@ -247,10 +245,8 @@ print(text.value.decode())
 #[test]
 fn the_memory_of_the_caller_cannot_be_written_through_a_standard_stream() {
     let lab = Lab::with_web();
-    let (caller, policy) = (
-        lab.file("memory.py", MEMORY),
-        lab.file("policy.yaml", super::policy("{}")),
-    );
+    let caller = lab.file("memory.py", MEMORY);
+    let policy = lab.file("policy.yaml", super::policy("{}"));
     let by = |sandbox: &str| {
         lab.shell(&format!(
             "/usr/bin/python3 {} {sandbox} sh -c 'printf changed >&0'",
@@ -273,10 +269,8 @@ fn the_memory_of_the_caller_cannot_be_written_through_a_standard_stream() {
 #[test]
 fn every_kind_of_standard_input_is_passed_relayed_or_refused_in_a_line() {
     let lab = Lab::with_web();
-    let (caller, policy) = (
-        lab.file("kinds.py", KINDS),
-        lab.file("policy.yaml", super::policy("{}")),
-    );
+    let caller = lab.file("kinds.py", KINDS);
+    let policy = lab.file("policy.yaml", super::policy("{}"));
     let shown = lab.shell(&format!(
         "/usr/bin/python3 {} {} --no-interactive --policy-data {} -- sh -c '[ -t 0 ] && echo \
          terminal; echo ran'",

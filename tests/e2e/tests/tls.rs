@@ -694,10 +694,8 @@ fn the_callers_own_certificates_are_trusted_inside_and_its_keys_stay_outside() {
         .env("PIP_CERT", "/nowhere.pem")
         .sh(&script);
     let folder = ca_folder(finished.stdout.split(' ').next().unwrap());
-    let (besides, all) = (
-        format!("{folder}/openshell-ca.pem one\n0\n"),
-        format!("{folder}/ca-bundle.pem"),
-    );
+    let besides = format!("{folder}/openshell-ca.pem one\n0\n");
+    let all = format!("{folder}/ca-bundle.pem");
     assert_eq!(
         finished.stdout,
         format!("{besides}{besides}{all} one\n{all} two\n0\n"),
@@ -710,10 +708,8 @@ fn the_callers_own_certificates_are_trusted_inside_and_its_keys_stay_outside() {
         .sandbox(&policy)
         .args(&["--upstream-ca-file", &format!("{path}/two.pem")])
         .sh(&script);
-    let (besides, all) = (
-        format!("{folder}/openshell-ca.pem two\n0\n"),
-        format!("{folder}/ca-bundle.pem two\n0\n"),
-    );
+    let besides = format!("{folder}/openshell-ca.pem two\n0\n");
+    let all = format!("{folder}/ca-bundle.pem two\n0\n");
     let run_folder = |text: &str| text.split_whitespace().next().map(ca_folder);
     let shown = added
         .stdout

@@ -251,7 +251,8 @@ libc.syscall(60, 0)
 
 /// A library that prints whether it is loaded, in `folder`.
 fn library(lab: &Lab, folder: &std::path::Path) -> String {
-    let (source, library) = (folder.join("hook.c"), folder.join("hook.so"));
+    let source = folder.join("hook.c");
+    let library = folder.join("hook.so");
     std::fs::write(
         &source,
         "#include <unistd.h>\n__attribute__((constructor)) static void run(void) { write(2, \

@@ -65,7 +65,8 @@ pub fn fuzz(name: &str, samples: &[&[u8]], words: &[&[u8]], mut check: impl FnMu
         .unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);
     samples.iter().for_each(|sample| check(sample));
-    let (mut random, mut count) = (Random::default(), 0_u64);
+    let mut random = Random::default();
+    let mut count = 0_u64;
     while Instant::now() < end {
         let input = random.mutated(samples, words);
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&input)));

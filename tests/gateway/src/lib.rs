@@ -190,7 +190,8 @@ impl Gateway {
     /// # Panics
     /// That takes longer than a minute.
     pub fn wait(&self, enough: impl Fn(&Heard) -> bool) -> Heard {
-        let (mut state, begin) = (self.state(), Instant::now());
+        let mut state = self.state();
+        let begin = Instant::now();
         while !enough(&state.heard) {
             let left = PATIENCE
                 .checked_sub(begin.elapsed())
@@ -339,12 +340,13 @@ impl Gateway {
             .into_iter()
             .find(|result| result.channel_id == channel_id)
             .unwrap();
-        match result.success {
-            true => Ok(handle
+        if result.success {
+            Ok(handle
                 .block_on(async { tokio::time::timeout(PATIENCE, receiver).await })
                 .unwrap()
-                .unwrap()),
-            false => Err(result.error),
+                .unwrap())
+        } else {
+            Err(result.error)
         }
     }
 
@@ -508,7 +510,8 @@ impl OpenShell for Gateway {
         // The session ends with this one.
         let answers = sender.downgrade();
         self.hear(|state| state.session = Some(sender));
-        let (gateway, mut messages) = (self.clone(), request.into_inner());
+        let gateway = self.clone();
+        let mut messages = request.into_inner();
         tokio::spawn(async move {
             while let Some(Ok(message)) = messages.next().await {
                 gateway.hear(|state| match message.payload {

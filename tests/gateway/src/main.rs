@@ -8,11 +8,9 @@ const USAGE: &str =
     "usage: gateway --policy FILE [--listen ADDR:PORT] [--april] [--env NAME=VALUE]…";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut answers, mut listen, mut words) = (
-        Answers::default(),
-        "127.0.0.1:7443".to_owned(),
-        std::env::args().skip(1),
-    );
+    let mut answers = Answers::default();
+    let mut listen = "127.0.0.1:7443".to_owned();
+    let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(USAGE);
         match word.as_str() {

@@ -126,8 +126,8 @@ impl Container {
             .map(|name| format!("CAP_{name}"))
             .collect();
         let effective = if self.uid == 0 { names.clone() } else { vec![] };
-        let (masked, read_only) = match self.is_masked {
-            true => (
+        let (masked, read_only) = if self.is_masked {
+            (
                 vec![
                     "/proc/acpi",
                     "/proc/kcore",
@@ -135,8 +135,9 @@ impl Container {
                     "/proc/timer_list",
                 ],
                 vec!["/proc/bus", "/proc/irq", "/proc/sys"],
-            ),
-            false => (vec![], vec![]),
+            )
+        } else {
+            (vec![], vec![])
         };
         let mut namespaces: Vec<_> = ["pid", "network", "ipc", "uts", "mount"]
             .map(|kind| json!({"type": kind}))

@@ -22,7 +22,8 @@ impl Upstream {
     pub(crate) fn start(lab: &Lab, address: SocketAddr, answer: Option<&'static [u8]>) -> Self {
         let listener = Arc::new(lab.inside(move || TcpListener::bind(address).unwrap()));
         let seen: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
-        let (accepting, record) = (Arc::clone(&listener), Arc::clone(&seen));
+        let accepting = Arc::clone(&listener);
+        let record = Arc::clone(&seen);
         thread::spawn(move || {
             for (index, stream) in accepting.incoming().map_while(Result::ok).enumerate() {
                 record.lock().unwrap().push(Vec::new());

@@ -56,10 +56,8 @@ pub(crate) fn read(response: GetSandboxProviderEnvironmentResponse) -> ProviderE
         dynamic: response.dynamic_credentials.into_keys().collect(),
         ..ProviderEnvironment::default()
     };
-    let (expiries, mut bindings) = (
-        response.credential_expires_at_ms,
-        response.static_credential_bindings,
-    );
+    let expiries = response.credential_expires_at_ms;
+    let mut bindings = response.static_credential_bindings;
     for (name, value) in response.environment {
         if response.non_secret_environment_keys.contains(&name) {
             read.variables.push((name, value));

@@ -135,7 +135,8 @@ mod tests {
             vec![0x80; 12],
         ];
         yaml::policy_of_gateway(&policy::read(policy_message()).document).unwrap();
-        let (mut decoded, mut valid) = (0, 0);
+        let mut decoded = 0;
+        let mut valid = 0;
         fuzz::fuzz(
             "messages",
             &samples.each_ref().map(Vec::as_slice),

@@ -68,7 +68,8 @@ pub(crate) fn read(message: SandboxPolicy) -> GatewayPolicy {
         }),
     );
     let has_middlewares = !message.network_middlewares.is_empty();
-    let (mut policies, mut bindings) = (Map::new(), Vec::new());
+    let mut policies = Map::new();
+    let mut bindings = Vec::new();
     for (
         key,
         NetworkPolicyRule {
@@ -305,10 +306,8 @@ pub(crate) fn message(policy: &Policy) -> SandboxPolicy {
     let run_as = policy.run_as();
     let identity =
         |identity: Option<&openshell_policy::process::Identity>| identity.map(ToString::to_string);
-    let (user, group) = (
-        identity(run_as.user.as_ref()),
-        identity(run_as.group.as_ref()),
-    );
+    let user = identity(run_as.user.as_ref());
+    let group = identity(run_as.group.as_ref());
     let process = (user.is_some() || group.is_some()).then(|| ProcessPolicy {
         run_as_user: user.unwrap_or_default(),
         run_as_group: group.unwrap_or_default(),
@@ -371,10 +370,8 @@ fn endpoint_message(endpoint: &Endpoint) -> NetworkEndpoint {
         None if endpoint.is_tcp() => "tcp",
         None => "",
     };
-    let (ports, tls) = (
-        endpoint.ports().iter().map(|port| u32::from(port.get())),
-        endpoint.tls(),
-    );
+    let ports = endpoint.ports().iter().map(|port| u32::from(port.get()));
+    let tls = endpoint.tls();
     let rules = l7.iter().flat_map(|l7| &l7.rules).map(|rule| L7Rule {
         allow: Some(allow_message(rule)),
     });

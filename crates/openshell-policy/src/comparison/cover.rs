@@ -103,7 +103,8 @@ fn query(one: &QueryMatcher, other: &QueryMatcher) -> bool {
 
 /// Returns true if every request that `other` matches `one` matches too.
 pub(super) fn rule(one: &HttpRule, other: &HttpRule) -> bool {
-    let (method, other_method) = (one.method.as_str(), other.method.as_str());
+    let method = one.method.as_str();
+    let other_method = other.method.as_str();
     let has_method =
         method == "*" || method == other_method || method == "GET" && other_method == "HEAD";
     let has_key = |(key, matcher): (&String, &QueryMatcher)| {
@@ -122,7 +123,8 @@ pub(super) fn deny(one: &DenyRule, other: &DenyRule) -> bool {
 
 /// Returns true if `one` is for every program that `other` is for.
 pub(super) fn binary(one: &Binary, other: &Binary) -> bool {
-    let (path, other_path) = (one.path.to_string(), other.path.to_string());
+    let path = one.path.to_string();
+    let other_path = other.path.to_string();
     // A path without `*` is literal, with braces too.
     let covers = path == other_path || path.contains('*') && glob(&path, &other_path, '/');
     covers && (!one.exact || other.exact) && (!one.pinned || other.pinned)
@@ -132,7 +134,8 @@ pub(super) fn binary(one: &Binary, other: &Binary) -> bool {
 /// start too, unless it is `exact`.
 pub(super) fn binaries_overlap(one: &Binary, other: &Binary) -> bool {
     let is_exact = one.exact && other.exact;
-    let (one, other) = (one.path.to_string(), other.path.to_string());
+    let one = one.path.to_string();
+    let other = other.path.to_string();
     let literal = |path: &str| {
         path.split(['*', '?', '[', '{', '\\'])
             .next()
@@ -140,7 +143,8 @@ pub(super) fn binaries_overlap(one: &Binary, other: &Binary) -> bool {
             .to_owned()
     };
     !is_exact || {
-        let (one, other) = (literal(&one), literal(&other));
+        let one = literal(&one);
+        let other = literal(&other);
         one.starts_with(&other) || other.starts_with(&one)
     }
 }
@@ -150,14 +154,16 @@ pub(super) fn hosts_overlap(one: &Endpoint, other: &Endpoint) -> bool {
     let (Some(one), Some(other)) = (one.host(), other.host()) else {
         return true;
     };
-    let (one, other) = (one.to_string(), other.to_string());
+    let one = one.to_string();
+    let other = other.to_string();
     let suffix = |host: &str| {
         host.rsplit(['*', '?', ']', '}', '\\'])
             .next()
             .unwrap_or_default()
             .to_owned()
     };
-    let (end, other_end) = (suffix(&one), suffix(&other));
+    let end = suffix(&one);
+    let other_end = suffix(&other);
     if one == end && other == other_end {
         one == other
     } else {

@@ -51,7 +51,8 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
         .filter(|path| is_plain(path))
         .map(GrantedPath::as_path)
     {
-        let (its, others) = (access(one, path), access(other, path));
+        let its = access(one, path);
+        let others = access(other, path);
         if its > others {
             words.push(format!("the command may {} {}", its.verb(), path.display()));
         }

@@ -35,7 +35,8 @@ struct Effect<'p> {
 
 /// Returns what `one` permits and `other` does not, in words.
 pub(super) fn permissions(one: &NetworkPolicies, other: &NetworkPolicies) -> Vec<String> {
-    let (one, other) = (Grants::of(one), Grants::of(other));
+    let one = Grants::of(one);
+    let other = Grants::of(other);
     // Programs by their new permission, in the order in which they are written.
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     for (port, grants) in &one.0 {
@@ -187,7 +188,8 @@ impl<'p> Grants<'p> {
             l7.filter(|l7| l7.protocol == Protocol::Rest)
                 .collect::<Vec<&L7>>()
         };
-        let (l7, all_l7) = (l7_of(&covering), l7_of(&all));
+        let l7 = l7_of(&covering);
+        let all_l7 = l7_of(&all);
         let is_enforced = all_l7
             .iter()
             .any(|l7| l7.enforcement == Enforcement::Enforce);

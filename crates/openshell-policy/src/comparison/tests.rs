@@ -41,10 +41,8 @@ fn narrower(before: &str, after: &str, words: &str) {
 
 #[test]
 fn hosts_ports_programs_and_addresses_are_compared() {
-    let (none, one) = (
-        "network_policies: {}",
-        web("{host: a.test, port: 443}", CURL),
-    );
+    let none = "network_policies: {}";
+    let one = web("{host: a.test, port: 443}", CURL);
     narrower(&one, none, "/usr/bin/curl may reach a.test:443");
     let wider = web("{host: '*.b.test', port: 443}", CURL);
     narrower(
@@ -61,7 +59,8 @@ fn hosts_ports_programs_and_addresses_are_compared() {
         "{path: /usr/bin/curl, exact: true}",
     );
     narrower(&one, &exact, "/usr/bin/curl may reach a.test:443");
-    let (broad, small) = ("10.0.0.0/8", "10.1.0.0/16");
+    let broad = "10.0.0.0/8";
+    let small = "10.1.0.0/16";
     let ranged = |range: &str| {
         web(
             &format!("{{host: a.test, port: 443, allowed_ips: [{range}]}}"),
@@ -99,10 +98,8 @@ fn requests_are_compared_by_methods_paths_and_queries() {
         &rest("access: read-only"),
         "/usr/bin/curl may send to a.test:443: POST **; PUT **; PATCH **",
     );
-    let (wide, narrow) = (
-        "{allow: {method: GET, path: '/a/**'}}",
-        "{allow: {method: GET, path: '/a/*/x'}}",
-    );
+    let wide = "{allow: {method: GET, path: '/a/**'}}";
+    let narrow = "{allow: {method: GET, path: '/a/*/x'}}";
     narrower(
         &rules(wide),
         &rules(narrow),
@@ -155,10 +152,8 @@ fn requests_are_compared_by_methods_paths_and_queries() {
                                     rest, enforcement: enforce, access: read-only}], binaries: \
                                     [{path: /usr/bin/curl}]}}",
     );
-    let (all, both) = (
-        format!("network_policies: {all}"),
-        format!("network_policies: {both}"),
-    );
+    let all = format!("network_policies: {all}");
+    let both = format!("network_policies: {both}");
     narrower(
         &all,
         &both,

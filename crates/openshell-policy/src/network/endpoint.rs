@@ -105,9 +105,10 @@ impl UpgradeProtocol {
             || ["http", "h2", "tls"]
                 .iter()
                 .any(|prefix| name.starts_with(prefix));
-        match is_token(name) && version.is_none_or(is_token) && !is_judged {
-            true => Ok(Self(word)),
-            false => Err(ViolationKind::UpgradeInvalid(text.to_owned())),
+        if is_token(name) && version.is_none_or(is_token) && !is_judged {
+            Ok(Self(word))
+        } else {
+            Err(ViolationKind::UpgradeInvalid(text.to_owned()))
         }
     }
 

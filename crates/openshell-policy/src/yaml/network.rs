@@ -77,7 +77,8 @@ fn binary(reader: &mut Reader, at: &At<'_>) -> Option<Binary> {
             .take(key)
             .map_or(Some(default), |at| reader.boolean(&at))
     };
-    let (exact, pinned) = (flag("exact", false), flag("pinned", true));
+    let exact = flag("exact", false);
+    let pinned = flag("pinned", true);
     let Some(path) = fields.take("path") else {
         reader.reject(at, ViolationKind::Missing("path"));
         return None;

@@ -110,8 +110,9 @@ impl Authorizer {
         target: &Target,
         record: &mut Record,
     ) -> Result<Authorization, Refusal> {
-        let (generations, watch, began) =
-            (self.policy.subscribe(), Stopwatch::start(), Instant::now());
+        let generations = self.policy.subscribe();
+        let watch = Stopwatch::start();
+        let began = Instant::now();
         let identified = identity.as_ref().map_err(Clone::clone)?;
         let (caller, permit) = match self.judge_at_once(identified, target) {
             Some(permit) => (identified.caller().clone(), Ok(permit)),
@@ -153,7 +154,8 @@ impl Authorizer {
         identified: Identified,
         target: Target,
     ) -> Result<(Caller, Result<Permit, Refusal>), Refusal> {
-        let (identifier, policy) = (Arc::clone(&self.identifier), Arc::clone(&self.policy));
+        let identifier = Arc::clone(&self.identifier);
+        let policy = Arc::clone(&self.policy);
         let mode = self.mode.clone();
         let is_listed = policy.load().lists(&identified.caller().program);
         let place = self
@@ -163,7 +165,8 @@ impl Authorizer {
             let place = place.await;
             let work = tokio::task::spawn_blocking(move || {
                 let _place = place;
-                let (policy, caller) = (policy.load(), identifier.with_arguments(&identified));
+                let policy = policy.load();
+                let caller = identifier.with_arguments(&identified);
                 let verify = || identifier.verify(&identified, |path| policy.is_pinned(path));
                 let permit = mode.judge(&policy, &caller, &target, verify);
                 if permit.is_err() || !policy.has_exact_entry(&caller.program) {
@@ -182,12 +185,15 @@ impl Authorizer {
                     ..caller
                 };
                 let permit = mode.judge(&policy, &caller, &target, verify);
-                let denied = |refusal: Refusal| match refusal.is_policy_denial() {
-                    true => Refusal::caller_modified(
-                        why,
-                        identified.caller().program.executable.clone(),
-                    ),
-                    false => refusal,
+                let denied = |refusal: Refusal| {
+                    if refusal.is_policy_denial() {
+                        Refusal::caller_modified(
+                            why,
+                            identified.caller().program.executable.clone(),
+                        )
+                    } else {
+                        refusal
+                    }
                 };
                 (caller, permit.map_err(denied))
             });
@@ -302,10 +308,8 @@ mod tests {
             .acquire_many(all)
             .await
             .unwrap();
-        let (mut record, begin) = (
-            Record::new(&services.audit, String::new(), None),
-            Instant::now(),
-        );
+        let mut record = Record::new(&services.audit, String::new(), None);
+        let begin = Instant::now();
         let authorized = services
             .authorizer
             .authorize(

@@ -186,12 +186,12 @@ impl Connection {
         &self,
         authorizer: &Authorizer,
     ) -> Result<Arc<Permit>, Refusal> {
-        let (snapshot, mode) = (authorizer.policy.load(), authorizer.mode.clone());
-        let (caller, target) = (self.caller.clone(), self.target.clone());
-        let (addresses, activities) = (
-            lock(&self.addresses).clone(),
-            lock(&self.activities).clone(),
-        );
+        let snapshot = authorizer.policy.load();
+        let mode = authorizer.mode.clone();
+        let caller = self.caller.clone();
+        let target = self.target.clone();
+        let addresses = lock(&self.addresses).clone();
+        let activities = lock(&self.activities).clone();
         let place = authorizer
             .places
             .for_open()
@@ -419,14 +419,10 @@ mod tests {
         let elsewhere: IpAddr = "8.8.4.4".parse().unwrap();
         let (services, _) = testing::services(PLAIN);
         let authorizer = &services.authorizer;
-        let (moved, both) = (
-            testing::connection(&services, "web.test:80"),
-            testing::connection(&services, "web.test:80"),
-        );
-        let (returned, unmoved) = (
-            testing::connection(&services, "web.test:80"),
-            testing::connection(&services, "web.test:80"),
-        );
+        let moved = testing::connection(&services, "web.test:80");
+        let both = testing::connection(&services, "web.test:80");
+        let returned = testing::connection(&services, "web.test:80");
+        let unmoved = testing::connection(&services, "web.test:80");
         moved.moved_to(elsewhere);
         both.also_at(elsewhere);
         returned.moved_to(elsewhere);

@@ -24,9 +24,10 @@ impl Hold {
     pub async fn over<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(move |cx| {
             self.waker.register(cx.waker());
-            match self.is_held.load(Ordering::Acquire) {
-                true => Poll::Pending,
-                false => work.as_mut().poll(cx),
+            if self.is_held.load(Ordering::Acquire) {
+                Poll::Pending
+            } else {
+                work.as_mut().poll(cx)
             }
         })
         .await

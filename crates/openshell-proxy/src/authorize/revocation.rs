@@ -159,7 +159,8 @@ mod tests {
         let mut watch = testing::watch(&services, "web.test:80");
         let all = u32::try_from(Limits::JUDGING_OPEN).unwrap();
         let taken = authorizer.places.open.acquire_many(all).await.unwrap();
-        let (hold, passed) = (Hold::default(), AtomicU32::new(0));
+        let hold = Hold::default();
+        let passed = AtomicU32::new(0);
         let second = Duration::from_secs(1);
         let mut work = pin!(async {
             loop {
@@ -183,7 +184,8 @@ mod tests {
         }
         // Never judged.
         let _taken = authorizer.places.open.acquire_many(all).await.unwrap();
-        let (before, begun) = (passed.load(Ordering::Relaxed), tokio::time::Instant::now());
+        let before = passed.load(Ordering::Relaxed);
+        let begun = tokio::time::Instant::now();
         authorizer.policy.replace(testing::snapshot(3, PLAIN));
         let refusal = tokio::select! {
             refusal = watch.revoked(authorizer, &hold) => refusal,
@@ -207,7 +209,8 @@ mod tests {
         let mut watch = testing::watch(&services, "web.test:80");
         let all = u32::try_from(Limits::JUDGING_OPEN).unwrap();
         let _taken = authorizer.places.open.acquire_many(all).await.unwrap();
-        let (hold, passed) = (Hold::default(), AtomicU32::new(0));
+        let hold = Hold::default();
+        let passed = AtomicU32::new(0);
         let mut work = pin!(std::future::poll_fn(|_| {
             passed.fetch_add(1, Ordering::Relaxed);
             std::task::Poll::<()>::Pending

@@ -66,7 +66,8 @@ pub fn inject<B>(
     vault: &Vault,
     is_searched: bool,
 ) -> Result<CredentialedRequest<B>, Refusal> {
-    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let method = request.method().clone();
+    let uri = request.uri().clone();
     let mut injection = Injection {
         vault,
         origin,
@@ -151,15 +152,17 @@ const PATH_SEGMENT: InsertionPoint = InsertionPoint {
     check: |secret| {
         let leads_elsewhere = secret == b"." || secret.windows(2).any(|pair| pair == b"..");
         // The path must stay the one that was judged (CWE-22).
-        match leads_elsewhere
+        if leads_elsewhere
             || secret.iter().any(|byte| {
                 matches!(
                     byte,
                     b'/' | b'\\' | b'?' | b'#' | b';' | b'%' | 0..=0x1f | 0x7f
                 )
-            }) {
-            true => Err("it cannot stand in a path, which it would change"),
-            false => Ok(()),
+            })
+        {
+            Err("it cannot stand in a path, which it would change")
+        } else {
+            Ok(())
         }
     },
 };
@@ -177,12 +180,15 @@ const FIELD_VALUE: InsertionPoint = InsertionPoint {
     name: "a header",
     coding: Coding::Plain,
     needs_no_encoding: |_| true,
-    check: |secret| match secret
-        .iter()
-        .any(|byte| matches!(byte, 0..=8 | 10..=0x1f | 0x7f))
-    {
-        true => Err("it holds a control character, which no header may"),
-        false => Ok(()),
+    check: |secret| {
+        if secret
+            .iter()
+            .any(|byte| matches!(byte, 0..=8 | 10..=0x1f | 0x7f))
+        {
+            Err("it holds a control character, which no header may")
+        } else {
+            Ok(())
+        }
     },
 };
 
@@ -312,7 +318,8 @@ impl Injection<'_> {
         point: &InsertionPoint,
     ) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
         let found = placeholder::find(text, point.coding);
-        let (mut parts, mut end) = (Vec::new(), 0);
+        let mut parts = Vec::new();
+        let mut end = 0;
         for found in &found {
             let kept = text.get(end..found.range.start).unwrap_or_default();
             refuse_any(kept, point.name)?;
@@ -328,9 +335,10 @@ impl Injection<'_> {
             let mut written = Zeroizing::new(Vec::with_capacity(kept.len() + 3 * secret.len()));
             written.extend_from_slice(kept);
             for byte in secret {
-                match (point.needs_no_encoding)(*byte) {
-                    true => written.push(*byte),
-                    false => written.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+                if (point.needs_no_encoding)(*byte) {
+                    written.push(*byte)
+                } else {
+                    written.extend_from_slice(format!("%{byte:02X}").as_bytes())
                 }
             }
             parts.push(written);
@@ -355,17 +363,17 @@ impl Injection<'_> {
         if credential.is_expired() {
             return Err(Refusal::credential_expired(name.to_owned()));
         }
-        let (binding, Target { host, port }) = (credential.binding(), &self.origin.target);
+        let binding = credential.binding();
+        let Target { host, port } = &self.origin.target;
         if !binding.includes(host, *port) {
             return Err(Refusal::credential_for_other_hosts(name.to_owned()));
         }
         // Without TLS nobody knows who gets it.
         if self.origin.scheme == Scheme::Http && !binding.permits_clear(host, *port) {
-            let why = match *port == Scheme::Https.default_port() {
-                true => "it would go to port 443 without TLS",
-                false => {
-                    "it would go out without TLS; bind it to `http://HOST:PORT` if that is meant"
-                }
+            let why = if *port == Scheme::Https.default_port() {
+                "it would go to port 443 without TLS"
+            } else {
+                "it would go out without TLS; bind it to `http://HOST:PORT` if that is meant"
             };
             return Err(unsafe_because(why));
         }
@@ -399,9 +407,10 @@ impl Injection<'_> {
 
 /// Refuses a text that still holds a placeholder.
 fn refuse_any(text: &[u8], place: &'static str) -> Result<(), Refusal> {
-    match placeholder::is_hidden_in(text) {
-        true => Err(Refusal::placeholder_misplaced(place)),
-        false => Ok(()),
+    if placeholder::is_hidden_in(text) {
+        Err(Refusal::placeholder_misplaced(place))
+    } else {
+        Ok(())
     }
 }
 

@@ -54,7 +54,8 @@ impl Messages {
     /// # Errors
     /// The text is no stream of messages.
     fn after_last(&mut self, part: &[u8]) -> Result<Option<usize>, NotMessages> {
-        let (mut rest, mut after) = (part, None);
+        let mut rest = part;
+        let mut after = None;
         while !rest.is_empty() {
             if self.prefix_read < self.prefix.len() {
                 let slot = self.prefix.get_mut(self.prefix_read);
@@ -98,7 +99,8 @@ impl Scrubber {
     #[must_use]
     pub fn new(watched: Watched) -> Self {
         let longest = watched.longest().unwrap_or(0);
-        let (held, masked) = (BytesMut::new(), Vec::new());
+        let held = BytesMut::new();
+        let masked = Vec::new();
         Self {
             watched,
             matcher: Matcher::default(),
@@ -151,7 +153,9 @@ impl Scrubber {
 
     /// Takes the next `part`; returns the text to send on, and true if a secret ended in the part.
     pub fn push(&mut self, part: Bytes) -> (Bytes, bool) {
-        let (before, held_back, mut found) = (self.held.len(), self.hold_back(&part), Vec::new());
+        let before = self.held.len();
+        let held_back = self.hold_back(&part);
+        let mut found = Vec::new();
         let Self {
             watched, matcher, ..
         } = self;
@@ -189,7 +193,8 @@ impl Scrubber {
 
     /// Returns the first `length` bytes held back, masked.
     fn take(&mut self, length: usize) -> Bytes {
-        let (text, mut masks) = (self.held.split_to(length), self.masked.drain(..length));
+        let text = self.held.split_to(length);
+        let mut masks = self.masked.drain(..length);
         if masks.as_slice().contains(&true) {
             masked(&text, masks.by_ref())
         } else {

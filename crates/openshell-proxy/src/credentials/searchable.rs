@@ -59,12 +59,13 @@ pub fn searchable<B: Body>(
         _ => None,
     };
     let Some(coding) = coding else {
-        return match answers_secret {
-            true => Err(refused(format!(
+        return if answers_secret {
+            Err(refused(format!(
                 "its content coding is {}",
                 codings.join(&b", "[..]).escape_ascii()
-            ))),
-            false => as_it_is(response),
+            )))
+        } else {
+            as_it_is(response)
         };
     };
     let place = memory.decoding(program)?;

@@ -101,7 +101,8 @@ impl Vault {
     /// Creates a vault of `entries`. A name counts before another credential's alias.
     #[must_use]
     pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
-        let (mut vault, mut aliased) = (HashMap::new(), Vec::new());
+        let mut vault = HashMap::new();
+        let mut aliased = Vec::new();
         for Entry {
             name,
             secret,

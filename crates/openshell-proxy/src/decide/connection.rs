@@ -106,11 +106,10 @@ fn inspection(
             .any(|endpoint| endpoint.tls() == TlsMode::Skip);
     match &decision.rules {
         Some(_) if skips_tls => {
-            let what = match is_tcp {
-                true => {
-                    "one endpoint says `protocol: tcp`, and another has rules for what is inside"
-                }
-                false => "one endpoint says `tls: skip`, and another has rules for what is inside",
+            let what = if is_tcp {
+                "one endpoint says `protocol: tcp`, and another has rules for what is inside"
+            } else {
+                "one endpoint says `tls: skip`, and another has rules for what is inside"
             };
             Err(Refusal::unsupported_protocol(
                 what,

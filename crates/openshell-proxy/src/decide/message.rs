@@ -59,7 +59,8 @@ pub async fn judge(
     action: &Action,
 ) -> Result<MessagePermit, Refusal> {
     if let Some(rules) = permit.rules().filter(|rules| rules.is_slow_for(action)) {
-        let (rules, action) = (Arc::clone(rules), action.clone());
+        let rules = Arc::clone(rules);
+        let action = action.clone();
         // A started evaluation keeps its slot, also when its client gives up.
         let slot = Arc::clone(slots)
             .acquire_owned()

@@ -135,7 +135,8 @@ impl Permit {
         match canonical(rules.takes_encoded_slash() || self.is_observed) {
             Err(error @ TargetError::EncodedSlash) => {
                 let action = canonical(true).map_err(Refusal::target)?;
-                let ((method, path), fault) = (action.rule(), RequestFault::EncodedSlash);
+                let (method, path) = action.rule();
+                let fault = RequestFault::EncodedSlash;
                 let request = JudgedRequest {
                     policy: self.policy.clone(),
                     method,

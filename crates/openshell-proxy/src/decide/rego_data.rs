@@ -80,9 +80,12 @@ fn network(policy: &NetworkPolicy, links: &BTreeMap<String, String>) -> Value {
         let path = binary.to_string();
         let target = links.get(&path).cloned();
         let meant = [Some(path), target].into_iter().flatten();
-        meant.map(|path| match binary.exact {
-            true => json!({ "path": path, "exact": true }),
-            false => json!({ "path": path }),
+        meant.map(|path| {
+            if binary.exact {
+                json!({ "path": path, "exact": true })
+            } else {
+                json!({ "path": path })
+            }
         })
     });
     json!({

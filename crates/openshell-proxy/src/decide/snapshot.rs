@@ -333,9 +333,10 @@ impl Snapshot {
             endpoints,
             engine,
             judging_policy,
-        } = match self.is_built_in() {
-            true => self.permitted(&mut session)?,
-            false => self.permitted_by_foreign_rules(&mut session)?,
+        } = if self.is_built_in() {
+            self.permitted(&mut session)?
+        } else {
+            self.permitted_by_foreign_rules(&mut session)?
         };
         let slice = Slice {
             engine,
@@ -363,9 +364,12 @@ impl Snapshot {
         };
         let engine = self.engine()?;
         let data = &engine.data()["network_policies"];
-        let (mut permitted, mut slices, mut judging_policy) = (Vec::new(), BTreeMap::new(), None);
+        let mut permitted = Vec::new();
+        let mut slices = BTreeMap::new();
+        let mut judging_policy = None;
         for pair in answer.as_set().ok().ok_or_else(unexpected)? {
-            let (key, index) = (&pair[0], &pair[1]);
+            let key = &pair[0];
+            let index = &pair[1];
             let name = key.as_string().ok().ok_or_else(unexpected)?;
             let place = index
                 .as_u64()

@@ -221,7 +221,8 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
         fault,
     } = request;
     let endpoints = endpoints(policy.as_deref());
-    let (literal_method, literal_path) = (flow_text(method), flow_text(&Glob::literal(path)));
+    let literal_method = flow_text(method);
+    let literal_path = flow_text(&Glob::literal(path));
     match fault {
         RequestFault::EncodedSlash => {
             format!(

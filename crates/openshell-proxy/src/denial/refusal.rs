@@ -498,7 +498,8 @@ impl Refusal {
     /// The head of the request is too large.
     #[must_use]
     pub fn head_too_large() -> Self {
-        let (kib, lines) = (Limits::HEAD_BYTES / 1024, Limits::HEAD_LINES);
+        let kib = Limits::HEAD_BYTES / 1024;
+        let lines = Limits::HEAD_LINES;
         Self::because(
             ReasonCode::RequestTooLarge,
             format!("the head of a request has at most {kib} KiB and {lines} lines"),

@@ -56,11 +56,9 @@ struct ModelContent {
 }
 
 fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
-    let (code, detail, target) = (
-        refusal.code(),
-        refusal.detail(subject),
-        subject.target.as_ref(),
-    );
+    let code = refusal.code();
+    let detail = refusal.detail(subject);
+    let target = subject.target.as_ref();
     let content = match refusal.facts() {
         Facts::Model(hint) => serde_json::to_vec(&ModelContent {
             error: detail,

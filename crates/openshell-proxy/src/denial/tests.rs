@@ -14,7 +14,8 @@ use super::reply;
 use crate::testing;
 
 fn subject() -> Subject {
-    let (target, caller) = (testing::target("web.test:443"), testing::caller());
+    let target = testing::target("web.test:443");
+    let caller = testing::caller();
     Subject {
         request: "GET /a".to_owned(),
         target: Some(target),
@@ -468,10 +469,8 @@ fn a_refused_call_is_a_status_of_grpc_without_a_body() {
 #[test]
 fn a_raw_refusal_is_the_same_answer_written_out() {
     for (refusal, _) in all() {
-        let (response, raw) = (
-            reply::refused(&refusal, &subject()),
-            reply::raw(&refusal, &subject()),
-        );
+        let response = reply::refused(&refusal, &subject());
+        let raw = reply::raw(&refusal, &subject());
         let raw = String::from_utf8(raw).unwrap();
         let (head, body) = raw.split_once("\r\n\r\n").unwrap();
         let (line, headers) = head.split_once("\r\n").unwrap();

@@ -67,7 +67,8 @@ pub fn read(bytes: &[u8]) -> Read {
     else {
         return Read::Ignored;
     };
-    let (id, is_response) = (u16::from_be_bytes(*id), flags & 0x80 != 0);
+    let id = u16::from_be_bytes(*id);
+    let is_response = flags & 0x80 != 0;
     let invalid = |op_code, code| match Message::error_msg(id, op_code, code).to_vec() {
         Ok(bytes) => Read::Invalid(bytes),
         Err(_) => Read::Ignored,

@@ -173,14 +173,15 @@ impl Names {
                 .strip_suffix('.')?;
             HostName::parse(bare).ok()
         };
-        match self
+        if self
             .search
             .iter()
             .filter_map(bare)
             .any(|bare| !known.ports(&bare).is_empty())
         {
-            true => Found::UnknownWithDomain,
-            false => Found::Unknown,
+            Found::UnknownWithDomain
+        } else {
+            Found::Unknown
         }
     }
 
@@ -254,7 +255,8 @@ impl Names {
     /// The kernel refuses a door; then no new one is open.
     pub fn refresh(&self) -> Result<(), OpenError> {
         let mut change = lock(&self.change);
-        let (mut opened, mut closed) = (Vec::new(), Vec::new());
+        let mut opened = Vec::new();
+        let mut closed = Vec::new();
         let (now, wanted, literals) = {
             let table = self.table();
             let ports = |(name, used): (&HostName, &InUse)| {
@@ -471,9 +473,10 @@ impl Table {
                     .map(|port| SocketAddrV4::new(used.address, *port)),
             );
         }
-        match self.in_use.len() < Limits::NAMES && doors(self) + ports <= Limits::DOORS {
-            true => Ok(()),
-            false => Err(OpenError::TooManyInUse),
+        if self.in_use.len() < Limits::NAMES && doors(self) + ports <= Limits::DOORS {
+            Ok(())
+        } else {
+            Err(OpenError::TooManyInUse)
         }
     }
 }
@@ -594,10 +597,8 @@ mod tests {
     }
 
     fn tested_with(endpoints: &str, is_observed: bool, addresses: NameAddresses) -> Tested {
-        let (policy, open) = (
-            Arc::new(PolicyStore::new(testing::snapshot(1, endpoints))),
-            Open::default(),
-        );
+        let policy = Arc::new(PolicyStore::new(testing::snapshot(1, endpoints)));
+        let open = Open::default();
         let (sender, listeners) = mpsc::channel(Limits::DOOR_PORTS);
         let search = vec![name("search.test")];
         let names = Names::new(

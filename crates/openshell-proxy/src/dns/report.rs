@@ -76,7 +76,8 @@ impl NameReport {
     /// number of questions since the last.
     fn count<'n>(&self, name: &'n str) -> Option<(&'n str, u64)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (now, interval) = (Instant::now(), Limits::UNKNOWN_NAME_INTERVAL);
+        let now = Instant::now();
+        let interval = Limits::UNKNOWN_NAME_INTERVAL;
         let is_recent = |begin: &Instant| now.duration_since(*begin) < interval;
         let mut name = name;
         if !state.unknown.contains_key(name) && state.unknown.len() >= Limits::UNKNOWN_NAMES {
@@ -129,8 +130,11 @@ impl NameReport {
                 Some(ReasonCode::DnsFailed),
             ),
         };
-        let (name, kind, action, repeated, denial) =
-            (name.as_str(), None, Action::Allowed, 0, None);
+        let name = name.as_str();
+        let kind = None;
+        let action = Action::Allowed;
+        let repeated = 0;
+        let denial = None;
         self.audit.event(&Event::Name(NameLookedUp {
             name,
             kind,

@@ -70,10 +70,8 @@ impl NameServer {
         audit: Arc<dyn Audit>,
     ) -> Self {
         let slots = Arc::new(Semaphore::new(Limits::DNS_QUESTIONS));
-        let (slots_outside, asked) = (
-            Semaphore::new(Limits::DNS_QUESTIONS_OUTSIDE),
-            Mutex::default(),
-        );
+        let slots_outside = Semaphore::new(Limits::DNS_QUESTIONS_OUTSIDE);
+        let asked = Mutex::default();
         Self {
             names,
             own_names,
@@ -88,7 +86,8 @@ impl NameServer {
 
     /// Answers questions at `datagrams` and `listener`, for ever.
     pub async fn run(self, datagrams: UdpSocket, listener: TcpListener) {
-        let (server, datagrams) = (Arc::new(self), Arc::new(datagrams));
+        let server = Arc::new(self);
+        let datagrams = Arc::new(datagrams);
         tokio::join!(
             Arc::clone(&server).serve_streams(listener),
             server.serve_datagrams(datagrams)
@@ -118,7 +117,8 @@ impl NameServer {
                 Read::Ignored => continue,
             };
             let step = self.step(&question, &Client::Datagram(from.port()));
-            let (server, datagrams) = (Arc::clone(&self), Arc::clone(&datagrams));
+            let server = Arc::clone(&self);
+            let datagrams = Arc::clone(&datagrams);
             match (step, Arc::clone(&self.slots).try_acquire_owned()) {
                 (Step::Answered(answer), _) => {
                     send(&datagrams, &question.datagram(answer), from).await
@@ -257,18 +257,17 @@ impl NameServer {
             }
             Step::Open(name) => name,
         };
-        let (real, slot) = match self.names.needs_real(&name) {
-            true => {
-                drop(slot);
-                let Some(real) = self.real_address(&name).await else {
-                    return Answer::Failed;
-                };
-                let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
-                    return Answer::Failed;
-                };
-                (real, slot)
-            }
-            false => (None, slot),
+        let (real, slot) = if self.names.needs_real(&name) {
+            drop(slot);
+            let Some(real) = self.real_address(&name).await else {
+                return Answer::Failed;
+            };
+            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
+                return Answer::Failed;
+            };
+            (real, slot)
+        } else {
+            (None, slot)
         };
         let names = Arc::clone(&self.names);
         let opened = tokio::task::spawn_blocking(move || {

@@ -349,10 +349,8 @@ fn escaped(digits: &[u8]) -> Result<(u8, &[u8]), TargetError> {
     };
     match pair {
         [high, low] => {
-            let (high, low) = (
-                digit(*high).ok_or(TargetError::Escape)?,
-                digit(*low).ok_or(TargetError::Escape)?,
-            );
+            let high = digit(*high).ok_or(TargetError::Escape)?;
+            let low = digit(*low).ok_or(TargetError::Escape)?;
             Ok((high << 4 | low, after))
         }
         _ => Err(TargetError::Escape),

@@ -53,7 +53,8 @@ impl Frame {
             0 => None,
             _ => Some(rest.get(extended..extended + 4)?.try_into().ok()?),
         };
-        let (is_last, has_extension) = (first & 0x80 != 0, first & 0x70 != 0);
+        let is_last = first & 0x80 != 0;
+        let has_extension = first & 0x70 != 0;
         Some(Self {
             opcode: first & 0x0f,
             is_last,
@@ -171,7 +172,8 @@ mod tests {
         }
         stream.extend_from_slice(&[0x81, 0x83, 1, 2, 3, 4, b'a' ^ 1, b'b' ^ 2, b'c' ^ 3]);
         for size in [1, 2, 3, 7, 1000, stream.len()] {
-            let (mut frames, mut found) = (Frames::default(), Vec::new());
+            let mut frames = Frames::default();
+            let mut found = Vec::new();
             for mut rest in stream.chunks(size) {
                 while let Some(piece) = frames.next(&mut rest) {
                     match piece {

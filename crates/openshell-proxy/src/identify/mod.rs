@@ -79,7 +79,8 @@ impl Identifier {
     /// holds.
     #[must_use]
     pub fn new(processes: Processes, is_writable: IsWritable) -> Self {
-        let (executables, fingerprints) = (Executables::default(), Fingerprints::default());
+        let executables = Executables::default();
+        let fingerprints = Fingerprints::default();
         Self {
             processes,
             executables,
@@ -121,7 +122,8 @@ impl Identifier {
             pid: described.pid,
             program: program.into(),
         };
-        let (processes, executables) = (described.processes, described.executables);
+        let processes = described.processes;
+        let executables = described.executables;
         Ok(Identified(Arc::new(Snapshot {
             caller,
             processes,

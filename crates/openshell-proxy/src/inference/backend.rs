@@ -64,7 +64,8 @@ pub async fn connect(
     origin: &Origin,
     upstream: &mut Upstream,
 ) -> Result<(), String> {
-    let (backend, limit) = (&origin.target, route.timeouts.connect);
+    let backend = &origin.target;
+    let limit = route.timeouts.connect;
     let failed = |refusal: Refusal| format!("{backend}: {}", refusal.reason());
     let connected = async {
         let addresses = services
@@ -320,7 +321,8 @@ mod tests {
 
     /// The method, the target and the Host of a request for `path` at `backend`.
     fn built(method: Method, path: &str, backend: &str) -> (Method, String, String) {
-        let (route, uri) = (route(backend), path.parse().unwrap());
+        let route = route(backend);
+        let uri = path.parse().unwrap();
         let target = RequestTarget::canonical(&method, &uri, false).unwrap();
         let head = testing::head(Request::new(()));
         let call = call(&method, target.path());

@@ -88,11 +88,9 @@ impl Models<'_> {
             target: self.target.clone(),
         };
         let answer = |request: Request<Incoming>| {
-            let (method, path, target) = (
-                request.method().as_str(),
-                request.uri().path(),
-                self.target.clone(),
-            );
+            let method = request.method().as_str();
+            let path = request.uri().path();
+            let target = self.target.clone();
             let record = Record::http(&self.services.audit, method, path, Scheme::Https, target);
             let mut record = record.inside(session.count());
             self.caller
@@ -117,10 +115,8 @@ impl Models<'_> {
             () = self.preconnect(&session) => served.await,
         };
         if let Err(refusal) = served {
-            let (request, target) = (
-                format!("CONNECT {}", self.target),
-                Some(self.target.clone()),
-            );
+            let request = format!("CONNECT {}", self.target);
+            let target = Some(self.target.clone());
             let mut record = Record::new(&self.services.audit, request, target);
             self.caller
                 .iter()
@@ -324,7 +320,8 @@ impl Models<'_> {
             .await
             .ok()
             .and_then(Result::ok);
-        let (mut held, mut read) = (taken.ok_or_else(too_many)?, BytesMut::with_capacity(room));
+        let mut held = taken.ok_or_else(too_many)?;
+        let mut read = BytesMut::with_capacity(room);
         loop {
             let frame = timeout(Limits::INFERENCE_SILENCE, body.frame()).await;
             let Some(frame) = frame.map_err(|_| Refusal::bad_request(LATE))? else {
@@ -524,7 +521,8 @@ mod tests {
 
     /// Everything that a client hears that says `said`, and all decisions.
     async fn served(inference: &Inference, said: &str) -> (String, Vec<&'static str>) {
-        let ((services, audit), (client, near)) = (testing::services(""), duplex(64 * 1024));
+        let (services, audit) = testing::services("");
+        let (client, near) = duplex(64 * 1024);
         let target = testing::target("inference.local:443");
         let models = Models {
             services: &services,
@@ -647,11 +645,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_stops_is_refused_in_a_while_and_one_without_room_too() {
-        let ((services, audit), (mut client, near)) = (testing::services(""), duplex(64 * 1024));
-        let (inference, target) = (
-            inference([route(MOCK, None)]),
-            testing::target("inference.local:443"),
-        );
+        let (services, audit) = testing::services("");
+        let (mut client, near) = duplex(64 * 1024);
+        let target = testing::target("inference.local:443");
+        let inference = inference([route(MOCK, None)]);
         let models = Models {
             services: &services,
             inference: &inference,

@@ -101,7 +101,8 @@ impl<'p> Ingress<'p> {
         let audit = &self.proxy.services.audit;
         match opened {
             Opened::Upstream(dialed, watch) => {
-                let (connection, permit) = (watch.connection(), watch.connection().permit());
+                let connection = watch.connection();
+                let permit = watch.connection().permit();
                 self.closing_at(
                     dialed.address,
                     connection.caller(),
@@ -193,7 +194,7 @@ impl<'p> Ingress<'p> {
             match authorization.permit.inspection() {
                 Inspection::Passthrough => {}
                 Inspection::Unjudged | Inspection::Judged(_) => {
-                    drop(self.proxy.interceptor.authority()?)
+                    self.proxy.interceptor.authority()?;
                 }
             }
             let program = &authorization.caller.program.executable;

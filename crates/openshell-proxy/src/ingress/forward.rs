@@ -34,7 +34,8 @@ pub fn intake<B>(
     names: Option<&Names>,
     request: &Request<B>,
 ) -> (Record, Result<Origin, Refusal>) {
-    let (method, uri) = (request.method(), request.uri());
+    let method = request.method();
+    let uri = request.uri();
     let refused = |what| {
         (
             Record::new(audit, method.to_string(), None),
@@ -85,7 +86,8 @@ impl HttpIngress<'_> {
         origin: Origin,
         record: &mut Record,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        let (services, session) = (&*self.ingress.proxy.services, self.session);
+        let services = &*self.ingress.proxy.services;
+        let session = self.session;
         let mut kept = session.upstream.lock().await;
         let request = Outbound::of_client(request, &session.tasks);
         let mut source = ForwardSource {
@@ -134,7 +136,8 @@ impl UpstreamSource for ForwardSource<'_> {
         loop {
             let (authorization, destination) =
                 ingress.authorize(&self.origin.target, record).await?;
-            let (permit, caller) = (&authorization.permit, &authorization.caller);
+            let permit = &authorization.permit;
+            let caller = &authorization.caller;
             let authorized =
                 authorize_request(&services.authorizer, permit, caller, parts, record).await?;
             let reusable = self

@@ -161,10 +161,8 @@ struct HttpIngress<'p> {
 
 impl<'p> HttpIngress<'p> {
     async fn answer(&self, mut request: Request<Incoming>) -> Option<Response<ResponseBody>> {
-        let (audit, names) = (
-            &self.ingress.proxy.services.audit,
-            self.ingress.proxy.names.as_deref(),
-        );
+        let audit = &self.ingress.proxy.services.audit;
+        let names = self.ingress.proxy.names.as_deref();
         let (record, answered) = if request.method() == Method::CONNECT {
             let (mut record, target) = connect::intake(audit, names, &request);
             // One that is not the first of its connection, or came in pieces, was read like any

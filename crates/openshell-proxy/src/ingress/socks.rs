@@ -175,10 +175,8 @@ mod tests {
     async fn check(said: &[u8], heard: &[u8], codes: &[&str]) {
         let (services, audit) = testing::services("{host: web.test, port: 443}");
         let (mut client, near) = testing::tcp().await;
-        let (proxy, identity) = (
-            testing::proxy(&services),
-            Identity::Err(Refusal::caller_unknown("nobody".to_owned())),
-        );
+        let proxy = testing::proxy(&services);
+        let identity = Identity::Err(Refusal::caller_unknown("nobody".to_owned()));
         let speaking = async {
             client.write_all(said).await.unwrap();
             client.shutdown().await.unwrap();

@@ -88,7 +88,9 @@ impl<B> Decoded<B> {
     pub fn new(body: B, coding: Option<(ContentCoding, QuotaGuard)>) -> Self {
         let (coding, place) = coding.unzip();
         let input = Bytes::new();
-        let (is_within, has_more, is_over) = (false, false, false);
+        let is_within = false;
+        let has_more = false;
+        let is_over = false;
         Self {
             body,
             coding,
@@ -123,7 +125,8 @@ impl<B> Decoded<B> {
             } else {
                 decoded?
             };
-            let (read, written) = (input.written_len(), output.written_len());
+            let read = input.written_len();
+            let written = output.written_len();
             if read == 0 && written == 0 && !self.input.is_empty() {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,

@@ -105,7 +105,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let Self { stream, meter } = self.get_mut();
-        let (before, room) = (buf.filled().len(), buf.remaining());
+        let before = buf.filled().len();
+        let room = buf.remaining();
         let read = Pin::new(stream).poll_read(cx, buf);
         match &read {
             Poll::Ready(Ok(())) => match buf.filled().len() - before {

@@ -151,7 +151,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_search_that_takes_long_is_followed_by_a_pause_and_another_by_none() {
         let slow = || std::thread::sleep(Duration::from_millis(3));
-        let (mut pace, began) = (Pace::default(), tokio::time::Instant::now());
+        let mut pace = Pace::default();
+        let began = tokio::time::Instant::now();
         pace.measure(1024, || ());
         poll_fn(|cx| pace.poll_turn(cx)).await;
         assert_eq!(began.elapsed(), Duration::ZERO);

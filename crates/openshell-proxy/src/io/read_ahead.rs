@@ -111,7 +111,8 @@ mod tests {
         let had_its_turn = Arc::new(AtomicBool::new(false));
         let other = Arc::clone(&had_its_turn);
         let other = tokio::spawn(async move { other.store(true, Ordering::Relaxed) });
-        let (mut stream, mut buffer) = (ReadAhead::new(Endless), [0; 4096]);
+        let mut stream = ReadAhead::new(Endless);
+        let mut buffer = [0; 4096];
         for _ in 0..1024 {
             stream.read_exact(&mut buffer).await.unwrap();
         }

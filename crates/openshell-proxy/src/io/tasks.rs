@@ -149,8 +149,10 @@ mod tests {
 
     #[tokio::test]
     async fn work_is_driven_ends_with_its_hold_and_takes_on_more() {
-        let (tasks, done) = (ConnectionTasks::default(), Arc::new(AtomicUsize::new(0)));
-        let (spawner, counted) = (tasks.spawner(), Arc::clone(&done));
+        let tasks = ConnectionTasks::default();
+        let done = Arc::new(AtomicUsize::new(0));
+        let spawner = tasks.spawner();
+        let counted = Arc::clone(&done);
         spawner.clone().execute(async move {
             let again = Arc::clone(&counted);
             spawner.execute(async move {
@@ -185,7 +187,8 @@ mod tests {
 
     #[test]
     fn work_that_was_never_begun_ends_with_its_tasks() {
-        let (tasks, held) = (ConnectionTasks::default(), Arc::new(()));
+        let tasks = ConnectionTasks::default();
+        let held = Arc::new(());
         let run = tasks.run();
         for _ in 0..3 {
             // What holds on to its tasks, as streams do, would hold on to itself.
@@ -212,7 +215,8 @@ mod tests {
 
     #[tokio::test]
     async fn running_tasks_are_dropped_with_their_driver_at_once_also_if_they_add_others() {
-        let (tasks, held) = (ConnectionTasks::default(), Arc::new(()));
+        let tasks = ConnectionTasks::default();
+        let held = Arc::new(());
         let again = Again(tasks.spawner(), Arc::clone(&held));
         tasks.spawner().execute(async move {
             let _again = again;

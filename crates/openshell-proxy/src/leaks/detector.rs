@@ -111,7 +111,8 @@ impl LeakDetector {
     /// Creates a detector.
     #[must_use]
     pub fn new(mode: LeakMode) -> Self {
-        let (own, prepared) = (ArcSwap::default(), ArcSwapOption::default());
+        let own = ArcSwap::default();
+        let prepared = ArcSwapOption::default();
         Self {
             mode,
             own,

@@ -112,7 +112,8 @@ fn needles() -> Arc<Needles> {
 
 /// Names of the secrets found in a text that comes in `parts`.
 fn found(needles: &Arc<Needles>, parts: &[&[u8]]) -> Vec<String> {
-    let (mut scan, mut found) = (Scan::new(Arc::clone(needles)), Vec::new());
+    let mut scan = Scan::new(Arc::clone(needles));
+    let mut found = Vec::new();
     for part in parts {
         scan.push(part, |secret| found.push(secret));
     }
@@ -213,12 +214,10 @@ fn secrets_are_found_behind_escapes_in_lines_and_in_paths() {
             .0
             .clone()
     };
-    let (github, telegram, google, pem) = (
-        of("GitHub"),
-        of("Telegram"),
-        of("Google"),
-        of("private keys"),
-    );
+    let github = of("GitHub");
+    let telegram = of("Telegram");
+    let google = of("Google");
+    let pem = of("private keys");
     for (text, name) in [
         (format!("/bot{telegram}/sendMessage"), "Telegram"),
         (format!("/k/{google}/x"), "Google"),
@@ -515,13 +514,11 @@ fn the_bytes_that_may_begin_a_secret_are_told_until_it_is_complete() {
 
 #[test]
 fn how_much_may_begin_a_secret_tells_nothing_of_a_value() {
-    let (with, without) = (
-        needles(),
-        Arc::new(Needles::new(
-            Issuers::known().into_shapes(),
-            std::iter::empty(),
-        )),
-    );
+    let with = needles();
+    let without = Arc::new(Needles::new(
+        Issuers::known().into_shapes(),
+        std::iter::empty(),
+    ));
     for encoded in encodings("s3cret/Value+42=") {
         for end in 0..encoded.len() {
             let undecided = |needles: &Arc<Needles>| {
@@ -633,7 +630,8 @@ fn images_packs_and_indexes_hold_no_secrets() {
             )
         })
         .collect();
-    let (lines, for_urls) = (lines.concat(), URL_SAFE_NO_PAD.encode(&random));
+    let lines = lines.concat();
+    let for_urls = URL_SAFE_NO_PAD.encode(&random);
     let texts: [(&str, &[u8]); 6] = [
         ("random bytes", &random),
         ("an image in Base64", base64.as_bytes()),
@@ -685,7 +683,8 @@ fn a_secret_is_at_home_with_its_issuer_and_where_it_is_bound() {
     let needles = needles();
     let goes = |text: &str, host: &str| {
         let mut scan = Scan::new(Arc::clone(&needles));
-        let (mut secrets, host) = (Vec::new(), Host::parse(host).unwrap());
+        let mut secrets = Vec::new();
+        let host = Host::parse(host).unwrap();
         scan.push(text.as_bytes(), |secret| secrets.push(secret));
         scan.finish(|secret| secrets.push(secret));
         assert!(!secrets.is_empty(), "{text}");
@@ -821,7 +820,8 @@ fn bytes_are_searched_in_one_pass_and_text_in_three() {
     );
     let needles = self::needles();
     let mut bytes = random(64 * 1024);
-    let (token, base64) = (&samples()[4].0, STANDARD.encode(&samples()[4].0));
+    let token = &samples()[4].0;
+    let base64 = STANDARD.encode(&samples()[4].0);
     bytes.splice(30_000..30_000, [b" ", token.as_bytes(), b" "].concat());
     assert_eq!(found(&needles, &[&bytes]), ["GitHub"]);
     // A text whose every letter is more than one byte is a text all the same.

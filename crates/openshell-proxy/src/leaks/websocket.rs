@@ -23,7 +23,8 @@ impl MessageScan {
     /// Begins the search after the response that switched protocols.
     #[must_use]
     pub fn new(watch: LeakWatch) -> Self {
-        let (message, control) = (watch.scan(), watch.scan());
+        let message = watch.scan();
+        let control = watch.scan();
         Self {
             watch,
             frames: Frames::default(),
@@ -39,7 +40,8 @@ impl MessageScan {
     /// Secrets are refused, and a message holds one, or the text is no sequence of frames that a
     /// client may send without an extension.
     pub fn push(&mut self, part: &[u8]) -> Result<(), Refusal> {
-        let (mut rest, mut found) = (part, Vec::new());
+        let mut rest = part;
+        let mut found = Vec::new();
         while !self.is_text
             && let Some(piece) = self.frames.next(&mut rest)
         {

@@ -65,7 +65,9 @@ impl Coding {
             }
             Self::Base64 { lead, skipped } => {
                 let from = text.get(at.saturating_sub(lead)..).unwrap_or_default();
-                let (mut bits, mut count, mut lines) = (0_u32, 0, Lines::of(from));
+                let mut bits = 0_u32;
+                let mut count = 0;
+                let mut lines = Lines::of(from);
                 for value in lines.by_ref().map_while(sextet).take((most + 2) * 4 / 3) {
                     (bits, count) = (bits << 6 | value, count + 6);
                     if count >= 8 {

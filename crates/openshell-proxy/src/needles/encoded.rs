@@ -140,7 +140,9 @@ fn next_encoded(text: &[u8], mut from: usize, end: usize) -> Option<(usize, Code
 /// Returns the beginning of the encoded text around a group at `shown`, and the characters in
 /// between; at most as many as can matter.
 fn begin_of(text: &[u8], shown: usize, code: Code) -> (usize, usize) {
-    let (mut at, mut count, mut begin) = (shown, 0, (shown, 0));
+    let mut at = shown;
+    let mut count = 0;
+    let mut begin = (shown, 0);
     while count < WHOLE {
         let before = text.get(..at).unwrap_or_default();
         at -= line_end_before(before);

@@ -157,7 +157,8 @@ impl Needles {
         shapes: impl Iterator<Item = (String, Vec<String>, Shape)>,
         values: impl Iterator<Item = Value<'v>>,
     ) -> Self {
-        let (mut secrets, mut anchors) = (Vec::new(), Vec::new());
+        let mut secrets = Vec::new();
+        let mut anchors = Vec::new();
         for (name, hosts, shape) in shapes {
             let hosts = hosts
                 .iter()
@@ -215,7 +216,8 @@ impl Needles {
             matches!(anchor.coding, Coding::Text) && !anchor.bytes.starts_with(b"%")
         };
         let (plain, encoded): (Vec<_>, Vec<_>) = anchors.iter().partition(is_plain);
-        let (plain, encoded) = (searches(&plain), searches(&encoded));
+        let plain = searches(&plain);
+        let encoded = searches(&encoded);
         Self {
             secrets,
             anchors,
@@ -652,9 +654,10 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         };
         // Source code and documentation have the beginning alone.
         let body = body.get(..BODY).unwrap_or(body);
-        return match base64_runs(body).any(|run| run.len() >= BODY_RUN) {
-            true => Verdict::Secret,
-            false => other(body.len() < BODY),
+        return if base64_runs(body).any(|run| run.len() >= BODY_RUN) {
+            Verdict::Secret
+        } else {
+            other(body.len() < BODY)
         };
     }
     let wanted = shape.length.saturating_sub(shape.begins.len());
@@ -690,8 +693,9 @@ fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
     let is_mixed = |run: &[u8]| {
         run.iter().any(u8::is_ascii_uppercase) && run.iter().any(u8::is_ascii_lowercase)
     };
-    match base64_runs(near).any(|run| run.len() == length && is_mixed(run)) {
-        true => Verdict::Secret,
-        false => other(near.len() < BESIDE + length),
+    if base64_runs(near).any(|run| run.len() == length && is_mixed(run)) {
+        Verdict::Secret
+    } else {
+        other(near.len() < BESIDE + length)
     }
 }

@@ -35,10 +35,8 @@ pub(super) fn search(
 /// Judges a text of three parts, of at least as many bytes (the second of exactly as many), with
 /// dots between, the first at `dot`.
 fn three_parts(parts: [usize; 3], text: &[u8], dot: usize, is_whole: bool) -> Verdict {
-    let (before, after) = (
-        text.get(..dot).unwrap_or_default(),
-        text.get(dot + 1..).unwrap_or_default(),
-    );
+    let before = text.get(..dot).unwrap_or_default();
+    let after = text.get(dot + 1..).unwrap_or_default();
     let first = words(before.iter().rev(), parts[0] + LONGER);
     let begins = before
         .get(before.len() - first..)
@@ -55,10 +53,8 @@ fn three_parts(parts: [usize; 3], text: &[u8], dot: usize, is_whole: bool) -> Ve
 /// text, and so be any bytes.
 pub(super) fn is_in(parts: [usize; 3], text: &[u8]) -> bool {
     memchr::memchr_iter(b'.', text).any(|dot| {
-        let (before, after) = (
-            text.get(..dot).unwrap_or_default(),
-            text.get(dot + 1..).unwrap_or_default(),
-        );
+        let before = text.get(..dot).unwrap_or_default();
+        let after = text.get(dot + 1..).unwrap_or_default();
         let first = words(before.iter().rev(), parts[0] + LONGER - 1);
         let begins = before
             .iter()

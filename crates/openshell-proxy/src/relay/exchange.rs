@@ -249,8 +249,10 @@ impl Exchange<'_> {
             body: mut unsent,
             client,
         } = request;
-        let (mut client, mut is_retry) = (client.filter(|_| self.upgrades.is_some()), false);
-        let (mut report, mut searched) = (None, None);
+        let mut client = client.filter(|_| self.upgrades.is_some());
+        let mut is_retry = false;
+        let mut report = None;
+        let mut searched = None;
         loop {
             let authorized = source.prepare(&mut parts, record, is_retry).await?;
             let body = match unsent {
@@ -336,20 +338,19 @@ impl Exchange<'_> {
                     let response = self.switched(response, &authorized, end, record);
                     let response =
                         response.map(|body| CompleteBody::new(body, source.upstream().is_shared()));
-                    return Ok(match watched.is_empty() {
-                        true => response.map(boxed),
-                        false => {
-                            let response = searchable(
-                                response,
-                                &self.services.memory,
-                                record.program(),
-                                must_be_searched,
-                            )?;
-                            let finding =
-                                record.echo(watched.iter().map(|credential| credential.name()));
-                            redact(response, watched, finding, is_grpc_call)
-                                .map(|body| boxed(body.holding(room)))
-                        }
+                    return Ok(if watched.is_empty() {
+                        response.map(boxed)
+                    } else {
+                        let response = searchable(
+                            response,
+                            &self.services.memory,
+                            record.program(),
+                            must_be_searched,
+                        )?;
+                        let finding =
+                            record.echo(watched.iter().map(|credential| credential.name()));
+                        redact(response, watched, finding, is_grpc_call)
+                            .map(|body| boxed(body.holding(room)))
                     });
                 }
                 Err(SendError::NotSent(body)) => match source.remedy() {
@@ -394,7 +395,8 @@ impl Exchange<'_> {
 
     /// The report of what is found in a body that is partly sent.
     fn found_report(&self, connection: Option<&Arc<Connection>>) -> FoundReport {
-        let (audit, connection) = (Arc::clone(&self.services.audit), connection.cloned());
+        let audit = Arc::clone(&self.services.audit);
+        let connection = connection.cloned();
         FoundReport::new(move |refusal| {
             if let Some(connection) = &connection {
                 let record = Record::of(&audit, connection.caller(), connection.target().clone());
@@ -650,8 +652,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_whose_kept_connection_is_gone_is_sent_once_more_with_its_body() {
-        let (tasks, (near, far), (gone, _)) =
-            (ConnectionTasks::default(), duplex(4096), duplex(4096));
+        let tasks = ConnectionTasks::default();
+        let (near, far) = duplex(4096);
+        let (gone, _) = duplex(4096);
         let source = Scripted::new(vec![near, gone], Remedy::Redial, &tasks);
         let (exchanged, got) = tokio::join!(post(source, &tasks, "body"), answered(far, b"body"));
         assert_eq!(exchanged.unwrap().status(), StatusCode::NO_CONTENT);
@@ -664,7 +667,8 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_was_not_sent_ends_as_its_source_says() {
         for remedy in [Remedy::Client, Remedy::None] {
-            let (tasks, (gone, _)) = (ConnectionTasks::default(), duplex(4096));
+            let tasks = ConnectionTasks::default();
+            let (gone, _) = duplex(4096);
             let source = Scripted::new(vec![gone], remedy, &tasks);
             match (remedy, post(source, &tasks, "body").await) {
                 (Remedy::Client, Err(ExchangeError::NotSent))

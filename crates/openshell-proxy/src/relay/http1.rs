@@ -96,7 +96,8 @@ enum Gone {
 /// Creates session and driver of a client connection; the end of `socket` is watched for.
 #[must_use]
 pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
-    let ((watch, watches), (upgrade, upgrades)) = (mpsc::channel(1), mpsc::channel(1));
+    let (watch, watches) = mpsc::channel(1);
+    let (upgrade, upgrades) = mpsc::channel(1);
     let tasks = ConnectionTasks::default();
     let upstream = Mutex::new(KeptUpstream {
         upstream: Upstream::new(tasks.clone()),
@@ -206,10 +207,8 @@ impl Driver {
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_read)));
         let mut connection = pin!(protocol.serve_connection(client, answer).with_upgrades());
         let hold = Hold::default();
-        let (mut revoked, mut driven) = (
-            pin!(revoked(services, &mut watches, &closing, &hold)),
-            pin!(tasks.run()),
-        );
+        let mut revoked = pin!(revoked(services, &mut watches, &closing, &hold));
+        let mut driven = pin!(tasks.run());
         let finish = || {
             let last = closing
                 .lock()
@@ -264,7 +263,8 @@ impl Driver {
 /// a response for [`Limits::HALF_CLOSE_TIMEOUT`], and has more likely exited than is waiting; or it
 /// has stalled in its first request.
 async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
-    let (mut was_half_closed, mut was_stalled) = (false, false);
+    let mut was_half_closed = false;
+    let mut was_stalled = false;
     loop {
         tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT).await;
         let is_pending = state.is_pending.load(Ordering::Relaxed);
@@ -462,8 +462,8 @@ mod tests {
     /// Serves a client that writes `said` and stays, and is not to be answered.
     async fn served(said: &[u8]) -> Result<(), Refusal> {
         let (services, _) = testing::services(PLAIN);
-        let ((mut client, near), (_session, driver)) =
-            (duplex(2 * Limits::READ_HEAD_BYTES), connection(None));
+        let (mut client, near) = duplex(2 * Limits::READ_HEAD_BYTES);
+        let (_session, driver) = connection(None);
         client.write_all(said).await.unwrap();
         let answer = |_| async { unreachable!("a head that is refused is answered") };
         driver.serve(&services, near, &protocol(), answer).await
@@ -600,7 +600,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_permitted_no_longer_ends_its_connection_and_is_reported() {
         let (services, audit) = testing::services(PLAIN);
-        let ((mut client, near), (session, driver)) = (duplex(4096), connection(None));
+        let (mut client, near) = duplex(4096);
+        let (session, driver) = connection(None);
         client.write_all(GET).await.unwrap();
         let answer = |_| async {
             let target = testing::target("web.test:80");
@@ -632,7 +633,8 @@ mod tests {
     async fn a_later_watch_stands_in_for_the_one_before() {
         let (services, audit) =
             testing::services("{host: web.test, port: 80}, {host: other.test, port: 80}");
-        let ((mut client, near), (session, driver)) = (duplex(4096), connection(None));
+        let (mut client, near) = duplex(4096);
+        let (session, driver) = connection(None);
         client.write_all(GET).await.unwrap();
         client.shutdown().await.unwrap();
         let answer = |_| async {

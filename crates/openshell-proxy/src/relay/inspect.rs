@@ -91,7 +91,8 @@ fn upgrade(
                 "it asks to switch to {}, which no rule can judge",
                 protocol.as_str()
             );
-            let ((method, path), policy) = (action.rule(), permit.policy().map(str::to_owned));
+            let (method, path) = action.rule();
+            let policy = permit.policy().map(str::to_owned);
             let request = JudgedRequest {
                 policy,
                 method,
@@ -167,7 +168,8 @@ mod tests {
         request: Request<()>,
     ) -> Result<AuthorizedRequest, Refusal> {
         let connection = testing::connection(services, "web.test:80");
-        let (permit, caller) = (connection.permit(), connection.caller());
+        let permit = connection.permit();
+        let caller = connection.caller();
         let mut record = Record::http(
             &services.audit,
             "GET",
@@ -272,8 +274,9 @@ mod tests {
         };
         let listed = FULL.replace("access: full", "access: full, upgrades: [tcp, SPDY/3.1]");
         let audited = FULL.replace("enforce,", "audit,");
-        let (passes, left_out, refused) =
-            (Ok(true), Ok(false), Err(ReasonCode::UnsupportedL7Protocol));
+        let passes = Ok(true);
+        let left_out = Ok(false);
+        let refused = Err(ReasonCode::UnsupportedL7Protocol);
         for (endpoints, protocol, expected) in [
             (FULL, "websocket", passes),
             (PLAIN, "websocket", passes),

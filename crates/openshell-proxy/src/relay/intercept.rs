@@ -93,9 +93,10 @@ pub async fn intercept(
         }),
         Err(refusal) => {
             closing.stopped(&refusal);
-            match is_http2 {
-                true => http2::refuse(services, client, &refusal, record()).await,
-                false => http1::refuse(services, client, &refusal, record()).await,
+            if is_http2 {
+                http2::refuse(services, client, &refusal, record()).await
+            } else {
+                http1::refuse(services, client, &refusal, record()).await
             }
             None
         }
@@ -181,7 +182,8 @@ mod tests {
 
     impl Authorities {
         fn create() -> Self {
-            let (own, other) = (Authority::create().unwrap(), Authority::create().unwrap());
+            let own = Authority::create().unwrap();
+            let other = Authority::create().unwrap();
             Self {
                 own: UpstreamRoots::new(vec![own.pem().into()]),
                 interceptor: Interceptor::new(Some(own)),
@@ -205,7 +207,8 @@ mod tests {
             roots: &UpstreamRoots,
             [client_may, upstream_may]: [bool; 2],
         ) -> (Option<Intercepted>, Result<(UpstreamTls, Vec<u8>), Refusal>) {
-            let ((client, near), (far, upstream)) = (testing::tcp().await, testing::tcp().await);
+            let (client, near) = testing::tcp().await;
+            let (far, upstream) = testing::tcp().await;
             let connection = testing::connection(services, "web.test:443");
             let host = &connection.target().host;
             let acceptor = TlsAcceptor::from(self.other.server(host, upstream_may).unwrap());

@@ -128,11 +128,9 @@ impl HttpTunnel {
     /// Creates the record of request `number`.
     #[must_use]
     pub fn record(&self, request: &Request<Incoming>, number: u64) -> Record {
-        let (method, path, target) = (
-            request.method().as_str(),
-            request.uri().path(),
-            self.origin.target.clone(),
-        );
+        let method = request.method().as_str();
+        let path = request.uri().path();
+        let target = self.origin.target.clone();
         let record = Record::http(
             &self.services.audit,
             method,
@@ -344,7 +342,8 @@ mod tests {
     ) -> (String, String, Vec<&'static str>) {
         let (services, audit) = testing::services(endpoints);
         let tunnel = testing::tunnel(&services, "web.test:80");
-        let ((mut client, near), (far, upstream)) = (duplex(64 * 1024), duplex(64 * 1024));
+        let (mut client, near) = duplex(64 * 1024);
+        let (far, upstream) = duplex(64 * 1024);
         let client = async move {
             client.write_all(said.as_bytes()).await.unwrap();
             client.shutdown().await.unwrap();
@@ -519,7 +518,8 @@ mod tests {
     #[tokio::test]
     async fn only_a_connection_that_was_there_before_the_request_is_dialled_again() {
         let (services, _) = testing::services(FULL);
-        let (tunnel, mut upstream) = (testing::tunnel(&services, "web.test:80"), unused());
+        let tunnel = testing::tunnel(&services, "web.test:80");
+        let mut upstream = unused();
         let mut source = tunnel.source(&mut upstream, None);
         assert_eq!(source.remedy(), Remedy::Redial);
         source.dialed = Some(UPSTREAM);
@@ -529,7 +529,8 @@ mod tests {
     #[tokio::test]
     async fn the_address_of_a_new_connection_is_judged_again() {
         let (services, _) = testing::services(FULL);
-        let (tunnel, mut upstream) = (testing::tunnel(&services, "web.test:80"), unused());
+        let tunnel = testing::tunnel(&services, "web.test:80");
+        let mut upstream = unused();
         let mut source = tunnel.source(&mut upstream, None);
         let message = Message::Http {
             method: Method::GET,

@@ -35,7 +35,8 @@ impl Destination {
 /// # Errors
 /// An address is not permitted, or there is none.
 pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Refusal> {
-    let (host, port) = (&permit.target().host, permit.target().port);
+    let host = &permit.target().host;
+    let port = permit.target().port;
     let permitted = permit.addresses();
     let has_list = !permitted.listed.is_empty();
     let refuse = |code, reason, fault| {

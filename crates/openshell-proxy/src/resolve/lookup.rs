@@ -113,7 +113,8 @@ impl Resolver {
         kind: RecordType,
     ) -> Result<Vec<Record>, String> {
         let resolver = self.resolver().map_err(|error| error.to_string())?;
-        let (resolver, text) = (resolver.clone(), format!("{name}."));
+        let resolver = resolver.clone();
+        let text = format!("{name}.");
         // Dropping the set aborts the look-up.
         let mut tasks = JoinSet::new();
         tasks.spawn_on(
@@ -197,7 +198,8 @@ impl Resolver {
         let resolver = self
             .resolver()
             .map_err(|error| format!("DNS resolution cannot be set up: {error}"))?;
-        let (resolver, text) = (resolver.clone(), name.as_str().to_owned());
+        let resolver = resolver.clone();
+        let text = name.as_str().to_owned();
         // Dropping the set aborts the look-up.
         let mut tasks = JoinSet::new();
         tasks.spawn_on(async move { resolver.lookup_ip(text).await }, &self.runtime);

@@ -510,7 +510,8 @@ mod tests {
     // Conformance: TLS-03.
     #[test]
     fn two_sandboxes_have_two_authorities_and_show_no_keys() {
-        let (one, other) = (Authority::create().unwrap(), Authority::create().unwrap());
+        let one = Authority::create().unwrap();
+        let other = Authority::create().unwrap();
         assert_ne!(one.pem(), other.pem());
         assert_eq!(format!("{one:?}"), "Authority { .. }");
     }

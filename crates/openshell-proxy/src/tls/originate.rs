@@ -107,7 +107,8 @@ impl UpstreamRoots {
             Host::Name(name) => ServerName::try_from(name.to_string())
                 .map_err(|error| invalid(error.to_string()))?,
         };
-        let (connector, was_asked) = (TlsConnector::from(config), Arc::new(AtomicBool::new(false)));
+        let connector = TlsConnector::from(config);
+        let was_asked = Arc::new(AtomicBool::new(false));
         let handshake = WAS_ASKED.scope(
             Arc::clone(&was_asked),
             connector.connect(name, ReadAhead::new(stream)),

@@ -103,7 +103,8 @@ mod tests {
             assert!(done.status.success(), "{done:?}");
             String::from_utf8(done.stdout).unwrap().trim().to_owned()
         };
-        let (key, path) = (key.to_str().unwrap(), certificate.to_str().unwrap());
+        let key = key.to_str().unwrap();
+        let path = certificate.to_str().unwrap();
         let new = [
             "req",
             "-x509",

@@ -89,12 +89,13 @@ impl Places {
                 Ok(None) | Err(_) => {}
             }
         }
-        match others.is_empty() {
-            true => bail!(
+        if others.is_empty() {
+            bail!(
                 "no sandbox of this user runs on this host (looked in {})",
                 self.text()
-            ),
-            false => bail!("no sandbox {which} runs; there are {}", others.join(", ")),
+            )
+        } else {
+            bail!("no sandbox {which} runs; there are {}", others.join(", "))
         }
     }
 

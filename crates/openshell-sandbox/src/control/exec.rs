@@ -74,10 +74,8 @@ impl Control {
         exec: Exec,
         streams: Vec<OwnedFd>,
     ) -> io::Result<()> {
-        let (words, name) = (
-            command_line::redacted_words(&exec.arguments),
-            format!("pid:{pid}"),
-        );
+        let words = command_line::redacted_words(&exec.arguments);
+        let name = format!("pid:{pid}");
         let report = |activity, exit, reason: &str| {
             let is_refused = !reason.is_empty();
             self.audit.event(&AuditEvent::Ssh(Ssh {

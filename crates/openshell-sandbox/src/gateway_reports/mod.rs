@@ -96,7 +96,8 @@ impl GatewayReports {
         async move {
             while tokens.changed().await.is_ok() {
                 know(&leaks, &tokens.borrow_and_update());
-                let (leaks, vault) = (Arc::clone(&leaks), Arc::clone(&vault));
+                let leaks = Arc::clone(&leaks);
+                let vault = Arc::clone(&vault);
                 // If it panics, the next request prepares the search.
                 let _ = tokio::task::spawn_blocking(move || leaks.prepare(&vault.load())).await;
             }

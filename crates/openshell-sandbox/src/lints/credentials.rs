@@ -21,7 +21,8 @@ pub(crate) fn unused(specs: &[CredentialSpec], policies: &[&Policy]) -> Vec<Stri
             .any(|host| endpoints().any(|endpoint| host.meets(endpoint)))
         {
             let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
-            let (name, hosts) = (&spec.name, hosts.join(", "));
+            let name = &spec.name;
+            let hosts = hosts.join(", ");
             lines.push(format!(
                 "{name}: it is bound to {hosts}, and no endpoint of the policy permits that, so it \
                  is never sent"

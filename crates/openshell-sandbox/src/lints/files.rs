@@ -117,7 +117,8 @@ pub(crate) fn closed(writable: &[PathBuf]) -> Vec<&Path> {
 
 /// Returns a line for a writable path that `user` may not write to.
 pub(crate) fn closed_line(path: &Path, user: &User) -> String {
-    let (path, name) = (path.display(), &user.name);
+    let path = path.display();
+    let name = &user.name;
     format!(
         "filesystem_policy.read_write: the user {name} may not write to {path}, whose owner and \
          mode, or file system, refuse it; list a folder of that user's, or name another user in \
@@ -171,7 +172,8 @@ pub(crate) fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<Strin
         .iter()
         .filter(|path| path.as_path() == workdir);
     let line = |path: &GrantedPath| {
-        let (path, workdir) = (path.as_path().display(), workdir.display());
+        let path = path.as_path().display();
+        let workdir = workdir.display();
         format!(
             "filesystem_policy.read_only: `{path}` is not read-only: --workdir {workdir} grants \
              writing it"

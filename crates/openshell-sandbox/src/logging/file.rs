@@ -70,7 +70,8 @@ impl LogFile {
         remove_old(&folder.reached(), form, day);
         let is_full = is_full(&file);
         let last = [Instant::now(); 2];
-        let (pending, ends) = (String::new(), Vec::new());
+        let pending = String::new();
+        let ends = Vec::new();
         Ok(Self {
             form,
             is_full,
@@ -191,7 +192,8 @@ impl Output for LogFile {
             self.left_out += 1;
             return;
         }
-        let (before, carried) = (self.pending.len(), self.left_out);
+        let before = self.pending.len();
+        let carried = self.left_out;
         match Some(self.left_out)
             .filter(|left_out| *left_out > 0)
             .and_then(|count| self.form.after(&line.text, count))

@@ -80,15 +80,14 @@ where
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let (level, target, fields) = (
-            *event.metadata().level(),
-            event.metadata().target(),
-            Fields::of(event),
-        );
+        let level = *event.metadata().level();
+        let target = event.metadata().target();
+        let fields = Fields::of(event);
         // Context is for those who look for a fault.
-        let (spans, others) = match level > Level::INFO {
-            true => (spans::prefix(event, &context), fields.others.as_str()),
-            false => (String::new(), ""),
+        let (spans, others) = if level > Level::INFO {
+            (spans::prefix(event, &context), fields.others.as_str())
+        } else {
+            (String::new(), "")
         };
         let content = Content::Diagnostic {
             level,

@@ -271,8 +271,9 @@ pub(crate) fn config_event(state: ConfigState, severity: Severity, message: &str
 
 /// Logs a sign of misuse, which was kept from having an effect.
 pub(crate) fn finding_event(title: &str, message: &str) {
-    let (activity, severity, confidence) =
-        (FindingActivity::Blocked, Severity::High, Confidence::High);
+    let activity = FindingActivity::Blocked;
+    let severity = Severity::High;
+    let confidence = Confidence::High;
     report(&Event::Finding(Finding {
         activity,
         severity,

@@ -267,7 +267,8 @@ fn request(event: &RequestDecided<'_>) -> Record {
         record.way(&event.way);
         record.lineage(&event.lineage);
     }
-    let (hostname, port) = (event.ends.host, event.ends.port);
+    let hostname = event.ends.host;
+    let port = event.ends.port;
     let url =
         json!({ "scheme": event.scheme, "hostname": hostname, "port": port, "path": event.path });
     record.put(

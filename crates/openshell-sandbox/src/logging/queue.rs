@@ -118,7 +118,8 @@ fn write_all(
             }
         }
     };
-    let (mut woken, mut quickly) = (Instant::now(), 0);
+    let mut woken = Instant::now();
+    let mut quickly = 0;
     while let Ok(message) = receiver.recv() {
         write(&mut output, message);
         // To receive may have taken the wake-up of an urgent message behind this one.
@@ -172,11 +173,9 @@ impl Queue {
         let left_out = Arc::new(AtomicU64::new(0));
         let is_stuck = Arc::new(AtomicBool::new(false));
         let is_urgent = Arc::new(AtomicBool::new(false));
-        let (missing, caught_up, taken) = (
-            Arc::clone(&left_out),
-            Arc::clone(&is_stuck),
-            Arc::clone(&waiting),
-        );
+        let missing = Arc::clone(&left_out);
+        let caught_up = Arc::clone(&is_stuck);
+        let taken = Arc::clone(&waiting);
         let urgent = Arc::clone(&is_urgent);
         let work = move || write_all(&receiver, output, &taken, &missing, &caught_up, &urgent);
         let work = Arc::new(Mutex::new(Some(Box::new(work) as _)));
@@ -309,7 +308,8 @@ mod tests {
 
     #[test]
     fn an_output_that_is_stuck_holds_nobody_up_and_what_is_left_out_is_counted() {
-        let ((open, gate), (written, lines)) = (channel(), channel());
+        let (open, gate) = channel();
+        let (written, lines) = channel();
         let queue = Queue::new(
             "test",
             Gate {
@@ -338,7 +338,8 @@ mod tests {
 
     #[test]
     fn a_flood_leaves_room_for_denials_and_one_of_denials_for_the_sandboxs_state() {
-        let ((open, gate), (written, lines)) = (channel(), channel());
+        let (open, gate) = channel();
+        let (written, lines) = channel();
         let queue = Queue::new(
             "test",
             Gate {
@@ -395,7 +396,8 @@ mod tests {
 
     #[test]
     fn a_flush_waits_for_what_was_written_before() {
-        let ((open, gate), (written, lines)) = (channel(), channel());
+        let (open, gate) = channel();
+        let (written, lines) = channel();
         let queue = Queue::new(
             "test",
             Gate {

@@ -117,7 +117,8 @@ fn http(line: &mut String, event: &RequestDecided<'_>) -> fmt::Result {
         model,
         ..
     } = event;
-    let (method, program) = (Word::of(method), Program(ends));
+    let method = Word::of(method);
+    let program = Program(ends);
     write!(
         line,
         "HTTP:{method} [{}] {} ",
@@ -283,7 +284,8 @@ fn published(line: &mut String, event: &PublishedConnection<'_>) -> fmt::Result 
         port,
         reason,
     } = event;
-    let (severity, action) = (severity.as_str(), action.as_str());
+    let severity = severity.as_str();
+    let action = action.as_str();
     write!(
         line,
         "NET:PUBLISH [{severity}] {action} {client} -> 127.0.0.1:{port} [published:{address}]"
@@ -303,7 +305,8 @@ fn file(line: &mut String, event: &FileRefused<'_>) -> fmt::Result {
         path,
         reason,
     } = event;
-    let (severity, access) = (severity.as_str(), access.as_str());
+    let severity = severity.as_str();
+    let access = access.as_str();
     let program = Program(&Ends {
         binary: *binary,
         pid: *pid,
@@ -326,8 +329,9 @@ fn finding(line: &mut String, event: &Finding<'_>) -> fmt::Result {
         confidence,
         message,
     } = event;
-    let (activity, severity, confidence) =
-        (activity.as_str(), severity.as_str(), confidence.as_str());
+    let activity = activity.as_str();
+    let severity = severity.as_str();
+    let confidence = confidence.as_str();
     write!(
         line,
         "FINDING:{activity} [{severity}] \"{title}\" [confidence:{confidence}] {message}"
@@ -377,7 +381,9 @@ fn ssh(line: &mut String, event: &Ssh<'_>) -> fmt::Result {
         transferred,
         reason,
     } = event;
-    let (activity, severity, action) = (activity.as_str(), severity.as_str(), action.as_str());
+    let activity = activity.as_str();
+    let severity = severity.as_str();
+    let action = action.as_str();
     write!(
         line,
         "SSH:{activity} [{severity}] {action} {} [door:{}]",
@@ -456,7 +462,8 @@ impl fmt::Display for Word<'_> {
         if self.text.len() <= WORD_BYTES && self.text.bytes().all(is_plain) {
             return f.write_str(self.text);
         }
-        let (mut rest, mut left) = (self.text, WORD_BYTES);
+        let mut rest = self.text;
+        let mut left = WORD_BYTES;
         while let Some(c) = rest.chars().next() {
             let is_kept = c.is_alphanumeric() || u8::try_from(c).is_ok_and(is_plain);
             let (part, length) = match rest.strip_prefix(REDACTED) {
@@ -728,11 +735,9 @@ mod tests {
             Event::Closed(closed),
             &format!("NET:CLOSE [INFO] {line} [by:client]"),
         );
-        let (severity, by, code) = (
-            Severity::Medium,
-            EndedBy::Policy,
-            Some(ReasonCode::PolicyChanged),
-        );
+        let severity = Severity::Medium;
+        let by = EndedBy::Policy;
+        let code = Some(ReasonCode::PolicyChanged);
         let closed = ConnectionClosed {
             severity,
             by,
@@ -937,7 +942,9 @@ mod tests {
     // Conformance: LOG-09.
     #[test]
     fn other_records_name_level_and_target() {
-        let (level, target, message) = (Level::INFO, "openshell::x", "hello");
+        let level = Level::INFO;
+        let target = "openshell::x";
+        let message = "hello";
         let content = Content::Diagnostic {
             level,
             target,
@@ -951,8 +958,10 @@ mod tests {
 
     #[test]
     fn findings_and_the_sandboxs_own_state() {
-        let (severity, message) = (Severity::High, "the facts");
-        let (activity, title) = (FindingActivity::Detected, "A Title");
+        let severity = Severity::High;
+        let message = "the facts";
+        let activity = FindingActivity::Detected;
+        let title = "A Title";
         check(
             Event::Finding(Finding {
                 activity,
@@ -1053,7 +1062,8 @@ mod tests {
     #[test]
     fn what_a_workload_chooses_cannot_forge_a_line() {
         let message = "a\n2026 OCSF \u{1b}[31m sandbox=other";
-        let (state, severity) = (ConfigState::Loaded, Severity::Info);
+        let state = ConfigState::Loaded;
+        let severity = Severity::Info;
         let expected = r"CONFIG:LOADED [INFO] a\n2026 OCSF \u{1b}[31m sandbox=other";
         check(
             Event::Configuration(Configuration {

@@ -133,9 +133,10 @@ impl Sink for StandardError {
             .level
             .is_some_and(|level| event.attention_level() <= level)
         {
-            self.push(match self.is_plain {
-                true => message(&event.for_people()),
-                false => event.line(self.form),
+            self.push(if self.is_plain {
+                message(&event.for_people())
+            } else {
+                event.line(self.form)
             });
         }
     }

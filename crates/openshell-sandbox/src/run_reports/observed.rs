@@ -53,7 +53,8 @@ impl LearnedPaths {
                 .map(|path| path.to_string())
                 .collect()
         };
-        let (policy, started) = (policy.filesystem(), started.filesystem());
+        let policy = policy.filesystem();
+        let started = started.filesystem();
         Self {
             read_only: texts(&policy.read_only, &started.read_only),
             read_write: texts(&policy.read_write, &started.read_write),
@@ -103,7 +104,8 @@ impl LearnedPaths {
         );
         // A path below a writable one would be kept from being written; one that is there is not
         // missing.
-        let (writable, all) = (&self.read_write, self.read_only.clone());
+        let writable = &self.read_write;
+        let all = self.read_only.clone();
         self.read_only.retain(|path| {
             let is_within = |above: &String| Path::new(path).starts_with(above);
             let is_found = || {
@@ -174,7 +176,8 @@ pub(super) fn earlier(
     if text.is_empty() || !is_merged {
         return Ok(Earlier::default());
     }
-    let (path, text) = (output.path().display(), text.as_str());
+    let path = output.path().display();
+    let text = text.as_str();
     let (policy, _) = yaml::policy(text).with_context(|| format!("--observe-merge {path}"))?;
     let mut all = Vec::new();
     for (name, network) in policy.network() {

@@ -74,7 +74,8 @@ impl Seen {
     /// Keeps the path of an access, within bounds.
     fn insert(&mut self, accessed: &Accessed) {
         let path = &accessed.path;
-        let (paths, bytes) = (self.paths + 1, self.bytes + path.as_os_str().len());
+        let paths = self.paths + 1;
+        let bytes = self.bytes + path.as_os_str().len();
         let Some(set) = self.set(accessed).filter(|set| !set.contains(path)) else {
             return;
         };

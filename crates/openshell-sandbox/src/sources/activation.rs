@@ -63,7 +63,8 @@ impl InForce {
         let started = self.policy.load();
         let in_force = Arc::new(self);
         while let Some(Request { update, answer }) = requests.recv().await {
-            let (in_force, started) = (Arc::clone(&in_force), Arc::clone(&started));
+            let in_force = Arc::clone(&in_force);
+            let started = Arc::clone(&started);
             // Compiling takes time, for which no connection has to wait.
             match tokio::task::spawn_blocking(move || in_force.apply(update, &started)).await {
                 // A source that is gone needs no answer.
@@ -147,7 +148,8 @@ impl InForce {
 
 /// Returns the parts of a policy that have changed and cannot change while the sandbox runs.
 fn deferred_parts(started: &Policy, new: &Policy) -> Vec<&'static str> {
-    let (old, compatibility) = (started.filesystem(), new.filesystem().compatibility);
+    let old = started.filesystem();
+    let compatibility = new.filesystem().compatibility;
     let same_folders = Filesystem {
         compatibility,
         ..old.clone()

@@ -168,7 +168,8 @@ impl CredentialSources {
             specs,
             mut warnings,
         } = parsed;
-        let (mut credentials, mut summaries) = (Vec::new(), Vec::new());
+        let mut credentials = Vec::new();
+        let mut summaries = Vec::new();
         if let Some(file) = &self.file {
             credentials = file.resolve(specs, &mut warnings, phase)?;
             summaries.push(format!(
@@ -210,7 +211,8 @@ impl CredentialFile {
     fn parse_again(&self, protection: &Protection) -> anyhow::Result<ParsedCredentials> {
         let parsed = parse(&self.path, Phase::Reload)?;
         if let Some(file) = parsed.files().find(|file| !protection.hides(file)) {
-            let (own, file) = (self.path.display(), file.display());
+            let own = self.path.display();
+            let file = file.display();
             bail!(
                 "{own} names {file}, which the policy lets the workload read; move it, or start \
                  again"
@@ -225,7 +227,8 @@ impl CredentialFile {
         warnings: &mut Vec<String>,
         phase: Phase,
     ) -> anyhow::Result<Vec<(CredentialName, Secret, Binding)>> {
-        let (mut credentials, mut errors) = (Vec::new(), Vec::new());
+        let mut credentials = Vec::new();
+        let mut errors = Vec::new();
         for CredentialSpec {
             name,
             source,

@@ -72,7 +72,8 @@ fn in_words(names: &[String]) -> String {
 
 fn names(issuers: &Issuers, variables: &Environment) -> Vec<OsString> {
     let is_secret = |name: &OsStr, value: &OsStr| {
-        let (known, value) = (name.to_str().unwrap_or_default(), value.as_bytes());
+        let known = name.to_str().unwrap_or_default();
+        let value = value.as_bytes();
         !value.trim_ascii().is_empty()
             && !environment::is_reserved(known)
             && (is_named(name.as_bytes())

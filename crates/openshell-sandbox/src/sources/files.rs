@@ -134,7 +134,8 @@ impl Source for Files {
     async fn next(&mut self) -> Update {
         loop {
             self.wanted.notified().await;
-            let (paths, protection) = (Arc::clone(&self.paths), Arc::clone(&self.protection));
+            let paths = Arc::clone(&self.paths);
+            let protection = Arc::clone(&self.protection);
             // Reading takes time, for which no connection has to wait.
             match tokio::task::spawn_blocking(move || paths.read(protection.get())).await {
                 Ok(Ok(update)) => return update,

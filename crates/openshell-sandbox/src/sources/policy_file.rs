@@ -62,9 +62,10 @@ impl RunFolders {
         &self,
         policy: openshell_policy::policy::Policy,
     ) -> anyhow::Result<openshell_policy::policy::Policy> {
-        let home = match policy.filesystem().needs_home() {
-            true => run_as::resolve(policy.run_as(), &Privilege::of_start(true)?, self.sudo)?.home,
-            false => None,
+        let home = if policy.filesystem().needs_home() {
+            run_as::resolve(policy.run_as(), &Privilege::of_start(true)?, self.sudo)?.home
+        } else {
+            None
         };
         let workdir = self.workdir.clone().or_else(|| self.current.clone());
         Ok(policy.resolved(&Places {
@@ -183,11 +184,9 @@ impl PolicyFiles {
         data: String,
         of_gateway: Option<String>,
     ) -> PolicyDocument {
-        let (folders, started, began) = (
-            self.folders.clone(),
-            Arc::clone(&self.started),
-            Instant::now(),
-        );
+        let folders = self.folders.clone();
+        let started = Arc::clone(&self.started);
+        let began = Instant::now();
         PolicyDocument {
             origin,
             data,
@@ -246,8 +245,10 @@ impl PolicyFiles {
             input::read(path, phase)
                 .with_context(|| format!("failed to read policy rules from {}", path.display()))
         });
-        let (folders, started) = (self.folders.clone(), Arc::clone(&self.started));
-        let (rules, has_additions) = (rules.transpose()?, !self.additions.is_empty());
+        let folders = self.folders.clone();
+        let started = Arc::clone(&self.started);
+        let rules = rules.transpose()?;
+        let has_additions = !self.additions.is_empty();
         Ok(PolicyDocument {
             origin,
             data,
@@ -374,12 +375,10 @@ impl PolicyReport {
                 &format!("{link} is a symlink: {target} is meant as well"),
             );
         }
-        let (
-            took,
-            Self {
-                summary, version, ..
-            },
-        ) = (self.took.as_millis(), self);
+        let took = self.took.as_millis();
+        let Self {
+            summary, version, ..
+        } = self;
         let event = if version.contains(GLOBAL_VERSION) {
             format!("{event} (global)")
         } else {

@@ -85,12 +85,13 @@ impl Recipe {
              not reviewed: look at each endpoint.\n"
         ));
         for line in policy.lines().skip(1) {
-            let lines = match line.contains(REGISTRY) {
-                true => written
+            let lines = if line.contains(REGISTRY) {
+                written
                     .iter()
                     .map(|registry| line.replace(REGISTRY, registry))
-                    .collect(),
-                false => vec![line.to_owned()],
+                    .collect()
+            } else {
+                vec![line.to_owned()]
             };
             lines.iter().for_each(|line| text.extend([line, "\n"]));
         }
@@ -125,7 +126,8 @@ fn registry(endpoint: &Endpoint) -> Option<Vec<(String, String)>> {
         .iter()
         .map(ToString::to_string)
         .collect();
-    let (mut internal, mut listed) = (String::new(), String::new());
+    let mut internal = String::new();
+    let mut listed = String::new();
     if !addresses.is_empty() {
         internal = format!(" at the internal address {}", addresses.join(", "));
         listed = format!(", allowed_ips: [\"{}\"]", addresses.join("\", \""));
@@ -153,7 +155,8 @@ mod tests {
         let (observed, _) = yaml::policy(observed).unwrap();
         let nothing = yaml::policy("network_policies: {}").unwrap().0;
         for recipe in RECIPES {
-            let (name, purpose) = (recipe.name, recipe.purpose());
+            let name = recipe.name;
+            let purpose = recipe.purpose();
             assert!(purpose.ends_with('.'), "{name}: {purpose}");
             let (text, lines) = recipe.preset(&observed).unwrap();
             let expected = [

@@ -148,8 +148,10 @@ pub(crate) fn parse(path: &Path) -> anyhow::Result<RouteFile> {
 pub(crate) fn read(path: &Path, environment: &Environment) -> anyhow::Result<RouteSet> {
     let failed = || format!("failed to load inference routes {}", path.display());
     let file = parse(path)?;
-    let (mut routes, mut variables, mut files, mut faults) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut routes = Vec::new();
+    let mut variables = Vec::new();
+    let mut files = Vec::new();
+    let mut faults = Vec::new();
     for mut spec in file.routes {
         let name = spec.name.clone();
         match &spec.key {

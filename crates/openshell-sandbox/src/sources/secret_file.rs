@@ -63,7 +63,8 @@ pub(crate) fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(S
 /// # Errors
 /// The file cannot be inspected.
 pub(crate) fn is_private(file: &File) -> io::Result<bool> {
-    let (data, own) = (file.metadata()?, rustix::process::geteuid());
+    let data = file.metadata()?;
+    let own = rustix::process::geteuid();
     let is_by_group = !own.is_root() && data.uid() != own.as_raw();
     let public = if is_by_group || is_on_read_only_mount(file)? {
         0o027

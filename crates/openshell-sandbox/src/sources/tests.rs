@@ -244,7 +244,8 @@ fn a_symlink_where_the_start_grants_writing_never_counts_whatever_a_reload_takes
         "/var/tmp/openshell-sources-link-{}",
         std::process::id()
     )));
-    let (folder, link) = (&place.0, place.0.join("tool"));
+    let folder = &place.0;
+    let link = place.0.join("tool");
     std::fs::create_dir(folder).unwrap();
     std::fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::symlink("/usr/bin/env", &link).unwrap();

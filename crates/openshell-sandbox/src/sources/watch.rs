@@ -167,7 +167,8 @@ pub(crate) fn instance() -> io::Result<AsyncFd<OwnedFd>> {
 /// Everything whose change may change what is read at `file`, an absolute path: the folders of its
 /// symlinks, its own, and the file.
 fn places(file: &Path) -> Vec<PathBuf> {
-    let (mut found, mut path) = (Vec::new(), file.to_owned());
+    let mut found = Vec::new();
+    let mut path = file.to_owned();
     'links: for _ in 0..LINKS {
         let mut walked = PathBuf::new();
         let mut parts = path.components();

@@ -278,7 +278,8 @@ impl CallerCertificates {
             .iter()
             .filter_map(|path| resolve(Path::new(path)).ok())
             .collect();
-        let (mut callers, mut seen) = (Self::default(), Vec::new());
+        let mut callers = Self::default();
+        let mut seen = Vec::new();
         // Many variables name the same file.
         let mut resolved: HashMap<&Path, Option<PathBuf>> = HashMap::new();
         for (variable, path, is_besides) in named_certificates(environment) {

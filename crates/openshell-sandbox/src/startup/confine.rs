@@ -333,7 +333,9 @@ const CLOSED_ENTRIES: usize = 20_000;
 /// # Errors
 /// There are more than [`CLOSED_ENTRIES`] entries, so that some could be missed.
 fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let (mut found, mut left, mut seen) = (Vec::new(), vec![(folder.to_owned(), false)], 0);
+    let mut found = Vec::new();
+    let mut left = vec![(folder.to_owned(), false)];
+    let mut seen = 0;
     while let Some((folder, is_closed)) = left.pop() {
         if seen > CLOSED_ENTRIES {
             bail!(

@@ -159,9 +159,10 @@ fn landlock_proof(
     std::fs::write(proof.outside(), "").with_context(|| format!("cannot write {proof}"))?;
     let path = proof.inside().to_owned();
     // What is granted is protected by mounts, before Landlock.
-    Ok(match landlock.grants_reading(&path) {
-        false => LandlockProof::File(path),
-        true => LandlockProof::AbstractSocket(path.into_os_string().into_encoded_bytes()),
+    Ok(if landlock.grants_reading(&path) {
+        LandlockProof::AbstractSocket(path.into_os_string().into_encoded_bytes())
+    } else {
+        LandlockProof::File(path)
     })
 }
 

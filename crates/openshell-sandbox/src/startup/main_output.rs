@@ -55,7 +55,9 @@ pub(super) async fn on_callers_terminal(
     tap: Option<Tap>,
 ) -> anyhow::Result<Option<Console>> {
     let terminal = open_terminal(launcher).await?;
-    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    let input = io::stdin();
+    let output = io::stdout();
+    let errors = io::stderr();
     let shown_on = [output.as_fd(), errors.as_fd(), input.as_fd()]
         .into_iter()
         .find(|fd| isatty(fd));

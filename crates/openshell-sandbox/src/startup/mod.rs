@@ -167,7 +167,9 @@ pub(crate) async fn start(
         network,
         parent,
     } = groundwork;
-    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    let input = io::stdin();
+    let output = io::stdout();
+    let errors = io::stderr();
     let streams = streams::inspect([input.as_fd(), output.as_fd(), errors.as_fd()])?;
     let mut tasks = Tasks::default();
     let mut monitoring = Monitoring::start(config, init.pid())?;
@@ -256,10 +258,8 @@ pub(crate) async fn start(
         &network,
         initial.credentials.as_ref(),
     );
-    let (reload, routes) = (
-        sources.reload(),
-        initial.routes.as_ref().map(|routes| routes.report.clone()),
-    );
+    let reload = sources.reload();
+    let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
     let in_force = InForce::new(initial, config.leaks);
     if let Some(gateway) = &gateway {
         tasks.spawn(
@@ -300,27 +300,28 @@ pub(crate) async fn start(
     routes.iter().for_each(|routes| routes.log());
     let inside = network.netns.as_ref().map(Netns::try_clone).transpose()?;
     let inside = Arc::new(InsideNetwork::new(inside));
-    let ssh = match ssh_sockets.is_needed(config.is_launched) {
-        true => {
-            let (launcher, directories) = (Arc::clone(&confined.launcher), directories.clone());
-            let (environment, process) = (environment.clone(), main_process.clone());
-            let login = config.ssh.has_login_shells;
-            let workload = ssh::workload(
-                launcher,
-                environment,
-                directories,
-                login,
-                process,
-                Arc::clone(&inside),
-            );
-            SshServer::start(
-                workload,
-                Arc::clone(&audit),
-                ssh_sockets,
-                services.closed.subscribe(),
-            )
-        }
-        false => None,
+    let ssh = if ssh_sockets.is_needed(config.is_launched) {
+        let launcher = Arc::clone(&confined.launcher);
+        let directories = directories.clone();
+        let environment = environment.clone();
+        let process = main_process.clone();
+        let login = config.ssh.has_login_shells;
+        let workload = ssh::workload(
+            launcher,
+            environment,
+            directories,
+            login,
+            process,
+            Arc::clone(&inside),
+        );
+        SshServer::start(
+            workload,
+            Arc::clone(&audit),
+            ssh_sockets,
+            services.closed.subscribe(),
+        )
+    } else {
+        None
     };
     let relays = Arc::new(ssh::Relays {
         inside,
@@ -378,7 +379,8 @@ pub(crate) async fn start(
         &mut tasks,
     )?;
     // Init opens files from here on, as calls about them are answered.
-    let (mut streams, mut console) = (streams, None);
+    let mut streams = streams;
+    let mut console = None;
     match &main_process {
         Some(process) if config.terminal == CommandTerminal::Own => {
             streams =

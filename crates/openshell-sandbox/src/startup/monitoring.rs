@@ -46,7 +46,8 @@ impl Monitoring {
     /// # Errors
     /// A place is taken or may not be used, or the system has no more threads.
     pub(super) fn start(config: &Config, init: i32) -> anyhow::Result<Option<Self>> {
-        let (port, path) = (config.health_port, config.health_socket.as_deref());
+        let port = config.health_port;
+        let path = config.health_socket.as_deref();
         let is_served = port.is_some() || path.is_some();
         if !is_served && config.collector.is_none() {
             return Ok(None);
@@ -59,9 +60,11 @@ impl Monitoring {
             let at = || format!("cannot listen at {} (--health-socket)", path.display());
             BoundSocket::bind(path).with_context(at)
         };
-        let (tcp, socket) = (port.map(listen).transpose()?, path.map(bind).transpose()?);
+        let tcp = port.map(listen).transpose()?;
+        let socket = path.map(bind).transpose()?;
         let unix = socket.as_ref().map(BoundSocket::listener).transpose()?;
-        let (health, metrics) = (Arc::new(Health::new()), Arc::<Metrics>::default());
+        let health = Arc::new(Health::new());
+        let metrics = Arc::<Metrics>::default();
         let admit = Box::new(move |socket: BorrowedFd<'_>| peer::outside(socket, init).is_ok());
         let serve = || {
             Server::start(
@@ -102,7 +105,8 @@ impl Monitoring {
     ) -> anyhow::Result<()> {
         if let Some(collector) = config.collector.take() {
             let roots = UpstreamRoots::new(roots.bundles().to_vec());
-            let (metrics, resolver) = (Arc::clone(&self.metrics), Arc::clone(resolver));
+            let metrics = Arc::clone(&self.metrics);
+            let resolver = Arc::clone(resolver);
             self.exporter = Some(telemetry::export(
                 collector, metrics, resolver, roots, start,
             )?);

@@ -85,10 +85,8 @@ pub(super) fn serve(
     else {
         return Ok(());
     };
-    let (datagrams, listener) = (
-        tokio::net::UdpSocket::from_std(datagrams)?,
-        tokio::net::TcpListener::from_std(listener)?,
-    );
+    let datagrams = tokio::net::UdpSocket::from_std(datagrams)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
     tasks.spawn("name server", server.run(datagrams, listener));
     Ok(())
 }
@@ -118,7 +116,8 @@ pub(super) async fn announce(
     resolver: Arc<Resolver>,
     audit: Arc<dyn Audit>,
 ) {
-    let (report, mut known) = (NameReport::new(audit), Vec::new());
+    let report = NameReport::new(audit);
+    let mut known = Vec::new();
     loop {
         generations.mark_unchanged();
         tokio::select! {

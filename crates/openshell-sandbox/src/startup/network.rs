@@ -141,7 +141,8 @@ impl PendingNetwork {
                     packet_log,
                     ..
                 } = linked;
-                let (doors, name_server) = (linked.doors, linked.name_server);
+                let doors = linked.doors;
+                let name_server = linked.name_server;
                 enabled(&format!(
                     "Network namespace created, with a link {WORKLOAD} to {LANDING}"
                 ));

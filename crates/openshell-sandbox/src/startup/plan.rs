@@ -91,7 +91,8 @@ impl Plan {
         }
         // An earlier command may have left what leads elsewhere: what the workload cannot see is
         // none of its own.
-        let (options, presets) = (&config.carve_outs, &config.policy.folders.presets);
+        let options = &config.carve_outs;
+        let presets = &config.policy.folders.presets;
         let folders = Writable {
             folders: &writable,
             work: work_folders(config, real_home.as_deref()),
@@ -160,9 +161,10 @@ impl Plan {
         } else {
             landlock.without_shared_home()
         };
-        let landlock = match config.observe_files {
-            true => landlock.learning(learning::learning(real_home.as_deref())?),
-            false => landlock,
+        let landlock = if config.observe_files {
+            landlock.learning(learning::learning(real_home.as_deref())?)
+        } else {
+            landlock
         };
         // A slow file system is waited for here, where a signal still ends the start.
         writable
@@ -526,7 +528,8 @@ pub(super) fn warn_of_program(config: &Config, landlock: &Request) {
         return;
     }
     if let Some((_, other)) = known.find(|(real, _)| landlock.reaches(real)) {
-        let (shown, other) = (shown.display(), other.display());
+        let shown = shown.display();
+        let other = other.display();
         logging::print_stderr(&format!(
             "openshell-sandbox: the policy does not grant {shown}, so the command is {other}; \
              --read {shown} grants it"
@@ -538,7 +541,8 @@ fn warn_of_directory(config: &Config, plan: &Plan, landlock: &Request, directori
     let (Some(current), Some(start)) = (&config.current_dir, directories.first()) else {
         return;
     };
-    let (shown, start_shown) = (current.display(), start.display());
+    let shown = current.display();
+    let start_shown = start.display();
     if start == current {
         let is_shown = plan.is_shut_out
             && !landlock.private().contains(current)

@@ -112,8 +112,9 @@ impl RunServices {
         landlock: &landlock::Request,
     ) -> anyhow::Result<Self> {
         let resolver = run_reports.resolver();
-        let (published, reporters, slots) =
-            (Vec::new(), Vec::new(), Slots::new(Limits::CONNECTIONS));
+        let published = Vec::new();
+        let reporters = Vec::new();
+        let slots = Slots::new(Limits::CONNECTIONS);
         let mut services = Self {
             proxy: None,
             published,
@@ -167,8 +168,10 @@ impl RunServices {
 
     /// Returns the reader of the numbers that the parts of the sandbox keep.
     pub(super) fn reader(&self, in_force: &InForce, refusals: &Arc<Refusals>) -> Read {
-        let (policy, reloads) = (Arc::clone(&in_force.policy), Arc::clone(&in_force.reloads));
-        let (slots, refusals) = (self.slots.clone(), Arc::clone(refusals));
+        let policy = Arc::clone(&in_force.policy);
+        let reloads = Arc::clone(&in_force.reloads);
+        let slots = self.slots.clone();
+        let refusals = Arc::clone(refusals);
         Box::new(move || Readings {
             connections_open: u64::try_from(slots.taken()).unwrap_or(u64::MAX),
             policy_generation: policy.load().generation(),
@@ -422,7 +425,9 @@ fn monitor(
     audit: &Arc<dyn Audit>,
     tasks: &mut Tasks,
 ) -> Option<BackgroundReporter> {
-    let (names, witness, audit) = (Arc::clone(names), Arc::clone(witness), Arc::clone(audit));
+    let names = Arc::clone(names);
+    let witness = Arc::clone(witness);
+    let audit = Arc::clone(audit);
     let start = |socket| {
         Monitor::start(
             OwnedFd::from(socket),

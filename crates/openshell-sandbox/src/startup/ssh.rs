@@ -122,7 +122,8 @@ pub(super) fn workload(
             .map(str::to_owned)
             .to_vec()
     };
-    let (sftp, helper) = (internal("sftp"), internal("socket"));
+    let sftp = internal("sftp");
+    let helper = internal("socket");
     Workload {
         launcher,
         environment,

@@ -43,7 +43,8 @@ pub(super) fn create(
     let (reports, received) = mpsc::channel(REPORTS);
     let unreported = Arc::new(AtomicU64::new(0));
     tasks.spawn("witness", report(received, Arc::clone(&unreported), audit));
-    let (name_server, socket) = (NAME_SERVER, socket.as_fd());
+    let name_server = NAME_SERVER;
+    let socket = socket.as_fd();
     let network = Network {
         doors,
         name_server,

@@ -25,7 +25,8 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
         .files
         .into_iter()
         .map(|data| PolicyFiles::to_look_at(data, args.policy_rules.clone()));
-    let (mut found, mut is_usable) = (Found::default(), true);
+    let mut found = Found::default();
+    let mut is_usable = true;
     let mut add = |checked: anyhow::Result<Found>| match checked {
         Ok(Found { warnings, changes }) => {
             found.warnings += warnings;
@@ -88,7 +89,8 @@ fn check_policy(
     replayed: Option<&Path>,
 ) -> anyhow::Result<(Found, Policy)> {
     let version = files.read(Phase::Start)?.compile(1)?;
-    let (policy, path) = (version.snapshot.policy(), files.data.display());
+    let policy = version.snapshot.policy();
+    let path = files.data.display();
     let inputs = [
         ("policy", Some(files.data.as_path())),
         ("policy rules", files.rules.as_deref()),

@@ -19,9 +19,10 @@ const SELF: &str = "/proc/self/exe";
 /// # Errors
 /// The copy cannot be written; what was at the destination is still there.
 pub(crate) fn copy_self(args: &CopySelfArgs) -> anyhow::Result<ExitCode> {
-    let destination = match args.destination.is_dir() {
-        true => args.destination.join("openshell-sandbox"),
-        false => args.destination.clone(),
+    let destination = if args.destination.is_dir() {
+        args.destination.join("openshell-sandbox")
+    } else {
+        args.destination.clone()
     };
     copy(&destination).with_context(|| format!("{} cannot be written", destination.display()))?;
     logging::print_line(&destination.display().to_string());

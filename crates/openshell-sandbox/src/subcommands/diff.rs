@@ -20,7 +20,8 @@ const MORE: u8 = 3;
 /// # Errors
 /// A policy cannot be read or is invalid, with every violation.
 pub(crate) fn diff(args: DiffArgs) -> anyhow::Result<ExitCode> {
-    let (before, after) = (policy(args.before)?, policy(args.after)?);
+    let before = policy(args.before)?;
+    let after = policy(args.after)?;
     let differences = comparison::differences(&before, &after);
     for difference in &differences {
         print_line(&format!(

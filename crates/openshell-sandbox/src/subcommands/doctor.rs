@@ -149,14 +149,15 @@ fn names() -> Check {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("nameserver "))
         .collect();
-    match servers.is_empty() {
-        false => Check::ok("DNS", format!("name servers {}", servers.join(", "))),
-        true => Check::missing(
+    if servers.is_empty() {
+        Check::missing(
             "DNS",
             "/etc/resolv.conf names no server",
             "names other than those of /etc/hosts are refused with dns_failed",
             "add `nameserver` lines",
-        ),
+        )
+    } else {
+        Check::ok("DNS", format!("name servers {}", servers.join(", ")))
     }
 }
 
@@ -164,14 +165,15 @@ fn clock() -> Check {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    match now >= RELEASED {
-        true => Check::ok("clock", "later than this program"),
-        false => Check::missing(
+    if now >= RELEASED {
+        Check::ok("clock", "later than this program")
+    } else {
+        Check::missing(
             "clock",
             "earlier than this program",
             "certificates of upstreams are not valid yet",
             "set it",
-        ),
+        )
     }
 }
 

@@ -29,16 +29,16 @@ const TIMEOUT: &str = "300s";
 /// # Errors
 /// A preset is not one that can be made, or exists; or one was not made.
 pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
-    let (own, system) = (own_presets(), PathBuf::from(SYSTEM_PRESETS));
+    let own = own_presets();
+    let system = PathBuf::from(SYSTEM_PRESETS);
     if args.action.is_none() {
         list(&all(&own.into_iter().chain([system]).collect::<Vec<_>>()));
         return Ok(ExitCode::SUCCESS);
     }
-    let folder = match args.system {
-        true => system,
-        false => {
-            own.context("presets make: HOME is not set; --system makes presets for all users")?
-        }
+    let folder = if args.system {
+        system
+    } else {
+        own.context("presets make: HOME is not set; --system makes presets for all users")?
     };
     let wanted = args
         .names
@@ -187,7 +187,8 @@ fn make(
 
 /// Prints the last lines of what a client has printed.
 fn print_end(output: &Path) -> io::Result<()> {
-    let (mut file, mut end) = (File::open(output)?, Vec::new());
+    let mut file = File::open(output)?;
+    let mut end = Vec::new();
     file.seek(SeekFrom::Start(
         file.metadata()?.len().saturating_sub(SHOWN),
     ))?;

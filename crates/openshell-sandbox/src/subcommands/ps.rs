@@ -18,7 +18,8 @@ const HEADS: [&str; 6] = ["NAME", "PID", "AGE", "POLICY", "CONNECTIONS", "COMMAN
 /// The run directory cannot be named.
 pub(crate) fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
     let found = Places::new(args.run_dir.as_deref())?.list();
-    let (mut described, mut is_silent) = (Vec::new(), false);
+    let mut described = Vec::new();
+    let mut is_silent = false;
     for found in found {
         match found {
             Found::Described(description) => described.push(description),

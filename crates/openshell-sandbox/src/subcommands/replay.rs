@@ -50,8 +50,10 @@ type Lineages = BTreeMap<(u64, String, u64), (Vec<String>, Vec<String>)>;
 pub(super) fn replay(snapshot: &Snapshot, log: &Path) -> anyhow::Result<usize> {
     let failed = || format!("--replay {}", log.display());
     let mut reader = BufReader::new(std::fs::File::open(log).with_context(failed)?);
-    let (mut lineages, mut changes) = (Lineages::new(), BTreeMap::<String, usize>::new());
-    let (mut judged, mut unreadable) = (0, 0);
+    let mut lineages = Lineages::new();
+    let mut changes = BTreeMap::<String, usize>::new();
+    let mut judged = 0;
+    let mut unreadable = 0;
     loop {
         let mut line = Vec::new();
         if std::io::Read::take(&mut reader, LINE)
@@ -107,11 +109,10 @@ fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
     let unmapped = event.get("unmapped")?;
     // The end of a connection is no decision.
     unmapped.get("decision")?.as_str()?;
-    let (end, process) = (
-        event.get("dst_endpoint")?,
-        event.get("actor")?.get("process")?,
-    );
-    let (host, port) = (end.get("hostname")?.as_str()?, end.get("port")?.as_u64()?);
+    let end = event.get("dst_endpoint")?;
+    let process = event.get("actor")?.get("process")?;
+    let host = end.get("hostname")?.as_str()?;
+    let port = end.get("port")?.as_u64()?;
     let executable = process.get("file")?.get("path")?.as_str()?.to_owned();
     let key = (
         process.get("pid").and_then(Value::as_u64).unwrap_or(0),

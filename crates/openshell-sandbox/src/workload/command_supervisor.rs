@@ -133,7 +133,8 @@ impl<'c> CommandSupervisor<'c> {
             .map(|word| word.display().to_string())
             .collect();
         let cmd = words.join(" ");
-        let (name, pid) = (&self.name(), running.pid);
+        let name = &self.name();
+        let pid = running.pid;
         logging::process_event(Process {
             activity: ProcessActivity::Launch,
             severity: Severity::Info,

@@ -155,7 +155,8 @@ async fn supervise(
             .tasks
             .spawn("session with the gateway", sessions.run());
     }
-    let (environment, granted) = (&sandbox.environment, &sandbox.granted);
+    let environment = &sandbox.environment;
+    let granted = &sandbox.granted;
     let context = StartContext {
         config,
         start_dir: sandbox.directories.first(),
@@ -269,7 +270,8 @@ fn start(
     }
     let events = Arc::new(EventQueue::default());
     let sender = Arc::clone(&events);
-    let (descriptors, listener) = (streams.as_fds()?, Box::new(move |event| sender.push(event)));
+    let descriptors = streams.as_fds()?;
+    let listener = Box::new(move |event| sender.push(event));
     match streams.terminal().filter(|_| has_keyboard) {
         Some(terminal) => sandbox
             .launcher

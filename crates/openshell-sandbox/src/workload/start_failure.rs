@@ -59,7 +59,8 @@ impl StartContext<'_> {
         let found = std::fs::canonicalize(found?)
             .ok()
             .filter(|found| !(self.granted.grants_reading(found) && self.granted.shows(found)))?;
-        let (path, folder) = (found.display(), found.parent()?.display());
+        let path = found.display();
+        let folder = found.parent()?.display();
         Some(format!(
             "{path} is there, but the policy does not grant it; add `{folder}` to \
              filesystem_policy.read_only, with what else it needs"

@@ -77,7 +77,10 @@ pub(super) struct Found {
 
 impl From<&Metadata> for Found {
     fn from(data: &Metadata) -> Self {
-        let (uid, gid, mode, links) = (data.uid(), data.gid(), data.mode(), data.nlink());
+        let uid = data.uid();
+        let gid = data.gid();
+        let mode = data.mode();
+        let links = data.nlink();
         Self {
             size: data.size(),
             uid,
@@ -142,7 +145,8 @@ impl Found {
             links,
             ..
         } = self;
-        let (day, year) = (time.day(), time.year());
+        let day = time.day();
+        let year = time.year();
         let mode = self.mode_text();
         let line =
             format!("{mode} {links:>3} {uid:<8} {gid:<8} {size:>8} {month} {day:>2} {year:>5} ");

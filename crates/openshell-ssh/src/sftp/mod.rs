@@ -226,10 +226,8 @@ impl Server {
             kind::CLOSE => drop(self.handles.remove(&number(fields)?).ok_or(Errno::BADF)?),
             kind::WRITE => self.write(fields)?,
             kind::SETSTAT => {
-                let (path, wanted) = (
-                    path(fields)?,
-                    Wanted::read(fields).ok_or(Failed::Malformed)?,
-                );
+                let path = path(fields)?;
+                let wanted = Wanted::read(fields).ok_or(Failed::Malformed)?;
                 set(path, &wanted, AtFlags::empty())?;
             }
             kind::FSETSTAT => {
@@ -239,17 +237,16 @@ impl Server {
             }
             kind::REMOVE => std::fs::remove_file(path(fields)?)?,
             kind::MKDIR => {
-                let (path, wanted) = (
-                    path(fields)?,
-                    Wanted::read(fields).ok_or(Failed::Malformed)?,
-                );
+                let path = path(fields)?;
+                let wanted = Wanted::read(fields).ok_or(Failed::Malformed)?;
                 rustix::fs::mkdir(path, mode(wanted.permissions.unwrap_or(0o777) & 0o1777))?;
             }
             kind::RMDIR => std::fs::remove_dir(path(fields)?)?,
             kind::RENAME => rename(path(fields)?, path(fields)?)?,
             // Its arguments are in this order in OpenSSH, and so in every client.
             kind::SYMLINK => {
-                let (target, link) = (path(fields)?, path(fields)?);
+                let target = path(fields)?;
+                let link = path(fields)?;
                 std::os::unix::fs::symlink(target, link)?;
             }
             _ => return Err(Failed::Unknown),
@@ -267,10 +264,8 @@ impl Server {
                 rustix::fs::fsync(self.file(number)?)?;
             }
             b"lsetstat@openssh.com" => {
-                let (path, wanted) = (
-                    path(fields)?,
-                    Wanted::read(fields).ok_or(Failed::Malformed)?,
-                );
+                let path = path(fields)?;
+                let wanted = Wanted::read(fields).ok_or(Failed::Malformed)?;
                 set(path, &wanted, AtFlags::SYMLINK_NOFOLLOW)?;
             }
             b"statvfs@openssh.com" => return self.volume(id, &rustix::fs::statvfs(path(fields)?)?),
@@ -366,10 +361,8 @@ impl Server {
 
     fn read(&mut self, id: u32, fields: &mut Fields<'_>) -> Result<(), Failed> {
         let number = number(fields)?;
-        let (offset, length) = (
-            fields.u64().ok_or(Failed::Malformed)?,
-            fields.u32().ok_or(Failed::Malformed)?,
-        );
+        let offset = fields.u64().ok_or(Failed::Malformed)?;
+        let length = fields.u32().ok_or(Failed::Malformed)?;
         let most = usize::try_from(length)
             .unwrap_or(PIECE_BYTES)
             .min(PIECE_BYTES);
@@ -386,18 +379,17 @@ impl Server {
 
     fn write(&self, fields: &mut Fields<'_>) -> Result<(), Failed> {
         let number = number(fields)?;
-        let (mut offset, data) = (
-            fields.u64().ok_or(Failed::Malformed)?,
-            fields.bytes().ok_or(Failed::Malformed)?,
-        );
+        let mut offset = fields.u64().ok_or(Failed::Malformed)?;
+        let data = fields.bytes().ok_or(Failed::Malformed)?;
         let Some(Handle::File { file, is_append }) = self.handles.get(&number) else {
             return Err(Errno::BADF.into());
         };
         let mut rest = data;
         while !rest.is_empty() {
-            let written = match is_append {
-                true => rustix::io::write(file, rest),
-                false => rustix::io::pwrite(file, rest, offset),
+            let written = if *is_append {
+                rustix::io::write(file, rest)
+            } else {
+                rustix::io::pwrite(file, rest, offset)
             };
             match written {
                 Ok(0) => return Err(Errno::IO.into()),

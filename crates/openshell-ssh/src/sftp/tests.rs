@@ -25,7 +25,8 @@ fn text(bytes: &[u8]) -> Vec<u8> {
 fn replies(input: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
     let mut output = Vec::new();
     let _ = serve(Cursor::new(input), &mut output);
-    let (mut rest, mut found) = (&output[..], Vec::new());
+    let mut rest = &output[..];
+    let mut found = Vec::new();
     while !rest.is_empty() {
         let length = u32::from_be_bytes(rest[..4].try_into().unwrap()) as usize;
         let body = &rest[4..4 + length];
@@ -89,7 +90,8 @@ fn files_with_any_name_are_written_listed_read_and_removed() {
     .concat();
     let found = replies(&input);
     let kinds: Vec<_> = found.iter().map(|(kind, ..)| *kind).collect();
-    let (status, end) = (kind::STATUS, [0, 0, 0, 1]);
+    let status = kind::STATUS;
+    let end = [0, 0, 0, 1];
     let handle = kind::HANDLE;
     assert_eq!(
         kinds,

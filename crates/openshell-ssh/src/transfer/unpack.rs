@@ -122,9 +122,10 @@ pub fn unpack(
     }
     unpacker.close_to(0);
     // The other half has said why.
-    match is_empty {
-        true => Err(stream(io::ErrorKind::UnexpectedEof.into())),
-        false => Ok(unpacker.left_out),
+    if is_empty {
+        Err(stream(io::ErrorKind::UnexpectedEof.into()))
+    } else {
+        Ok(unpacker.left_out)
     }
 }
 

@@ -326,9 +326,10 @@ impl Confinement {
     ) -> Result<AppliedToInit, ApplyError> {
         // A filter that cannot be compiled must fail the start, not the first command.
         let others = rows_for_shared_pids(self.shares_pids);
-        let filter = match self.debug {
-            true => Filter::compile(rows_with_debugging(self.sockets, &self.devices).chain(others)),
-            false => Filter::compile(rows(self.sockets, &self.devices).chain(others)),
+        let filter = if self.debug {
+            Filter::compile(rows_with_debugging(self.sockets, &self.devices).chain(others))
+        } else {
+            Filter::compile(rows(self.sockets, &self.devices).chain(others))
         };
         let filter = filter.map_err(ApplyError::Filter)?;
         let files = OwnFiles::attach(files, self.files.as_deref())?;
@@ -422,9 +423,12 @@ impl Confinement {
         let listener = (!notified.is_empty())
             .then(|| notify::install(notified))
             .transpose();
-        let waiting_calls = listener.map_err(|source| match notified.connects {
-            true => ApplyError::Connects { source },
-            false => ApplyError::FileCalls { source },
+        let waiting_calls = listener.map_err(|source| {
+            if notified.connects {
+                ApplyError::Connects { source }
+            } else {
+                ApplyError::FileCalls { source }
+            }
         })?;
         Ok(AppliedToInit {
             enforced,
@@ -669,10 +673,8 @@ impl Confinement {
         if !self.identity.is_callers {
             rustix::thread::set_thread_groups(&groups).at(S::Groups)?;
         }
-        let (uid, gid) = (
-            Uid::from_raw(self.identity.uid),
-            Gid::from_raw(self.identity.gid),
-        );
+        let uid = Uid::from_raw(self.identity.uid);
+        let gid = Gid::from_raw(self.identity.gid);
         rustix::thread::set_thread_res_gid(gid, gid, gid).at(S::Group)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid).at(S::User)?;
         let none = CapabilitySet::empty();
@@ -731,9 +733,10 @@ impl Confinement {
             Ok(_) => return Err(Errno::EXIST).at(Step::SystemCallFilterProved),
         }
         // Without a mapping of root, another act that takes a capability of the user namespace.
-        let privileged = match self.identity.is_callers {
-            true => rustix::thread::remove_capability_from_bounding_set(CapabilitySet::SETPCAP),
-            false => rustix::thread::set_thread_uid(Uid::ROOT),
+        let privileged = if self.identity.is_callers {
+            rustix::thread::remove_capability_from_bounding_set(CapabilitySet::SETPCAP)
+        } else {
+            rustix::thread::set_thread_uid(Uid::ROOT)
         };
         match privileged {
             Err(Errno::PERM) => Ok(()),
@@ -782,10 +785,8 @@ impl OwnFiles {
 /// Moves init into a network namespace, and verifies that it is there.
 fn enter(namespace: &OwnedFd) -> io::Result<()> {
     rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-    let (wanted, current) = (
-        rustix::fs::fstat(namespace)?,
-        rustix::fs::stat("/proc/self/ns/net")?,
-    );
+    let wanted = rustix::fs::fstat(namespace)?;
+    let current = rustix::fs::stat("/proc/self/ns/net")?;
     let is_there = (wanted.st_dev, wanted.st_ino) == (current.st_dev, current.st_ino);
     if is_there {
         Ok(())

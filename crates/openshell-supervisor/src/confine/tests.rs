@@ -58,7 +58,8 @@ fn filter() -> Filter {
 
 fn become_user() {
     rustix::thread::set_thread_groups(&[Gid::from_raw(UID)]).unwrap();
-    let (uid, gid) = (Uid::from_raw(UID), Gid::from_raw(UID));
+    let uid = Uid::from_raw(UID);
+    let gid = Gid::from_raw(UID);
     rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
     rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
     rustix::thread::set_no_new_privs(true).unwrap();

@@ -167,10 +167,8 @@ mod tests {
     fn each_call_names_its_paths_and_what_it_wants_of_them() {
         let here = AT_FDCWD as u32 as u64;
         let access = |access, creates| Want::Access { access, creates };
-        let (read, write) = (
-            access(FileAccess::Read, false),
-            access(FileAccess::Write, false),
-        );
+        let read = access(FileAccess::Read, false);
+        let write = access(FileAccess::Write, false);
         let create = (libc::O_RDONLY | libc::O_CREAT) as u64;
         for (number, arguments, expected) in [
             (

@@ -277,7 +277,8 @@ impl FileCallHandler {
         let Some((folder, name)) = folder.zip(path.file_name()) else {
             return Vec::new();
         };
-        let (access, path) = (FileAccess::Write, folder.path.join(name));
+        let access = FileAccess::Write;
+        let path = folder.path.join(name);
         let is_hidden = self.rights.is_carved_out(&path, Restriction::Hidden);
         let hidden = is_hidden.then_some(RefusedBy::CarveOut(Restriction::Hidden));
         let refused_by = hidden.or_else(|| self.rights.refusal(&folder.path, access));
@@ -295,9 +296,12 @@ impl FileCallHandler {
     fn mount_refusal(&self, fd: &OwnedFd, path: &Path, access: FileAccess) -> Option<RefusedBy> {
         let is_mounted =
             |flag| rustix::fs::fstatvfs(fd).is_ok_and(|data| data.f_flag.contains(flag));
-        let carve_out = |restriction| match self.rights.is_carved_out(path, restriction) {
-            true => RefusedBy::CarveOut(restriction),
-            false => RefusedBy::Protection,
+        let carve_out = |restriction| {
+            if self.rights.is_carved_out(path, restriction) {
+                RefusedBy::CarveOut(restriction)
+            } else {
+                RefusedBy::Protection
+            }
         };
         match access {
             FileAccess::Write => {

@@ -26,7 +26,8 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Reads the path at `address` in the memory of `thread`.
 pub(super) fn read_path(thread: i32, address: u64) -> Option<PathBuf> {
-    let (mut bytes, mut at) = (Vec::new(), address);
+    let mut bytes = Vec::new();
+    let mut at = address;
     while bytes.len() < PATH_BYTES {
         let left = usize::try_from(PAGE_BYTES - at % PAGE_BYTES).ok()?;
         let mut page = [0; PATH_BYTES];

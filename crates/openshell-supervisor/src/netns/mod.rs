@@ -193,9 +193,10 @@ impl Linked {
             .port();
         let probe_address = SocketAddrV4::new(LANDING, port);
         // Listeners at one address would share its connections.
-        let name_server = match address == NAME_SERVER {
-            true => Err(io::ErrorKind::AddrInUse.into()),
-            false => NameServerSockets::open(),
+        let name_server = if address == NAME_SERVER {
+            Err(io::ErrorKind::AddrInUse.into())
+        } else {
+            NameServerSockets::open()
         };
         let asked = name_server.as_ref().ok().map(|_| NAME_SERVER);
         let open: Vec<_> = [address].into_iter().chain(asked).collect();

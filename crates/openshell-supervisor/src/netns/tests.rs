@@ -134,7 +134,8 @@ fn datagrams_are_refused_at_once_unless_they_ask_the_name_server() {
             socket.send_to(b"x", to)
         })
     };
-    let (open, linked) = (open_pair(), linked());
+    let open = open_pair();
+    let linked = linked();
     for to in [(LANDING, 54), (Ipv4Addr::new(198, 51, 100, 77), 53)] {
         send(&open.workload, to)
             .unwrap_or_else(|error| panic!("without the fence it leaves: {error}"));

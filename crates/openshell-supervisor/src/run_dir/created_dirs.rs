@@ -145,9 +145,10 @@ impl CreatedDirs {
     /// directory that another sandbox uses is handed over to that one and not returned.
     pub fn remove(&mut self) -> Vec<PathBuf> {
         self.held.clear();
-        match std::mem::replace(&mut self.is_removed, true) {
-            true => Vec::new(),
-            false => remove_created(&self.run_dir, std::mem::take(&mut self.made), &self.shared),
+        if std::mem::replace(&mut self.is_removed, true) {
+            Vec::new()
+        } else {
+            remove_created(&self.run_dir, std::mem::take(&mut self.made), &self.shared)
         }
     }
 }
@@ -267,7 +268,8 @@ fn reopen(found: &OwnedFd) -> io::Result<File> {
 
 /// What tells a file from another one at its path, and from itself with another content.
 fn identity(data: &Metadata) -> String {
-    let (seconds, nanoseconds) = (data.mtime(), data.mtime_nsec());
+    let seconds = data.mtime();
+    let nanoseconds = data.mtime_nsec();
     format!(
         "{}:{}:{}:{seconds}.{nanoseconds}:",
         data.dev(),

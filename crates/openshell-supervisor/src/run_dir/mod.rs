@@ -210,7 +210,8 @@ mod tests {
     #[test]
     fn a_folder_ends_with_its_owner_and_leaves_others_alone() {
         let parent = private();
-        let (one, other) = (made_in(parent.path()), made_in(parent.path()));
+        let one = made_in(parent.path());
+        let other = made_in(parent.path());
         let path = one.path().to_owned();
         drop(one);
         assert!(!path.exists() && other.path().exists());

@@ -34,7 +34,8 @@ impl RunDir {
     /// # Errors
     /// Another sandbox has it, or its file cannot be written.
     pub fn claim(&mut self, name: &str) -> Result<(), NameError> {
-        let (parent, own) = (self.reached().parent(), self.reached().file_name());
+        let parent = self.reached().parent();
+        let own = self.reached().file_name();
         let (Some(parent), Some(own)) = (parent, own) else {
             return Ok(());
         };
@@ -142,7 +143,8 @@ mod tests {
             .tempdir()
             .unwrap();
         let make = || RunDir::create(Some(parent.path()), None).unwrap();
-        let (mut one, mut other) = (make(), make());
+        let mut one = make();
+        let mut other = make();
         one.claim("web").unwrap();
         other.claim("web-2").unwrap();
         assert!(matches!(other.claim("web"), Err(NameError::Taken(name)) if name == "web"));

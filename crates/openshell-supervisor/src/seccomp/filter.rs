@@ -86,7 +86,8 @@ fn tree(leaves: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
     let mut steps = Vec::new();
     if leaves.len() > LEAVES {
         let (lower, upper) = leaves.split_at(leaves.len() / 2);
-        let (first, lower) = (upper.first().map_or(0, |(number, _)| *number), tree(lower));
+        let first = upper.first().map_or(0, |(number, _)| *number);
+        let lower = tree(lower);
         steps.extend([jump_if(Test::AtLeast, first, 0, 1), skip(&lower)]);
         steps.extend(lower);
         steps.extend(tree(upper));

@@ -263,23 +263,22 @@ pub(super) fn rows(families: &[Family]) -> Vec<Row> {
             Action::NotSupported,
         )
     };
-    let refused: Vec<Row> = match families.contains(&Family::Other) {
-        false => vec![row(conditions, Action::NoTerminal)],
-        true => {
-            let of = |letter: &u8| {
-                number(Comparison::Masked {
-                    mask: 0xff00,
-                    value: u32::from(*letter) << 8,
-                })
-            };
-            let row = |letter| {
-                row(
-                    [&[of(letter)], &conditions[..]].concat(),
-                    Action::NoTerminal,
-                )
-            };
-            CLOSED.iter().map(row).collect()
-        }
+    let refused: Vec<Row> = if families.contains(&Family::Other) {
+        let of = |letter: &u8| {
+            number(Comparison::Masked {
+                mask: 0xff00,
+                value: u32::from(*letter) << 8,
+            })
+        };
+        let row = |letter| {
+            row(
+                [&[of(letter)], &conditions[..]].concat(),
+                Action::NoTerminal,
+            )
+        };
+        CLOSED.iter().map(row).collect()
+    } else {
+        vec![row(conditions, Action::NoTerminal)]
     };
     std::iter::once(ethtool).chain(refused).collect()
 }

@@ -110,10 +110,8 @@ impl Notified {
 
     /// Returns the program (seccomp(2)).
     fn program(self) -> Vec<libc::sock_filter> {
-        let (hand_over, allow) = (
-            end(libc::SECCOMP_RET_USER_NOTIF),
-            end(libc::SECCOMP_RET_ALLOW),
-        );
+        let hand_over = end(libc::SECCOMP_RET_USER_NOTIF);
+        let allow = end(libc::SECCOMP_RET_ALLOW);
         let mut program = vec![
             load(ARCH),
             jump_if(Test::Equal, ARCHITECTURE, 1, 0),

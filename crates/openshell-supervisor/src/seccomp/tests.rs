@@ -208,7 +208,9 @@ fn run(program: &[libc::sock_filter], architecture: u32, call: Call) -> (u32, us
             .iter()
             .flat_map(|argument| argument.to_ne_bytes()),
     );
-    let (mut at, mut loaded, mut taken) = (0, 0, 0);
+    let mut at = 0;
+    let mut loaded = 0;
+    let mut taken = 0;
     loop {
         let libc::sock_filter { code, jt, jf, k } = program[at];
         taken += 1;
@@ -402,10 +404,8 @@ fn every_option_that_may_be_set_passes_and_its_neighbours_do_not() {
 
 #[test]
 fn protocols_and_types_that_programs_need_are_open_and_no_others() {
-    let (dgram, stream) = (
-        libc::SOCK_DGRAM,
-        libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-    );
+    let dgram = libc::SOCK_DGRAM;
+    let stream = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     on_thread(Some(Sockets::Internet), || {
         let open = |family: i32, kind: i32, protocol: i32| {
             sys::call(
@@ -557,7 +557,9 @@ fn the_page_of_system_calls_shows_every_row_and_every_option() {
         _ => "success, and nothing happens",
     };
     let line = |row: Row| {
-        let (when, reason, breaks) = (conditions(&row), row.reason, row.breaks);
+        let when = conditions(&row);
+        let reason = row.reason;
+        let breaks = row.breaks;
         format!(
             "| `{}` | {when} | {} | {reason} | {breaks} |\n",
             name(&row),

@@ -299,7 +299,8 @@ fn of_file(facts: &Facts<'_>) -> Kind {
 fn of_socket(socket: Socket) -> Kind {
     let family = AddressFamily::from_raw(socket.family);
     let kind = SocketType::from_raw(socket.kind);
-    let (is_stream, is_packets) = (kind == SocketType::STREAM, kind == SocketType::SEQPACKET);
+    let is_stream = kind == SocketType::STREAM;
+    let is_packets = kind == SocketType::SEQPACKET;
     match family {
         AddressFamily::PACKET => Kind::Packet,
         AddressFamily::NETLINK => Kind::Netlink,

@@ -179,14 +179,12 @@ impl Inspected<'_> {
             kind,
             treatment,
         } = self.given[index];
-        let (is_input, output) = (
-            index == 0,
-            if index == 2 {
-                Output::Error
-            } else {
-                Output::Standard
-            },
-        );
+        let is_input = index == 0;
+        let output = if index == 2 {
+            Output::Error
+        } else {
+            Output::Standard
+        };
         let tapped = purpose.tap.filter(|_| !is_input).map(|tap| Tapped {
             tap: Arc::clone(tap),
             output,

@@ -46,18 +46,18 @@ struct End {
 
 impl End {
     fn read(&self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
-        match self.is_socket {
-            true => {
-                rustix::net::recv(&*self.fd, buffer, RecvFlags::DONTWAIT).map(|(filled, _)| filled)
-            }
-            false => rustix::io::read(&*self.fd, buffer),
+        if self.is_socket {
+            rustix::net::recv(&*self.fd, buffer, RecvFlags::DONTWAIT).map(|(filled, _)| filled)
+        } else {
+            rustix::io::read(&*self.fd, buffer)
         }
     }
 
     fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
-        match self.is_socket {
-            true => rustix::net::send(&*self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
-            false => rustix::io::write(&*self.fd, bytes),
+        if self.is_socket {
+            rustix::net::send(&*self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+        } else {
+            rustix::io::write(&*self.fd, bytes)
         }
     }
 
@@ -108,9 +108,10 @@ impl Flow {
 
     /// Descriptor and event that this direction waits for.
     fn waits_for(&self) -> PollFd<'_> {
-        match self.left.is_empty() {
-            true => PollFd::new(&*self.from.fd, PollFlags::IN),
-            false => PollFd::new(&*self.to.fd, PollFlags::OUT),
+        if self.left.is_empty() {
+            PollFd::new(&*self.from.fd, PollFlags::IN)
+        } else {
+            PollFd::new(&*self.to.fd, PollFlags::OUT)
         }
     }
 
@@ -243,7 +244,8 @@ impl Copying {
                 .collect::<Vec<_>>()
                 .into_iter();
             let mut is_ready = |flow: &Option<Flow>| flow.is_some() && ready.next() == Some(true);
-            let (is_inward, is_outward) = (is_ready(&self.inward), is_ready(&self.outward));
+            let is_inward = is_ready(&self.inward);
+            let is_outward = is_ready(&self.outward);
             if is_inward {
                 self.inward = self.inward.take().and_then(step_inward);
             }

@@ -148,14 +148,16 @@ impl TerminalRelay {
     pub fn attach(&self, input: BorrowedFd<'_>) -> io::Result<()> {
         let mut keyboard = lock(&self.keyboard);
         let before = keyboard.take().and_then(Keyboard::end);
-        let (mut modes, mut typed) = (None, Vec::new());
+        let mut modes = None;
+        let mut typed = Vec::new();
         if isatty(input) {
             typed = self.shared.typed_lines(input)?;
             modes = Some(enter_raw_mode(input, before)?);
         }
         self.shared.is_raw.store(modes.is_some(), Ordering::Release);
         let (stopped, stop) = io::pipe()?;
-        let (shared, from) = (Arc::clone(&self.shared), input.try_clone_to_owned()?);
+        let shared = Arc::clone(&self.shared);
+        let from = input.try_clone_to_owned()?;
         let copy = move || shared.copy_input(&typed, from.as_fd(), stopped.as_fd());
         let thread = std::thread::Builder::new()
             .name("terminal input".to_owned())

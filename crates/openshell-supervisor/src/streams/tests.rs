@@ -39,7 +39,8 @@ fn reset(listener: &TcpListener, bytes: &[u8]) -> TcpStream {
 #[test]
 fn a_connection_that_was_reset_before_is_an_ended_stream() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (socket, null) = (reset(&listener, b"before"), open("/dev/null", OFlags::RDWR));
+    let socket = reset(&listener, b"before");
+    let null = open("/dev/null", OFlags::RDWR);
     let streams = inspect([socket.as_fd(), socket.as_fd(), null.as_fd()])
         .unwrap()
         .open(Purpose::default())
@@ -168,7 +169,8 @@ fn real_descriptors_of_each_kind_are_known() {
 
 #[test]
 fn one_descriptor_that_may_not_be_passed_is_named_with_its_place() {
-    let (null, folder) = (open("/dev/null", OFlags::RDWR), open("/", OFlags::RDONLY));
+    let null = open("/dev/null", OFlags::RDWR);
+    let folder = open("/", OFlags::RDONLY);
     let refused = inspect([null.as_fd(), folder.as_fd(), null.as_fd()])
         .unwrap_err()
         .to_string();
@@ -204,10 +206,8 @@ fn a_memory_file_is_copied_as_it_was_opened() {
 
 #[test]
 fn a_file_of_the_kernels_is_copied_and_cannot_be_sought_in() {
-    let (null, version) = (
-        open("/dev/null", OFlags::RDWR),
-        open("/proc/version", OFlags::RDONLY),
-    );
+    let null = open("/dev/null", OFlags::RDWR);
+    let version = open("/proc/version", OFlags::RDONLY);
     let streams = inspect([version.as_fd(), null.as_fd(), null.as_fd()])
         .unwrap()
         .open(Purpose::default())

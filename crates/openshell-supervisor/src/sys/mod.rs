@@ -73,7 +73,8 @@ pub(crate) fn execve(path: &CStr, arguments: &[CString], environment: &[CString]
             .chain([std::ptr::null()])
             .collect()
     };
-    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    let arguments = pointers(arguments);
+    let environment = pointers(environment);
     // SAFETY: `path` and every string are NUL-terminated and live until the call returns, and both
     // arrays end in null.
     unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };

@@ -255,7 +255,8 @@ pub(super) fn release(socket: OwnedFd) {
         return;
     }
     // The kernel does not wait where the end of a thread closes a descriptor.
-    let ((copied, is_copied), (close, is_closed)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
+    let (copied, is_copied) = mpsc::channel::<()>();
+    let (close, is_closed) = mpsc::channel::<()>();
     let started = std::thread::Builder::new()
         .name("close".to_owned())
         .spawn(move || {
@@ -380,7 +381,8 @@ impl Destination {
                     .and_then(|rest| rest.first_chunk::<16>())
                     .copied()
                     .unwrap_or_default();
-                let (flow, scope) = (word(4).unwrap_or(0), word(24).unwrap_or(0));
+                let flow = word(4).unwrap_or(0);
+                let scope = word(24).unwrap_or(0);
                 Self::Internet(SocketAddrV6::new(Ipv6Addr::from(address), port, flow, scope).into())
             }
             _ => Self::Other,

@@ -87,9 +87,11 @@ fn seen_at<T: Send>(linked: Linked, work: impl FnOnce(&Seen) -> T + Send) -> T {
             .unwrap()
         });
         let calls = WaitingCalls::new(installed.recv().unwrap());
-        let ((report, refused), (report_server, servers)) = (mpsc::channel(), mpsc::channel());
+        let (report, refused) = mpsc::channel();
+        let (report_server, servers) = mpsc::channel();
         let doors = Arc::new(move |to| to == door);
-        let (name_server, socket) = (NAME_SERVER, linked.socket.as_fd());
+        let name_server = NAME_SERVER;
+        let socket = linked.socket.as_fd();
         let network = Network {
             doors,
             name_server,
@@ -280,10 +282,8 @@ fn what_stays_inside_goes_on_by_itself_without_a_mark() {
             let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();
             assert_eq!(mark_of(&client.into()), 0);
         }
-        let (name, missing) = (
-            std::env::temp_dir().join(format!("witness-{}", own_thread())),
-            "/nowhere/socket",
-        );
+        let name = std::env::temp_dir().join(format!("witness-{}", own_thread()));
+        let missing = "/nowhere/socket";
         let server = std::os::unix::net::UnixListener::bind(&name).unwrap();
         std::os::unix::net::UnixStream::connect(&name).unwrap();
         drop(server);
@@ -305,7 +305,8 @@ fn the_kernel_itself_answers_what_is_no_connect() {
         let client = tcp(SocketFlags::empty());
         let file = std::fs::File::open("/dev/null").unwrap();
         let bytes = [2_u8; 128];
-        let (own, good) = (client.as_raw_fd(), bytes.as_ptr() as usize);
+        let own = client.as_raw_fd();
+        let good = bytes.as_ptr() as usize;
         assert_eq!(connect(-1, good, 16), Err(libc::EBADF));
         assert_eq!(connect(9_999, good, 16), Err(libc::EBADF));
         assert_eq!(connect(file.as_raw_fd(), good, 16), Err(libc::ENOTSOCK));

@@ -110,7 +110,8 @@ impl Escapes {
 
     /// Decodes every escape in `text`.
     pub(super) fn decoded(self, text: &[u8]) -> Vec<u8> {
-        let (mut decoded, mut rest) = (Vec::with_capacity(text.len()), text);
+        let mut decoded = Vec::with_capacity(text.len());
+        let mut rest = text;
         while let Some(next) = self.next(rest) {
             let (before, escape) = rest.split_at(next);
             decoded.extend_from_slice(before);

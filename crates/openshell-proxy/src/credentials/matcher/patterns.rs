@@ -262,7 +262,8 @@ mod tests {
             .map(|(index, text)| (text.as_bytes(), owner(index)));
         let patterns = Patterns::new(&all.collect::<Vec<_>>());
         for text in ["ushers", "ahishers", "abababab", "xhershe", ""] {
-            let (mut state, mut found) = (ROOT, Vec::new());
+            let mut state = ROOT;
+            let mut found = Vec::new();
             for (at, byte) in text.bytes().enumerate() {
                 state = patterns.step(state, byte);
                 let ending = patterns.ending(state);

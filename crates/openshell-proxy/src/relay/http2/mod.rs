@@ -67,10 +67,8 @@ impl HttpTunnel {
         U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let windows = self.services.memory.windows();
-        let (mut first, origin) = (
-            Upstream::new(ConnectionTasks::default()),
-            self.origin.clone(),
-        );
+        let mut first = Upstream::new(ConnectionTasks::default());
+        let origin = self.origin.clone();
         let (established, confirmed) = match protocol {
             UpstreamProtocol::Http1 => (
                 first
@@ -139,14 +137,16 @@ where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut shutdown = client.tunnel.connection.shutdown_signal();
-    let (pool, streams) = (&client.pool, Arc::clone(client));
+    let pool = &client.pool;
+    let streams = Arc::clone(client);
     let answer = move |request| answer(Arc::clone(&streams), request);
     let io = TokioIo::new(Linger::of_frames(io));
     let protocol = protocol(pool.tasks(), pool.max_concurrent_streams(), windows);
     let mut connection = pin!(protocol.serve_connection(io, service_fn(answer)));
     {
         // The driver of the streams: those that are left when this block ends are reset.
-        let (mut driven, mut idle) = (pin!(pool.tasks().run()), pin!(idle(client)));
+        let mut driven = pin!(pool.tasks().run());
+        let mut idle = pin!(idle(client));
         let mut ended = pin!(end_of(ended));
         let mut is_ending = false;
         loop {
@@ -193,7 +193,8 @@ async fn end_of(ended: Option<oneshot::Receiver<()>>) {
 /// Returns when there has been no stream for [`Limits::IDLE`].
 async fn idle(client: &Client) {
     const SAMPLES: u32 = 8;
-    let (mut last, mut quiet) = (0, Duration::ZERO);
+    let mut last = 0;
+    let mut quiet = Duration::ZERO;
     while quiet < Limits::IDLE {
         tokio::time::sleep(Limits::IDLE / SAMPLES).await;
         let count = client.count.load(Ordering::Relaxed);
@@ -231,12 +232,11 @@ pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (plain, call) = (
-        reply::refused(refusal, record.subject()),
-        reply::refused_call(refusal, record.subject()),
-    );
+    let plain = reply::refused(refusal, record.subject());
+    let call = reply::refused_call(refusal, record.subject());
     record.finish(Outcome::Refused(refusal));
-    let (has_answered, answered) = (AtomicBool::new(false), Notify::new());
+    let has_answered = AtomicBool::new(false);
+    let answered = Notify::new();
     let tasks = ConnectionTasks::default();
     let answer = service_fn(|request: Request<Incoming>| {
         let is_first = !has_answered.swap(true, Ordering::Relaxed);

@@ -34,15 +34,16 @@ impl UpstreamPool {
     #[must_use]
     pub fn new(first: Upstream, confirmed: Option<watch::Receiver<bool>>) -> Arc<Self> {
         let tasks = first.tasks().clone();
-        let (shared, idle) = match first.is_shared() {
-            true => (Some(first), Vec::new()),
-            false => (
+        let (shared, idle) = if first.is_shared() {
+            (Some(first), Vec::new())
+        } else {
+            (
                 None,
                 vec![KeptUpstream {
                     upstream: first,
                     quota: None,
                 }],
-            ),
+            )
         };
         let slots = Arc::new(Semaphore::new(Limits::POOLED_CONNECTIONS));
         Arc::new(Self {
@@ -190,14 +191,16 @@ mod tests {
 
     /// A pool around a connection of HTTP/1.1, and the connection's other end.
     async fn exclusive() -> (Arc<UpstreamPool>, DuplexStream) {
-        let ((near, far), mut first) = (duplex(64), Upstream::new(ConnectionTasks::default()));
+        let (near, far) = duplex(64);
+        let mut first = Upstream::new(ConnectionTasks::default());
         first.establish(origin(), ADDRESS, near).await.unwrap();
         (UpstreamPool::new(first, None), far)
     }
 
     /// A pool around a connection of HTTP/2, with the other end and what is to confirm it.
     async fn shared() -> (Arc<UpstreamPool>, DuplexStream, watch::Sender<bool>) {
-        let ((near, far), mut first) = (duplex(64), Upstream::new(ConnectionTasks::default()));
+        let (near, far) = duplex(64);
+        let mut first = Upstream::new(ConnectionTasks::default());
         let windows = Memory::default().windows();
         drop(
             first
@@ -215,7 +218,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_of_http_1_is_one_requests_own_until_it_goes_back() {
-        let ((pool, _far), (services, _)) = (exclusive().await, testing::services(""));
+        let (pool, _far) = exclusive().await;
+        let (services, _) = testing::services("");
         let first = acquired(&pool, &services.egress).await;
         assert!(first.is_exclusive() && first.upstream.is_open_to(&origin()));
         let second = acquired(&pool, &services.egress).await;
@@ -234,7 +238,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_beyond_the_pool_waits_for_a_connection() {
-        let ((pool, _far), (services, _)) = (exclusive().await, testing::services(""));
+        let (pool, _far) = exclusive().await;
+        let (services, _) = testing::services("");
         let mut taken = Vec::new();
         for _ in 0..Limits::POOLED_CONNECTIONS {
             taken.push(acquired(&pool, &services.egress).await);
@@ -253,7 +258,8 @@ mod tests {
 
     #[tokio::test]
     async fn further_connections_are_the_programs_and_the_first_was_before() {
-        let ((pool, _far), (services, _)) = (exclusive().await, testing::services(""));
+        let (pool, _far) = exclusive().await;
+        let (services, _) = testing::services("");
         let reserve = |_| services.egress.reserve(CURL).unwrap();
         let mut all: Vec<_> = (0..Limits::CONNECTIONS_PER_PROGRAM).map(reserve).collect();
         let _first = acquired(&pool, &services.egress).await;
@@ -276,7 +282,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_of_http_2_is_shared_once_it_is_confirmed() {
-        let ((pool, _far, confirm), (services, _)) = (shared().await, testing::services(""));
+        let (pool, _far, confirm) = shared().await;
+        let (services, _) = testing::services("");
         confirm.send_replace(true);
         let [one, other] = [
             acquired(&pool, &services.egress).await,
@@ -290,7 +297,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_upstream_that_does_not_confirm_http_2_gets_no_request() {
-        let ((pool, _far, confirm), (services, _)) = (shared().await, testing::services(""));
+        let (pool, _far, confirm) = shared().await;
+        let (services, _) = testing::services("");
         let refusal = pool.acquire(&services.egress, CURL).await.unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::UpstreamTimeout);
         drop(confirm);

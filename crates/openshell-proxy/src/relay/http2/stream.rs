@@ -188,9 +188,10 @@ pub(super) async fn answer(
         }
         Err(error) => error.into_refusal(),
     };
-    let response = match is_grpc {
-        true => reply::refused_call(&refusal, record.subject()),
-        false => reply::refused(&refusal, record.subject()),
+    let response = if is_grpc {
+        reply::refused_call(&refusal, record.subject())
+    } else {
+        reply::refused(&refusal, record.subject())
     };
     record.finish(Outcome::Refused(&refusal));
     Ok(response.map(full))
@@ -203,7 +204,8 @@ async fn exchange(
     record: &mut Record,
 ) -> Result<Response<ResponseBody>, ExchangeError> {
     let client = &stream.client;
-    let (services, tasks) = (&client.tunnel.services, client.pool.tasks());
+    let services = &client.tunnel.services;
+    let tasks = client.pool.tasks();
     let program = record
         .subject()
         .caller

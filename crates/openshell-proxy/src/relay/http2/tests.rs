@@ -21,7 +21,8 @@ async fn an_upstream_that_reads_no_more_keeps_no_connection_from_other_streams()
     let (services, _) =
         testing::services("{host: web.test, port: 80, protocol: rest, access: full}");
     let tunnel = testing::tunnel(&services, "web.test:80");
-    let ((near, mut far), (near_client, client)) = (duplex(1024), duplex(1024 * 1024));
+    let (near, mut far) = duplex(1024);
+    let (near_client, client) = duplex(1024 * 1024);
     let mut first = Upstream::new(ConnectionTasks::default());
     first
         .establish(
@@ -75,7 +76,8 @@ async fn served(
 ) {
     let (services, audit) = testing::services(endpoints);
     let tunnel = testing::tunnel(&services, "web.test:80");
-    let ((near, far), (near_client, client)) = (duplex(64 * 1024), duplex(64 * 1024));
+    let (near, far) = duplex(64 * 1024);
+    let (near_client, client) = duplex(64 * 1024);
     let mut first = Upstream::new(ConnectionTasks::default());
     first
         .establish(
@@ -136,10 +138,8 @@ async fn a_stream_is_registered_from_its_leave_to_its_end() {
     let request = Request::get("http://web.test/b").body(()).unwrap();
     let (answer, _) = requests.send_request(request, true).unwrap();
     far.read_exact(&mut [0; 16]).await.unwrap();
-    let (connection, authorizer) = (
-        &shared.tunnel.connection,
-        &shared.tunnel.services.authorizer,
-    );
+    let connection = &shared.tunnel.connection;
+    let authorizer = &shared.tunnel.services.authorizer;
     let only_c = ONLY_B.replace("/b", "/c");
     authorizer.policy.replace(testing::snapshot(2, &only_c));
     assert!(connection.current_permit(authorizer).await.is_err());

@@ -224,9 +224,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
             };
             if read.is_ready() {
                 this.is_over = part.is_empty();
-                this.ready = match this.is_over {
-                    true => mask.finish(),
-                    false => this.pace.measure(part.len(), || mask.push(part))?,
+                this.ready = if this.is_over {
+                    mask.finish()
+                } else {
+                    this.pace.measure(part.len(), || mask.push(part))?
                 };
                 buf.set_filled(before);
                 this.hold = mask

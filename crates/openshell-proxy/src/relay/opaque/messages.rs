@@ -28,7 +28,9 @@ impl Messages {
         part: &[u8],
         scrubber: &mut Scrubber,
     ) -> Result<(Bytes, bool), Refusal> {
-        let (mut rest, mut written, mut is_found) = (part, Vec::with_capacity(part.len()), false);
+        let mut rest = part;
+        let mut written = Vec::with_capacity(part.len());
+        let mut is_found = false;
         while let Some(piece) = self.frames.next(&mut rest) {
             let frame = self.frames.frame();
             let mut clean = Bytes::new();
@@ -89,9 +91,12 @@ mod tests {
 
     /// The control frames and the messages in what is sent on for `parts`.
     fn sent(parts: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<String>) {
-        let (mut messages, mut scrubber, mut frames) =
-            (Messages::default(), scrubber(), Frames::default());
-        let (mut controls, mut texts, mut text) = (Vec::new(), Vec::new(), Vec::new());
+        let mut messages = Messages::default();
+        let mut scrubber = scrubber();
+        let mut frames = Frames::default();
+        let mut controls = Vec::new();
+        let mut texts = Vec::new();
+        let mut text = Vec::new();
         for part in parts {
             let (written, _) = messages.push(part, &mut scrubber).unwrap();
             let mut rest = written.as_ref();
@@ -126,10 +131,8 @@ mod tests {
 
     #[test]
     fn a_secret_is_masked_however_its_message_is_framed_and_cut() {
-        let (text, masked) = (
-            format!("tok={SECRET} end"),
-            format!("tok={} end", "*".repeat(SECRET.len())),
-        );
+        let text = format!("tok={SECRET} end");
+        let masked = format!("tok={} end", "*".repeat(SECRET.len()));
         let (first, rest) = text.split_at(15);
         let bytes: Vec<_> = text
             .char_indices()

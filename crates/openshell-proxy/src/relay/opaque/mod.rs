@@ -124,16 +124,14 @@ async fn relay_all(
     upstream.write_all(&surplus).await?;
     meter.add_from_client(surplus.len());
     drop(surplus);
-    let (from, to) = (
-        Counter {
-            meter,
-            side: Side::Client,
-        },
-        Counter {
-            meter,
-            side: Side::Upstream,
-        },
-    );
+    let from = Counter {
+        meter,
+        side: Side::Client,
+    };
+    let to = Counter {
+        meter,
+        side: Side::Upstream,
+    };
     let (mut from_client, mut to_client) = client.split();
     let (mut from_upstream, mut to_upstream) = upstream.split();
     let asked = one_way(
@@ -499,16 +497,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_never_waits_leaves_others_of_its_thread_their_turn() {
-        let (source, sink) = (large(), large());
+        let source = large();
+        let sink = large();
         let mut sender = File::from(source.writer);
         sender.write_all(&vec![0; PIPE_BYTES]).unwrap();
-        let (from, to) = (stream(source.reader), stream(sink.writer));
+        let from = stream(source.reader);
+        let to = stream(sink.writer);
         let (_, _) = tokio::join!(from.readable(), to.writable());
         // It moves less at once than is there.
         let (reader, writer) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let step = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
-        let (pipe, meter) = (Pipe { reader, writer }, Meter::default());
+        let pipe = Pipe { reader, writer };
+        let meter = Meter::default();
         let counter = Counter {
             meter: &meter,
             side: Side::Client,

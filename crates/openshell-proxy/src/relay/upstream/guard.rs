@@ -84,11 +84,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for UpstreamGuard<S> {
         let bytes = buf.filled().len() - before;
         budget.moved(bytes);
         ready!(read)?;
-        match unanswered.allows(bytes) {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Ready(Err(io::Error::other(
+        if unanswered.allows(bytes) {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Ready(Err(io::Error::other(
                 "the upstream sends without answering",
-            ))),
+            )))
         }
     }
 }

@@ -151,11 +151,10 @@ impl Upstream {
         let Sender::Http2(sender) = &established.sender else {
             return None;
         };
-        let (origin, address) = (established.origin.clone(), established.address);
-        let (sender, driver) = (
-            Sender::Http2(sender.clone()),
-            Arc::clone(&established.driver),
-        );
+        let origin = established.origin.clone();
+        let address = established.address;
+        let sender = Sender::Http2(sender.clone());
+        let driver = Arc::clone(&established.driver);
         let established = Some(Established {
             origin,
             address,

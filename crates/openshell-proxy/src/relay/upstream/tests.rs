@@ -29,7 +29,8 @@ fn origin(host_and_port: &str) -> Origin {
 
 /// An HTTP/1.1 connection to web.test, and its other end.
 async fn established(tasks: &ConnectionTasks) -> (Upstream, DuplexStream) {
-    let ((near, far), mut upstream) = (duplex(64 * 1024), Upstream::new(tasks.clone()));
+    let (near, far) = duplex(64 * 1024);
+    let mut upstream = Upstream::new(tasks.clone());
     upstream
         .establish(origin("web.test:80"), ADDRESS, near)
         .await
@@ -156,17 +157,18 @@ async fn protocols_are_switched_only_to_one_that_was_asked_for_and_only_by_its_h
         (Some("echo, other"), "Upgrade: Other\r\n", true),
     ] {
         let (response, _) = answered(switched(headers).as_bytes(), asked).await;
-        match may {
-            true => assert_eq!(
+        if may {
+            assert_eq!(
                 response.unwrap().status(),
                 StatusCode::SWITCHING_PROTOCOLS,
                 "{asked:?}: {headers}"
-            ),
-            false => assert_eq!(
+            )
+        } else {
+            assert_eq!(
                 failed(response),
                 ReasonCode::UnsolicitedUpgrade,
                 "{asked:?}: {headers}"
-            ),
+            )
         }
     }
 }
@@ -210,9 +212,10 @@ async fn an_upstream_that_closes_instead_of_answering_has_failed_unless_it_kept_
             (response, ()) = async { tokio::join!(requests, answers) } => response,
             () = tasks.run() => unreachable!("tasks are driven for ever"),
         };
-        match is_kept && said.is_empty() {
-            true => assert!(matches!(response, Err(SendError::Closed)), "{response:?}"),
-            false => assert_eq!(failed(response), ReasonCode::UpstreamUnreachable),
+        if is_kept && said.is_empty() {
+            assert!(matches!(response, Err(SendError::Closed)), "{response:?}")
+        } else {
+            assert_eq!(failed(response), ReasonCode::UpstreamUnreachable)
         }
     }
 }
@@ -273,11 +276,9 @@ async fn a_connection_is_used_again_for_its_origin_at_its_address_alone() {
     let at = |address: &str| Destination::configured_by_operator(vec![address.parse().unwrap()]);
     let tasks = ConnectionTasks::default();
     let (upstream, far) = established(&tasks).await;
-    let (here, elsewhere, both) = (
-        at("8.8.8.8:80"),
-        at("8.8.4.4:80"),
-        "8.8.4.4:80".parse().unwrap(),
-    );
+    let here = at("8.8.8.8:80");
+    let elsewhere = at("8.8.4.4:80");
+    let both = "8.8.4.4:80".parse().unwrap();
     let both = Destination::configured_by_operator(vec![both, ADDRESS]);
     assert_eq!(
         upstream.reusable(&origin("web.test:80"), &here),
@@ -340,7 +341,8 @@ async fn read_request(far: &mut DuplexStream) {
 
 /// The end of a stream whose upstream answers its head with `answer`.
 async fn answered_in_http2(answer: &[u8]) -> Result<Response<Incoming>, SendError> {
-    let (tasks, (near, mut far)) = (ConnectionTasks::default(), duplex(64 * 1024));
+    let tasks = ConnectionTasks::default();
+    let (near, mut far) = duplex(64 * 1024);
     let mut upstream = Upstream::new(tasks.clone());
     let _ended = upstream
         .establish_http2(
@@ -370,11 +372,9 @@ async fn answered_in_http2(answer: &[u8]) -> Result<Response<Incoming>, SendErro
 
 #[tokio::test]
 async fn a_stream_that_its_upstream_has_not_processed_is_one_to_send_again() {
-    let (refused_stream, no_error, none) = (
-        7_u32.to_be_bytes(),
-        0_u32.to_be_bytes(),
-        0_u32.to_be_bytes(),
-    );
+    let refused_stream = 7_u32.to_be_bytes();
+    let no_error = 0_u32.to_be_bytes();
+    let none = 0_u32.to_be_bytes();
     let refused = answered_in_http2(&frame(RST_STREAM, 1, &refused_stream)).await;
     assert!(matches!(refused, Err(SendError::Refused)), "{refused:?}");
     let behind_the_last = answered_in_http2(&frame(GOAWAY, 0, &[none, no_error].concat())).await;
@@ -386,7 +386,8 @@ async fn a_stream_that_its_upstream_has_not_processed_is_one_to_send_again() {
 
 #[tokio::test]
 async fn a_stream_that_its_upstream_may_have_processed_fails() {
-    let (internal_error, cancel) = (2_u32.to_be_bytes(), 8_u32.to_be_bytes());
+    let internal_error = 2_u32.to_be_bytes();
+    let cancel = 8_u32.to_be_bytes();
     assert_eq!(
         failed(answered_in_http2(&frame(RST_STREAM, 1, &cancel)).await),
         ReasonCode::UpstreamUnreachable

@@ -54,7 +54,9 @@ impl Placeholders {
 
     /// The vault of `given`, and the variables of commands.
     pub(super) fn of(&mut self, given: ProviderEnvironment) -> CredentialSet {
-        let (mut warnings, mut variables, mut entries) = (Vec::new(), Vec::new(), Vec::new());
+        let mut warnings = Vec::new();
+        let mut variables = Vec::new();
+        let mut entries = Vec::new();
         let mut left_out = |name: &str, why: &str| {
             warnings
                 .push(printable(&format!("the gateway: {name} is left out: {why}")).into_owned());
@@ -66,9 +68,10 @@ impl Placeholders {
             );
         }
         for (name, value) in given.variables {
-            match is_refused(&name) || value.contains('\0') {
-                true => left_out(&name, "a gateway may not set it"),
-                false => variables.push((name, value)),
+            if is_refused(&name) || value.contains('\0') {
+                left_out(&name, "a gateway may not set it")
+            } else {
+                variables.push((name, value))
             }
         }
         if given.revision != 0 && self.revisions.back() != Some(&given.revision) {

@@ -329,10 +329,8 @@ fn token(variables: &mut Variables<'_>) -> anyhow::Result<Option<Box<dyn TokenSo
 fn run_as(variables: &mut Variables<'_>) -> anyhow::Result<RunAs> {
     const NUMBERS: &str = "OPENSHELL_SANDBOX_UID and OPENSHELL_SANDBOX_GID are set together";
     let image = variables.environment.take("OPENSHELL_OCI_IMAGE_USER");
-    let (uid, gid) = (
-        variables.text("OPENSHELL_SANDBOX_UID")?,
-        variables.text("OPENSHELL_SANDBOX_GID")?,
-    );
+    let uid = variables.text("OPENSHELL_SANDBOX_UID")?;
+    let gid = variables.text("OPENSHELL_SANDBOX_GID")?;
     let number = |name: &str, text: String| match Identity::parse(&text) {
         Ok(identity @ Identity::Id(_)) => Ok(identity),
         _ => Err(anyhow!(

@@ -109,9 +109,10 @@ impl GatewaySource {
         }
         let policy = self.changed_policy(&config);
         self.seen.revision = config.revision;
-        let credentials = match has_new_credentials {
-            true => self.credentials(config.provider_revision).await,
-            false => None,
+        let credentials = if has_new_credentials {
+            self.credentials(config.provider_revision).await
+        } else {
+            None
         };
         match (policy, credentials) {
             (Some(policy), credentials) => {
@@ -131,7 +132,8 @@ impl GatewaySource {
             .as_ref()
             .map(|policy| policy.bindings.clone())
             .unwrap_or_default();
-        let (version, is_reported) = (self.seen.version, self.settings.is_own_policy());
+        let version = self.seen.version;
+        let is_reported = self.settings.is_own_policy();
         self.pending = Some(Pending {
             version,
             is_reported,
@@ -269,7 +271,8 @@ impl Source for GatewaySource {
                     return;
                 };
                 self.seen.has_failed = true;
-                let (generation, hash) = (self.generation, &self.seen.hash);
+                let generation = self.generation;
+                let hash = &self.seen.hash;
                 let message = format!(
                     "Policy reload failed, keeping last-known-good policy unless the gateway fails \
                      closed [version:{version} hash:{hash} generation:{generation} \

@@ -106,7 +106,8 @@ impl Source for RouteSource {
 
 /// The routes of `bundle` that workloads are served by.
 fn routes(bundle: Bundle) -> RouteSet {
-    let (mut routes, mut left_out) = (Vec::new(), bundle.left_out);
+    let mut routes = Vec::new();
+    let mut left_out = bundle.left_out;
     for mut spec in bundle
         .routes
         .into_iter()

@@ -160,7 +160,8 @@ pub(crate) async fn open(
         is_lost: false,
         generation,
     };
-    let (credentials, routes) = (Some(credentials), Some(routes));
+    let credentials = Some(credentials);
+    let routes = Some(routes);
     let initial = Initial {
         policy: version,
         credentials,

@@ -274,7 +274,9 @@ fn is_closed(folder: &Path, error: &io::Error) -> bool {
 
 /// Adds the repositories of submodules in `repository`, to any depth; a name may have slashes.
 fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
-    let (mut folders, mut seen, mut failed) = (vec![repository.join("modules")], 0, Ok(()));
+    let mut folders = vec![repository.join("modules")];
+    let mut seen = 0;
+    let mut failed = Ok(());
     while let Some(folder) = folders.pop() {
         let entries = entries(&folder).unwrap_or_else(|why| {
             failed = Err(why);
@@ -359,12 +361,13 @@ fn entries(folder: &Path) -> Result<Vec<DirEntry>, String> {
         .take(FOLDERS + 1)
         .collect::<Result<_, _>>()
         .map_err(failed)?;
-    match found.len() > FOLDERS {
-        true => Err(format!(
+    if found.len() > FOLDERS {
+        Err(format!(
             "{} has more than {FOLDERS} entries",
             folder.display()
-        )),
-        false => Ok(found),
+        ))
+    } else {
+        Ok(found)
     }
 }
 
@@ -472,7 +475,8 @@ mod tests {
     fn hooks_and_attributes_of_the_repository_its_submodules_and_linked_trees_are_found() {
         let folder = tempfile::tempdir().unwrap();
         let root = std::fs::canonicalize(folder.path()).unwrap();
-        let (other, main) = (root.join("other"), root.join("main"));
+        let other = root.join("other");
+        let main = root.join("main");
         for tree in [&other, &main] {
             std::fs::create_dir(tree).unwrap();
             git(tree, &["init", "-q"]);

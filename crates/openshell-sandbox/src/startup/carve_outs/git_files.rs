@@ -34,8 +34,9 @@ pub(super) fn content_up_to(file: &Path, most: u64) -> Result<Option<Vec<u8>>, S
         .take(most + 1)
         .read_to_end(&mut content)
         .map_err(failed)?;
-    match content.len() as u64 > most {
-        true => Err(format!("{} has more than {most} bytes", file.display())),
-        false => Ok(Some(content)),
+    if content.len() as u64 > most {
+        Err(format!("{} has more than {most} bytes", file.display()))
+    } else {
+        Ok(Some(content))
     }
 }

@@ -19,7 +19,8 @@ fn entries(index: &[u8], object: usize, names: &BTreeSet<&[u8]>) -> Option<Vec<V
     let rest = index.strip_prefix(b"DIRC")?;
     let (version, rest) = number(rest)?;
     let (count, mut rest) = number(rest)?;
-    let (mut name, mut found) = (Vec::new(), Vec::new());
+    let mut name = Vec::new();
+    let mut found = Vec::new();
     for _ in 0..count {
         let entry = rest;
         // Times, device, inode, mode, owner and size come before the name of the object.

@@ -93,7 +93,9 @@ pub(super) fn expanded(value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
 fn entries(text: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let text = with_unix_line_ends(text);
-    let (mut found, mut section, mut rest) = (Vec::new(), String::new(), &*text);
+    let mut found = Vec::new();
+    let mut section = String::new();
+    let mut rest = &*text;
     while let Some((first, after)) = rest.split_first() {
         match first {
             b' ' | b'\t' | b'\n' => rest = after,
@@ -185,8 +187,10 @@ fn section_of(text: &[u8]) -> Option<(String, &[u8])> {
 
 /// Reads a value up to the end of its line, which a backslash continues.
 fn value_of(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let (mut value, mut kept, mut is_quoted, mut rest) =
-        (Vec::new(), 0, false, text.trim_ascii_start_but_lines());
+    let mut value = Vec::new();
+    let mut kept = 0;
+    let mut is_quoted = false;
+    let mut rest = text.trim_ascii_start_but_lines();
     loop {
         rest = match rest {
             [b'\\', b'\n', after @ ..] => after,

@@ -233,9 +233,10 @@ impl CarveOuts {
     /// Lines about what the policy hides and is not there.
     pub(super) fn idle(&self) -> impl Iterator<Item = String> {
         self.idle.iter().map(|path| {
-            let later = match path.to_string_lossy().contains('*') {
-                true => "files that are made later match no pattern",
-                false => "is it the path that is meant?",
+            let later = if path.to_string_lossy().contains('*') {
+                "files that are made later match no pattern"
+            } else {
+                "is it the path that is meant?"
             };
             format!(
                 "filesystem_policy.hidden: {} hides nothing, as there is no such file; {later}",
@@ -263,10 +264,8 @@ impl CarveOuts {
         // A folder may be granted twice.
         let tracked: BTreeSet<&Path> = tracked.collect();
         tracked.into_iter().map(|path| {
-            let (folder, name) = (
-                path.parent().unwrap_or(path),
-                path.file_name().unwrap_or_default(),
-            );
+            let folder = path.parent().unwrap_or(path);
+            let name = path.file_name().unwrap_or_default();
             format!(
                 "{} is hidden, and git tracks it, so `git add -A`, `commit -a`, `stash` and `diff` \
                  fail inside; outside, `git -C {} update-index --skip-worktree -- {}` has git \
@@ -403,9 +402,10 @@ impl CarveOuts {
             )?);
             return Ok(Some(found));
         }
-        let kept = match self.has_placeholders {
-            true => placeholder(wanted, &place, self.uid, made).map_err(|error| error.to_string()),
-            false => Err("--no-placeholders is given".to_owned()),
+        let kept = if self.has_placeholders {
+            placeholder(wanted, &place, self.uid, made).map_err(|error| error.to_string())
+        } else {
+            Err("--no-placeholders is given".to_owned())
         };
         match kept {
             Ok(true) => {

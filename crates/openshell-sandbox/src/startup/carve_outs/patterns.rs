@@ -77,7 +77,9 @@ pub(super) fn matches(
             pattern.as_path().display()
         )
     };
-    let (mut found, mut folders, mut seen) = (Vec::new(), vec![base.clone()], 0);
+    let mut found = Vec::new();
+    let mut folders = vec![base.clone()];
+    let mut seen = 0;
     let mut ways = BTreeSet::new();
     while let Some(folder) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {

@@ -27,8 +27,12 @@ impl AttachedTerminal {
     /// # Errors
     /// Threads or descriptors are exhausted.
     pub(super) fn start(master: OwnedFd, keyboard: TerminalKeyboard) -> anyhow::Result<Self> {
-        let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-        let (input, output, errors) = (input.as_fd(), output.as_fd(), errors.as_fd());
+        let input = io::stdin();
+        let output = io::stdout();
+        let errors = io::stderr();
+        let input = input.as_fd();
+        let output = output.as_fd();
+        let errors = errors.as_fd();
         let shown_on = [output, errors, input]
             .into_iter()
             .find(|stream: &BorrowedFd<'_>| isatty(stream));

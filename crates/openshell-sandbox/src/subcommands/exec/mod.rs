@@ -130,7 +130,9 @@ pub(crate) async fn run_with(
     let connection = PacketSocket::new(socket)?;
     // Nothing that arrives from here on is lost.
     let mut signals = receive_signals()?;
-    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    let input = io::stdin();
+    let output = io::stdout();
+    let errors = io::stderr();
     let null = File::open("/dev/null")?;
     let keyboard = exec.terminal.as_ref().map(|terminal| terminal.keyboard);
     let on_terminal = exec
@@ -223,10 +225,8 @@ async fn wait(
 fn receive_signals() -> anyhow::Result<mpsc::Receiver<Signal>> {
     let (sender, receiver) = mpsc::channel(16);
     for &number in PASSED_ON.iter().chain(&[Signal::WINCH, Signal::TSTP]) {
-        let (sender, mut stream) = (
-            sender.clone(),
-            signal(SignalKind::from_raw(number.as_raw()))?,
-        );
+        let sender = sender.clone();
+        let mut stream = signal(SignalKind::from_raw(number.as_raw()))?;
         tokio::spawn(async move {
             while stream.recv().await.is_some() && sender.send(number).await.is_ok() {}
         });
