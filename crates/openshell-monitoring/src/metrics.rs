@@ -202,7 +202,9 @@ impl Metrics {
             (&self.deciding, took.decision),
             (&self.connecting, took.connect),
         ] {
-            took.into_iter().for_each(|took| durations.add(took));
+            if let Some(took) = took {
+                durations.add(took);
+            }
         }
     }
 

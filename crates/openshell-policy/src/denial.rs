@@ -76,10 +76,9 @@ impl Denials {
     /// Counts all that `others` has counted before.
     pub fn merge(&mut self, others: Self) {
         self.others += others.others;
-        others
-            .summaries
-            .into_values()
-            .for_each(|summary| self.count(summary));
+        for summary in others.summaries.into_values() {
+            self.count(summary);
+        }
     }
 
     /// True if nothing was counted.

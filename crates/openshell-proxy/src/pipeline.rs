@@ -137,9 +137,9 @@ async fn serve_models(
         format!("CONNECT {target}"),
         Some(target.clone()),
     );
-    caller
-        .iter()
-        .for_each(|caller| record.called_by(caller.clone()));
+    if let Some(caller) = &caller {
+        record.called_by(caller.clone());
+    }
     let terminated = async {
         let authority = proxy.interceptor.authority()?;
         let hello = read_client_hello(Prefixed::new(surplus, client)).await?;

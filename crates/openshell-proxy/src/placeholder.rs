@@ -234,10 +234,9 @@ pub fn is_in_header(name: &HeaderName, value: &HeaderValue) -> bool {
 pub fn redacted(path: &str) -> Option<String> {
     let found = find(path.as_bytes(), Coding::Percent);
     let mut text = path.to_owned();
-    found
-        .iter()
-        .rev()
-        .for_each(|found| text.replace_range(found.range.clone(), REDACTED));
+    for found in found.iter().rev() {
+        text.replace_range(found.range.clone(), REDACTED);
+    }
     (!found.is_empty()).then_some(text)
 }
 

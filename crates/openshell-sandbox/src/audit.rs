@@ -29,6 +29,8 @@ struct FanOut(Vec<Arc<dyn Audit>>);
 
 impl Audit for FanOut {
     fn event(&self, event: &Event<'_>) {
-        self.0.iter().for_each(|receiver| receiver.event(event));
+        for receiver in &self.0 {
+            receiver.event(event);
+        }
     }
 }

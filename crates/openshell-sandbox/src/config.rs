@@ -771,10 +771,9 @@ fn inherited(
     let credentials =
         has_credentials.then(|| OpenedCredentials::open(args.credentials, &mut environment));
     let mut credentials = credentials.transpose()?;
-    routes
-        .iter()
-        .flat_map(|routes| &routes.variables)
-        .for_each(|name| environment.discard(OsStr::new(name)));
+    for name in routes.iter().flat_map(|routes| &routes.variables) {
+        environment.discard(OsStr::new(name));
+    }
     let given = variables::given(&args.env, args.env_file.as_deref(), &environment)?;
     // Those that are given are meant.
     given.iter().for_each(|(name, _)| environment.discard(name));
@@ -784,7 +783,9 @@ fn inherited(
         } else {
             environment.clone()
         };
-        given.iter().for_each(|(name, value)| urls.set(name, value));
+        for (name, value) in given.iter() {
+            urls.set(name, value);
+        }
         credentials.take_secrets(&mut environment, &urls);
     }
     let mut environment = if args.clear_env {
@@ -799,9 +800,9 @@ fn inherited(
              placeholders, --clear-env keeps them out"
         ));
     }
-    given
-        .into_iter()
-        .for_each(|(name, value)| environment.set(name, value));
+    for (name, value) in given {
+        environment.set(name, value);
+    }
     if let Some(routes) = routes {
         let is_placeholder = |name: &str| {
             credentials

@@ -137,7 +137,9 @@ fn print_policy(args: &cli::Args) -> anyhow::Result<ExitCode> {
     let Policy { files, version } = *policy;
     version?;
     let (_, text) = files.text(Phase::Start)?;
-    text.lines().for_each(logging::print_line);
+    for line in text.lines() {
+        logging::print_line(line);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

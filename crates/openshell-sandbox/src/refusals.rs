@@ -229,8 +229,12 @@ mod tests {
     fn the_summary_says_what_how_often_and_what_would_allow_it() {
         let refusals = Refusals::default();
         assert_eq!(refusals.summary(), None);
-        (0..3).for_each(|_| refusals.add(denial("a.test".to_owned(), "/bin/a\n\u{1b}[1mforged")));
-        (0..12).for_each(|n| refusals.add(denial(format!("{n}.test"), "/bin/b")));
+        for _ in 0..3 {
+            refusals.add(denial("a.test".to_owned(), "/bin/a\n\u{1b}[1mforged"));
+        }
+        for n in 0..12 {
+            refusals.add(denial(format!("{n}.test"), "/bin/b"));
+        }
         let summary = refusals.summary().unwrap();
         let lines: Vec<_> = summary.lines().collect();
         assert!(

@@ -57,7 +57,9 @@ impl Attachment {
                 ..Facts::default()
             },
         );
-        self.size.into_iter().for_each(|size| attached.resize(size));
+        if let Some(size) = self.size {
+            attached.resize(size);
+        }
         let sent = AtomicU64::new(0);
         let code = self.serve(&mut attached, &sent).await;
         self.input.close();
@@ -110,7 +112,7 @@ impl Attachment {
                 },
                 Ok(()) = self.sizes.changed() => {
                     let size = *self.sizes.borrow_and_update();
-                    size.into_iter().for_each(|size| attached.resize(size));
+                    for size in size.into_iter() { attached.resize(size); }
                 }
             }
         }

@@ -22,9 +22,9 @@ impl Environment {
     /// Builds an environment; the last of several values of a name counts.
     pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut environment = Self::default();
-        variables
-            .into_iter()
-            .for_each(|(name, value)| environment.set(name, value));
+        for (name, value) in variables {
+            environment.set(name, value);
+        }
         environment
     }
 
@@ -115,10 +115,9 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
     let kept = inputs.caller.iter().filter(|(name, _)| !is_removed(name));
     let mut environment =
         Environment::new(kept.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    inputs
-        .placeholders
-        .iter()
-        .for_each(|(name, placeholder)| environment.set(name, placeholder));
+    for (name, placeholder) in inputs.placeholders {
+        environment.set(name, placeholder);
+    }
     environment.set("HOME", inputs.home);
     environment.set("USER", &inputs.user.name);
     environment.set("LOGNAME", &inputs.user.name);
@@ -137,23 +136,23 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
     let host_name = Some(inputs.host_name).filter(|name| !name.is_empty() && is_name(name));
     if let Some(proxy) = inputs.proxy {
         let url = format!("http://{proxy}");
-        PROXY_VARIABLES
-            .iter()
-            .for_each(|name| environment.set(name, &url));
+        for name in PROXY_VARIABLES {
+            environment.set(name, &url);
+        }
         let own = host_name.map(|name| format!(",{name}")).unwrap_or_default();
-        ["NO_PROXY", "no_proxy"]
-            .iter()
-            .for_each(|name| environment.set(name, format!("{OWN_HOSTS}{own}")));
+        for name in ["NO_PROXY", "no_proxy"] {
+            environment.set(name, format!("{OWN_HOSTS}{own}"));
+        }
         // Without it fetch in Node.js connects directly, which is refused.
         environment.set("NODE_USE_ENV_PROXY", "1");
     }
     if let Some(folder) = inputs.trust {
-        variable::BUNDLE
-            .iter()
-            .for_each(|name| environment.set(name, folder.join(BUNDLE_FILE)));
-        variable::AUTHORITY
-            .iter()
-            .for_each(|name| environment.set(name, folder.join(AUTHORITY_FILE)));
+        for name in variable::BUNDLE {
+            environment.set(name, folder.join(BUNDLE_FILE));
+        }
+        for name in variable::AUTHORITY {
+            environment.set(name, folder.join(AUTHORITY_FILE));
+        }
         // Java prints a line about it, which whoever wants none can leave out by an empty value.
         let is_left_out = environment
             .get("JAVA_TOOL_OPTIONS")

@@ -339,10 +339,9 @@ impl Request {
     pub fn close_learning_home(&mut self) {
         if let Some(home) = self.learning.home.take() {
             let is_it = |grant: &&mut Grant| !grant.listed && grant.path == home;
-            self.grants
-                .iter_mut()
-                .filter(is_it)
-                .for_each(|grant| grant.access = PathAccess::ReadExecute);
+            for grant in self.grants.iter_mut().filter(is_it) {
+                grant.access = PathAccess::ReadExecute;
+            }
             self.learning.folders.insert(home);
         }
     }

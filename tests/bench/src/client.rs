@@ -266,9 +266,9 @@ pub(crate) fn run(words: &[String]) {
             let rate = number(1);
             let seconds = number(2);
             let mut connections = [open(TARGET), open(TARGET)];
-            connections
-                .iter_mut()
-                .for_each(|connection| connection.fetch("/"));
+            for connection in connections.iter_mut() {
+                connection.fetch("/");
+            }
             println!("ready");
             let start = Instant::now();
             let each = rate * seconds / 2;
@@ -281,9 +281,9 @@ pub(crate) fn run(words: &[String]) {
                     }
                 })
             });
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().unwrap());
+            for thread in threads {
+                thread.join().unwrap();
+            }
             wait();
             start.elapsed().as_secs_f64()
         }

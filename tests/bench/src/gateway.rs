@@ -271,7 +271,9 @@ pub(crate) fn relay(name: &str) {
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let served = std::thread::spawn(move || swallow(listener.accept().unwrap().0));
         let begin = Instant::now();
-        (0..BYTES / FRAME).for_each(|_| stream.write_all(&[7; FRAME]).unwrap());
+        for _ in 0..BYTES / FRAME {
+            stream.write_all(&[7; FRAME]).unwrap();
+        }
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         served.join().unwrap();
         begin.elapsed().as_secs_f64().recip()
@@ -336,7 +338,9 @@ pub(crate) fn relay(name: &str) {
         || by_relay(&without_logic),
         || by_relay(&host),
     );
-    [supervisor, plain].into_iter().for_each(end);
+    for item in [supervisor, plain] {
+        end(item);
+    }
 }
 
 /// A session with the gateway at `address` without a sandbox, and a server to which its relays
@@ -346,9 +350,9 @@ pub(crate) fn session(address: &str) {
     let address = address.parse().unwrap();
     let target = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        listener
-            .incoming()
-            .for_each(|client| swallow(client.unwrap()))
+        for client in listener.incoming() {
+            swallow(client.unwrap());
+        }
     });
     println!("ready");
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -483,8 +483,12 @@ impl Crowd {
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        self.0.iter_mut().for_each(|child| drop(child.stdin.take()));
-        self.0.iter_mut().for_each(|child| drop(child.wait()));
+        for child in self.0.iter_mut() {
+            drop(child.stdin.take());
+        }
+        for child in self.0.iter_mut() {
+            drop(child.wait());
+        }
     }
 }
 

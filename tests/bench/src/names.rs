@@ -124,8 +124,12 @@ pub(crate) fn flood(rate: u32) {
     let begin = Instant::now();
     for n in 1.. {
         let mut answer = [0; 512];
-        (0..AT_ONCE).for_each(|_| assert!(socket.send(QUESTION).is_ok()));
-        (0..AT_ONCE).for_each(|_| assert!(socket.recv(&mut answer).is_ok()));
+        for _ in 0..AT_ONCE {
+            assert!(socket.send(QUESTION).is_ok());
+        }
+        for _ in 0..AT_ONCE {
+            assert!(socket.recv(&mut answer).is_ok());
+        }
         std::thread::sleep((begin + pause * n).saturating_duration_since(Instant::now()));
     }
 }

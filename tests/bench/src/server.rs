@@ -33,21 +33,21 @@ pub(crate) fn run(certificate: &Path) {
     let config = config(certificate);
     http2::serve(&config);
     thread::spawn(move || {
-        relay
-            .incoming()
-            .for_each(|client| drop(thread::spawn(move || pass_on(client.unwrap()))))
+        for client in relay.incoming() {
+            drop(thread::spawn(move || pass_on(client.unwrap())));
+        }
     });
     let connect_relay = TcpListener::bind(CONNECT_RELAY).unwrap();
     thread::spawn(move || {
-        connect_relay
-            .incoming()
-            .for_each(|client| answer_connect(client.unwrap()))
+        for client in connect_relay.incoming() {
+            answer_connect(client.unwrap());
+        }
     });
     let plain_relay = TcpListener::bind(PLAIN_RELAY).unwrap();
     thread::spawn(move || {
-        plain_relay
-            .incoming()
-            .for_each(|client| copy_both(client.unwrap(), TcpStream::connect(TARGET).unwrap()));
+        for client in plain_relay.incoming() {
+            copy_both(client.unwrap(), TcpStream::connect(TARGET).unwrap());
+        }
     });
     thread::spawn(move || {
         for client in tls.incoming().map(Result::unwrap) {

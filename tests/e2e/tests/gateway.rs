@@ -361,10 +361,9 @@ fn a_changed_policy_is_in_force_after_a_poll_and_an_invalid_one_leaves_what_was(
         gateway.wait(|heard| heard.statuses.len() == 2);
         assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
         let mut invalid = web("/c");
-        invalid
-            .network_policies
-            .values_mut()
-            .for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
+        for rule in invalid.network_policies.values_mut() {
+            rule.endpoints[0].enforcement = "loudly".to_owned();
+        }
         gateway.set_policy(invalid);
         let heard = gateway.wait(|heard| heard.statuses.len() == 3);
         assert_eq!(
@@ -416,10 +415,9 @@ fn a_gateway_of_today_fails_closed_until_a_valid_policy_comes() {
     let steps = Steps::start(&lab, host.sandbox(&lab));
     assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
     let mut invalid = web("/a");
-    invalid
-        .network_policies
-        .values_mut()
-        .for_each(|rule| rule.endpoints[0].enforcement = "loudly".to_owned());
+    for rule in invalid.network_policies.values_mut() {
+        rule.endpoints[0].enforcement = "loudly".to_owned();
+    }
     host.gateway.set_policy(invalid);
     host.gateway.wait(|heard| heard.statuses.len() == 2);
     let asked = "curl -s http://web.test:8080/a | grep -o policy_invalid | head -1";
@@ -2090,13 +2088,13 @@ fn a_gateway_that_hangs_in_a_message_changes_nothing_until_it_goes_on() {
         policy
             .network_policies
             .extend((0..100).map(|number| (format!("more-{number}"), rule.clone())));
-        policy
+        for (name, rule) in policy
             .network_policies
             .iter_mut()
             .filter(|(name, _)| name.starts_with("more"))
-            .for_each(|(name, rule)| {
-                rule.endpoints[0].host = format!("{name}.test");
-            });
+        {
+            rule.endpoints[0].host = format!("{name}.test");
+        }
         policy
     };
     for (bytes, old, new) in [(40, "/a", "/b"), (1500, "/b", "/a"), (5000, "/a", "/b")] {
@@ -2129,10 +2127,9 @@ fn in_chaos_of_its_gateway_no_request_is_lost_or_decided_otherwise() {
     let lab = Lab::with_web();
     let _upstream = lab.http("10.99.0.1:8080");
     let mut policy = web("/a");
-    policy
-        .network_policies
-        .values_mut()
-        .for_each(|rule| rule.binaries[0].path = super::python());
+    for rule in policy.network_policies.values_mut() {
+        rule.binaries[0].path = super::python();
+    }
     let mut host = Host::start(&lab, answers(Generation::Today, Some(policy)));
     let steps = Steps::start(
         &lab,

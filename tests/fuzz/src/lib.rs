@@ -64,7 +64,9 @@ pub fn fuzz(name: &str, samples: &[&[u8]], words: &[&[u8]], mut check: impl FnMu
         .and_then(|text| text.parse().ok())
         .unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);
-    samples.iter().for_each(|sample| check(sample));
+    for sample in samples.iter() {
+        check(sample);
+    }
     let mut random = Random::default();
     let mut count = 0_u64;
     while Instant::now() < end {

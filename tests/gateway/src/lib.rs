@@ -247,9 +247,9 @@ impl Gateway {
             let incoming =
                 TcpListenerStream::new(tokio::net::TcpListener::from_std(listener).unwrap());
             let incoming = incoming.map(|client| {
-                client
-                    .iter()
-                    .for_each(|client: &tokio::net::TcpStream| client.set_nodelay(true).unwrap());
+                if let Ok(client) = &client {
+                    client.set_nodelay(true).unwrap();
+                }
                 client
             });
             let mut server = tonic::transport::Server::builder();
@@ -524,10 +524,9 @@ impl OpenShell for Gateway {
                         let beat = Ok(GatewayMessage {
                             payload: Some(beat),
                         });
-                        answers
-                            .upgrade()
-                            .into_iter()
-                            .for_each(|sender| drop(sender.try_send(beat.clone())));
+                        for sender in answers.upgrade().into_iter() {
+                            drop(sender.try_send(beat.clone()));
+                        }
                     }
                     Some(supervisor_message::Payload::RelayOpenResult(result)) => {
                         state.heard.relay_results.push(result)

@@ -53,9 +53,9 @@ impl LogLine {
             (tag::MESSAGE, message),
             (tag::SOURCE, "sandbox"),
         ];
-        texts
-            .into_iter()
-            .for_each(|(tag, text)| put(tag, text, &mut rest));
+        for (tag, text) in texts {
+            put(tag, text, &mut rest);
+        }
         for (name, value) in fields {
             encoding::encode_key(tag::FIELDS, WireType::LengthDelimited, &mut rest);
             let length = length(tag::KEY, name) + length(tag::VALUE, value);

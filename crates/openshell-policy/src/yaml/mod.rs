@@ -71,9 +71,9 @@ fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
     match Policy::new(filesystem, processes, policies) {
         Ok(policy) => Some(policy),
         Err(violations) => {
-            violations
-                .into_iter()
-                .for_each(|(path, kind)| reader.reject_at_path(at, path, kind));
+            for (path, kind) in violations {
+                reader.reject_at_path(at, path, kind);
+            }
             None
         }
     }
@@ -224,10 +224,9 @@ fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibil
             hidden: hidden_path,
             granted,
         };
-        hidden
-            .iter()
-            .filter(|(hidden, _)| hidden.as_path() == path)
-            .for_each(|(_, at)| reader.reject(at, kind.clone()));
+        for (_, at) in hidden.iter().filter(|(hidden, _)| hidden.as_path() == path) {
+            reader.reject(at, kind.clone());
+        }
     }
     filesystem
 }

@@ -195,9 +195,9 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
         Ok(endpoint) => (Some(endpoint), Vec::new()),
         Err(violations) => (None, violations),
     };
-    keys.contradictions(violations)
-        .into_iter()
-        .for_each(|violation| reader.reject(at, violation));
+    for violation in keys.contradictions(violations) {
+        reader.reject(at, violation);
+    }
     endpoint.filter(|_| reader.violation_count() == before)
 }
 

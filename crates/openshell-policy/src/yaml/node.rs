@@ -50,8 +50,16 @@ impl Node {
     pub(super) fn wipe(&mut self) {
         match &mut self.0.value {
             Value::Text(text) => text.zeroize(),
-            Value::Sequence(items) => items.iter_mut().for_each(Self::wipe),
-            Value::Mapping(entries) => entries.iter_mut().for_each(|(_, node)| node.wipe()),
+            Value::Sequence(items) => {
+                for item in items {
+                    item.wipe();
+                }
+            }
+            Value::Mapping(entries) => {
+                for (_, node) in entries {
+                    node.wipe();
+                }
+            }
             Value::Null | Value::Boolean(_) | Value::Integer(_) | Value::Float => {}
         }
     }

@@ -306,7 +306,9 @@ pub fn redact<B>(
     }
     let mut finding = Some(finding);
     if is_found {
-        finding.take().into_iter().for_each(LeakFinding::report);
+        if let Some(finding) = finding.take() {
+            finding.report();
+        }
     }
     response.map(|body| Scrubbed {
         body: Paced::new(body),
@@ -325,7 +327,9 @@ fn scrub_headers(scrubber: &Scrubber, headers: &mut HeaderMap) -> bool {
         .filter(|name| scrubber.is_in_name(name))
         .cloned()
         .collect::<Vec<_>>();
-    names.iter().for_each(|name| drop(headers.remove(name)));
+    for name in names.iter() {
+        drop(headers.remove(name));
+    }
     let mut is_found = !names.is_empty();
     for (_, value) in headers
         .iter_mut()
@@ -372,10 +376,9 @@ where
                     }
                 };
             if is_found {
-                this.finding
-                    .take()
-                    .into_iter()
-                    .for_each(LeakFinding::report);
+                if let Some(finding) = this.finding.take() {
+                    finding.report();
+                }
             }
             if !clean.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(clean))));

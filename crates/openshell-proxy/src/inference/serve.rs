@@ -93,9 +93,9 @@ impl Models<'_> {
             let target = self.target.clone();
             let record = Record::http(&self.services.audit, method, path, Scheme::Https, target);
             let mut record = record.inside(session.count());
-            self.caller
-                .iter()
-                .for_each(|caller| record.called_by(caller.clone()));
+            if let Some(caller) = &self.caller {
+                record.called_by(caller.clone());
+            }
             let (parts, body) = request.into_parts();
             let checked =
                 head::check_authority(&parts, &origin).map(|()| Request::from_parts(parts, body));

@@ -113,7 +113,9 @@ mod tests {
             for first in 0..text.len() {
                 let mut meter = Meter::default();
                 let (one, other) = text.as_bytes().split_at(first);
-                [one, other].iter().for_each(|part| meter.read(part));
+                for part in [one, other] {
+                    meter.read(part);
+                }
                 assert_eq!(
                     meter.usage(),
                     TokenUsage {
@@ -124,7 +126,9 @@ mod tests {
                 );
             }
             let mut meter = Meter::default();
-            text.bytes().for_each(|byte| meter.read(&[byte]));
+            for byte in text.bytes() {
+                meter.read(&[byte]);
+            }
             assert_eq!(
                 meter.usage(),
                 TokenUsage {
@@ -134,13 +138,15 @@ mod tests {
                 "{text}"
             );
             let mut meter = Meter::default();
-            [
+            for part in [
                 vec![b'x'; 10_000].as_slice(),
                 text.as_bytes(),
                 &vec![b'x'; 10_000],
             ]
             .iter()
-            .for_each(|part| meter.read(part));
+            {
+                meter.read(part);
+            }
             assert_eq!(meter.usage().total(), 33, "{text}");
         }
     }

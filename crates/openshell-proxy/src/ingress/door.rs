@@ -215,9 +215,9 @@ impl<'p> Ingress<'p> {
     async fn connect_models(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
         let services = &self.proxy.services;
         let caller = self.caller();
-        caller
-            .iter()
-            .for_each(|caller| record.called_by(caller.clone()));
+        if let Some(caller) = &caller {
+            record.called_by(caller.clone());
+        }
         record.intercepted();
         if self.proxy.inference.is_none() {
             return Err(Refusal::inference_not_configured());

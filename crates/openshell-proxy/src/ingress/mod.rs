@@ -221,9 +221,9 @@ impl<'p> HttpIngress<'p> {
     fn models(&self, target: Target, record: &mut Record) -> Result<Models<'p>, Refusal> {
         let services = &self.ingress.proxy.services;
         let caller = self.ingress.caller();
-        caller
-            .iter()
-            .for_each(|caller| record.called_by(caller.clone()));
+        if let Some(caller) = &caller {
+            record.called_by(caller.clone());
+        }
         let inference = self.ingress.proxy.inference.as_deref();
         let inference = inference.ok_or(Refusal::inference_not_configured())?;
         self.ingress.identity.as_ref().map_err(Clone::clone)?;

@@ -120,7 +120,9 @@ where
         let mut waiting = lock(&waiting);
         if !waiting.is_over {
             waiting.new.push(Box::pin(work));
-            waiting.waker.iter().for_each(Waker::wake_by_ref);
+            if let Some(waker) = &waiting.waker {
+                waker.wake_by_ref();
+            }
         }
     }
 }

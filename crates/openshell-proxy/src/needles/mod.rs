@@ -202,10 +202,9 @@ impl Needles {
         let mut by_first = vec![Vec::new(); 256];
         for (index, anchor) in anchors.iter().enumerate() {
             let first = anchor.bytes.first().map_or(0, |byte| usize::from(*byte));
-            by_first
-                .get_mut(first)
-                .into_iter()
-                .for_each(|known| known.push(index));
+            if let Some(known) = by_first.get_mut(first) {
+                known.push(index);
+            }
         }
         let longest = anchors
             .iter()

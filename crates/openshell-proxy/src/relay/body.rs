@@ -375,10 +375,9 @@ impl Scanned {
                 .map_or(Ok(()), |trailers| leaks.watch.fields(trailers))
                 .map_err(Unsendable::secret)?;
         }
-        frame
-            .trailers_mut()
-            .into_iter()
-            .for_each(head::remove_forbidden_trailers);
+        if let Some(trailers) = frame.trailers_mut() {
+            head::remove_forbidden_trailers(trailers);
+        }
         Ok(frame)
     }
 
@@ -392,10 +391,9 @@ impl Scanned {
 
     /// Notes what ends the body.
     fn failed(&self, error: Unsendable) -> Poll<Option<Result<Frame<Bytes>, Unsendable>>> {
-        error
-            .refusal()
-            .into_iter()
-            .for_each(|refusal| self.report.found(refusal));
+        if let Some(refusal) = error.refusal() {
+            self.report.found(refusal);
+        }
         Poll::Ready(Some(Err(error)))
     }
 }

@@ -235,13 +235,16 @@ impl Driver {
             () = hold.over(driven.as_mut()) => {}
             gone = gone(state, socket.as_ref()) => {
                 let current = closing.lock().unwrap_or_else(PoisonError::into_inner);
-                current.iter().for_each(|current| current.meter().note_end(Side::Client));
+                if let Some(current) = &*current {
+                    current.meter().note_end(Side::Client);
+                }
                 drop(current);
                 finish();
                 return match gone {
                     Gone::Closed => Ok(()),
-                    Gone::Stalled => Err(Refusal::bad_request("the head of the request did not \
-                                                               arrive in time")),
+                    Gone::Stalled => Err(Refusal::bad_request(
+                        "the head of the request did not arrive in time",
+                    )),
                 };
             }
         }
@@ -319,7 +322,9 @@ async fn revoked(
                 if let Some(watch) = current {
                     let denial = denial_of_revoked(services, watch.connection(), &refusal);
                     let closing = closing.lock().unwrap_or_else(PoisonError::into_inner);
-                    closing.iter().for_each(|closing| closing.refused(&refusal, denial.clone()));
+                    if let Some(closing) = &*closing {
+                        closing.refused(&refusal, denial.clone());
+                    }
                 }
                 return;
             }

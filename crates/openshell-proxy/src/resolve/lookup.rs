@@ -244,10 +244,9 @@ mod tests {
             .await
             .unwrap();
         let mut asked = NameServerConfig::udp(Ipv4Addr::LOCALHOST.into());
-        asked
-            .connections
-            .iter_mut()
-            .for_each(|connection| connection.port = server.local_addr().unwrap().port());
+        for connection in asked.connections.iter_mut() {
+            connection.port = server.local_addr().unwrap().port();
+        }
         let mut hosts = Hosts::default();
         let text = "10.0.0.1 Four.test short\n::5 six.test\n10.0.0.2 both.test\n::6 \
                     both.test\n10.0.0.3 both.test\n";

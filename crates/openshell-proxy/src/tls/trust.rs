@@ -33,8 +33,9 @@ pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'stati
     });
     texts.filter_map(|text| {
         let mut joined = Vec::with_capacity(text.len());
-        text.split(|byte| *byte == b'\n')
-            .for_each(|line| joined.extend_from_slice(line.trim_ascii()));
+        for line in text.split(|byte| *byte == b'\n') {
+            joined.extend_from_slice(line.trim_ascii());
+        }
         Some(CertificateDer::from(BASE64_STANDARD.decode(joined).ok()?))
     })
 }
@@ -94,9 +95,9 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
         .encode_utf16()
         .flat_map(u16::to_be_bytes)
         .collect();
-    [password.as_slice(), DIGEST_SALT, &store]
-        .into_iter()
-        .for_each(|part| digest.update(part));
+    for part in [password.as_slice(), DIGEST_SALT, &store] {
+        digest.update(part);
+    }
     store.extend_from_slice(digest.finish().as_ref());
     store
 }

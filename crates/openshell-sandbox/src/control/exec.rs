@@ -261,9 +261,9 @@ impl Control {
             }
             None => Session::New,
         };
-        variables
-            .into_iter()
-            .for_each(|(name, value)| environment.set(OsString::from(name), value));
+        for (name, value) in variables {
+            environment.set(OsString::from(name), value);
+        }
         let environment = environment
             .iter()
             .map(|(name, value)| (name.to_owned(), value.to_owned()))

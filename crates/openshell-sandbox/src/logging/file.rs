@@ -306,9 +306,9 @@ fn remove_old(folder: &Path, form: Form, day: Date) {
     let current = file_name(form, day);
     ours.retain(|name| *name != current);
     ours.sort_unstable();
-    ours.iter().rev().skip(KEPT - 1).for_each(|name| {
+    for name in ours.iter().rev().skip(KEPT - 1) {
         let _ = std::fs::remove_file(folder.join(name));
-    });
+    }
 }
 
 #[cfg(test)]
@@ -360,10 +360,9 @@ mod tests {
         }
 
         fn a_second_passes(&mut self) {
-            self.file
-                .last
-                .iter_mut()
-                .for_each(|last| *last -= Duration::from_secs(2));
+            for last in &mut self.file.last {
+                *last -= Duration::from_secs(2);
+            }
         }
     }
 

@@ -97,7 +97,9 @@ where
             fields: others,
         };
         let event = LogEvent::new(content, &self.identity);
-        self.sinks.iter().for_each(|sink| sink.take(&event));
+        for sink in &self.sinks {
+            sink.take(&event);
+        }
     }
 }
 

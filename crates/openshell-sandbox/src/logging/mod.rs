@@ -248,7 +248,9 @@ pub(crate) fn lines_left_out() -> u64 {
 /// Waits until all lines are written, as far as the sinks take them.
 pub(crate) fn finish() {
     if let Some(log) = LOG.get() {
-        log.sinks.iter().for_each(|sink| sink.flush(FINISH));
+        for sink in &log.sinks {
+            sink.flush(FINISH);
+        }
     }
 }
 
@@ -256,7 +258,9 @@ pub(crate) fn finish() {
 fn report(event: &Event<'_>) {
     if let Some(log) = LOG.get() {
         let event = LogEvent::new(Content::Audit(event), &log.identity);
-        log.sinks.iter().for_each(|sink| sink.take(&event));
+        for sink in &log.sinks {
+            sink.take(&event);
+        }
     }
 }
 

@@ -131,26 +131,26 @@ impl Fields {
 
     fn ends(&mut self, ends: &Ends<'_>) {
         self.put("binary", ends.binary.unwrap_or_default());
-        ends.pid
-            .into_iter()
-            .for_each(|pid| self.put("binary_pid", pid));
+        if let Some(pid) = ends.pid {
+            self.put("binary_pid", pid);
+        }
         self.put("dst_host", ends.host.unwrap_or_default());
-        ends.port
-            .into_iter()
-            .for_each(|port| self.put("dst_port", port));
+        if let Some(port) = ends.port {
+            self.put("dst_port", port);
+        }
     }
 
     fn way(&mut self, way: &Way) {
-        way.door
-            .into_iter()
-            .for_each(|door| self.put("door", door.as_str()));
+        if let Some(door) = way.door {
+            self.put("door", door.as_str());
+        }
         if let Some(source) = way.source {
             self.put("src_addr", source.ip());
             self.put("src_port", source.port());
         }
-        way.dialed
-            .into_iter()
-            .for_each(|dialed| self.put("dst_ip", dialed.ip()));
+        if let Some(dialed) = way.dialed {
+            self.put("dst_ip", dialed.ip());
+        }
     }
 
     fn lineage(&mut self, lineage: &Lineage<'_>) {
@@ -163,10 +163,9 @@ impl Fields {
         self.put("engine", decided.engine.map_or("", Engine::as_str));
         self.put("policy", decided.policy.unwrap_or_default());
         self.put("reason", decided.reason);
-        decided
-            .code
-            .into_iter()
-            .for_each(|code| self.put("reason_code", code.as_str()));
+        if let Some(code) = decided.code {
+            self.put("reason_code", code.as_str());
+        }
     }
 }
 
@@ -215,10 +214,9 @@ fn fields(event: &Event<'_>) -> Fields {
             fields.way(&event.way);
             fields.put("policy", event.policy.unwrap_or_default());
             fields.put("reason", event.reason);
-            event
-                .code
-                .into_iter()
-                .for_each(|code| fields.put("reason_code", code.as_str()));
+            if let Some(code) = event.code {
+                fields.put("reason_code", code.as_str());
+            }
             fields.put("bytes_in", event.received);
             fields.put("bytes_out", event.sent);
             fields.put("duration_ms", event.milliseconds);

@@ -326,7 +326,9 @@ mod tests {
             start.elapsed() < Duration::from_secs(20),
             "one wait, not a thousand"
         );
-        (0..LINES + 2).for_each(|_| open.send(()).unwrap());
+        for _ in 0..LINES + 2 {
+            open.send(()).unwrap();
+        }
         // One was with the output already.
         let first: Vec<_> = lines.iter().take(LINES).collect();
         assert_eq!(first[LINES - 1].0, (LINES - 1).to_string());
@@ -350,12 +352,17 @@ mod tests {
         for n in 0..LINES + 10 {
             queue.push(line(n));
         }
-        (0..SECURITY_LINES + 10)
-            .for_each(|n| queue.push(of_priority(Priority::Security, format!("denied {n}"))));
-        (0..10).for_each(|n| queue.push(of_priority(Priority::State, format!("state {n}"))));
+        for n in 0..SECURITY_LINES + 10 {
+            queue.push(of_priority(Priority::Security, format!("denied {n}")));
+        }
+        for n in 0..10 {
+            queue.push(of_priority(Priority::State, format!("state {n}")));
+        }
         // The output holds one, in whose place another one went.
         let all = LINES + SECURITY_LINES + 1 + 10;
-        (0..all).for_each(|_| open.send(()).unwrap());
+        for _ in 0..all {
+            open.send(()).unwrap();
+        }
         let next = || lines.recv_timeout(Duration::from_secs(10)).ok();
         let written: Vec<_> = std::iter::from_fn(next)
             .take(all)

@@ -99,7 +99,9 @@ impl StandardError {
                 "openshell-sandbox: {lines} held back while the command had the terminal{which}:"
             ),
         );
-        last.into_iter().for_each(|line| self.queue.push(line));
+        for line in last {
+            self.queue.push(line);
+        }
     }
 
     /// Writes a line, or holds it back.

@@ -149,9 +149,9 @@ impl ObservedFiles {
         let is_needed = is_beyond && is_permitted();
         // A panic elsewhere cannot leave the value half changed.
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        link.iter()
-            .chain(is_needed.then_some(accessed))
-            .for_each(|accessed| seen.insert(accessed));
+        for accessed in link.iter().chain(is_needed.then_some(accessed)) {
+            seen.insert(accessed);
+        }
     }
 
     /// Adds the program of a run, found by `path`, and its interpreter: its start is not seen in a

@@ -93,7 +93,9 @@ impl Recipe {
             } else {
                 vec![line.to_owned()]
             };
-            lines.iter().for_each(|line| text.extend([line, "\n"]));
+            for line in lines.iter() {
+                text.extend([line, "\n"]);
+            }
         }
         Some((text, lines))
     }

@@ -193,7 +193,9 @@ async fn requests_for_a_reload_that_come_together_are_one_update() {
     files.protect(Protection::default());
     assert_eq!(initial.policy.snapshot.generation(), 1);
     let wanted = files.reload();
-    (0..3).for_each(|_| wanted.notify_one());
+    for _ in 0..3 {
+        wanted.notify_one();
+    }
     files.next().await;
     let mut next = pin!(files.next());
     assert!(matches!(

@@ -297,7 +297,9 @@ pub(crate) async fn start(
     carve_outs::watch(&confined.launcher, kept, config.carve_outs.carve_out_lost);
     sources.follow(requests, protection, &mut tasks);
     confined.log(config, &plan, &network)?;
-    routes.iter().for_each(|routes| routes.log());
+    if let Some(routes) = &routes {
+        routes.log();
+    }
     let inside = network.netns.as_ref().map(Netns::try_clone).transpose()?;
     let inside = Arc::new(InsideNetwork::new(inside));
     let ssh = if ssh_sockets.is_needed(config.is_launched) {
@@ -360,10 +362,9 @@ pub(crate) async fn start(
         monitoring
             .metrics
             .read_with(services.reader(&in_force, &refusals));
-        services
-            .test()
-            .into_iter()
-            .for_each(|test| monitoring.health.test_with(test));
+        if let Some(test) = services.test() {
+            monitoring.health.test_with(test);
+        }
         monitoring.export(config, services.resolver(), &tls.roots, begun)?;
     }
     let calls = Calls {

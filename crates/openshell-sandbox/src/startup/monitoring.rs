@@ -78,10 +78,12 @@ impl Monitoring {
             .then(serve)
             .transpose()
             .context("no server of health and metrics")?;
-        port.iter()
-            .for_each(|port| log(&format!("at port {port} of every address")));
-        path.iter()
-            .for_each(|path| log(&format!("at {}, for this user and root", path.display())));
+        if let Some(port) = &port {
+            log(&format!("at port {port} of every address"));
+        }
+        if let Some(path) = &path {
+            log(&format!("at {}, for this user and root", path.display()));
+        }
         Ok(Some(Self {
             health,
             metrics,

@@ -17,6 +17,8 @@ pub(crate) fn ca(args: &CaArgs) -> anyhow::Result<ExitCode> {
     };
     let ends = authority.ends().truncate_to_second();
     logging::print_line(&format!("# valid until {ends}"));
-    authority.pem().lines().for_each(logging::print_line);
+    for line in authority.pem().lines() {
+        logging::print_line(line);
+    }
     Ok(ExitCode::SUCCESS)
 }

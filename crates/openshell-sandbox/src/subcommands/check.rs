@@ -117,10 +117,9 @@ fn check_policy(
         .cloned()
         .chain(on_host)
         .collect();
-    warnings
-        .iter()
-        .chain(&version.report.notes)
-        .for_each(|line| print_line(line));
+    for line in warnings.iter().chain(&version.report.notes) {
+        print_line(line);
+    }
     let policies = policies(policy.network().len());
     print_line(&format!(
         "{path}: {policies}, {}",
@@ -158,9 +157,9 @@ fn check_credentials(path: &Path, policies: Option<&[Policy]>) -> anyhow::Result
                 .map(|line| format!("{}: {line}", path.display())),
         );
     }
-    warnings
-        .iter()
-        .for_each(|warning| print_line(&format!("credentials warning: {warning}")));
+    for warning in warnings.iter() {
+        print_line(&format!("credentials warning: {warning}"));
+    }
     let credentials = counted(specs.len() as u64, "credential", "credentials");
     print_line(&format!(
         "{}: {credentials}, {}",

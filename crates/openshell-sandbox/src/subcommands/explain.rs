@@ -172,8 +172,7 @@ fn print_refusal(subject: &str, refusal: &Refusal, target: &Target, caller: &Cal
             .map(|fix| format!("fix: {fix}")),
         refusal.no_fix(target).map(|why| format!("no fix: {why}")),
     ];
-    lines
-        .into_iter()
-        .flatten()
-        .for_each(|line| print_line(&format!("  {line}")));
+    for line in lines.into_iter().flatten() {
+        print_line(&format!("  {line}"));
+    }
 }

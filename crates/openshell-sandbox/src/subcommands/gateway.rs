@@ -49,7 +49,9 @@ async fn check(launched: Launched, files: &PolicyFiles) -> anyhow::Result<ExitCo
     let Launched {
         options, warnings, ..
     } = launched;
-    warnings.iter().for_each(|warning| row("warning", warning));
+    for warning in warnings.iter() {
+        row("warning", warning);
+    }
     row("gateway", &options.address.endpoint);
     let has_token = options.token.is_some();
     let gateway = Gateway::new(options.address, options.names, options.token)?;
@@ -92,10 +94,9 @@ async fn check(launched: Launched, files: &PolicyFiles) -> anyhow::Result<ExitCo
                 .map(|route| route.name.as_str())
                 .collect();
             row("models", &listed(&names));
-            bundle
-                .left_out
-                .iter()
-                .for_each(|route| row("left out", route));
+            for route in &bundle.left_out {
+                row("left out", route);
+            }
         }
         Err(error) if error.is_refused() => row("models", &format!("none: {error}")),
         Err(error) => is_good = fails("models", &error),
@@ -132,11 +133,9 @@ fn policy(config: &SandboxConfig, files: &PolicyFiles) -> bool {
                 "policy",
                 &format!("version {}, hash {}: {count}", config.version, config.hash),
             );
-            version
-                .report
-                .warnings
-                .iter()
-                .for_each(|warning| row("warning", warning));
+            for warning in &version.report.warnings {
+                row("warning", warning);
+            }
             true
         }
         Err(error) => {

@@ -62,9 +62,9 @@ pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
         match make(recipe, &folder, &read) {
             Ok((file, registries)) => {
                 print_line(&file.display().to_string());
-                registries
-                    .iter()
-                    .for_each(|registry| print_line(&format!("  {registry}")));
+                for registry in registries.iter() {
+                    print_line(&format!("  {registry}"));
+                }
             }
             Err(error) => {
                 print_stderr(&format!(
@@ -196,12 +196,12 @@ fn print_end(output: &Path) -> io::Result<()> {
     let lines = end
         .split(|byte| *byte == b'\n')
         .filter(|line| !line.is_empty());
-    lines.for_each(|line| {
+    for line in lines {
         print_stderr(&format!(
             "  {}",
             printable(&OsStr::from_bytes(line).to_string_lossy())
         ))
-    });
+    }
     Ok(())
 }
 

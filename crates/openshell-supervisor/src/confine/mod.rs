@@ -350,7 +350,9 @@ impl Confinement {
         let mut granted = self.landlock.resolve();
         self.mount_private_dirs(&files, &granted)?;
         let mut stand_ins = self.replace_homes(&granted)?;
-        granted.iter_mut().for_each(Resolved::retry_missing);
+        for grant in &mut granted {
+            grant.retry_missing();
+        }
         // Masking lists the host's sockets, so it happens in the host's network namespace.
         let Masked {
             unmasked: not_masked,

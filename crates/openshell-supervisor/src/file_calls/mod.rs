@@ -135,8 +135,9 @@ impl Handle for FileCallHandler {
             if is_over || !notify::is_waiting(self.listener.as_fd(), call.id) {
                 break;
             }
-            all.into_iter()
-                .for_each(|accessed| self.observer.accessed(accessed));
+            for accessed in all {
+                self.observer.accessed(accessed);
+            }
         }
         Answer::Continue
     }

@@ -148,7 +148,9 @@ impl<'v> Search<'v> {
             if depth == SHARED_DEPTH + 1 {
                 self.left = DEEP_ENTRIES;
             }
-            level.iter().for_each(|folder| self.examine(folder));
+            for folder in level.iter() {
+                self.examine(folder);
+            }
             if self.left == 0 && depth <= SHARED_DEPTH {
                 let error = io::Error::other(format!("more than {SHARED_ENTRIES} entries in them"));
                 self.incomplete.get_or_insert(error);

@@ -488,9 +488,9 @@ mod tests {
             ["outer", "outer/inner", "full"].map(|name| place.path().join(name));
         let mut made =
             CreatedDirs::new(&run_dir, [inner.as_path(), full.as_path()].into_iter()).unwrap();
-        [&outer, &inner, &full]
-            .into_iter()
-            .for_each(|folder| make(&mut made, folder));
+        for folder in [&outer, &inner, &full] {
+            make(&mut made, folder);
+        }
         std::fs::write(full.join("file"), "").unwrap();
         assert_eq!(made.remove(), std::slice::from_ref(&full));
         assert!(!outer.exists() && full.exists());
@@ -607,7 +607,9 @@ mod tests {
             drop(lock);
         };
         std::thread::scope(|scope| {
-            (0..8).for_each(|_| drop(scope.spawn(|| (0..50).for_each(|_| enter()))))
+            for _ in 0..8 {
+                drop(scope.spawn(|| (0..50).for_each(|_| enter())));
+            }
         });
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
     }
@@ -632,9 +634,9 @@ mod tests {
         let [way, inner, elsewhere] =
             ["way", "way/inner", "elsewhere"].map(|name| place.path().join(name));
         let mut made = CreatedDirs::new(&run_dir, std::iter::empty()).unwrap();
-        [&way, &inner]
-            .into_iter()
-            .for_each(|folder| make(&mut made, folder));
+        for folder in [&way, &inner] {
+            make(&mut made, folder);
+        }
         std::fs::remove_dir_all(&way).unwrap();
         std::fs::create_dir_all(elsewhere.join("inner")).unwrap();
         symlink(&elsewhere, &way).unwrap();

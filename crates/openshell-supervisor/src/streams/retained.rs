@@ -166,7 +166,9 @@ mod tests {
     fn the_last_mebibyte_is_kept_and_a_slow_reader_is_told_what_it_lost() {
         let mut retained = Retained::default();
         let block = vec![b'x'; 300_000];
-        (0..10).for_each(|_| retained.append(Output::Standard, &block));
+        for _ in 0..10 {
+            retained.append(Output::Standard, &block);
+        }
         let pieces = all(&retained, 5);
         let kept: usize = pieces.iter().map(|(_, bytes, _)| bytes.len()).sum();
         assert_eq!(kept, CAPACITY - RUN_BYTES);

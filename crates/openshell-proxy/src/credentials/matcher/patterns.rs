@@ -146,15 +146,13 @@ impl Patterns {
         });
         self.bytes.push(byte);
         if state == ROOT {
-            self.first
-                .get_mut(usize::from(byte))
-                .into_iter()
-                .for_each(|first| *first = new);
+            if let Some(first) = self.first.get_mut(usize::from(byte)) {
+                *first = new;
+            }
         } else {
-            self.nodes
-                .get_mut(state as usize)
-                .into_iter()
-                .for_each(|node| node.child = new);
+            if let Some(node) = self.nodes.get_mut(state as usize) {
+                node.child = new;
+            }
         }
         new
     }

@@ -12,7 +12,9 @@ fn masked(secret: &str, parts: &[&[u8]]) -> String {
         matcher.push(&search, part, at, |_, place| places.push(place));
         at += part.len();
     }
-    places.into_iter().for_each(|place| text[place].fill(b'*'));
+    for place in places {
+        text[place].fill(b'*');
+    }
     String::from_utf8(text).unwrap()
 }
 

@@ -54,10 +54,9 @@ impl Stream {
             self.client.pool.tasks().spawner().execute(async move {
                 tokio::time::sleep(Limits::LINGER).await;
                 if let Some(stream) = stream.upgrade() {
-                    stream
-                        .connection()
-                        .iter_mut()
-                        .for_each(|connection| connection.upstream.close_unless_ready());
+                    if let Some(connection) = stream.connection().as_mut() {
+                        connection.upstream.close_unless_ready();
+                    }
                 }
             });
         }

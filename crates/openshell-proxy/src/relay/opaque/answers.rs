@@ -157,10 +157,9 @@ impl Mask {
             None => self.scrubber.push(Bytes::copy_from_slice(part)),
         };
         if is_found {
-            self.finding
-                .take()
-                .into_iter()
-                .for_each(LeakFinding::report);
+            if let Some(finding) = self.finding.take() {
+                finding.report();
+            }
         }
         Ok(clean)
     }

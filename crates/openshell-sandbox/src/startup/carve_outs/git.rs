@@ -165,10 +165,9 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
                     hooks.display()
                 ));
             }
-            found
-                .known(targets(&hooks))
-                .into_iter()
-                .for_each(|target| found.add(target));
+            for target in found.known(targets(&hooks)) {
+                found.add(target);
+            }
             // The programs of husky run those beside them.
             found.add(
                 hooks
