@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use openshell_policy::secret::Secret;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
 
@@ -144,7 +145,7 @@ impl Token {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The header of calls, if there is a token.

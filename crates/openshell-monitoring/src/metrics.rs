@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use openshell_policy::event::{
@@ -12,6 +12,7 @@ use openshell_policy::event::{
 };
 use openshell_policy::reason::{DenialStage, ReasonCode};
 use openshell_policy::words::{Action, Activity, Decision, Door, SshActivity};
+use parking_lot::Mutex;
 
 /// The decisions that are counted.
 pub(crate) const DECISIONS: [Decision; 4] = [
@@ -167,10 +168,7 @@ impl Metrics {
 
     /// Counts for each route.
     pub(crate) fn models(&self) -> BTreeMap<String, ModelCounts> {
-        self.models
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.models.lock().clone()
     }
 
     /// Sessions and commands of SSH and `exec` that run.
@@ -237,7 +235,7 @@ impl Metrics {
     }
 
     fn model(&self, route: &str, status: &'static str, usage: TokenUsage) {
-        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut models = self.models.lock();
         let route = if models.len() < ROUTES || models.contains_key(route) {
             route
         } else {

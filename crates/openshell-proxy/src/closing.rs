@@ -1,13 +1,14 @@
 //! The report of the end of a permitted connection.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use openshell_policy::denial::Denial;
 use openshell_policy::event::{Audit, ConnectionClosed, Ends, Event, Way};
 use openshell_policy::reason::{DenialStage, ReasonCode};
 use openshell_policy::words::{Door, EndedBy, Severity};
+use parking_lot::Mutex;
 
 use crate::denial::refusal::Refusal;
 use crate::io::metered::{Meter, Side};
@@ -101,33 +102,30 @@ impl Closing {
 
     /// Notes that a bound has ended the connection.
     pub fn limited(&self, reason: &str) {
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = self.end.lock();
         (end.by, end.reason) = (Some(EndedBy::Limit), reason.to_owned());
     }
 
     /// Notes that `refusal`, which is reported by itself, has ended the connection.
     pub fn stopped(&self, refusal: &Refusal) {
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = self.end.lock();
         (end.by, end.reason) = (Some(cause(refusal)), refusal.reason().to_owned());
     }
 
     /// Notes that `refusal` has ended the connection, and the denial to count.
     pub fn refused(&self, refusal: &Refusal, denial: Option<Denial>) {
-        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut end = self.end.lock();
         (end.by, end.refusal) = (Some(cause(refusal)), Some((refusal.clone(), denial)));
     }
 
     /// Reports a connection that its client has left for another one.
     pub fn left(self) {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).by = Some(EndedBy::Client);
+        self.end.lock().by = Some(EndedBy::Client);
     }
 
     /// Reports a connection that has ended by itself, or as it was noted.
     pub fn finish(self) {
-        self.end
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_over = true;
+        self.end.lock().is_over = true;
     }
 }
 
@@ -144,7 +142,7 @@ fn cause(refusal: &Refusal) -> EndedBy {
 impl Drop for Closing {
     /// Without [`Self::finish`] the sandbox has ended the connection.
     fn drop(&mut self) {
-        let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let end = self.end.get_mut();
         let of_side = |side| match side {
             Side::Client => EndedBy::Client,
             Side::Upstream => EndedBy::Upstream,

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 
 use openshell_policy::address::AddressClass;
 use openshell_policy::proposal::has_encoded_slash;
+use parking_lot::Mutex;
 
 use crate::limits::Limits;
 use crate::target::Target;
@@ -72,7 +72,7 @@ impl Observations {
         let is_internal = addresses
             .iter()
             .any(|address| AddressClass::of(*address).is_internal());
-        let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut observed = self.0.lock();
         let Observed {
             programs,
             endpoints,
@@ -124,7 +124,7 @@ impl Observations {
 
     /// Applies `note` to an endpoint that has been added; others are ignored.
     fn update(&self, program: &str, target: &Target, note: impl FnOnce(&mut Use)) {
-        let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut observed = self.0.lock();
         let key = (target.host.to_string(), target.port);
         if let Some(used) = observed
             .programs
@@ -138,7 +138,7 @@ impl Observations {
     /// All observations by program; true as the second value if none was left out.
     #[must_use]
     pub fn all(&self) -> (Vec<Observation>, bool) {
-        let observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let observed = self.0.lock();
         let of = |program: &String, ((host, port), used): (&(String, u16), &Use)| Observation {
             program: program.clone(),
             host: host.clone(),

@@ -1,9 +1,10 @@
 //! Quotas of programs on shared resources, connections or memory, so that none exhausts them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::limits::Limits;
+use parking_lot::{Mutex, MutexGuard};
 
 /// A resource with a bound for each program and one for all.
 #[derive(Debug)]
@@ -81,7 +82,7 @@ impl Quota {
     /// Locks the counts, which are consistent at every moment, so a poisoned lock is used all the
     /// same.
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock()
     }
 }
 

@@ -660,11 +660,12 @@ impl Drop for Record {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use openshell_policy::event::{Audit, Decided, Event};
     use openshell_policy::network::host::Host;
     use openshell_policy::reason::ReasonCode;
+    use parking_lot::Mutex;
 
     use super::{Outcome, Record};
     use crate::decide::message::Judged;
@@ -694,7 +695,7 @@ mod tests {
                 Event::Finding(event) => event.title.to_owned(),
                 other => panic!("a record does not report {other:?}"),
             };
-            self.0.lock().unwrap().push(line);
+            self.0.lock().push(line);
         }
     }
 
@@ -731,7 +732,7 @@ mod tests {
     fn check(report: impl FnOnce(&Arc<dyn Audit>), expected: &[&str]) {
         let kept = Arc::new(Kept::default());
         report(&(Arc::clone(&kept) as _));
-        assert_eq!(*kept.0.lock().unwrap(), expected);
+        assert_eq!(*kept.0.lock(), expected);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //! others.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 /// The resource.
@@ -47,7 +48,7 @@ impl Shares {
     }
 
     fn of(&self, program: &str, most: usize) -> Arc<Semaphore> {
-        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut programs = self.programs.lock();
         if let Some(own) = programs.get(program).and_then(Weak::upgrade) {
             return own;
         }
@@ -98,7 +99,7 @@ mod tests {
         drop(other);
         drop(take("/d", 1));
         assert_eq!(
-            shares.programs.lock().unwrap().len(),
+            shares.programs.lock().len(),
             1,
             "nothing is kept of programs that have nothing"
         );

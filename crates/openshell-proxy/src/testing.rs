@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use hyper::Request;
 use hyper::http::request::Parts;
@@ -17,6 +17,7 @@ use openshell_policy::inference::{
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{Action, Door, EndedBy};
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::authorize::authorizer::{Authorization, Authorizer, Mode};
@@ -53,7 +54,6 @@ impl Remembered {
     pub(crate) fn denials(&self) -> Vec<&'static str> {
         self.denials
             .lock()
-            .unwrap()
             .iter()
             .map(|denial| denial.code.as_str())
             .collect()
@@ -61,31 +61,30 @@ impl Remembered {
 
     /// The code of each decision so far; `allowed` or `aborted` where it has none.
     pub(crate) fn decisions(&self) -> Vec<&'static str> {
-        self.decisions.lock().unwrap().clone()
+        self.decisions.lock().clone()
     }
 
     /// Whose doing each end of a connection was so far.
     pub(crate) fn ended_by(&self) -> Vec<EndedBy> {
-        self.ended_by.lock().unwrap().clone()
+        self.ended_by.lock().clone()
     }
 
     /// The action, client and reason of each connection to a published port so far.
     pub(crate) fn published(&self) -> Vec<String> {
-        self.published.lock().unwrap().clone()
+        self.published.lock().clone()
     }
 }
 
 impl Audit for Remembered {
     fn event(&self, event: &Event<'_>) {
-        self.denials.lock().unwrap().extend(event.denial().cloned());
+        self.denials.lock().extend(event.denial().cloned());
         let decided = match event {
             Event::Connection(event) => &event.decided,
             Event::Request(event) => &event.decided,
             Event::Closed(event) => {
-                self.ended_by.lock().unwrap().push(event.by);
+                self.ended_by.lock().push(event.by);
                 self.decisions
                     .lock()
-                    .unwrap()
                     .extend(event.code.map(|code| code.as_str()));
                 return;
             }
@@ -96,7 +95,7 @@ impl Audit for Remembered {
                     event.client,
                     event.reason
                 );
-                return self.published.lock().unwrap().push(line);
+                return self.published.lock().push(line);
             }
             _ => return,
         };
@@ -105,7 +104,7 @@ impl Audit for Remembered {
             (None, Action::Denied) => "aborted",
             (None, _) => "allowed",
         };
-        self.decisions.lock().unwrap().push(word);
+        self.decisions.lock().push(word);
     }
 }
 

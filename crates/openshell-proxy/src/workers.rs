@@ -3,9 +3,10 @@
 //! a work-stealing runtime a busy thread delays the events that it would have polled for.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::{self, available_parallelism};
 
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
@@ -49,7 +50,7 @@ impl Workers {
     /// # Errors
     /// The system has no more threads or descriptors.
     pub(crate) fn first(&self) -> io::Result<(Handle, WorkerId)> {
-        let mut workers = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = self.running.lock();
         if workers.is_empty() {
             workers.push(Worker::start()?);
         }
@@ -64,7 +65,7 @@ impl Workers {
     /// more.
     pub async fn respond(&self) -> bool {
         let runtimes: Vec<_> = {
-            let workers = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            let workers = self.running.lock();
             let running = workers.iter().filter(|worker| !worker.running.is_closed());
             running.map(|worker| worker.runtime.clone()).collect()
         };
@@ -83,7 +84,7 @@ impl Workers {
     /// No thread runs, and the system has no more threads or descriptors.
     pub(crate) fn freest(&self) -> io::Result<(Handle, WorkerSlot)> {
         // A worker is complete before it is added.
-        let mut workers = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = self.running.lock();
         workers.retain(|worker| !worker.running.is_closed());
         let load = |worker: &Worker| Arc::strong_count(&worker.connections) - 1;
         let is_idle = workers.iter().any(|worker| load(worker) == 0);
@@ -191,7 +192,7 @@ mod tests {
         let workers = two();
         let mut owner = JoinSet::new();
         assert_eq!(
-            workers.running.lock().unwrap().len(),
+            workers.running.lock().len(),
             0,
             "threads are started when they are needed"
         );
@@ -228,7 +229,7 @@ mod tests {
         let mut workers = two();
         let mut owner = JoinSet::new();
         let (first, _goes_on) = begin(&workers, &mut owner).await;
-        let running = &mut workers.running.get_mut().unwrap()[0].running;
+        let running = &mut workers.running.get_mut()[0].running;
         drop(std::mem::replace(running, oneshot::channel().0));
         assert!(owner.join_next().await.unwrap().unwrap_err().is_cancelled());
         let (other, _goes_on) = begin(&workers, &mut owner).await;

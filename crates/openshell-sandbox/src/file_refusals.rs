@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use openshell_policy::event::{Audit, Event, FileRefused};
 use openshell_policy::words::{FileAccess, Severity};
 use openshell_supervisor::carve_outs::Restriction;
 use openshell_supervisor::file_calls::{Accessed, RefusedBy};
 use openshell_supervisor::run_as::{ProcessIdentity, User};
+use parking_lot::Mutex;
 
 use crate::text;
 
@@ -79,7 +80,7 @@ impl FileRefusals {
         };
         {
             // A panic elsewhere cannot leave the value half changed.
-            let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut counted = self.counted.lock();
             let number = counted.kinds.len();
             match counted.kinds.get_mut(&kind) {
                 Some(known) => return known.count += 1,
@@ -115,7 +116,7 @@ impl FileRefusals {
     /// Returns the refused accesses with their counts and remedies, for people; `None` if there
     /// were none.
     pub(crate) fn summary(&self) -> Option<String> {
-        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let counted = self.counted.lock();
         let mut all: Vec<_> = counted.kinds.iter().collect();
         // Most programs look at files of the kernel, and go on without.
         let is_kernels = |path: &Path| path.starts_with("/sys") || path.starts_with("/proc");
@@ -242,12 +243,13 @@ fn remedy(accessed: &Accessed, by: RefusedBy, user: &User) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use openshell_policy::event::{Audit, Event};
     use openshell_policy::words::FileAccess;
     use openshell_supervisor::file_calls::{Accessed, RefusedBy};
     use openshell_supervisor::run_as::{ProcessIdentity, User};
+    use parking_lot::Mutex;
 
     use super::{FileRefusals, KINDS};
 
@@ -258,7 +260,7 @@ mod tests {
     impl Audit for Paths {
         fn event(&self, event: &Event<'_>) {
             if let Event::File(refused) = event {
-                self.0.lock().unwrap().push(refused.path.to_owned());
+                self.0.lock().push(refused.path.to_owned());
             }
         }
     }
@@ -309,7 +311,7 @@ mod tests {
         permitted.refused_by = None;
         refusals.add(&permitted);
         assert_eq!(
-            *paths.0.lock().unwrap(),
+            *paths.0.lock(),
             [
                 file.to_string(),
                 format!("{folder}/new"),
@@ -371,7 +373,7 @@ mod tests {
                 false,
             ));
         }
-        assert_eq!(paths.0.lock().unwrap().len(), KINDS);
+        assert_eq!(paths.0.lock().len(), KINDS);
         let summary = refusals.summary().unwrap();
         assert!(
             summary.ends_with(&format!("\n  {} more; see the log", KINDS + 5 - 10)),

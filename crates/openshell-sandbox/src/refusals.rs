@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use openshell_policy::denial::{Denial, DenialSummary, Denials};
 use openshell_policy::event::{Audit, Event, Finding};
 use openshell_policy::proposal;
 use openshell_policy::words::Severity;
+use parking_lot::Mutex;
 
 use crate::text;
 
@@ -58,15 +58,12 @@ impl Audit for Refusals {
 impl Refusals {
     fn add(&self, denial: Denial) {
         // A panic elsewhere cannot leave the value half changed.
-        self.denials
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .add(denial, now_ms());
+        self.denials.lock().add(denial, now_ms());
     }
 
     fn add_finding(&self, finding: &Finding<'_>) {
         let text = format!("{}: {}", finding.title, finding.message);
-        let mut findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut findings = self.findings.lock();
         let is_full = findings.kept.len() >= FINDINGS;
         match findings.kept.iter_mut().find(|(known, _)| *known == text) {
             Some((_, count)) => *count += 1,
@@ -77,15 +74,12 @@ impl Refusals {
 
     /// Returns how many refusals were counted without being kept.
     pub(crate) fn beyond_kept(&self) -> u64 {
-        self.denials
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .others()
+        self.denials.lock().others()
     }
 
     /// Returns the hosts of the refusals that a proposal could permit.
     pub(crate) fn hosts(&self) -> BTreeSet<String> {
-        let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+        let denials = self.denials.lock();
         let refused = denials
             .summaries()
             .into_iter()
@@ -96,7 +90,7 @@ impl Refusals {
     /// Returns a policy fragment that would permit the refused connections; `addresses` are those
     /// of [`Self::hosts`].
     pub(crate) fn proposals(&self, addresses: &BTreeMap<String, Vec<IpAddr>>) -> String {
-        let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+        let denials = self.denials.lock();
         let addresses = |host: &str| addresses.get(host).cloned().unwrap_or_default();
         proposal::fragment(&proposal::propose(denials.summaries(), addresses))
     }
@@ -104,16 +98,12 @@ impl Refusals {
     /// Returns findings, refusals and failures with their counts and remedies, for people; `None`
     /// if there were none. Unlike an answer to the workload it names addresses.
     pub(crate) fn summary(&self) -> Option<String> {
-        let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+        let denials = self.denials.lock();
         let summaries = denials.summaries();
         let (refused, failed): (Vec<_>, Vec<_>) = summaries
             .into_iter()
             .partition(|summary| summary.first.code.is_policy_denial());
-        let mut text = self
-            .findings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .summary();
+        let mut text = self.findings.lock().summary();
         // Denials beyond those kept are of either kind.
         let (others, rest) = if refused.is_empty() {
             (0, denials.others())

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::text;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Servers that are kept, and lines of a summary.
 const SERVERS: usize = 16;
@@ -30,7 +30,7 @@ struct Ports {
 impl Servers {
     fn ports(&self) -> MutexGuard<'_, Ports> {
         // Consistent at every moment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Notes that a `program` listens at `port`, if there is room for it.

@@ -1,9 +1,10 @@
 //! The channels of a connection.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use openshell_supervisor::pty::Size;
+use parking_lot::{Mutex, MutexGuard};
 use russh::server::Msg;
 use russh::{ChannelId, ChannelWriteHalf};
 use rustix::process::Signal;
@@ -53,7 +54,7 @@ impl Channels {
 
     /// A panic elsewhere cannot leave the map half changed.
     fn lock(&self) -> MutexGuard<'_, HashMap<ChannelId, (Channel, OwnedSemaphorePermit)>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+        self.channels.lock()
     }
 
     /// Enters a channel; returns false if there are too many.

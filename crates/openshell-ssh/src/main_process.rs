@@ -3,12 +3,13 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use openshell_supervisor::launch::Running;
 use openshell_supervisor::pty::{self, Size};
 use openshell_supervisor::streams::retained::{Output, Piece, Retained};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -93,7 +94,7 @@ impl MainProcess {
 
     /// A panic elsewhere cannot leave the output half changed.
     fn lock(&self) -> MutexGuard<'_, Retained> {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
+        self.retained.lock()
     }
 }
 

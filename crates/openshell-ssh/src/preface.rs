@@ -3,11 +3,11 @@
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::hmac;
 use openshell_policy::secret::Secret;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -120,10 +120,7 @@ impl Prefaces {
             return Err(Refusal::Skewed);
         }
         // A clock ahead of ours makes its preface good for up to twice the skew.
-        self.nonces
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remember(nonce, now, now + 2 * skew)
+        self.nonces.lock().remember(nonce, now, now + 2 * skew)
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::confine::{Confinement, Enforced, Step};
@@ -16,6 +16,7 @@ use crate::packets;
 use crate::protected::Protection;
 use crate::pty::{Size, Terminal};
 use crate::waiting_calls::WaitingCalls;
+use parking_lot::Mutex;
 
 /// Failure to confine init or to start a command.
 #[derive(Debug, thiserror::Error)]
@@ -256,7 +257,7 @@ impl Launcher {
             .map(|name| name.display().to_string())
             .unwrap_or_default();
         let id = {
-            let mut registry = lock(&self.registry);
+            let mut registry = self.registry.lock();
             let id = registry.next_id()?;
             registry
                 .listeners
@@ -268,7 +269,7 @@ impl Launcher {
             command: command.clone(),
         };
         packets::send(self.init.socket.as_fd(), &request, descriptors).map_err(|source| {
-            lock(&self.registry).listeners.remove(&id);
+            self.registry.lock().listeners.remove(&id);
             LaunchError::Ipc { source }
         })
     }
@@ -278,7 +279,7 @@ impl Launcher {
     /// # Errors
     /// It has ended.
     pub fn on_end(&self, listener: Listener) -> Result<(), LaunchError> {
-        let mut registry = lock(&self.registry);
+        let mut registry = self.registry.lock();
         let id = registry.next_id()?;
         registry
             .listeners
@@ -288,7 +289,7 @@ impl Launcher {
 
     /// Has `listener` hear of paths that are no longer kept from the workload.
     pub fn on_loss(&self, listener: LossListener) {
-        lock(&self.registry).on_loss = Some(listener);
+        self.registry.lock().on_loss = Some(listener);
     }
 
     /// Makes init stop every process of the sandbox. The listener of `running` hears
@@ -312,14 +313,14 @@ impl Launcher {
     /// Init cannot be asked.
     pub fn open_terminal(&self, size: Size, listener: TerminalListener) -> Result<(), LaunchError> {
         let id = {
-            let mut registry = lock(&self.registry);
+            let mut registry = self.registry.lock();
             let id = registry.next_id()?;
             registry.terminals.insert(id, (size, listener));
             id
         };
         packets::send(self.init.socket.as_fd(), &Request::OpenTerminal { id }, &[]).map_err(
             |source| {
-                lock(&self.registry).terminals.remove(&id);
+                self.registry.lock().terminals.remove(&id);
                 LaunchError::Ipc { source }
             },
         )
@@ -442,7 +443,7 @@ impl Drop for EndNotice<'_> {
         // An unreadable reply ends the sandbox as well.
         let _ = rustix::net::shutdown(&self.init.socket, rustix::net::Shutdown::Both);
         let (listeners, terminals) = {
-            let mut registry = lock(self.registry);
+            let mut registry = self.registry.lock();
             registry.is_gone = true;
             (
                 std::mem::take(&mut registry.listeners),
@@ -453,7 +454,7 @@ impl Drop for EndNotice<'_> {
             listener(Err(LaunchError::Gone));
         }
         for (_, listener) in listeners.into_values() {
-            lock(&listener)(match &self.loss {
+            listener.lock()(match &self.loss {
                 Some(message) => Event::Lost(message.clone()),
                 None if self.is_out_of_time => Event::OutOfTime,
                 None => Event::SandboxGone(self.failure.clone()),
@@ -488,7 +489,7 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
                 notify(registry, id, |name| {
                     Event::NotStarted(not_started(name, why))
                 });
-                lock(registry).listeners.remove(&id);
+                registry.lock().listeners.remove(&id);
             }
             Reply::Terminal { id } => {
                 // The descriptor is missing if the supervisor has no free one.
@@ -504,11 +505,12 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
             Reply::Stopped { id, signal } => notify(registry, id, |_| Event::Stopped(signal)),
             Reply::Exited { id, status } => {
                 notify(registry, id, |_| Event::Ended(status));
-                lock(registry).listeners.remove(&id);
+                registry.lock().listeners.remove(&id);
             }
             Reply::AllStopped { id } => notify(registry, id, |_| Event::AllStopped),
             Reply::Lost(loss) => {
-                let message = lock(registry)
+                let message = registry
+                    .lock()
                     .on_loss
                     .as_ref()
                     .map(|on_loss| on_loss(&loss));
@@ -526,18 +528,19 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
 
 /// Calls the listener of `id` with the event, after releasing the registry.
 fn notify(registry: &Mutex<Registry>, id: u32, event: impl FnOnce(&str) -> Event) {
-    let found = lock(registry)
+    let found = registry
+        .lock()
         .listeners
         .get(&id)
         .map(|(name, listener)| (name.clone(), Arc::clone(listener)));
     if let Some((name, listener)) = found {
-        lock(&listener)(event(&name));
+        listener.lock()(event(&name));
     }
 }
 
 /// Calls the listener of terminal `id` with its master, after releasing the registry.
 fn opened(registry: &Mutex<Registry>, id: u32, master: io::Result<OwnedFd>) {
-    let found = lock(registry).terminals.remove(&id);
+    let found = registry.lock().terminals.remove(&id);
     if let Some((size, listener)) = found {
         let terminal = master.and_then(|master| Terminal::of_master(master, size));
         listener(terminal.map_err(|source| LaunchError::Terminal { source }));
@@ -565,9 +568,4 @@ fn not_started(name: &str, why: NotStarted) -> LaunchError {
         },
         NotStarted::Init { what } => LaunchError::Init(what),
     }
-}
-
-/// Locks a mutex, poisoned or not: the data is consistent whenever a lock is released.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::authorize::authorizer::Authorizer;
@@ -90,17 +91,17 @@ impl Connection {
     /// The last permit.
     #[must_use]
     pub fn permit(&self) -> Arc<Permit> {
-        Arc::clone(&lock(&self.permit))
+        Arc::clone(&self.permit.lock())
     }
 
     /// Notes an upstream connection to `address` that replaces the one before.
     pub fn moved_to(&self, address: IpAddr) {
-        *lock(&self.addresses) = vec![address];
+        *self.addresses.lock() = vec![address];
     }
 
     /// Notes a further upstream connection, to `address`.
     pub fn also_at(&self, address: IpAddr) {
-        let mut addresses = lock(&self.addresses);
+        let mut addresses = self.addresses.lock();
         if !addresses.contains(&address) {
             addresses.push(address);
         }
@@ -131,7 +132,7 @@ impl Connection {
         authorizer: &Authorizer,
         message: Message,
     ) -> Result<Arc<Permit>, Refusal> {
-        lock(&self.activities).message = Some(message);
+        self.activities.lock().message = Some(message);
         self.current_permit(authorizer).await
     }
 
@@ -141,9 +142,9 @@ impl Connection {
     /// # Errors
     /// As [`Self::current_permit`], or the permit has rules for messages.
     pub async fn start_opaque(&self, authorizer: &Authorizer, raw: bool) -> Result<(), Refusal> {
-        lock(&self.activities).is_opaque = true;
+        self.activities.lock().is_opaque = true;
         let permit = self.current_permit(authorizer).await?;
-        let activities = lock(&self.activities).clone();
+        let activities = self.activities.lock().clone();
         activities.permitted_by(&permit)?;
         authorizer.note_opaque(&self.caller, &self.target, raw);
         Ok(())
@@ -159,13 +160,13 @@ impl Connection {
         stream: StreamId,
         message: Message,
     ) -> bool {
-        lock(&self.activities).streams.insert(stream, message);
+        self.activities.lock().streams.insert(stream, message);
         permit.generation() == authorizer.policy.load().generation()
     }
 
     /// Removes the message of a stream that has ended.
     pub fn complete(&self, stream: StreamId) {
-        lock(&self.activities).streams.remove(&stream);
+        self.activities.lock().streams.remove(&stream);
     }
 
     /// Subscribes to the shutdown signal. While a receiver exists, the end of the connection is
@@ -190,8 +191,8 @@ impl Connection {
         let mode = authorizer.mode.clone();
         let caller = self.caller.clone();
         let target = self.target.clone();
-        let addresses = lock(&self.addresses).clone();
-        let activities = lock(&self.activities).clone();
+        let addresses = self.addresses.lock().clone();
+        let activities = self.activities.lock().clone();
         let place = authorizer
             .places
             .for_open()
@@ -208,7 +209,7 @@ impl Connection {
             .await
             .unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))?;
         // Another judgement may have ended meanwhile.
-        let mut known = lock(&self.permit);
+        let mut known = self.permit.lock();
         if known.generation() <= permit.generation() {
             *known = Arc::clone(&permit);
         }
@@ -233,11 +234,6 @@ impl Activities {
         messages
             .try_for_each(|message| message::judge_now(permit, &permit.action(message)?).map(drop))
     }
-}
-
-/// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

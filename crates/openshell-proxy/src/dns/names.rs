@@ -3,12 +3,13 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use openshell_policy::inference::HOST as MODELS_HOST;
 use openshell_policy::network::host::{Host, HostName};
 use openshell_policy::policy::Policy;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 
 use super::Doors;
@@ -191,7 +192,7 @@ impl Names {
     /// # Errors
     /// The policy does not know it, a bound is reached, or the kernel refuses a door.
     pub fn open(&self, name: &HostName, real: Option<Ipv4Addr>) -> Result<Ipv4Addr, OpenError> {
-        let mut change = lock(&self.change);
+        let mut change = self.change.lock();
         let mut closed = Vec::new();
         let found = {
             let mut table = self.table();
@@ -254,7 +255,7 @@ impl Names {
     /// # Errors
     /// The kernel refuses a door; then no new one is open.
     pub fn refresh(&self) -> Result<(), OpenError> {
-        let mut change = lock(&self.change);
+        let mut change = self.change.lock();
         let mut opened = Vec::new();
         let mut closed = Vec::new();
         let (now, wanted, literals) = {
@@ -326,7 +327,7 @@ impl Names {
         if !self.is_observed {
             return false;
         }
-        let mut change = lock(&self.change);
+        let mut change = self.change.lock();
         let Some(name) = self.table().pool.name(*address.ip()).cloned() else {
             return false;
         };
@@ -430,7 +431,7 @@ impl Names {
     /// The table, by the policy in force.
     fn table(&self) -> MutexGuard<'_, Table> {
         let policy = self.policy.load();
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         if table.generation < policy.generation() {
             (table.generation, table.known) = (policy.generation(), Known::new(policy.policy()));
         }
@@ -545,19 +546,15 @@ pub(crate) fn named(names: Option<&Names>, target: Target) -> Target {
     }
 }
 
-/// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
     use std::io;
     use std::net::{SocketAddrV4, TcpListener};
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use openshell_policy::network::host::HostName;
+    use parking_lot::Mutex;
     use tokio::sync::mpsc;
 
     use super::{Doors, Found, Limits, NameAddresses, Names, OpenError};
@@ -570,7 +567,7 @@ mod tests {
 
     impl Doors for Open {
         fn change(&self, opened: &[SocketAddrV4], closed: &[SocketAddrV4]) -> io::Result<()> {
-            let mut open = self.0.lock().unwrap();
+            let mut open = self.0.lock();
             open.retain(|door| !closed.contains(door));
             open.extend(opened);
             Ok(())
@@ -623,13 +620,7 @@ mod tests {
 
     impl Tested {
         fn doors(&self) -> Vec<String> {
-            self.open
-                .0
-                .lock()
-                .unwrap()
-                .iter()
-                .map(ToString::to_string)
-                .collect()
+            self.open.0.lock().iter().map(ToString::to_string).collect()
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::mem::Discriminant;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use hickory_resolver::proto::rr::RecordType;
@@ -12,6 +12,7 @@ use openshell_policy::event::{Audit, Event, NameLookedUp};
 use openshell_policy::network::host::HostName;
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Action, Severity};
+use parking_lot::Mutex;
 
 use super::names::OpenError;
 use crate::limits::Limits;
@@ -75,7 +76,7 @@ impl NameReport {
     /// Counts a question for an unknown name. If an event is due, returns the name for it, and the
     /// number of questions since the last.
     fn count<'n>(&self, name: &'n str) -> Option<(&'n str, u64)> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let now = Instant::now();
         let interval = Limits::UNKNOWN_NAME_INTERVAL;
         let is_recent = |begin: &Instant| now.duration_since(*begin) < interval;
@@ -100,7 +101,7 @@ impl NameReport {
 
     /// Reports a name that the policy permits and that has no doors, the first time for each cause.
     pub(super) fn exhausted(&self, name: &HostName, kind: RecordType, error: &OpenError) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if !state.failures.insert(std::mem::discriminant(error)) {
             return;
         }

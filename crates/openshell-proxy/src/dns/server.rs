@@ -3,12 +3,13 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_resolver::proto::rr::RecordType;
 use openshell_policy::event::Audit;
 use openshell_policy::network::host::HostName;
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
@@ -295,7 +296,7 @@ impl NameServer {
 
     /// Takes a place for a question outside, of which there are some at once, and some a minute.
     fn slot_outside(&self) -> Option<SemaphorePermit<'_>> {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         let now = Instant::now();
         let has_room = match &mut *asked {
             Some((begin, count)) if now.duration_since(*begin) < Duration::from_secs(60) => {

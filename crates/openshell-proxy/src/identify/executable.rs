@@ -4,8 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
@@ -94,7 +95,7 @@ impl Executables {
         let stamp = Stamp::at(&root, link, AtFlags::empty())?;
         let path = rustix::fs::readlinkat(&root, link, Vec::new())?;
         let key = (stamp, path.into_string().map_err(|_| OpenError::NotUtf8)?);
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         let Known { used, last } = &mut *known;
         if let Some(executable) = used.get(&key).and_then(Weak::upgrade) {
             return Ok(executable);

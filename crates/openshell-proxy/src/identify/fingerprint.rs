@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::sync::{Mutex, PoisonError};
 
 use aws_lc_rs::digest::{Context, SHA256};
+use parking_lot::Mutex;
 
 use super::executable::{Executable, Stamp};
 use crate::limits::Limits;
@@ -103,8 +103,8 @@ impl Fingerprints {
 
     /// Locks the fingerprints, which are consistent at every moment, so a poisoned lock is used all
     /// the same.
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Stamp, Hash)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<String, (Stamp, Hash)>> {
+        self.known.lock()
     }
 }
 

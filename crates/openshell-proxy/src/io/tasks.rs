@@ -5,13 +5,14 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 
 use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, abortable};
 use futures_util::stream::FuturesUnordered;
 use hyper::rt::Executor;
+use parking_lot::{Mutex, MutexGuard};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -106,7 +107,7 @@ impl Drop for End {
 
 /// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
 fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    waiting.lock()
 }
 
 impl<F> Executor<F> for Spawner

@@ -1,7 +1,7 @@
 //! Detector of leaks: what is searched for, and what a finding leads to.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use hyper::HeaderMap;
 use hyper::http::request::Parts;
 use openshell_policy::issuers::Issuers;
 use openshell_policy::secret::Secret;
+use parking_lot::Mutex;
 
 use crate::credentials::vault::{Credential, Vault};
 use crate::denial::refusal::Refusal;
@@ -198,10 +199,7 @@ impl LeakDetector {
             Kind::Shape => shapes,
             Kind::Credential | Kind::Own => known,
         };
-        reported
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .news(&secret.name, host)
+        reported.lock().news(&secret.name, host)
     }
 }
 

@@ -2,7 +2,7 @@
 //! none may leave.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -10,6 +10,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_ENCODING, HeaderMap};
+use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
 use crate::denial::refusal::Refusal;
@@ -196,19 +197,11 @@ impl FoundReport {
     /// Returns the refusal for what was found, once; the report is then the caller's.
     #[must_use]
     pub fn take(&self) -> Option<Refusal> {
-        self.0
-            .refusal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+        self.0.refusal.lock().take()
     }
 
     fn found(&self, refusal: Refusal) {
-        *self
-            .0
-            .refusal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+        *self.0.refusal.lock() = Some(refusal);
     }
 }
 
@@ -220,12 +213,7 @@ impl std::fmt::Debug for FoundReport {
 
 impl Drop for Found {
     fn drop(&mut self) {
-        if let Some(refusal) = self
-            .refusal
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
+        if let Some(refusal) = self.refusal.get_mut().take() {
             (self.report)(&refusal);
         }
     }

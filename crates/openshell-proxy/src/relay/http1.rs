@@ -3,8 +3,8 @@
 use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -72,7 +72,7 @@ pub struct Driver {
 }
 
 /// The upstream connection of forwarded requests, whose end is reported.
-type CurrentClosing = Arc<std::sync::Mutex<Option<Closing>>>;
+type CurrentClosing = Arc<parking_lot::Mutex<Option<Closing>>>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -150,7 +150,7 @@ impl Session {
 
     /// Puts `closing` in place of that of the last upstream connection, which the client has left.
     pub fn connected(&self, closing: Closing) {
-        let mut current = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.closing.lock();
         match current.take() {
             // A connection to the same upstream replaces one that the upstream has ended.
             Some(last) if last.target() == closing.target() => last.finish(),
@@ -210,10 +210,7 @@ impl Driver {
         let mut revoked = pin!(revoked(services, &mut watches, &closing, &hold));
         let mut driven = pin!(tasks.run());
         let finish = || {
-            let last = closing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
+            let last = closing.lock().take();
             if let Some(last) = last {
                 last.finish();
             }
@@ -234,7 +231,7 @@ impl Driver {
             },
             () = hold.over(driven.as_mut()) => {}
             gone = gone(state, socket.as_ref()) => {
-                let current = closing.lock().unwrap_or_else(PoisonError::into_inner);
+                let current = closing.lock();
                 if let Some(current) = &*current {
                     current.meter().note_end(Side::Client);
                 }
@@ -321,7 +318,7 @@ async fn revoked(
             refusal = ended => {
                 if let Some(watch) = current {
                     let denial = denial_of_revoked(services, watch.connection(), &refusal);
-                    let closing = closing.lock().unwrap_or_else(PoisonError::into_inner);
+                    let closing = closing.lock();
                     if let Some(closing) = &*closing {
                         closing.refused(&refusal, denial.clone());
                     }

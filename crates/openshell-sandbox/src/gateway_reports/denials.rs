@@ -1,7 +1,7 @@
 //! Denials and counts of decisions, summed up and sent at intervals.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use openshell_gateway::client::Gateway;
@@ -13,6 +13,7 @@ use openshell_policy::proposal;
 use openshell_policy::reason::{DenialStage, ReasonCode};
 use openshell_policy::words::Action;
 use openshell_proxy::resolve::lookup::Resolver;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::look_up::LookedUp;
@@ -161,8 +162,8 @@ impl DenialReports {
         self.receiver.workspace.borrow().clone()
     }
 
-    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> parking_lot::MutexGuard<'_, Pending> {
+        self.pending.lock()
     }
 }
 

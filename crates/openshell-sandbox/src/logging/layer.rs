@@ -106,9 +106,10 @@ where
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use parking_lot::Mutex;
     use tracing::Level;
     use tracing::field::Empty;
     use tracing_subscriber::layer::SubscriberExt;
@@ -132,7 +133,6 @@ mod tests {
             let text = event.line(Form::Text).text;
             self.lines
                 .lock()
-                .unwrap()
                 .push(text.split_once(' ').unwrap().1.to_owned());
         }
 
@@ -155,7 +155,7 @@ mod tests {
             RunIdentity::new("box-1".to_owned(), Vec::new()),
         );
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), trace);
-        sinks.last().unwrap().lines.lock().unwrap().clone()
+        sinks.last().unwrap().lines.lock().clone()
     }
 
     const TARGET: &str = "openshell_proxy::test";

@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 /// Ordinary lines that wait for a slow output; more are left out.
 const LINES: usize = 8_192;
 /// Places beyond those for denials and findings, so that a flood of permitted requests hides none
@@ -202,10 +203,10 @@ impl Queue {
             return Some(thread);
         }
         // Held until the thread is known, so that a queue has one; the thread waits for it.
-        let _unstarted = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let _unstarted = self.work.lock();
         let work = Arc::clone(&self.work);
         let run = move || {
-            let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let taken = work.lock().take();
             if let Some(work) = taken {
                 work();
             }

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use time::OffsetDateTime;
 use tracing::Level;
 
@@ -119,7 +119,7 @@ impl StandardError {
 
     /// A panic elsewhere cannot leave the value half changed.
     fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

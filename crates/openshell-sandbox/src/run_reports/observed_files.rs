@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use openshell_policy::words::FileAccess;
 use openshell_supervisor::file_calls::{Accessed, FileRights, RefusedBy, interpreter};
 use openshell_supervisor::run_as::ProcessIdentity;
 use openshell_supervisor::trusted_symlinks::resolve;
+use parking_lot::Mutex;
 
 /// Paths that are kept, and their bytes.
 const PATHS: usize = 65_536;
@@ -148,7 +148,7 @@ impl ObservedFiles {
             || *is_missing || *access == FileAccess::Write || identity.may_reach(path, *access);
         let is_needed = is_beyond && is_permitted();
         // A panic elsewhere cannot leave the value half changed.
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.lock();
         for accessed in link.iter().chain(is_needed.then_some(accessed)) {
             seen.insert(accessed);
         }
@@ -180,7 +180,7 @@ impl ObservedFiles {
 
     /// Returns the accesses so far, folded, for a user with this home.
     pub(super) fn learned(&self, home: Option<&Path>) -> Learned {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.0.lock();
         let shared = SharedFolders { home };
         let (caches, others): (BTreeSet<_>, BTreeSet<_>) = seen
             .written

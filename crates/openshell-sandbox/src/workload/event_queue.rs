@@ -2,9 +2,9 @@
 //! command.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use openshell_supervisor::launch::Event;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// Events in order, none lost. A stop that repeats the last unread event is dropped: it carries no
@@ -39,6 +39,6 @@ impl EventQueue {
 
     /// A panic elsewhere cannot leave the events half changed.
     fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        self.events.lock()
     }
 }

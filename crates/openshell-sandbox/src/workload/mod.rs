@@ -5,7 +5,7 @@ mod event_queue;
 mod job_control;
 mod start_failure;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -14,6 +14,7 @@ use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::init::{Command, IgnoredSignals, Session};
 use openshell_supervisor::signals::{self, SignalAction};
 use openshell_supervisor::streams::Streams;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::Level;
@@ -204,9 +205,9 @@ async fn keep(config: &Config, sandbox: &mut Sandbox, code: u8) -> anyhow::Resul
     let (ended, end) = oneshot::channel::<()>();
     let ended = Mutex::new(Some(ended));
     // Dropped with the event, it tells of it.
-    sandbox.launcher.on_end(Box::new(move |_| {
-        drop(ended.lock().unwrap_or_else(PoisonError::into_inner).take())
-    }))?;
+    sandbox
+        .launcher
+        .on_end(Box::new(move |_| drop(ended.lock().take())))?;
     if config.timeout.is_some() {
         // It was the command's.
         sandbox.launcher.end_after(NEVER)?;

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::firewall;
 use super::sockets::listen;
 use super::thread::run_in;
 use crate::netlink::{Protocol, Socket};
 use crate::witness;
+use parking_lot::{Mutex, RwLock};
 
 /// The set of doors, which the firewall and the witness share.
 #[derive(Debug)]
@@ -44,10 +44,7 @@ impl Doors {
     /// Returns true if `address` is a door.
     #[must_use]
     pub fn contains(&self, address: SocketAddrV4) -> bool {
-        self.open
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&address)
+        self.open.read().contains(&address)
     }
 
     /// Opens and closes doors. Connections that are there stay; their packets open none. A door
@@ -57,9 +54,9 @@ impl Doors {
     /// # Errors
     /// The kernel refuses the change; then none of `opened` is open.
     pub fn change(&self, opened: &[SocketAddrV4], closed: &[SocketAddrV4]) -> io::Result<()> {
-        let mut change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut change = self.change.lock();
         let (opened, closed): (Vec<_>, Vec<_>) = {
-            let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+            let mut open = self.open.write();
             let opened = opened
                 .iter()
                 .filter(|door| !open.contains(door))
@@ -84,10 +81,7 @@ impl Doors {
         // The firewall comes first, or a witnessed connect would be refused.
         firewall::change_doors(&socket, &opened, &closed)?;
         *change = Some(socket);
-        self.open
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(opened);
+        self.open.write().extend(opened);
         Ok(())
     }
 

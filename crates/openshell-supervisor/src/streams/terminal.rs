@@ -7,12 +7,13 @@
 
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::termios::{
@@ -135,8 +136,8 @@ impl TerminalRelay {
 
     /// Hangs up the command's terminal, as the caller's is: it reads the end of input from then on.
     pub fn hang_up(&self) {
-        drop(lock(&self.shared.master).take());
-        drop(lock(&self.shared.end).take());
+        drop(self.shared.master.lock().take());
+        drop(self.shared.end.lock().take());
     }
 
     /// Copies what is typed at `input` from now on. A terminal passes everything on unread
@@ -146,7 +147,7 @@ impl TerminalRelay {
     /// # Errors
     /// Threads or descriptors are exhausted, or the terminal is gone.
     pub fn attach(&self, input: BorrowedFd<'_>) -> io::Result<()> {
-        let mut keyboard = lock(&self.keyboard);
+        let mut keyboard = self.keyboard.lock();
         let before = keyboard.take().and_then(Keyboard::end);
         let mut modes = None;
         let mut typed = Vec::new();
@@ -174,7 +175,7 @@ impl TerminalRelay {
     /// terminal, what the command wrote is shown first, the modes of before are set, and what was
     /// typed and not read is dropped: it was meant for the command.
     pub fn detach(&self, input: BorrowedFd<'_>) {
-        let Some(keyboard) = lock(&self.keyboard).take() else {
+        let Some(keyboard) = self.keyboard.lock().take() else {
             return;
         };
         let Some(modes) = keyboard.end() else { return };
@@ -191,9 +192,9 @@ impl TerminalRelay {
     /// they are silent.
     #[must_use]
     pub fn finish(&self, timeout: Duration) -> bool {
-        drop(lock(&self.shared.end).take());
+        drop(self.shared.end.lock().take());
         // Nothing is ever sent.
-        lock(&self.shown).recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
+        self.shown.lock().recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
@@ -230,7 +231,7 @@ fn enter_raw_mode(terminal: BorrowedFd<'_>, known: Option<Termios>) -> io::Resul
 
 impl Shared {
     fn master(&self) -> Option<Arc<OwnedFd>> {
-        lock(&self.master).clone()
+        self.master.lock().clone()
     }
 
     /// Copies from the command's terminal until its last process has ended, or, once the other end
@@ -254,7 +255,7 @@ impl Shared {
                 Err(Errno::INTR) => continue,
                 Err(_) => return,
             }
-            *lock(&self.is_busy) = true;
+            *self.is_busy.lock() = true;
             let read = rustix::io::read(&*master, &mut buffer);
             if let Ok(count) = read {
                 let bytes = buffer.get(..count).unwrap_or_default();
@@ -264,7 +265,7 @@ impl Shared {
                 // Once the caller's terminal has hung up, nobody waits for it.
                 is_taken = is_taken && self.show(bytes, master.as_fd()).is_ok();
             }
-            *lock(&self.is_busy) = false;
+            *self.is_busy.lock() = false;
             self.is_idle.notify_all();
             match read {
                 Ok(0) => return,
@@ -304,14 +305,13 @@ impl Shared {
             let mut ready = [PollFd::new(&*master, PollFlags::IN)];
             rustix::event::poll(&mut ready, Some(&now)).is_ok_and(|count| count > 0)
         };
-        let mut is_busy = lock(&self.is_busy);
+        let mut is_busy = self.is_busy.lock();
         while *is_busy || has_more() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
-            let waited = self.is_idle.wait_timeout(is_busy, left.min(SETTLING / 20));
-            is_busy = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.is_idle.wait_for(&mut is_busy, left.min(SETTLING / 20));
         }
     }
 
@@ -446,11 +446,6 @@ fn unprocessed(bytes: &[u8]) -> Vec<u8> {
         }
     }
     plain
-}
-
-/// A panic elsewhere cannot leave the value half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

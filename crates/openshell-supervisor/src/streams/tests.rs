@@ -1,8 +1,9 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -317,7 +318,7 @@ fn a_tapped_command_writes_on_where_nobody_takes_its_output() {
         let null = open("/dev/null", OFlags::RDWR);
         let retained = Arc::new(Mutex::new(Retained::default()));
         let kept = Arc::clone(&retained);
-        let tap: Tap = Arc::new(move |output, bytes| kept.lock().unwrap().append(output, bytes));
+        let tap: Tap = Arc::new(move |output, bytes| kept.lock().append(output, bytes));
         let streams = inspect([null.as_fd(), outer.as_fd(), null.as_fd()])
             .unwrap()
             .open(Purpose {
@@ -336,7 +337,7 @@ fn a_tapped_command_writes_on_where_nobody_takes_its_output() {
         }
         assert_eq!(rustix::io::write(errors, b"e").unwrap(), 1);
         assert!(streams.finish(std::time::Duration::from_secs(60)));
-        let retained = retained.lock().unwrap();
+        let retained = retained.lock();
         let pieces = std::iter::successors(retained.read(0), |piece| retained.read(piece.next));
         let count = |wanted| {
             pieces

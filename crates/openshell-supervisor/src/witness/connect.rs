@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
-use super::{Callers, DOOR_MARK, Refused, Shared, ipv4, lock, nonce};
+use super::{Callers, DOOR_MARK, Refused, Shared, ipv4, nonce};
 use crate::sys::notify::{self, Answer, Notification};
 use crate::sys::{self, socket};
 
@@ -138,12 +138,12 @@ impl<C: Callers> Shared<C> {
                 if protocol == Some(rustix::net::ipproto::UDP)
                     && ipv4(to) == Some(self.name_server)
                     && to.is_ipv4() == (domain == AddressFamily::INET)
-                    && lock(&self.notes).has_room() =>
+                    && self.notes.lock().has_room() =>
             {
                 Course::ToNameServer(to, self.callers.note(inner_thread(caller)?))
             }
             Destination::Internet(to)
-                if !is_local(to.ip(), self.own) && lock(&self.notes).has_room() =>
+                if !is_local(to.ip(), self.own) && self.notes.lock().has_room() =>
             {
                 Course::Elsewhere(self.callers.note(inner_thread(caller)?))
             }
@@ -163,7 +163,7 @@ impl<C: Callers> Shared<C> {
         let mark = match course {
             Course::ToDoor(to, caller) => return self.connect(socket, to, caller),
             Course::ToNameServer(to, note) => return self.connect_to_name_server(socket, to, note),
-            Course::Elsewhere(note) => lock(&self.notes).add(note),
+            Course::Elsewhere(note) => self.notes.lock().add(note),
             Course::Unnoted => 0,
         };
         socket::set_mark(socket.as_fd(), mark)?;
@@ -178,7 +178,7 @@ impl<C: Callers> Shared<C> {
         if interface != 0 && interface != self.interface {
             return Ok(Answer::Error(libc::ENETUNREACH));
         }
-        let added = lock(&self.pending).add(caller);
+        let added = self.pending.lock().add(caller);
         let nonce = match added {
             Ok(nonce) => nonce,
             Err(caller) => return Ok(self.refuse(Some(caller), Refused::Pending)),
@@ -191,7 +191,7 @@ impl<C: Callers> Shared<C> {
             Ok(()) => true,
         };
         if !is_under_way {
-            lock(&self.pending).take(nonce);
+            self.pending.lock().take(nonce);
             socket::set_mark(socket.as_fd(), 0)?;
         }
         // The first packet of a connection that its listener has not taken yet is sent again.
@@ -220,7 +220,7 @@ impl<C: Callers> Shared<C> {
             return Ok(Answer::Error(errno.raw_os_error()));
         }
         if let Ok(own) = SocketAddr::try_from(rustix::net::getsockname(socket)?) {
-            lock(&self.askers).add(own.port(), note);
+            self.askers.lock().add(own.port(), note);
         }
         Ok(Answer::Success)
     }

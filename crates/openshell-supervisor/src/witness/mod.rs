@@ -15,7 +15,7 @@ mod nonce;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::switches::{SWITCHES, Switch};
 use crate::sys::notify::{Answer, Notification};
@@ -24,6 +24,7 @@ use crate::waiting_calls::{Handle, Handler, WaitingCalls};
 pub use connections::DOOR_MARK;
 use connections::{Askers, Notes, Pending};
 pub use nonce::{NONCE_HEADER, save_first_packets};
+use parking_lot::Mutex;
 
 /// The look-up of callers, and the place for what the witness has to say.
 pub trait Callers: Send + Sync + 'static {
@@ -162,20 +163,20 @@ impl<C: Callers> Witness<C> {
     #[must_use]
     pub fn caller(&self, accepted: BorrowedFd<'_>) -> Option<C::Caller> {
         let nonce = nonce::take(accepted)?;
-        lock(&self.0.pending).take(nonce)
+        self.0.pending.lock().take(nonce)
     }
 
     /// Returns the note of the last socket at `port` that was connected to the name server for
     /// datagrams, if it is not forgotten.
     #[must_use]
     pub fn asker(&self, port: u16) -> Option<C::Note> {
-        lock(&self.0.askers).get(port)
+        self.0.askers.lock().get(port)
     }
 
     /// Returns the note of packets with `mark`, if it is not forgotten.
     #[must_use]
     pub fn noted(&self, mark: u32) -> Option<C::Note> {
-        lock(&self.0.notes).get(mark)
+        self.0.notes.lock().get(mark)
     }
 }
 
@@ -211,11 +212,6 @@ fn ipv4(to: SocketAddr) -> Option<SocketAddrV4> {
         IpAddr::V4(address) => Some(SocketAddrV4::new(address, to.port())),
         IpAddr::V6(_) => None,
     }
-}
-
-/// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

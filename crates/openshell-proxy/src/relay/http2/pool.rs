@@ -1,8 +1,9 @@
 //! Upstream connections for the streams of one client: one HTTP/2 connection shared by all, or a
 //! few of HTTP/1.1, each for one stream at a time.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
@@ -128,7 +129,7 @@ impl UpstreamPool {
     /// Locks the idle connections, which are consistent at every moment, so a poisoned lock is used
     /// all the same.
     fn idle(&self) -> MutexGuard<'_, Vec<KeptUpstream>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

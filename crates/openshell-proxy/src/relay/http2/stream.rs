@@ -1,8 +1,8 @@
 //! One stream: a request, its exchange and its response.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use h2::Reason;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::rt::Executor as _;
 use hyper::{Request, Response};
+use parking_lot::{Mutex, MutexGuard};
 use tracing::{Instrument as _, debug_span};
 
 use super::client::Client;
@@ -36,9 +37,7 @@ struct Stream {
 
 impl Stream {
     fn connection(&self) -> MutexGuard<'_, Option<PooledConnection>> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock()
     }
 
     /// The response has ended. If the request body has not and the upstream connection is

@@ -1,11 +1,12 @@
 //! Results of policy versions, reported to the gateway in their order.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use openshell_gateway::channel::Backoff;
 use openshell_gateway::client::{Gateway, PolicyResult};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// Results that wait; of more the oldest are left out.
@@ -23,7 +24,7 @@ struct Shared {
 
 impl Shared {
     fn waiting(&self) -> MutexGuard<'_, VecDeque<(u32, PolicyResult)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// Reports each result until it is acknowledged.
