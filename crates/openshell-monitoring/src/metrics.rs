@@ -289,7 +289,9 @@ impl Audit for Metrics {
                 // A refusal may carry the activity that it refused.
                 let is_open = connection.activity == Activity::Open
                     && connection.decided.action == Action::Allowed;
-                if let Some(door) = door.filter(|_| is_open) {
+                if let Some(door) = door
+                    && is_open
+                {
                     self.connections[door].fetch_add(1, Relaxed);
                 }
             }

@@ -508,7 +508,9 @@ impl Config {
             .environment
             .secrets_from_env
             .then_some("--secrets-from-env"));
-        if let Some(flag) = flag.filter(|_| args.network != NetworkMode::Proxy) {
+        if let Some(flag) = flag
+            && args.network != NetworkMode::Proxy
+        {
             bail!("{flag} needs --network proxy: it is the proxy that replaces placeholders");
         }
         if args.name_addresses.is_some() && args.network != NetworkMode::Proxy {
@@ -777,7 +779,9 @@ fn inherited(
     let given = variables::given(&args.env, args.env_file.as_deref(), &environment)?;
     // Those that are given are meant.
     given.iter().for_each(|(name, _)| environment.discard(name));
-    if let Some(credentials) = credentials.as_mut().filter(|_| args.secrets_from_env) {
+    if let Some(credentials) = credentials.as_mut()
+        && args.secrets_from_env
+    {
         let mut urls = if args.clear_env {
             Environment::default()
         } else {

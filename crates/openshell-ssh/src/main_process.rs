@@ -155,7 +155,9 @@ impl Attached {
 
     /// Changes the size of its terminal, if this client has the keyboard.
     pub(crate) fn resize(&self, size: Size) {
-        if let Some(master) = self.process.terminal.get().filter(|_| self.has_keyboard) {
+        if let Some(master) = self.process.terminal.get()
+            && self.has_keyboard
+        {
             let _ = pty::resize(master.as_fd(), size);
         }
     }

@@ -80,7 +80,9 @@ pub(crate) fn apply(slave: BorrowedFd<'_>, modes: &[(Pty, u32)]) -> io::Result<(
             terminal.local_modes.set(flag, value != 0);
         } else if let Some(flag) = output(mode) {
             terminal.output_modes.set(flag, value != 0);
-        } else if let Some(flag) = control(mode).filter(|_| value != 0) {
+        } else if let Some(flag) = control(mode)
+            && value != 0
+        {
             terminal.control_modes.remove(ControlModes::CSIZE);
             terminal.control_modes.insert(flag);
         }

@@ -159,7 +159,9 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
             .is_some_and(OsStr::is_empty);
         if is_left_out {
             drop(environment.take("JAVA_TOOL_OPTIONS"));
-        } else if let Some(proxy) = inputs.proxy.filter(|_| inputs.has_java) {
+        } else if let Some(proxy) = inputs.proxy
+            && inputs.has_java
+        {
             let options = java_options(
                 environment.get("JAVA_TOOL_OPTIONS"),
                 folder,

@@ -45,10 +45,14 @@ pub fn searchable<B: Body>(
     if is_empty {
         return as_it_is(response);
     }
-    if let Some(name) = unknown_part_encoding(response.headers()).filter(|_| answers_secret) {
+    if let Some(name) = unknown_part_encoding(response.headers())
+        && answers_secret
+    {
         return Err(refused(format!("its {name} is another than identity")));
     }
-    if let Some(charset) = unknown_charset(response.headers()).filter(|_| answers_secret) {
+    if let Some(charset) = unknown_charset(response.headers())
+        && answers_secret
+    {
         return Err(refused(format!("its character set is {charset}")));
     }
     let codings = codings(response.headers());

@@ -294,7 +294,9 @@ impl Needles {
                         in_decoded(0, Verdict::Secret, secret);
                     }
                 }
-                if let Some(at) = undecided.filter(|_| !is_whole) {
+                if let Some(at) = undecided
+                    && !is_whole
+                {
                     judge(at, Verdict::Undecided, 0);
                 }
             }

@@ -260,7 +260,9 @@ impl Queue {
             self.is_urgent.store(true, Ordering::Release);
         }
         let is_sent = self.sender.send(message).is_ok();
-        if let Some(thread) = thread.filter(|_| is_urgent) {
+        if let Some(thread) = thread
+            && is_urgent
+        {
             thread.unpark();
         }
         is_sent

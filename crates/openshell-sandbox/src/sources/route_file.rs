@@ -96,7 +96,9 @@ impl RouteSet {
             }
             let has_key = keys.iter().any(|name| has(name) || is_placeholder(name));
             environment.set(*url, base);
-            if let Some(key) = keys.first().filter(|_| !has_key) {
+            if let Some(key) = keys.first()
+                && !has_key
+            {
                 environment.set(*key, "any");
             }
         }

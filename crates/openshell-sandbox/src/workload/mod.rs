@@ -81,10 +81,8 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     if let Err(error) = sandbox.run_reports.write(&sandbox.refusals).await {
         logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
     }
-    if let Some(summary) = sandbox
-        .refusals
-        .summary()
-        .filter(|_| config.log_level >= Level::WARN)
+    if let Some(summary) = sandbox.refusals.summary()
+        && config.log_level >= Level::WARN
     {
         logging::print_stderr(&summary);
     }
@@ -92,7 +90,9 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
         .file_refusals
         .as_ref()
         .and_then(|refusals| refusals.summary());
-    if let Some(summary) = files.filter(|_| config.log_level >= Level::WARN) {
+    if let Some(summary) = files
+        && config.log_level >= Level::WARN
+    {
         logging::print_stderr(&summary);
     }
     let published = config.publish.iter().map(|published| published.port);
@@ -101,7 +101,9 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     } else {
         sandbox.servers.summary(published)
     };
-    if let Some(summary) = servers.filter(|_| config.log_level >= Level::WARN) {
+    if let Some(summary) = servers
+        && config.log_level >= Level::WARN
+    {
         logging::print_stderr(&summary);
     }
     ended

@@ -287,7 +287,9 @@ impl Server<'_> {
             (Ready::Children, PollFd::new(children, PollFlags::IN)),
         ];
         // A change that is known already is looked at in a moment.
-        if let Some(watch) = self.watch.as_ref().filter(|_| !has_mount_changes) {
+        if let Some(watch) = self.watch.as_ref()
+            && !has_mount_changes
+        {
             sources.push((Ready::Mounts, PollFd::new(watch.table(), PollFlags::PRI)));
         }
         for starting in &self.starting {

@@ -371,7 +371,9 @@ impl Shared {
                 // Another process was faster.
                 Ok(0) if is_terminal && !typed.contains(PollFlags::HUP) => {}
                 Ok(0) => {
-                    if let Some(end) = self.end_of_input().filter(|_| !is_terminal) {
+                    if let Some(end) = self.end_of_input()
+                        && !is_terminal
+                    {
                         let _ = self.enter(&[end], stopped);
                     }
                     return;

@@ -104,7 +104,9 @@ pub(crate) async fn open(
     }
     let mut placeholders = Placeholders::default();
     let policy = config.policy.clone();
-    if let Some(policy) = policy.as_ref().filter(|_| is_valid) {
+    if let Some(policy) = policy.as_ref()
+        && is_valid
+    {
         placeholders.bind(&policy.bindings);
     }
     let mut seen = Seen {

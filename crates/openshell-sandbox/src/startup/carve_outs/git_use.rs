@@ -118,7 +118,9 @@ impl GitUse {
             let value = |what: &str| environment.get(&format!("GIT_CONFIG_{what}_{number}"));
             let is_hooks =
                 value("KEY").is_some_and(|key| key.eq_ignore_ascii_case("core.hooksPath"));
-            if let Some(hooks) = value("VALUE").filter(|_| is_hooks) {
+            if let Some(hooks) = value("VALUE")
+                && is_hooks
+            {
                 let path = expanded(hooks.as_bytes(), git.home.as_deref());
                 let path = path.ok_or_else(|| {
                     format!(

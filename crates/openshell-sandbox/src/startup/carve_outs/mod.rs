@@ -148,7 +148,9 @@ impl CarveOuts {
             planned.add_git(tree, git, writable.folders)?;
         }
         planned.keep(git.kept.iter().cloned(), writable.folders);
-        if let Some(home) = git.home.as_ref().filter(|_| !options.no_keep_settings) {
+        if let Some(home) = git.home.as_ref()
+            && !options.no_keep_settings
+        {
             settings.add_linked(home);
         }
         if let Some(project) = &settings.cut {
@@ -550,7 +552,9 @@ impl Place {
             path, restriction, ..
         } = wanted;
         let key = restriction.as_str();
-        if let Some(link) = self.dangling.as_ref().filter(|_| may_replace) {
+        if let Some(link) = self.dangling.as_ref()
+            && may_replace
+        {
             bail!(
                 "filesystem_policy.{key}: {} is a symlink to nothing; remove it",
                 link.display()
