@@ -20,22 +20,22 @@ use openshell_policy::words::{Action, Door, EndedBy};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::authorize::authorizer::{Authorization, Authorizer, Mode};
-use crate::authorize::connection::Connection;
-use crate::authorize::revocation::RevocationWatch;
-use crate::closing::Closing;
+use crate::decide::identify::{Identifier, Identity, Processes, Witness};
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::PolicyStore;
-use crate::egress::Egress;
-use crate::identify::{Identifier, Identity, Processes, Witness};
+use crate::doors::proxy::Proxy;
+use crate::ground::peer::{Caller, Program};
+use crate::ground::target::{Scheme, Target};
 use crate::inference::route::Route;
-use crate::peer::{Caller, Program};
-use crate::proxy::Proxy;
+use crate::reach::authorize::authorizer::{Authorization, Authorizer, Mode};
+use crate::reach::authorize::connection::Connection;
+use crate::reach::authorize::revocation::RevocationWatch;
+use crate::reach::egress::Egress;
+use crate::reach::resolve::lookup::Resolver;
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
-use crate::resolve::lookup::Resolver;
-use crate::target::{Scheme, Target};
-use crate::tls::interceptor::Interceptor;
+use crate::report::closing::Closing;
+use crate::wire::tls::interceptor::Interceptor;
 
 /// Address of every upstream: a public one, which no test dials.
 pub(crate) const UPSTREAM: IpAddr = IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8));

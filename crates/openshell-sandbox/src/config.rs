@@ -12,11 +12,11 @@ use anyhow::{Context, anyhow, bail};
 use openshell_monitoring::export::Collector;
 use openshell_policy::process::RunAs;
 use openshell_policy::secret::Secret;
-use openshell_proxy::dns::pool::NameAddresses;
-use openshell_proxy::leaks::detector::LeakMode;
-use openshell_supervisor::environment::Environment;
-use openshell_supervisor::run_as;
-use openshell_supervisor::signals;
+use openshell_proxy::credentials::leaks::detector::LeakMode;
+use openshell_proxy::doors::dns::pool::NameAddresses;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::command::signals;
+use openshell_supervisor::identity::run_as;
 use rustix::process::Signal;
 use tracing::Level;
 

@@ -1,7 +1,7 @@
 //! Exit codes, and the end of a command.
 
 use openshell_supervisor::init::Status;
-use openshell_supervisor::launch::LaunchError;
+use openshell_supervisor::init::launch::LaunchError;
 use rustix::process::Signal;
 
 /// Exit code of `timeout(1)` at a time-out.

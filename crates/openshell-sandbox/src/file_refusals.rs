@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use openshell_policy::event::{Audit, Event, FileRefused};
 use openshell_policy::words::{FileAccess, Severity};
-use openshell_supervisor::carve_outs::Restriction;
-use openshell_supervisor::file_calls::{Accessed, RefusedBy};
-use openshell_supervisor::run_as::{ProcessIdentity, User};
+use openshell_supervisor::calls::file_calls::{Accessed, RefusedBy};
+use openshell_supervisor::files::carve_outs::Restriction;
+use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
 use parking_lot::Mutex;
 
 use crate::text;
@@ -247,8 +247,8 @@ mod tests {
 
     use openshell_policy::event::{Audit, Event};
     use openshell_policy::words::FileAccess;
-    use openshell_supervisor::file_calls::{Accessed, RefusedBy};
-    use openshell_supervisor::run_as::{ProcessIdentity, User};
+    use openshell_supervisor::calls::file_calls::{Accessed, RefusedBy};
+    use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
     use parking_lot::Mutex;
 
     use super::{FileRefusals, KINDS};

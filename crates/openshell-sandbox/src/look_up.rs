@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openshell_proxy::resolve::lookup::Resolver;
+use openshell_proxy::reach::resolve::lookup::Resolver;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 

@@ -35,8 +35,8 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use openshell_policy::words::{ConfigState, LifecycleActivity, Severity};
+use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::{self, Forked, Init};
-use openshell_supervisor::privilege::Privilege;
 
 use crate::cli::Invocation;
 use crate::config::Config;
@@ -152,7 +152,7 @@ fn run(
     parent: Option<Parent>,
 ) -> anyhow::Result<ExitCode> {
     // Init has been cloned before, so that the command keeps the default.
-    openshell_supervisor::signals::survive_file_size_limit()?;
+    openshell_supervisor::command::signals::survive_file_size_limit()?;
     // The network takes as long as everything until it is needed.
     let groundwork = Groundwork {
         begun,

@@ -1,8 +1,8 @@
 //! Signals: those to the supervisor on one channel, and those that it passes on to the command.
 
-use openshell_supervisor::launch::Running;
-use openshell_supervisor::reaper;
-use openshell_supervisor::signals::{self, Received};
+use openshell_supervisor::command::reaper;
+use openshell_supervisor::command::signals::{self, Received};
+use openshell_supervisor::init::launch::Running;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};

@@ -14,11 +14,11 @@ use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::denial::refusal::Refusal;
-use openshell_proxy::egress::dial_without_deadline;
-use openshell_proxy::resolve::guard::Destination;
-use openshell_proxy::resolve::lookup::Resolver;
-use openshell_proxy::tls::originate::UpstreamRoots;
-use openshell_supervisor::environment::Environment;
+use openshell_proxy::reach::egress::dial_without_deadline;
+use openshell_proxy::reach::resolve::guard::Destination;
+use openshell_proxy::reach::resolve::lookup::Resolver;
+use openshell_proxy::wire::tls::originate::UpstreamRoots;
+use openshell_supervisor::command::environment::Environment;
 
 use crate::logging;
 

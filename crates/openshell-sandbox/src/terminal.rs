@@ -9,9 +9,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use openshell_supervisor::job::{self, Job};
-use openshell_supervisor::signals;
-use openshell_supervisor::streams::TerminalRelay;
+use openshell_supervisor::command::job::{self, Job};
+use openshell_supervisor::command::signals;
+use openshell_supervisor::command::streams::TerminalRelay;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use rustix::termios::isatty;

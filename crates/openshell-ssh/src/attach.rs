@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use openshell_policy::words::SshActivity;
-use openshell_supervisor::pty::Size;
-use openshell_supervisor::streams::retained::{Output, Piece};
+use openshell_supervisor::command::pty::Size;
+use openshell_supervisor::command::streams::retained::{Output, Piece};
 use russh::ChannelWriteHalf;
 use russh::server::{Handle, Msg};
 use rustix::process::Signal;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use openshell_supervisor::pty::Size;
+use openshell_supervisor::command::pty::Size;
 use parking_lot::{Mutex, MutexGuard};
 use russh::server::Msg;
 use russh::{ChannelId, ChannelWriteHalf};

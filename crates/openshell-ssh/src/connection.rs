@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use openshell_policy::words::SshActivity;
-use openshell_supervisor::pty::Size;
+use openshell_supervisor::command::pty::Size;
 use russh::server::{
     Auth, ChannelOpenHandle, Handle, Handler, Msg, Session as Connected, VerifiedPublicKey,
 };

@@ -1,7 +1,7 @@
 //! The SSH server of a sandbox: commands, shells, files and forwarding. It starts nothing itself:
 //! the [`Launcher`] does, under the same confinement as the main command.
 //!
-//! [`Launcher`]: openshell_supervisor::launch::Launcher
+//! [`Launcher`]: openshell_supervisor::init::launch::Launcher
 
 #![forbid(unsafe_code)]
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use openshell_supervisor::launch::Running;
-use openshell_supervisor::pty::{self, Size};
-use openshell_supervisor::streams::retained::{Output, Piece, Retained};
+use openshell_supervisor::command::pty::{self, Size};
+use openshell_supervisor::command::streams::retained::{Output, Piece, Retained};
+use openshell_supervisor::init::launch::Running;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -186,7 +186,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use openshell_supervisor::streams::retained::Output;
+    use openshell_supervisor::command::streams::retained::Output;
 
     use super::{Happened, MainProcess};
 

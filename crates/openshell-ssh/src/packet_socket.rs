@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use openshell_supervisor::packets;
+use openshell_supervisor::command::packets;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::Interest;

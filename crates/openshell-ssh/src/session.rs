@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use openshell_policy::words::SshActivity;
-use openshell_supervisor::environment::Environment;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::command::pty::{self, Size};
+use openshell_supervisor::init::launch::{Event, LaunchError, Running};
 use openshell_supervisor::init::{Command, IgnoredSignals, Session as SessionKind, Status};
-use openshell_supervisor::launch::{Event, LaunchError, Running};
-use openshell_supervisor::pty::{self, Size};
 use russh::server::{Handle, Msg};
 use russh::{ChannelId, ChannelWriteHalf, Sig};
 use rustix::pipe::{PipeFlags, pipe_with};

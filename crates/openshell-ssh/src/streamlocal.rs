@@ -11,8 +11,8 @@ use std::os::unix::net::{UnixListener, UnixStream as StdStream};
 use std::path::Path;
 use std::time::Duration;
 
+use openshell_supervisor::command::packets;
 use openshell_supervisor::init::{Command, IgnoredSignals, Session};
-use openshell_supervisor::packets;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::Mode;
 use rustix::net::sockopt::{socket_domain, socket_type};

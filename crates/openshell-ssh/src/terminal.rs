@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 
-use openshell_supervisor::pty::Size;
+use openshell_supervisor::command::pty::Size;
 use russh::Pty;
 use rustix::pty::ptsname;
 use rustix::termios::{

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use openshell_supervisor::environment::Environment;
-use openshell_supervisor::launch::Launcher;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::init::launch::Launcher;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::main_process::MainProcess;

@@ -6,14 +6,14 @@ use std::os::fd::AsFd;
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Resource};
 
-use crate::landlock;
-use crate::netns::{Linked, NetnsError};
-use crate::privilege::{NEEDED, Privilege};
-use crate::run_as;
+use crate::files::landlock;
+use crate::host::privilege::{NEEDED, Privilege};
+use crate::host::switches::SWITCHES;
+use crate::identity::run_as;
+use crate::network::netns::{Linked, NetnsError};
 use crate::seccomp::filter::Filter;
 use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::seccomp::rules::{Sockets, rows};
-use crate::switches::SWITCHES;
 
 /// A check and its result.
 #[derive(Clone, Debug)]

@@ -14,11 +14,11 @@ use zeroize::Zeroizing;
 
 use crate::credentials::vault::{Credential, Vault};
 use crate::denial::refusal::Refusal;
-use crate::http::head;
-use crate::http::target::RequestTarget;
-use crate::limits::Limits;
-use crate::placeholder::{self, Coding};
-use crate::target::{Origin, Scheme, Target};
+use crate::ground::limits::Limits;
+use crate::ground::target::{Origin, Scheme, Target};
+use crate::secrets::placeholder::{self, Coding};
+use crate::wire::http::head;
+use crate::wire::http::target::RequestTarget;
 
 /// A request in the form for its upstream, without a placeholder in its head. Only [`inject`] makes
 /// one.

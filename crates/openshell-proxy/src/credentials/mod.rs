@@ -5,6 +5,7 @@
 //! the result is a [`inject::CredentialedRequest`]. Secrets in responses are masked.
 
 pub mod inject;
+pub mod leaks;
 pub mod matcher;
 pub mod redact;
 pub mod searchable;

@@ -12,10 +12,10 @@ use hyper::{Response, StatusCode};
 
 use crate::credentials::matcher::Matcher;
 use crate::credentials::watched::Watched;
-use crate::http::head;
-use crate::io::pace::{Paced, longer};
-use crate::quota::QuotaGuard;
-use crate::record::LeakFinding;
+use crate::ground::quota::QuotaGuard;
+use crate::report::record::LeakFinding;
+use crate::wire::http::head;
+use crate::wire::io::pace::{Paced, longer};
 
 /// Mask byte, one for each byte of the secret, so that Content-Length stays correct.
 const MASK: u8 = b'*';

@@ -6,8 +6,8 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, H
 use hyper::{Response, StatusCode};
 
 use crate::denial::refusal::Refusal;
-use crate::io::decoded::{ContentCoding, Decoded};
-use crate::memory::Memory;
+use crate::wire::io::decoded::{ContentCoding, Decoded};
+use crate::wire::memory::Memory;
 
 /// Fields that name the coding of parts of a body (gRPC, Connect).
 const PART_ENCODINGS: [HeaderName; 2] = [
@@ -152,7 +152,7 @@ mod tests {
     use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 
     use super::searchable;
-    use crate::memory::Memory;
+    use crate::wire::memory::Memory;
 
     fn answer(fields: &[(&str, &str)]) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::new(Bytes::from_static(b"\x1f\x8bx")));

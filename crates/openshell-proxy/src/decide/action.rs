@@ -7,7 +7,7 @@ use regorus::Value;
 
 use crate::decide::http_request::{HttpRequest, Reads};
 use crate::denial::refusal::Refusal;
-use crate::http::target::TargetError;
+use crate::wire::http::target::TargetError;
 
 /// A message as its client sent it. A connection keeps the ones in flight, because a later
 /// generation may demand another canonical form.

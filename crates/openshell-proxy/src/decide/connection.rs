@@ -7,8 +7,8 @@ use openshell_policy::reason::ReasonCode;
 use crate::decide::permit::{Inspection, Permit, PermittedAddresses};
 use crate::decide::snapshot::{CachedDecision, Snapshot, Verdict};
 use crate::denial::refusal::{Matches, Nearest, Refusal};
-use crate::peer::Caller;
-use crate::target::Target;
+use crate::ground::peer::Caller;
+use crate::ground::target::Target;
 
 /// Judges a connection of `caller` to `target`. Before a permit is given, `verify` checks its
 /// fingerprints.

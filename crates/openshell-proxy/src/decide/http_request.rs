@@ -7,7 +7,7 @@ use regorus::Value;
 use serde_json::json;
 
 use crate::denial::refusal::Refusal;
-use crate::http::target::{RequestTarget, TargetError, decoded, folded, without_case};
+use crate::wire::http::target::{RequestTarget, TargetError, decoded, folded, without_case};
 
 /// Parts of requests that the rules of a connection read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

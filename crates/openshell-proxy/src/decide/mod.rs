@@ -4,9 +4,11 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod action;
+pub mod admission;
 pub mod connection;
 pub mod engine;
 pub mod http_request;
+pub mod identify;
 pub mod message;
 pub mod permit;
 pub mod rego_data;

@@ -10,8 +10,8 @@ use openshell_policy::reason::ReasonCode;
 use crate::decide::action::{Action, Message};
 use crate::decide::rules::Rules;
 use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
-use crate::http::target::TargetError;
-use crate::target::Target;
+use crate::ground::target::Target;
+use crate::wire::http::target::TargetError;
 
 /// Permit to reach one target. Only [`super::connection::judge`] makes one, so that nothing is
 /// resolved or dialled without a decision:

@@ -10,7 +10,7 @@ use openshell_policy::policy::Policy;
 use openshell_policy::process::Identity;
 use serde_json::{Map, Value, json};
 
-use crate::http::target::{decoded, folded, without_case};
+use crate::wire::http::target::{decoded, folded, without_case};
 
 /// Builds the data of `policy`: ports as `ports`, presets expanded, absent fields left out, and the
 /// targets of binaries that are symlinks, those of `links`, beside them.

@@ -13,7 +13,7 @@ use crate::decide::action::{Action, message_rules};
 use crate::decide::engine::{Engine, EngineError, Query};
 use crate::decide::http_request::Reads;
 use crate::denial::refusal::{Refusal, RequestFault};
-use crate::limits::Limits;
+use crate::ground::limits::Limits;
 
 /// The rules of one connection.
 pub struct Rules {

@@ -19,9 +19,9 @@ use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
 use crate::decide::rego_data::{rego_data, static_data};
 use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice};
 use crate::denial::refusal::{Matches, Nearest};
-use crate::limits::Limits;
-use crate::peer::Program;
-use crate::target::Target;
+use crate::ground::limits::Limits;
+use crate::ground::peer::Program;
+use crate::ground::target::Target;
 
 /// Resolves the symlinks among a policy's binaries: a path that is one also means its target.
 pub type Links<'l> = &'l dyn Fn(&str) -> Option<String>;

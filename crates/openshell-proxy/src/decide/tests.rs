@@ -14,8 +14,8 @@ use super::permit::{Inspection, Permit};
 use super::rego_data::rego_data;
 use super::snapshot::{LoadError, Snapshot};
 use crate::denial::refusal::Refusal;
-use crate::peer::{Caller, Program};
-use crate::target::Target;
+use crate::ground::peer::{Caller, Program};
+use crate::ground::target::Target;
 
 fn snapshot(policies: &str) -> Snapshot {
     load(&format!("network_policies: {policies}"), None).unwrap()

@@ -10,8 +10,8 @@ use crate::denial::refusal::{
     AddressFault, Facts, JudgedRequest, Matches, Nearest, ProgramFault, Refusal, RequestFault,
     Subject,
 };
-use crate::peer::Caller;
-use crate::target::Target;
+use crate::ground::peer::Caller;
+use crate::ground::target::Target;
 
 impl Refusal {
     /// The detail in words, about `subject`.
@@ -272,7 +272,7 @@ mod tests {
     use openshell_policy::reason::ReasonCode;
 
     use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault, Subject};
-    use crate::target::Target;
+    use crate::ground::target::Target;
 
     fn subject(is_inside: bool) -> Subject {
         let target = Target {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use openshell_policy::network::endpoint::UpgradeProtocol;
 use openshell_policy::reason::{Counted, DenialStage, ReasonCode};
 
-use crate::limits::Limits;
-use crate::needles::{CONCEALED, has_secret};
-use crate::peer::Caller;
-use crate::target::Target;
+use crate::ground::limits::Limits;
+use crate::ground::peer::Caller;
+use crate::ground::target::Target;
+use crate::secrets::needles::{CONCEALED, has_secret};
 
 /// An expected denial. The workload is told its code and its [`Self::detail`]; resolved addresses
 /// and internal errors are only in [`Self::reason`], for the log.

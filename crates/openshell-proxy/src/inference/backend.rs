@@ -11,27 +11,27 @@ use openshell_policy::inference::{Backend, Tools};
 use openshell_policy::reason::ReasonCode;
 use tokio::time::timeout;
 
-use crate::authorize::connection::Connection;
 use crate::credentials::vault::Vault;
 use crate::denial::refusal::Refusal;
-use crate::egress::dial_without_deadline;
-use crate::http::body::ResponseBody;
-use crate::http::head;
-use crate::http::target::RequestTarget;
+use crate::ground::limits::Limits;
+use crate::ground::target::{Origin, Scheme, Target};
 use crate::inference::api::ApiCall;
 use crate::inference::headers;
 use crate::inference::model::{self, BodyError};
 use crate::inference::route::Route;
 use crate::inference::tools;
-use crate::limits::Limits;
-use crate::record::Record;
+use crate::reach::authorize::connection::Connection;
+use crate::reach::egress::dial_without_deadline;
+use crate::reach::resolve::guard::Destination;
 use crate::relay::body::{RequestBody, whole};
 use crate::relay::exchange::{ExchangeError, Remedy, Secrets, UpstreamSource};
 use crate::relay::inspect::AuthorizedRequest;
 use crate::relay::services::Services;
 use crate::relay::upstream::Upstream;
-use crate::resolve::guard::Destination;
-use crate::target::{Origin, Scheme, Target};
+use crate::report::record::Record;
+use crate::wire::http::body::ResponseBody;
+use crate::wire::http::head;
+use crate::wire::http::target::RequestTarget;
 
 /// Origin of the backend of `route`; `None` for a mock.
 #[must_use]
@@ -307,8 +307,8 @@ mod tests {
     use openshell_policy::inference::Budget;
 
     use super::{ApiCall, Backend, BackendRequest, Method, RequestTarget, Route, origin};
+    use crate::ground::target::Scheme;
     use crate::inference::api;
-    use crate::target::Scheme;
     use crate::testing;
 
     fn route(backend: &str) -> Arc<Route> {

@@ -17,7 +17,7 @@ pub mod usage;
 
 use openshell_policy::inference::HOST;
 
-use crate::target::{Scheme, Target};
+use crate::ground::target::{Scheme, Target};
 
 /// Returns true if `target` is that of the models.
 #[must_use]

@@ -12,11 +12,11 @@ use openshell_policy::inference::interface::Interface;
 use openshell_policy::inference::{Backend, Budget, Provider, RouteSpec, SYSTEM_ROUTE, Tools};
 use openshell_policy::secret::Secret;
 
-use crate::shares::Shares;
+use crate::ground::shares::Shares;
 use zeroize::Zeroizing;
 
 use crate::credentials::vault::Credential;
-use crate::limits::Limits;
+use crate::ground::limits::Limits;
 
 /// Bytes of the shortest key that is a secret. Backends without keys get one such as `none` or `x`,
 /// which occurs in any response.

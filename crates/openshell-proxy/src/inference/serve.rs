@@ -20,9 +20,10 @@ use tracing::{Instrument as _, debug_span};
 
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
-use crate::http::body::{ResponseBody, boxed, full};
-use crate::http::head;
-use crate::http::target::RequestTarget;
+use crate::ground::limits::Limits;
+use crate::ground::peer::Caller;
+use crate::ground::shares::Share;
+use crate::ground::target::{Origin, Scheme, Target};
 use crate::inference::api::{self, ApiCall};
 use crate::inference::backend::{BackendRequest, BackendSource, connect, origin};
 use crate::inference::mock;
@@ -30,14 +31,13 @@ use crate::inference::model;
 use crate::inference::route::{Inference, Route};
 use crate::inference::stream::{Report, Streamed};
 use crate::inference::usage::Meter;
-use crate::limits::Limits;
-use crate::peer::Caller;
-use crate::record::{Outcome, Record};
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
 use crate::relay::http1::{self, Session};
 use crate::relay::services::Services;
-use crate::shares::Share;
-use crate::target::{Origin, Scheme, Target};
+use crate::report::record::{Outcome, Record};
+use crate::wire::http::body::{ResponseBody, boxed, full};
+use crate::wire::http::head;
+use crate::wire::http::target::RequestTarget;
 
 /// Server of one client's requests for models.
 #[derive(Debug)]
@@ -482,8 +482,8 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::{Inference, Models, Route};
+    use crate::ground::limits::Limits;
     use crate::inference::route::RouteTable;
-    use crate::limits::Limits;
     use crate::testing;
 
     const KEY: &str = "sesame-open-0123";

@@ -12,12 +12,12 @@ use hyper::http::response::Parts;
 use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::http::body::ResponseBody;
+use crate::ground::limits::Limits;
 use crate::inference::api::ApiCall;
 use crate::inference::route::Route;
 use crate::inference::usage::Meter;
-use crate::limits::Limits;
-use crate::record::{Outcome, Record};
+use crate::report::record::{Outcome, Record};
+use crate::wire::http::body::ResponseBody;
 
 /// Report of a completed response.
 #[derive(Debug)]

@@ -13,15 +13,15 @@ use hyper::header::{CONTENT_ENCODING, HeaderMap};
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
+use crate::credentials::leaks::detector::LeakWatch;
+use crate::credentials::leaks::scan::Scan;
 use crate::denial::refusal::Refusal;
-use crate::http::head;
-use crate::io::complete_body::{CompleteBody, IncompleteBody};
-use crate::io::pace::{Paced, longer};
-use crate::leaks::detector::LeakWatch;
-use crate::leaks::scan::Scan;
-use crate::limits::Limits;
-use crate::placeholder::{self, is_in_header};
-use crate::quota::QuotaGuard;
+use crate::ground::limits::Limits;
+use crate::ground::quota::QuotaGuard;
+use crate::secrets::placeholder::{self, is_in_header};
+use crate::wire::http::head;
+use crate::wire::io::complete_body::{CompleteBody, IncompleteBody};
+use crate::wire::io::pace::{Paced, longer};
 
 /// Searches for placeholders in a text that arrives in parts.
 #[derive(Debug, Default)]

@@ -16,25 +16,25 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::debug;
 
-use crate::authorize::connection::Connection;
 use crate::credentials::inject::inject;
+use crate::credentials::leaks::detector::LeakWatch;
 use crate::credentials::redact::redact;
 use crate::credentials::searchable::searchable;
 use crate::credentials::vault::Vault;
 use crate::credentials::watched::{CurrentVault, Watched};
 use crate::denial::refusal::Refusal;
-use crate::http::body::{ResponseBody, boxed};
-use crate::http::head;
-use crate::io::complete_body::CompleteBody;
-use crate::io::tasks::ConnectionTasks;
-use crate::leaks::detector::LeakWatch;
-use crate::record::{Outcome, Record};
+use crate::ground::target::Origin;
+use crate::ground::trace::Stopwatch;
+use crate::reach::authorize::connection::Connection;
 use crate::relay::body::{self, FoundReport, Held, RequestBody, Searches};
 use crate::relay::inspect::AuthorizedRequest;
 use crate::relay::services::Services;
 use crate::relay::upstream::{SendError, Upstream};
-use crate::target::Origin;
-use crate::trace::Stopwatch;
+use crate::report::record::{Outcome, Record};
+use crate::wire::http::body::{ResponseBody, boxed};
+use crate::wire::http::head;
+use crate::wire::io::complete_body::CompleteBody;
+use crate::wire::io::tasks::ConnectionTasks;
 
 /// The upstream side of an exchange.
 pub trait UpstreamSource: Send {
@@ -483,19 +483,19 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
-    use crate::authorize::connection::Connection;
     use crate::credentials::vault::Vault;
     use crate::credentials::watched::Watched;
     use crate::denial::refusal::Refusal;
-    use crate::http::body::ResponseBody;
-    use crate::http::target::RequestTarget;
-    use crate::io::tasks::ConnectionTasks;
-    use crate::record::{Outcome, Record};
+    use crate::ground::target::{Origin, Scheme};
+    use crate::reach::authorize::connection::Connection;
     use crate::relay::body::whole;
     use crate::relay::inspect::AuthorizedRequest;
     use crate::relay::upstream::Upstream;
-    use crate::target::{Origin, Scheme};
+    use crate::report::record::{Outcome, Record};
     use crate::testing;
+    use crate::wire::http::body::ResponseBody;
+    use crate::wire::http::target::RequestTarget;
+    use crate::wire::io::tasks::ConnectionTasks;
 
     /// A source with one upstream after the other, which no policy is asked about.
     struct Scripted {

@@ -16,25 +16,25 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc};
 
-use crate::authorize::connection::Connection;
-use crate::authorize::hold::Hold;
-use crate::authorize::revocation::RevocationWatch;
-use crate::closing::Closing;
+use crate::credentials::leaks::websocket::MessageScan;
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
-use crate::http::body::{ResponseBody, full};
-use crate::io::lingering::Linger;
-use crate::io::metered::Side;
-use crate::io::prefixed::Prefixed;
-use crate::io::tasks::ConnectionTasks;
-use crate::leaks::websocket::MessageScan;
-use crate::limits::Limits;
-use crate::quota::QuotaGuard;
-use crate::record::{Outcome, Record};
+use crate::ground::limits::Limits;
+use crate::ground::quota::QuotaGuard;
+use crate::reach::authorize::connection::Connection;
+use crate::reach::authorize::hold::Hold;
+use crate::reach::authorize::revocation::RevocationWatch;
 use crate::relay::exchange::Upgraded;
 use crate::relay::opaque::{self, AnswerSearch, ClientSearch, Mask, OpaqueSearch, refusal_of};
 use crate::relay::services::Services;
 use crate::relay::upstream::Upstream;
+use crate::report::closing::Closing;
+use crate::report::record::{Outcome, Record};
+use crate::wire::http::body::{ResponseBody, full};
+use crate::wire::io::lingering::Linger;
+use crate::wire::io::metered::Side;
+use crate::wire::io::prefixed::Prefixed;
+use crate::wire::io::tasks::ConnectionTasks;
 
 /// State that the exchanges of one client connection share.
 #[derive(Debug)]

@@ -7,15 +7,15 @@ use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use openshell_policy::network::endpoint::{Protocol, UpgradeProtocol};
 
-use crate::authorize::authorizer::Authorizer;
 use crate::decide::action::{Action, Message};
 use crate::decide::http_request::HttpRequest;
 use crate::decide::permit::{Inspection, Permit};
 use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
-use crate::http::head;
-use crate::http::target::RequestTarget;
-use crate::peer::Caller;
-use crate::record::Record;
+use crate::ground::peer::Caller;
+use crate::reach::authorize::authorizer::Authorizer;
+use crate::report::record::Record;
+use crate::wire::http::head;
+use crate::wire::http::target::RequestTarget;
 
 /// A request that may be sent.
 #[derive(Debug)]
@@ -144,10 +144,10 @@ mod tests {
 
     use super::{AuthorizedRequest, Inspector, authorize_request};
     use crate::denial::refusal::Refusal;
-    use crate::limits::Limits;
-    use crate::record::{Outcome, Record};
+    use crate::ground::limits::Limits;
+    use crate::ground::target::Scheme;
     use crate::relay::services::Services;
-    use crate::target::Scheme;
+    use crate::report::record::{Outcome, Record};
     use crate::testing;
 
     const FULL: &str =

@@ -5,21 +5,21 @@ use std::pin::pin;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::authorize::connection::Connection;
-use crate::closing::Closing;
 use crate::denial::refusal::Refusal;
-use crate::detect::Protocol;
-use crate::io::metered::Metered;
-use crate::io::prefixed::Prefixed;
-use crate::record::{Outcome, Record};
+use crate::ground::socket::ClientStream;
+use crate::reach::authorize::connection::Connection;
 use crate::relay::http2::UpstreamProtocol;
 use crate::relay::services::Services;
 use crate::relay::{http1, http2};
-use crate::socket::ClientStream;
-use crate::tls::authority::HTTP2;
-use crate::tls::interceptor::Interceptor;
-use crate::tls::originate::{self, UpstreamTls};
-use crate::tls::terminate::{self, ClientAlpn, ClientTls, read_client_hello};
+use crate::report::closing::Closing;
+use crate::report::record::{Outcome, Record};
+use crate::wire::detect::Protocol;
+use crate::wire::io::metered::Metered;
+use crate::wire::io::prefixed::Prefixed;
+use crate::wire::tls::authority::HTTP2;
+use crate::wire::tls::interceptor::Interceptor;
+use crate::wire::tls::originate::{self, UpstreamTls};
+use crate::wire::tls::terminate::{self, ClientAlpn, ClientTls, read_client_hello};
 
 /// Both sides of a connection whose TLS is intercepted.
 pub struct Intercepted {
@@ -170,8 +170,8 @@ mod tests {
         UpstreamTls, intercept,
     };
     use crate::testing::{self, Remembered};
-    use crate::tls::authority::Authority;
-    use crate::tls::originate::UpstreamRoots;
+    use crate::wire::tls::authority::Authority;
+    use crate::wire::tls::originate::UpstreamRoots;
 
     /// A sandbox whose CA is `own`, and an upstream under `other`.
     struct Authorities {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::authorize::authorizer::Authorizer;
+use crate::credentials::leaks::detector::LeakDetector;
 use crate::credentials::watched::CurrentVault;
-use crate::egress::Egress;
-use crate::leaks::detector::LeakDetector;
-use crate::memory::Memory;
+use crate::reach::authorize::authorizer::Authorizer;
+use crate::reach::egress::Egress;
+use crate::wire::memory::Memory;
 use openshell_policy::event::Audit;
 
 /// Handles that every exchange needs.

@@ -11,22 +11,22 @@ use hyper::{Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{Instrument as _, debug_span};
 
-use crate::authorize::connection::{Connection, StreamId};
 use crate::decide::action::Message;
 use crate::decide::permit::Permit;
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
-use crate::egress::dial;
-use crate::http::body::{ResponseBody, full};
-use crate::http::head;
-use crate::record::{Outcome, Record};
+use crate::ground::target::{Origin, Scheme};
+use crate::reach::authorize::connection::{Connection, StreamId};
+use crate::reach::egress::dial;
+use crate::reach::resolve::guard;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::{self, Session, report_refused};
 use crate::relay::inspect::{AuthorizedRequest, authorize_request};
 use crate::relay::services::Services;
 use crate::relay::upstream::Upstream;
-use crate::resolve::guard;
-use crate::target::{Origin, Scheme};
+use crate::report::record::{Outcome, Record};
+use crate::wire::http::body::{ResponseBody, full};
+use crate::wire::http::head;
 
 /// A permitted connection that carries HTTP.
 #[derive(Clone, Debug)]
@@ -293,10 +293,10 @@ mod tests {
         UpstreamSource as _,
     };
     use crate::decide::action::Message;
-    use crate::io::tasks::ConnectionTasks;
-    use crate::record::{Outcome, Record};
     use crate::relay::exchange::ExchangeError;
+    use crate::report::record::{Outcome, Record};
     use crate::testing::{self, Remembered, UPSTREAM};
+    use crate::wire::io::tasks::ConnectionTasks;
 
     const FULL: &str =
         "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";

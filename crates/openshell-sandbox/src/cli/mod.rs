@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use openshell_policy::network::host::HostPattern;
-use openshell_proxy::dns::pool::NameAddresses;
-use openshell_proxy::leaks::detector::LeakMode;
+use openshell_proxy::credentials::leaks::detector::LeakMode;
+use openshell_proxy::doors::dns::pool::NameAddresses;
 
 use self::subcommands::{
     CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs,

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use openshell_supervisor::run_dir::{control_socket, names};
-use openshell_supervisor::{packets, peer};
+use openshell_supervisor::command::packets;
+use openshell_supervisor::identity::peer;
+use openshell_supervisor::runs::run_dir::{control_socket, names};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::config;

@@ -8,12 +8,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use openshell_policy::event::Audit;
 use openshell_proxy::decide::store::PolicyStore;
-use openshell_proxy::listener::Slots;
+use openshell_proxy::doors::listener::Slots;
 use openshell_ssh::packet_socket::PacketSocket;
-use openshell_supervisor::environment::Environment;
-use openshell_supervisor::launch::Launcher;
-use openshell_supervisor::netns::Netns;
-use openshell_supervisor::peer;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::identity::peer;
+use openshell_supervisor::init::launch::Launcher;
+use openshell_supervisor::network::netns::Netns;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};

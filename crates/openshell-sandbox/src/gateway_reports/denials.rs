@@ -12,7 +12,7 @@ use openshell_policy::event::{Audit, Decided, Event};
 use openshell_policy::proposal;
 use openshell_policy::reason::{DenialStage, ReasonCode};
 use openshell_policy::words::Action;
-use openshell_proxy::resolve::lookup::Resolver;
+use openshell_proxy::reach::resolve::lookup::Resolver;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 

@@ -14,9 +14,9 @@ use openshell_gateway::logs::{self, Lines};
 use openshell_gateway::session::{Inside, Sessions};
 use openshell_gateway::token::Tokens;
 use openshell_policy::event::Audit;
+use openshell_proxy::credentials::leaks::detector::LeakDetector;
 use openshell_proxy::credentials::watched::CurrentVault;
-use openshell_proxy::leaks::detector::LeakDetector;
-use openshell_proxy::resolve::lookup::Resolver;
+use openshell_proxy::reach::resolve::lookup::Resolver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 

@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::path::Path;
 
-use openshell_supervisor::regular_files;
-use openshell_supervisor::trusted_symlinks::{resolve, resolve_unwritable};
+use openshell_supervisor::paths::regular_files;
+use openshell_supervisor::paths::trusted_symlinks::{resolve, resolve_unwritable};
 
 use super::findings::{EVERY_PROGRAM, Findings};
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use openshell_supervisor::own_folder::OwnFolder;
+use openshell_supervisor::paths::own_folder::OwnFolder;
 use rustix::fs::OFlags;
 use time::{Date, OffsetDateTime};
 use tracing::Level;
@@ -316,7 +316,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use openshell_supervisor::own_folder::OwnFolder;
+    use openshell_supervisor::paths::own_folder::OwnFolder;
 
     use super::{BYTES, FILE_BYTES, LogFile, RESERVED};
     use crate::logging::Form;

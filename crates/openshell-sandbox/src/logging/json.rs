@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use openshell_supervisor::own_folder::OwnFolder;
+use openshell_supervisor::paths::own_folder::OwnFolder;
 use tracing::Level;
 
 use super::file::LogFile;

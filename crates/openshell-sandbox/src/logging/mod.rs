@@ -26,7 +26,7 @@ use openshell_policy::event::{Audit, Configuration, Event, Finding, Lifecycle, P
 use openshell_policy::words::{
     Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity,
 };
-use openshell_supervisor::own_folder::OwnFolder;
+use openshell_supervisor::paths::own_folder::OwnFolder;
 use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 

@@ -9,7 +9,7 @@ use openshell_policy::event::{
 };
 use openshell_policy::reason::ReasonCode;
 use openshell_policy::words::{Activity, Decision, Door, Engine};
-use openshell_proxy::placeholder::REDACTED;
+use openshell_proxy::secrets::placeholder::REDACTED;
 use time::OffsetDateTime;
 use tracing::Level;
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use openshell_policy::filesystem::{Filesystem, GrantedPath};
-use openshell_supervisor::environment::Environment;
-use openshell_supervisor::landlock::Learning;
-use openshell_supervisor::missing::is_missing;
-use openshell_supervisor::run_as::User;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::files::landlock::Learning;
+use openshell_supervisor::identity::run_as::User;
+use openshell_supervisor::paths::missing::is_missing;
 
 /// Folders at the root that belong to the kernel, to services, or to the sandbox itself.
 const LEFT_OUT: &[&str] = &["/proc", "/sys", "/dev", "/run", "/tmp"];

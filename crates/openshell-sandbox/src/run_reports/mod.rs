@@ -12,9 +12,9 @@ use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_proxy::observe::Observations;
-use openshell_proxy::resolve::lookup::Resolver;
-use openshell_supervisor::run_as::User;
+use openshell_proxy::reach::resolve::lookup::Resolver;
+use openshell_proxy::report::observe::Observations;
+use openshell_supervisor::identity::run_as::User;
 
 use crate::config::Config;
 use crate::logging;

@@ -14,8 +14,8 @@ use openshell_policy::policy::Policy;
 use openshell_policy::proposal::{endpoint, is_one_program, quoted};
 use openshell_policy::yaml;
 use openshell_proxy::decide::rego_data::static_data;
-use openshell_proxy::needles::Needles;
-use openshell_proxy::observe::Observation;
+use openshell_proxy::report::observe::Observation;
+use openshell_proxy::secrets::needles::Needles;
 use serde_json::Value;
 
 use crate::run_reports::observed_files::Learned;
@@ -476,7 +476,7 @@ mod tests {
     use std::path::PathBuf;
 
     use openshell_policy::yaml;
-    use openshell_proxy::observe::Observation;
+    use openshell_proxy::report::observe::Observation;
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::{Home, LearnedPaths, earlier, observed_policy, united};

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use openshell_policy::words::FileAccess;
-use openshell_supervisor::file_calls::{Accessed, FileRights, RefusedBy, interpreter};
-use openshell_supervisor::run_as::ProcessIdentity;
-use openshell_supervisor::trusted_symlinks::resolve;
+use openshell_supervisor::calls::file_calls::{Accessed, FileRights, RefusedBy, interpreter};
+use openshell_supervisor::identity::run_as::ProcessIdentity;
+use openshell_supervisor::paths::trusted_symlinks::resolve;
 use parking_lot::Mutex;
 
 /// Paths that are kept, and their bytes.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::yaml;
-use openshell_supervisor::missing::is_missing;
-use openshell_supervisor::trusted_symlinks::resolve;
+use openshell_supervisor::paths::missing::is_missing;
+use openshell_supervisor::paths::trusted_symlinks::resolve;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::config::Config;

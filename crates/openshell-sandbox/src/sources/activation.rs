@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy;
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_proxy::credentials::leaks::detector::{LeakDetector, LeakMode};
 use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::Inference;
-use openshell_proxy::leaks::detector::{LeakDetector, LeakMode};
 use tokio::sync::mpsc;
 
 use crate::logging;

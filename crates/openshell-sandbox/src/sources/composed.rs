@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use openshell_policy::yaml;
-use openshell_supervisor::trusted_symlinks::resolve;
+use openshell_supervisor::paths::trusted_symlinks::resolve;
 
 use crate::cli::{Access, Allowed, PolicyArgs};
 use crate::sources::presets::Preset;

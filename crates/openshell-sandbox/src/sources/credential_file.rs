@@ -13,8 +13,8 @@ use openshell_policy::violation::WarningKind;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::credentials::vault::Vault;
-use openshell_supervisor::environment::{self, Environment};
-use openshell_supervisor::protected::Protection;
+use openshell_supervisor::command::environment::{self, Environment};
+use openshell_supervisor::files::protected::Protection;
 
 use crate::logging;
 use crate::sources::environment_secrets::EnvironmentSecrets;

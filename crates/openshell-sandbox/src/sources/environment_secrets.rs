@@ -12,7 +12,7 @@ use openshell_policy::issuers::{Issuer, Issuers};
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 use openshell_policy::violation::WarningKind;
-use openshell_supervisor::environment::{self, Environment};
+use openshell_supervisor::command::environment::{self, Environment};
 
 /// Last words of names under which secrets are kept.
 const WORDS: &[&[u8]] = &[
@@ -282,7 +282,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     use openshell_policy::network::host::Host;
-    use openshell_supervisor::environment::Environment;
+    use openshell_supervisor::command::environment::Environment;
 
     use super::{EnvironmentSecrets, Issuers, names};
 

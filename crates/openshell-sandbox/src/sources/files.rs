@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_supervisor::protected::Protection;
+use openshell_supervisor::files::protected::Protection;
 use tokio::sync::Notify;
 
 use crate::logging;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use openshell_policy::yaml;
-use openshell_supervisor::regular_files;
+use openshell_supervisor::paths::regular_files;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 

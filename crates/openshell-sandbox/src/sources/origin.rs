@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use openshell_gateway::logs::Lines;
-use openshell_supervisor::protected::Protection;
+use openshell_supervisor::files::protected::Protection;
 use tokio::sync::{Notify, mpsc};
 
 use crate::gateway_reports::denials::Receiver;

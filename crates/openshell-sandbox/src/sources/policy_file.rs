@@ -11,10 +11,10 @@ use openshell_policy::violation::ViolationKind;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::decide::snapshot::Snapshot;
-use openshell_supervisor::landlock::Request;
-use openshell_supervisor::privilege::Privilege;
-use openshell_supervisor::run_as;
-use openshell_supervisor::trusted_symlinks::resolve_unwritable;
+use openshell_supervisor::files::landlock::Request;
+use openshell_supervisor::host::privilege::Privilege;
+use openshell_supervisor::identity::run_as;
+use openshell_supervisor::paths::trusted_symlinks::resolve_unwritable;
 
 use crate::sources::composed::Additions;
 use crate::sources::input::{self, Phase};

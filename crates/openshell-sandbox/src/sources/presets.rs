@@ -9,7 +9,7 @@ use openshell_policy::yaml;
 
 use crate::sources::input::{self, Phase};
 use crate::sources::registries;
-use openshell_supervisor::missing::is_missing;
+use openshell_supervisor::paths::missing::is_missing;
 
 const BUILT_IN: &[(&str, &str)] = &[
     ("aider", include_str!("../../../../data/presets/aider.yaml")),

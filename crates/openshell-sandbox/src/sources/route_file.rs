@@ -11,7 +11,7 @@ use openshell_policy::secret::Secret;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::inference::route::{Route, RouteTable};
-use openshell_supervisor::environment::Environment;
+use openshell_supervisor::command::environment::Environment;
 
 use crate::logging;
 use crate::sources::input::Phase;

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, anyhow, bail};
 use openshell_policy::credential::{self, MAX_SECRET_BYTES};
 use openshell_policy::secret::Secret;
-use openshell_supervisor::trusted_symlinks::is_on_read_only_mount;
+use openshell_supervisor::paths::trusted_symlinks::is_on_read_only_mount;
 use zeroize::Zeroizing;
 
 use crate::sources::input::{self, Phase};

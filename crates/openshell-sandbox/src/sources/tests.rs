@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::{Inference, RouteTable};
-use openshell_supervisor::environment::Environment;
-use openshell_supervisor::protected::Protection;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::files::protected::Protection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::activation::InForce;

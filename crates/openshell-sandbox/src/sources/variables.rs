@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use openshell_policy::variable;
-use openshell_supervisor::environment::{self, Environment};
+use openshell_supervisor::command::environment::{self, Environment};
 
 use crate::sources::input::{self, Phase};
 

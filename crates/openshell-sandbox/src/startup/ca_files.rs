@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_proxy::tls::authority::Authority;
-use openshell_proxy::tls::originate::UpstreamRoots;
-use openshell_proxy::tls::subject_hash::subject_hash;
-use openshell_proxy::tls::trust::{SYSTEM_BUNDLES, certificates, java_store};
-use openshell_supervisor::confine::{Mount, Purpose};
-use openshell_supervisor::environment::{
+use openshell_proxy::wire::tls::authority::Authority;
+use openshell_proxy::wire::tls::originate::UpstreamRoots;
+use openshell_proxy::wire::tls::subject_hash::subject_hash;
+use openshell_proxy::wire::tls::trust::{SYSTEM_BUNDLES, certificates, java_store};
+use openshell_supervisor::command::environment::{
     AUTHORITY_FILE, BUNDLE_FILE, Environment, JAVA_STORE_FILE, named_certificates,
 };
-use openshell_supervisor::landlock::Request;
-use openshell_supervisor::missing::is_missing;
-use openshell_supervisor::own_folder::make_if_missing;
-use openshell_supervisor::regular_files;
-use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, HELD_MODE};
-use openshell_supervisor::sandbox_files::SandboxFile;
-use openshell_supervisor::trusted_symlinks::resolve;
+use openshell_supervisor::confine::{Mount, Purpose};
+use openshell_supervisor::files::landlock::Request;
+use openshell_supervisor::paths::missing::is_missing;
+use openshell_supervisor::paths::own_folder::make_if_missing;
+use openshell_supervisor::paths::regular_files;
+use openshell_supervisor::paths::trusted_symlinks::resolve;
+use openshell_supervisor::runs::run_dir::created_dirs::{CreatedDirs, HELD_MODE};
+use openshell_supervisor::runs::sandbox_files::SandboxFile;
 
 use crate::ca_dir;
 use crate::cli::NetworkMode;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use openshell_policy::event::Audit;
-use openshell_supervisor::environment::Environment;
-use openshell_supervisor::file_calls::{self, Accessed, FileObserver, FileRights};
-use openshell_supervisor::run_as::{ProcessIdentity, User};
-use openshell_supervisor::waiting_calls::{Handler, WaitingCalls};
+use openshell_supervisor::calls::file_calls::{self, Accessed, FileObserver, FileRights};
+use openshell_supervisor::calls::waiting_calls::{Handler, WaitingCalls};
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
 
 use crate::config::Config;
 use crate::file_refusals::FileRefusals;

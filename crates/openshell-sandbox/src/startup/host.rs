@@ -7,17 +7,19 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_supervisor::carve_outs::CarveOut;
+use openshell_supervisor::command::environment;
 use openshell_supervisor::confine::{LandlockProof, Mount, Purpose};
+use openshell_supervisor::files::carve_outs::CarveOut;
+use openshell_supervisor::files::filesystem;
+use openshell_supervisor::files::landlock::Request;
+use openshell_supervisor::files::private_run;
+use openshell_supervisor::files::protected::Covers;
+use openshell_supervisor::host::privilege::{NOBODY, Privilege};
+use openshell_supervisor::identity::run_as::User;
 use openshell_supervisor::init::Init;
-use openshell_supervisor::landlock::Request;
-use openshell_supervisor::privilege::{NOBODY, Privilege};
-use openshell_supervisor::protected::Covers;
-use openshell_supervisor::run_as::User;
-use openshell_supervisor::run_dir::RunDir;
-use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
-use openshell_supervisor::sandbox_files::SandboxFile;
-use openshell_supervisor::{environment, filesystem, private_run};
+use openshell_supervisor::runs::run_dir::RunDir;
+use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
+use openshell_supervisor::runs::sandbox_files::SandboxFile;
 
 use crate::config::Config;
 use crate::logging;

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::Arc;
 
-use openshell_proxy::publish::{self, OpenInside};
+use openshell_proxy::doors::publish::{self, OpenInside};
 use openshell_ssh::workload::{Inside, Opening};
-use openshell_supervisor::netns::{self, Netns};
+use openshell_supervisor::network::netns::{self, Netns};
 use tokio::net::{TcpListener, TcpStream};
 
 /// The network of the sandbox: its own, or the host's.

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use openshell_ssh::main_process::MainProcess;
-use openshell_supervisor::launch::{LaunchError, Launcher};
-use openshell_supervisor::pty::{Size, Terminal};
-use openshell_supervisor::streams::Streams;
-use openshell_supervisor::streams::retained::{Output, Tap};
+use openshell_supervisor::command::pty::{Size, Terminal};
+use openshell_supervisor::command::streams::Streams;
+use openshell_supervisor::command::streams::retained::{Output, Tap};
+use openshell_supervisor::init::launch::{LaunchError, Launcher};
 use rustix::termios::isatty;
 use tokio::sync::oneshot;
 

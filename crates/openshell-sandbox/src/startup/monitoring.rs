@@ -13,9 +13,9 @@ use openshell_monitoring::health::Health;
 use openshell_monitoring::metrics::Metrics;
 use openshell_monitoring::server::{Server, Sockets};
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_proxy::resolve::lookup::Resolver;
-use openshell_proxy::tls::originate::UpstreamRoots;
-use openshell_supervisor::peer;
+use openshell_proxy::reach::resolve::lookup::Resolver;
+use openshell_proxy::wire::tls::originate::UpstreamRoots;
+use openshell_supervisor::identity::peer;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 

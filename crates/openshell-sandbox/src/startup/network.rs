@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use openshell_policy::words::{ConfigState, Severity};
+use openshell_supervisor::command::streams::{Inspected, Purpose, Streams};
 use openshell_supervisor::confine::LandlockProof;
-use openshell_supervisor::netlink::Socket;
-use openshell_supervisor::netns::{
+use openshell_supervisor::network::netlink::Socket;
+use openshell_supervisor::network::netns::{
     self, Doors, LANDING, Linked, NAME_SERVER, NameServerSockets, Netns, NetnsError, Pending,
     WORKLOAD,
 };
 use openshell_supervisor::seccomp::rules::Sockets;
-use openshell_supervisor::streams::{Inspected, Purpose, Streams};
 
 use crate::cli::{Args, NetworkMode};
 use crate::config::Config;

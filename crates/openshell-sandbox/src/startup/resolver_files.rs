@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use openshell_policy::network::host::HostName;
 use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::{Mount, Purpose};
-use openshell_supervisor::netns::NAME_SERVER;
-use openshell_supervisor::sandbox_files::SandboxFile;
+use openshell_supervisor::network::netns::NAME_SERVER;
+use openshell_supervisor::runs::sandbox_files::SandboxFile;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;

@@ -18,9 +18,9 @@ use openshell_ssh::main_process::MainProcess;
 use openshell_ssh::preface::Prefaces;
 use openshell_ssh::server::{Client, Server};
 use openshell_ssh::workload::{Inside as _, Workload};
-use openshell_supervisor::environment::Environment;
-use openshell_supervisor::launch::Launcher;
-use openshell_supervisor::peer;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::identity::peer;
+use openshell_supervisor::init::launch::Launcher;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::bound_socket::BoundSocket;

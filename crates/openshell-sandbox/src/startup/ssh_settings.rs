@@ -5,11 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use openshell_supervisor::carve_outs::CarveOut;
 use openshell_supervisor::confine::{Mount, Purpose};
-use openshell_supervisor::landlock::Request;
-use openshell_supervisor::privilege::Privilege;
-use openshell_supervisor::sandbox_files::SandboxFile;
+use openshell_supervisor::files::carve_outs::CarveOut;
+use openshell_supervisor::files::landlock::Request;
+use openshell_supervisor::host::privilege::Privilege;
+use openshell_supervisor::runs::sandbox_files::SandboxFile;
 
 use crate::startup::ca_files::write_file;
 

@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use openshell_policy::event::Audit;
+use openshell_proxy::decide::identify::{self, Identifier, Identity};
 use openshell_proxy::denial::refusal::Refusal;
-use openshell_proxy::identify::{self, Identifier, Identity};
-use openshell_proxy::peer::Caller;
-use openshell_proxy::record::{Outcome, Record};
-use openshell_supervisor::netns::{INTERFACE, NAME_SERVER, WORKLOAD};
-use openshell_supervisor::waiting_calls::{Handler, WaitingCalls};
-use openshell_supervisor::witness::{Callers, IsDoor, Network, Refused, Witness, WitnessError};
+use openshell_proxy::ground::peer::Caller;
+use openshell_proxy::report::record::{Outcome, Record};
+use openshell_supervisor::calls::waiting_calls::{Handler, WaitingCalls};
+use openshell_supervisor::calls::witness::{
+    Callers, IsDoor, Network, Refused, Witness, WitnessError,
+};
+use openshell_supervisor::network::netns::{INTERFACE, NAME_SERVER, WORKLOAD};
 use tokio::sync::mpsc;
 
 use crate::servers::Servers;

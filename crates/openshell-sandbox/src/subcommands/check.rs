@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use openshell_policy::policy::Policy;
-use openshell_supervisor::landlock::Request;
-use openshell_supervisor::protected::ProtectedPath;
+use openshell_supervisor::files::landlock::Request;
+use openshell_supervisor::files::protected::ProtectedPath;
 
 use crate::cli::subcommands::CheckArgs;
 use crate::lints;

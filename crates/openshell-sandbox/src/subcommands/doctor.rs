@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 use openshell_supervisor::checks::{self, Check};
+use openshell_supervisor::host::privilege::Privilege;
+use openshell_supervisor::init::launch::Event;
 use openshell_supervisor::init::{self, Command, Forked, IgnoredSignals, Init, Session, Status};
-use openshell_supervisor::launch::Event;
-use openshell_supervisor::privilege::Privilege;
 use serde_json::json;
 
 use crate::cli::subcommands::DoctorArgs;

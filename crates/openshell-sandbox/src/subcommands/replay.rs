@@ -11,10 +11,10 @@ use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::message;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::denial::refusal::Refusal;
+use openshell_proxy::ground::peer::{Caller, Program};
+use openshell_proxy::ground::target::Target;
 use openshell_proxy::inference::is_target;
-use openshell_proxy::needles::CONCEALED;
-use openshell_proxy::peer::{Caller, Program};
-use openshell_proxy::target::Target;
+use openshell_proxy::secrets::needles::CONCEALED;
 use serde_json::Value;
 
 use crate::logging::print_line;

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use openshell_supervisor::launch::Event;
+use openshell_supervisor::init::launch::Event;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use openshell_supervisor::launch::{Launcher, Running};
+use openshell_supervisor::init::launch::{Launcher, Running};
 use rustix::process::Signal;
 
 use crate::signals::forward;

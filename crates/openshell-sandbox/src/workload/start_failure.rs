@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use openshell_supervisor::environment::Environment;
-use openshell_supervisor::landlock::Request;
-use openshell_supervisor::launch::LaunchError;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::files::landlock::Request;
+use openshell_supervisor::init::launch::LaunchError;
 
 use crate::config::Config;
 

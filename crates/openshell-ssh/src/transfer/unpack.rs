@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use openshell_supervisor::filesystem::NewFolder;
+use openshell_supervisor::files::filesystem::NewFolder;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawMode, ResolveFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};

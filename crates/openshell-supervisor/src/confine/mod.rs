@@ -16,19 +16,24 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use serde::{Deserialize, Serialize};
 
-use crate::carve_outs::{self, CarveOut, CarveOutError, Restriction};
-use crate::landlock::{self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved};
-use crate::masked_paths::{Masked, mask_all_but};
-use crate::mounts::{Shown, bind_at, cover, merge, open_in};
-use crate::pins::{Kept, KeptPath, Places};
-use crate::protected::{Covers, ProtectError, ProtectedPath, protect};
-use crate::run_as::ProcessIdentity;
+use crate::files::carve_outs::{self, CarveOut, CarveOutError, Restriction};
+use crate::files::landlock::{
+    self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved,
+};
+use crate::files::learning_home;
+use crate::files::masked_paths::{Masked, mask_all_but};
+use crate::files::private_run;
+use crate::files::private_tmp;
+use crate::files::protected::{Covers, ProtectError, ProtectedPath, protect};
+use crate::identity::run_as::ProcessIdentity;
+use crate::paths::mounts::{Shown, bind_at, cover, merge, open_in};
+use crate::paths::pins::{Kept, KeptPath, Places};
+use crate::paths::trusted_symlinks::{open, resolve};
+use crate::runs::sandbox_files;
 use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::ioctls::Family;
 use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::seccomp::rules::{Sockets, rows, rows_for_shared_pids, rows_with_debugging};
-use crate::trusted_symlinks::{open, resolve};
-use crate::{learning_home, private_run, private_tmp, sandbox_files};
 
 /// Confinement of all commands of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]

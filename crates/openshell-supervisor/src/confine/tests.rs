@@ -9,8 +9,8 @@ use openshell_policy::filesystem::{Filesystem, GrantedPath};
 use rustix::process::{Gid, Uid};
 
 use super::{ApplyError, Confinement, LandlockProof, Step, prove_firewall};
-use crate::landlock::{CompensatingMechanisms, Granted, Request};
-use crate::run_as::ProcessIdentity;
+use crate::files::landlock::{CompensatingMechanisms, Granted, Request};
+use crate::identity::run_as::ProcessIdentity;
 use crate::seccomp::filter::Filter;
 use crate::seccomp::notify::FileCalls;
 use crate::seccomp::rules::{Sockets, rows};

@@ -10,10 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
+use crate::command::packets;
 use crate::confine::{AtStep as _, Confinement, Step, StepFailed};
 use crate::init::ipc::{Command, IgnoredSignals, NotStarted, Session};
 use crate::init::leader::{self, Notice};
-use crate::packets;
 use crate::seccomp::filter::Filter;
 use crate::sys::{self, Cloned};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::confine::{Confinement, Enforced, StepFailed};
-use crate::pins::KeptPath;
+use crate::paths::pins::KeptPath;
 
 /// Request to init.
 #[derive(Debug, Serialize, Deserialize)]

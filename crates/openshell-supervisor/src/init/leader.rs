@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::children::{drain, ended_status};
 use super::ipc::Status;
-use crate::packets;
+use crate::command::packets;
 use crate::sys;
 
 /// Message of a leader to init.

@@ -6,6 +6,7 @@
 mod child;
 mod children;
 pub(crate) mod ipc;
+pub mod launch;
 mod leader;
 mod serve;
 mod suspend;
@@ -17,9 +18,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-use crate::packets;
-use crate::privilege::is_root_mapped;
-use crate::switches;
+use crate::command::packets;
+use crate::host::privilege::is_root_mapped;
+use crate::host::switches;
 use crate::sys::{self, Cloned};
 use ipc::Reply;
 pub use ipc::{Command, IgnoredSignals, Loss, NotStarted, Session, Status};
@@ -55,7 +56,7 @@ pub struct Init {
     pub(crate) pidfd: OwnedFd,
     /// The /proc that shows the sandbox's processes; `None` until init is up.
     pub(crate) processes: Option<OwnedFd>,
-    /// File system of [`crate::sandbox_files`]; `None` until init is up, where it cannot be made,
+    /// File system of [`crate::runs::sandbox_files`]; `None` until init is up, where it cannot be made,
     /// and once it was taken.
     pub(crate) files: Option<OwnedFd>,
     /// Reason why the sandbox has no PID namespace of its own, if it has none.

@@ -11,18 +11,18 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
 
+use crate::command::packets;
+use crate::command::pty;
 use crate::confine::{AppliedToInit, Confinement, Network};
-use crate::harden;
 use crate::init::child::{self, Started, Starting};
 use crate::init::children::{drain, ended_status};
 use crate::init::ipc::{Reply, Request, Status};
 use crate::init::leader::{Notice, Order};
 use crate::init::suspend::{self, Suspended};
 use crate::init::watch::Watch;
-use crate::packets;
-use crate::pty;
-use crate::sandbox_files;
+use crate::runs::sandbox_files;
 use crate::seccomp::filter::Filter;
+use crate::seccomp::harden;
 use crate::sys;
 
 /// PID isolation of init and its commands from the supervisor.

@@ -6,8 +6,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::ipc::Loss;
-use crate::mounts::read_mount_table;
-use crate::pins::{Kept, Mounted};
+use crate::paths::mounts::read_mount_table;
+use crate::paths::pins::{Kept, Mounted};
 
 /// The table of init's own mounts.
 const TABLE: &str = "/proc/self/mountinfo";

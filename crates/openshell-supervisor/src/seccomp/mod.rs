@@ -2,6 +2,7 @@
 
 mod bpf;
 pub mod filter;
+pub mod harden;
 pub mod ioctls;
 pub mod notify;
 pub mod options;

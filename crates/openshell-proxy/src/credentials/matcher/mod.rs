@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use self::escapes::{ESCAPE_BYTES, Escape, Escapes};
 use self::patterns::{Owner, Patterns, ROOT, State};
-use crate::placeholder::base64_forms;
+use crate::secrets::placeholder::base64_forms;
 
 /// Bytes of the shortest Base64 form that is searched for; shorter ones match by chance.
 const BASE64_BYTES: usize = 8;

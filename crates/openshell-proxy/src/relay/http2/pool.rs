@@ -8,12 +8,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::denial::refusal::Refusal;
-use crate::egress::Egress;
-use crate::io::tasks::ConnectionTasks;
-use crate::limits::Limits;
-use crate::quota::QuotaGuard;
+use crate::ground::limits::Limits;
+use crate::ground::quota::QuotaGuard;
+use crate::reach::egress::Egress;
 use crate::relay::http1::KeptUpstream;
 use crate::relay::upstream::Upstream;
+use crate::wire::io::tasks::ConnectionTasks;
 
 /// Pool of upstream connections of one client.
 #[derive(Debug)]
@@ -176,9 +176,9 @@ mod tests {
     use tokio::time::timeout;
 
     use super::{ConnectionTasks, Egress, Limits, PooledConnection, Upstream, UpstreamPool};
-    use crate::memory::Memory;
-    use crate::target::{Origin, Scheme};
+    use crate::ground::target::{Origin, Scheme};
     use crate::testing;
+    use crate::wire::memory::Memory;
 
     const CURL: &str = "/usr/bin/curl";
     const ADDRESS: SocketAddr = SocketAddr::new(testing::UPSTREAM, 80);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::watch;
 
-use crate::io::delegate::delegate_async_write;
+use crate::wire::io::delegate::delegate_async_write;
 
 /// Bytes of a frame head (RFC 9113 §4.1), and the type of a server's first frame (§3.4).
 const FRAME_HEAD: usize = 9;

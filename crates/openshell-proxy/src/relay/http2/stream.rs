@@ -15,16 +15,16 @@ use tracing::{Instrument as _, debug_span};
 
 use super::client::Client;
 use super::pool::PooledConnection;
-use crate::authorize::connection::StreamId;
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
-use crate::http::body::{ResponseBody, boxed, full};
-use crate::http::head;
-use crate::io::complete_body::CompleteBody;
-use crate::limits::Limits;
-use crate::record::{Outcome, Record};
+use crate::ground::limits::Limits;
+use crate::reach::authorize::connection::StreamId;
 use crate::relay::body::Held;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
+use crate::report::record::{Outcome, Record};
+use crate::wire::http::body::{ResponseBody, boxed, full};
+use crate::wire::http::head;
+use crate::wire::io::complete_body::CompleteBody;
 
 /// A stream, until both its request and its response have ended.
 #[derive(Debug)]

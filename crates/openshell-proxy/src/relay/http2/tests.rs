@@ -10,11 +10,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::pool::UpstreamPool;
 use super::{Client, serve};
-use crate::io::tasks::ConnectionTasks;
-use crate::limits::Limits;
-use crate::memory::Memory;
+use crate::ground::limits::Limits;
 use crate::relay::upstream::Upstream;
 use crate::testing::{self, Remembered};
+use crate::wire::io::tasks::ConnectionTasks;
+use crate::wire::memory::Memory;
 
 #[tokio::test(start_paused = true)]
 async fn an_upstream_that_reads_no_more_keeps_no_connection_from_other_streams() {

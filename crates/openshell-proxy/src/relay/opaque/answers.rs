@@ -8,17 +8,17 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use crate::authorize::connection::Connection;
 use crate::credentials::redact::Scrubber;
 use crate::denial::refusal::Refusal;
-use crate::io::delegate::delegate_async_write;
-use crate::io::pace::Pace;
-use crate::limits::Limits;
-use crate::quota::QuotaGuard;
-use crate::record::{LeakFinding, Record};
+use crate::ground::limits::Limits;
+use crate::ground::quota::QuotaGuard;
+use crate::reach::authorize::connection::Connection;
 use crate::relay::opaque::look::{Look, refused};
 use crate::relay::opaque::messages::Messages;
 use crate::relay::services::Services;
+use crate::report::record::{LeakFinding, Record};
+use crate::wire::io::delegate::delegate_async_write;
+use crate::wire::io::pace::Pace;
 
 /// Search for an answer in HTTP or TLS, and for secrets.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::credentials::redact::Scrubber;
 use crate::denial::refusal::Refusal;
-use crate::http::websocket::{Frame, Frames, Piece};
+use crate::wire::http::websocket::{Frame, Frames, Piece};
 
 /// The messages of one server. What may begin a secret waits for the rest of its message, however
 /// long that takes, so the frames of a message are written anew; those between them go on at once.

@@ -30,11 +30,11 @@ pub use self::search::ClientSearch;
 
 use self::answers::Answers;
 use self::look::Look;
-use crate::io::coop::CoopBudget;
-use crate::io::metered::{Meter, Side};
-use crate::io::pace::Pace;
-use crate::io::prefixed::Prefixed;
-use crate::limits::Limits;
+use crate::ground::limits::Limits;
+use crate::wire::io::coop::CoopBudget;
+use crate::wire::io::metered::{Meter, Side};
+use crate::wire::io::pace::Pace;
+use crate::wire::io::prefixed::Prefixed;
 
 /// Bytes of one copy. A side that fills the buffer streams, and moves to a pipe.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -480,7 +480,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::{Counter, Meter, PIPE_BYTES, Pipe, PipeFlags, Side};
-    use crate::limits::Limits;
+    use crate::ground::limits::Limits;
 
     /// A pipe with room for all that one may hold, which any user may have; a socket has less by
     /// default.

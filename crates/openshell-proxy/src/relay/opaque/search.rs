@@ -2,14 +2,14 @@
 
 use std::io;
 
+use crate::credentials::leaks::websocket::MessageScan;
 use crate::credentials::vault::Vault;
 use crate::denial::refusal::Refusal;
-use crate::detect::is_blank;
-use crate::leaks::websocket::MessageScan;
-use crate::limits::Limits;
+use crate::ground::limits::Limits;
 use crate::relay::body::Scanner;
 use crate::relay::opaque::hello::HelloSearch;
 use crate::relay::opaque::look::{Look, refused};
+use crate::wire::detect::is_blank;
 
 /// Search for placeholders in the first [`Limits::FIRST_BYTES`], for a request that does not begin
 /// as one, and for secrets in the messages of a WebSocket.

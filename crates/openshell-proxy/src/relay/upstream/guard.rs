@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::io::coop::CoopBudget;
-use crate::limits::Limits;
+use crate::ground::limits::Limits;
+use crate::wire::io::coop::CoopBudget;
 
 /// Bytes that an upstream has sent since the last request, while its response is expected.
 #[derive(Debug, Default)]

@@ -20,14 +20,14 @@ use tokio::sync::oneshot;
 
 use crate::credentials::inject::CredentialedRequest;
 use crate::denial::refusal::Refusal;
-use crate::http::head;
-use crate::io::tasks::{AbortOnDrop, ConnectionTasks};
-use crate::limits::Limits;
-use crate::memory::Windows;
+use crate::ground::limits::Limits;
+use crate::ground::target::{Origin, Scheme};
+use crate::reach::resolve::guard::Destination;
 use crate::relay::body::{RequestBody, Unsendable};
-use crate::resolve::guard::Destination;
-use crate::target::{Origin, Scheme};
-use crate::tls::originate::{UpstreamRoots, wants_certificate};
+use crate::wire::http::head;
+use crate::wire::io::tasks::{AbortOnDrop, ConnectionTasks};
+use crate::wire::memory::Windows;
+use crate::wire::tls::originate::{UpstreamRoots, wants_certificate};
 use guard::{Unanswered, UpstreamGuard};
 
 /// Connection to an upstream, kept for the next request to the same origin.

@@ -10,13 +10,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use super::{Incoming, SendError, Upstream};
 use crate::credentials::inject::inject;
 use crate::credentials::vault::Vault;
-use crate::io::tasks::ConnectionTasks;
-use crate::limits::Limits;
-use crate::memory::Memory;
+use crate::ground::limits::Limits;
+use crate::ground::target::{Origin, Scheme};
+use crate::reach::resolve::guard::Destination;
 use crate::relay::body::whole;
-use crate::resolve::guard::Destination;
-use crate::target::{Origin, Scheme};
 use crate::testing;
+use crate::wire::io::tasks::ConnectionTasks;
+use crate::wire::memory::Memory;
 
 const ADDRESS: SocketAddr = SocketAddr::new(testing::UPSTREAM, 80);
 

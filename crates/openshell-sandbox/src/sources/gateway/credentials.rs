@@ -12,7 +12,7 @@ use openshell_policy::credential::{
 };
 use openshell_policy::variable;
 use openshell_proxy::credentials::vault::{Entry, Vault};
-use openshell_supervisor::environment;
+use openshell_supervisor::command::environment;
 
 use crate::sources::credential_file::{CredentialReport, CredentialSet};
 use crate::text::{self, printable};

@@ -16,7 +16,7 @@ use openshell_gateway::token::TokenSource;
 use openshell_policy::process::{Identity, RunAs};
 use openshell_policy::secret::Secret;
 use openshell_policy::variable;
-use openshell_supervisor::environment::Environment;
+use openshell_supervisor::command::environment::Environment;
 use serde::Deserialize;
 use tracing::Level;
 

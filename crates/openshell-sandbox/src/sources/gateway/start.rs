@@ -14,7 +14,7 @@ use openshell_gateway::token::TokenSource;
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy as ValidPolicy;
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_supervisor::landlock::Request;
+use openshell_supervisor::files::landlock::Request;
 use tokio::sync::watch;
 
 use super::credentials::Placeholders;

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use openshell_supervisor::filesystem::{Placeholder, make_placeholder};
-use openshell_supervisor::run_dir::created_dirs::{CreatedDirs, is_placeholder};
+use openshell_supervisor::files::filesystem::{Placeholder, make_placeholder};
+use openshell_supervisor::runs::run_dir::created_dirs::{CreatedDirs, is_placeholder};
 
-use openshell_supervisor::carve_outs::Restriction;
+use openshell_supervisor::files::carve_outs::Restriction;
 
 use super::git::linked;
 use super::git_files::{content_of, content_up_to};

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use openshell_supervisor::missing::is_missing;
+use openshell_supervisor::paths::missing::is_missing;
 
 use super::git_files::content_of;
 use super::git_settings::GitSettings;

@@ -3,8 +3,8 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use openshell_supervisor::missing::is_missing;
-use openshell_supervisor::regular_files;
+use openshell_supervisor::paths::missing::is_missing;
+use openshell_supervisor::paths::regular_files;
 
 /// Bytes of a file of git's that are read.
 const BYTES: u64 = 1024 * 1024;

@@ -3,8 +3,8 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use openshell_supervisor::environment::Environment;
-use openshell_supervisor::filesystem::Placeholder;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::files::filesystem::Placeholder;
 use rustix::fs::Access;
 use rustix::io::Errno;
 
@@ -159,7 +159,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
     use std::path::PathBuf;
 
-    use openshell_supervisor::environment::Environment;
+    use openshell_supervisor::command::environment::Environment;
 
     use super::{GitUse, PAIRS};
 

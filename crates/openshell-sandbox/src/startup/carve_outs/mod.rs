@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_supervisor::carve_outs::{CarveOut, Restriction};
-use openshell_supervisor::filesystem::{self, Placeholder};
-use openshell_supervisor::landlock::Request;
-use openshell_supervisor::missing::is_missing;
-use openshell_supervisor::run_dir::created_dirs::CreatedDirs;
-use openshell_supervisor::trusted_symlinks::so_far;
+use openshell_supervisor::files::carve_outs::{CarveOut, Restriction};
+use openshell_supervisor::files::filesystem::{self, Placeholder};
+use openshell_supervisor::files::landlock::Request;
+use openshell_supervisor::paths::missing::is_missing;
+use openshell_supervisor::paths::trusted_symlinks::so_far;
+use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
 
 use crate::cli::CarveOutArgs;
 use crate::logging;

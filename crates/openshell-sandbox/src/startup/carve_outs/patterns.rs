@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::GrantedPath;
-use openshell_supervisor::carve_outs::Restriction;
-use openshell_supervisor::missing::is_missing;
+use openshell_supervisor::files::carve_outs::Restriction;
+use openshell_supervisor::paths::missing::is_missing;
 
 /// Entries of folders that are looked at for one pattern.
 const ENTRIES: usize = 1_000_000;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context as _;
-use openshell_supervisor::filesystem::Placeholder;
-use openshell_supervisor::missing::is_missing;
+use openshell_supervisor::files::filesystem::Placeholder;
+use openshell_supervisor::paths::missing::is_missing;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 

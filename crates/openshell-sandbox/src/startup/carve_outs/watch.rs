@@ -2,10 +2,10 @@
 //! watches, also while this process is stopped.
 
 use openshell_policy::words::{ConfigState, Severity};
-use openshell_supervisor::carve_outs::{CarveOut, Restriction};
+use openshell_supervisor::files::carve_outs::{CarveOut, Restriction};
 use openshell_supervisor::init::Loss;
-use openshell_supervisor::launch::Launcher;
-use openshell_supervisor::pins::KeptPath;
+use openshell_supervisor::init::launch::Launcher;
+use openshell_supervisor::paths::pins::KeptPath;
 
 use crate::cli::CarveOutLost;
 use crate::logging;

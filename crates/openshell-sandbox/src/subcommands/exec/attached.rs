@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use openshell_supervisor::streams::TerminalRelay;
+use openshell_supervisor::command::streams::TerminalRelay;
 use rustix::termios::isatty;
 
 use crate::control::wire::TerminalKeyboard;

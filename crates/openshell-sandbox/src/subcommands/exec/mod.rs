@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow, bail};
 use openshell_ssh::packet_socket::PacketSocket;
-use openshell_supervisor::pty::Size;
-use openshell_supervisor::signals::ignore_terminal_stops;
+use openshell_supervisor::command::pty::Size;
+use openshell_supervisor::command::signals::ignore_terminal_stops;
 use rustix::process::Signal;
 use rustix::termios::isatty;
 use tokio::signal::unix::{SignalKind, signal};

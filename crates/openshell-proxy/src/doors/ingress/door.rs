@@ -1,0 +1,238 @@
+//! From a client and its target to the other end of a tunnel, independent of the protocol of its
+//! request.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use bytes::Bytes;
+use openshell_policy::event::Way;
+use openshell_policy::words::Door;
+use tracing::{Instrument as _, debug_span};
+
+use crate::decide::identify::Identity;
+use crate::decide::permit::Inspection;
+use crate::denial::refusal::Refusal;
+use crate::doors::proxy::Proxy;
+use crate::ground::peer::Caller;
+use crate::ground::quota::QuotaGuard;
+use crate::ground::socket::ClientStream;
+use crate::ground::target::Target;
+use crate::inference;
+use crate::reach::authorize::authorizer::Authorization;
+use crate::reach::authorize::revocation::RevocationWatch;
+use crate::reach::egress::Dialed;
+use crate::reach::resolve::guard::Destination;
+use crate::report::closing::Closing;
+use crate::report::record::Record;
+
+/// A client with a tunnel.
+pub struct Connected {
+    /// The client's socket.
+    pub client: ClientStream,
+    /// Bytes that followed its request for the tunnel.
+    pub surplus: Bytes,
+    /// The other end of the tunnel.
+    pub opened: Opened,
+    /// Reports its end.
+    pub closing: Closing,
+}
+
+/// The other end of a tunnel.
+pub enum Opened {
+    /// A permitted upstream, and the watch over its authorization.
+    Upstream(Dialed, RevocationWatch),
+    /// The models.
+    Models(ModelsClient),
+}
+
+/// A client of the models.
+pub struct ModelsClient {
+    /// The program, if it was identified; no decision depends on it.
+    pub caller: Option<Caller>,
+    /// The requested host and port.
+    pub target: Target,
+    /// Guard of the program's connection quota.
+    pub quota: QuotaGuard,
+}
+
+/// The ingress of one client connection.
+#[derive(Clone, Copy)]
+pub(super) struct Ingress<'p> {
+    pub(super) proxy: &'p Proxy,
+    /// The program that made it.
+    pub(super) identity: &'p Identity,
+    /// Its way to here.
+    pub(super) way: Way,
+}
+
+impl<'p> Ingress<'p> {
+    /// The ingress of `client`, which is `identity` and came by `door`.
+    pub(super) fn new(
+        proxy: &'p Proxy,
+        identity: &'p Identity,
+        client: &ClientStream,
+        door: Door,
+    ) -> Self {
+        let source = client.peer_addr().ok();
+        Self {
+            proxy,
+            identity,
+            way: Way {
+                door: Some(door),
+                source,
+                dialed: None,
+            },
+        }
+    }
+
+    /// The same by another door.
+    pub(super) fn by(self, door: Door) -> Self {
+        Self {
+            way: Way {
+                door: Some(door),
+                ..self.way
+            },
+            ..self
+        }
+    }
+
+    /// The report of the end of `opened`.
+    pub(super) fn closing(&self, opened: &Opened) -> Closing {
+        let audit = &self.proxy.services.audit;
+        match opened {
+            Opened::Upstream(dialed, watch) => {
+                let connection = watch.connection();
+                let permit = watch.connection().permit();
+                self.closing_at(
+                    dialed.address,
+                    connection.caller(),
+                    connection.target(),
+                    permit.policy(),
+                )
+            }
+            Opened::Models(ModelsClient { caller, target, .. }) => Closing::new(
+                audit,
+                caller.clone(),
+                target.clone(),
+                None,
+                self.by(Door::Models).way,
+            ),
+        }
+    }
+
+    /// The report of the end of a connection to `target` at `address`, permitted by `policy`.
+    pub(super) fn closing_at(
+        &self,
+        address: SocketAddr,
+        caller: &Caller,
+        target: &Target,
+        policy: Option<&str>,
+    ) -> Closing {
+        Closing::new(
+            &self.proxy.services.audit,
+            Some(caller.clone()),
+            target.clone(),
+            policy,
+            self.way_to(address),
+        )
+    }
+
+    /// The calling program, if it is identified, for logs; no decision depends on it.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        self.identity
+            .as_ref()
+            .ok()
+            .map(|identified| identified.caller().clone())
+    }
+
+    /// Its way, with the upstream at `dialed`.
+    pub(super) fn way_to(&self, dialed: SocketAddr) -> Way {
+        Way {
+            dialed: Some(dialed),
+            ..self.way
+        }
+    }
+
+    /// Authorizes a connection to `target`, and resolves and checks its addresses.
+    pub(super) async fn authorize(
+        &self,
+        target: &Target,
+        record: &mut Record,
+    ) -> Result<(Authorization, Destination), Refusal> {
+        let services = &self.proxy.services;
+        let authorization = services
+            .authorizer
+            .authorize(self.identity, target, record)
+            .await?;
+        let destination = services.egress.destination(&authorization.permit).await?;
+        services
+            .authorizer
+            .note_destination(&authorization, &destination);
+        Ok((authorization, destination))
+    }
+
+    /// Opens the other end of a tunnel to `target`.
+    pub(super) async fn open(
+        &self,
+        target: Target,
+        record: &mut Record,
+    ) -> Result<Opened, Refusal> {
+        record.came_by(self.way);
+        if inference::is_target(&target) {
+            return self.connect_models(target, record).await;
+        }
+        let span = debug_span!("request", request = record.request());
+        self.connect(&target, record).instrument(span).await
+    }
+
+    /// Authorizes and dials `target`.
+    async fn connect(&self, target: &Target, record: &mut Record) -> Result<Opened, Refusal> {
+        let services = &self.proxy.services;
+        let (authorization, dialed) = loop {
+            let (authorization, destination) = self.authorize(target, record).await?;
+            // The first bytes, which tell if TLS is to be intercepted, follow the response.
+            match authorization.permit.inspection() {
+                Inspection::Passthrough => {}
+                Inspection::Unjudged | Inspection::Judged(_) => {
+                    self.proxy.interceptor.authority()?;
+                }
+            }
+            let program = &authorization.caller.program.executable;
+            let began = Instant::now();
+            let dialed = services.egress.connect(&destination, program).await?;
+            record.connected_since(began);
+            // The policy may have changed while the target was dialled.
+            if !authorization.is_stale() {
+                break (authorization, dialed);
+            }
+        };
+        record.came_by(self.way_to(dialed.address));
+        let watch = RevocationWatch::new(authorization, dialed.address.ip());
+        Ok(Opened::Upstream(dialed, watch))
+    }
+
+    /// Opens a connection to the models at `target`, which needs no policy.
+    async fn connect_models(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
+        let services = &self.proxy.services;
+        let caller = self.caller();
+        if let Some(caller) = &caller {
+            record.called_by(caller.clone());
+        }
+        record.intercepted();
+        if self.proxy.inference.is_none() {
+            return Err(Refusal::inference_not_configured());
+        }
+        // Models need no policy, but a caller.
+        self.identity.as_ref().map_err(Clone::clone)?;
+        self.proxy.interceptor.authority()?;
+        let program = caller
+            .as_ref()
+            .map_or("-", |caller| caller.program.executable.as_str());
+        let quota = services.egress.reserve(program)?;
+        Ok(Opened::Models(ModelsClient {
+            caller,
+            target,
+            quota,
+        }))
+    }
+}

@@ -1,0 +1,53 @@
+//! Connections to the door of a name: the client asks for nothing, and its door tells the target.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use openshell_policy::words::Door;
+use rustix::net::sockopt;
+
+use super::door::{Connected, Ingress};
+use crate::decide::identify::Identity;
+use crate::doors::proxy::Proxy;
+use crate::ground::socket::ClientStream;
+use crate::ground::target::Target;
+use crate::report::record::{Outcome, Record};
+
+/// Connects `client`, which is `identity`, to `target`. A refusal is a reset, as the client expects
+/// no answer.
+pub async fn serve(
+    proxy: &Proxy,
+    client: ClientStream,
+    identity: &Identity,
+    target: Target,
+) -> Option<Connected> {
+    let ingress = Ingress::new(proxy, identity, &client, Door::Name);
+    let mut record = Record::new(
+        &proxy.services.audit,
+        format!("CONNECT {target}"),
+        Some(target.clone()),
+    );
+    match ingress.open(target, &mut record).await {
+        Ok(opened) => {
+            record.finish(Outcome::Allowed);
+            let closing = ingress.closing(&opened);
+            Some(Connected {
+                client,
+                surplus: Bytes::new(),
+                opened,
+                closing,
+            })
+        }
+        Err(refusal) => {
+            record.finish(Outcome::Refused(&refusal));
+            reset(&client);
+            None
+        }
+    }
+}
+
+/// Has the end of `client` be a reset.
+pub(crate) fn reset(client: &ClientStream) {
+    // Where the option is refused, the connection ends in order, which is as good as no answer.
+    let _ = sockopt::set_socket_linger(client, Some(Duration::ZERO));
+}

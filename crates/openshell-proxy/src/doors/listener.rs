@@ -1,0 +1,545 @@
+//! A listener: accepts connections to a service, and owns each until it ends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, sockopt};
+use rustix::process::Resource;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::task::{JoinError, JoinSet};
+use tracing::{Instrument as _, debug_span};
+
+use crate::decide::admission::Admitted;
+use crate::denial::refusal::Refusal;
+use crate::doors::dns::names::Names;
+use crate::doors::ingress;
+use crate::doors::pipeline::{self, Entry};
+use crate::doors::proxy::Proxy;
+use crate::ground::limits::Limits;
+use crate::ground::socket::prepare;
+use crate::ground::workers::{WorkerId, Workers};
+use crate::report::record::{Outcome, Record};
+
+/// A service at a listener.
+pub trait Service: Send + Sync + 'static {
+    /// Serves a client at `peer`.
+    fn serve(
+        self: Arc<Self>,
+        client: TcpStream,
+        peer: SocketAddr,
+    ) -> impl Future<Output = ()> + Send;
+
+    /// Turns away a client beyond the bound of [`Slots`].
+    fn refuse_excess(
+        self: Arc<Self>,
+        client: TcpStream,
+        peer: SocketAddr,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// Bounds on the connections of one or several listeners.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    /// Connections at once.
+    most: usize,
+    served: Arc<Semaphore>,
+    refused: Arc<Semaphore>,
+}
+
+impl Slots {
+    /// Bounds of `served` connections at once, and [`Limits::REFUSED_CONNECTIONS`] beyond.
+    #[must_use]
+    pub fn new(served: usize) -> Self {
+        let semaphore = |count| Arc::new(Semaphore::new(count));
+        Self {
+            most: served,
+            served: semaphore(served),
+            refused: semaphore(Limits::REFUSED_CONNECTIONS),
+        }
+    }
+}
+
+impl Slots {
+    /// Connections that are served.
+    #[must_use]
+    pub fn taken(&self) -> usize {
+        self.most.saturating_sub(self.served.available_permits())
+    }
+}
+
+impl Service for Proxy {
+    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
+        let identity = self
+            .witness
+            .caller(client.as_fd())
+            .unwrap_or_else(|| Err(Refusal::unwitnessed()));
+        let admitted = self
+            .admission
+            .admit(&identity, &self.services.authorizer.policy.load());
+        match admitted {
+            Admitted::Served(_place) => {
+                let served = pipeline::serve(self, client, identity, Entry::Proxy);
+                served
+                    .instrument(debug_span!("connection", client = %peer))
+                    .await;
+            }
+            Admitted::Refused(_place) => ingress::refuse_excess(self, client).await,
+            Admitted::Closed => drop(client),
+        }
+    }
+
+    async fn refuse_excess(self: Arc<Self>, client: TcpStream, _: SocketAddr) {
+        ingress::refuse_excess(self, client).await;
+    }
+}
+
+/// The doors of names.
+#[derive(Debug)]
+pub struct NamedDoors {
+    /// The proxy that serves their connections.
+    pub proxy: Arc<Proxy>,
+    /// Tells the target of a door.
+    pub names: Arc<Names>,
+}
+
+impl Service for NamedDoors {
+    async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
+        // No door is opened for anything else.
+        let Some(target) = client
+            .local_addr()
+            .ok()
+            .and_then(|door| self.names.target(door))
+        else {
+            return ingress::named::reset(&client);
+        };
+        let identity = self
+            .proxy
+            .witness
+            .caller(client.as_fd())
+            .unwrap_or_else(|| Err(Refusal::unwitnessed()));
+        let proxy = Arc::clone(&self.proxy);
+        let admitted = proxy
+            .admission
+            .admit(&identity, &proxy.services.authorizer.policy.load());
+        match admitted {
+            Admitted::Served(_place) => {
+                let served =
+                    pipeline::serve(Arc::clone(&proxy), client, identity, Entry::Name(target));
+                served
+                    .instrument(debug_span!("connection", client = %peer))
+                    .await;
+            }
+            Admitted::Refused(_place) => self.refuse_excess(client, peer).await,
+            Admitted::Closed => ingress::named::reset(&client),
+        }
+    }
+
+    async fn refuse_excess(self: Arc<Self>, client: TcpStream, _: SocketAddr) {
+        let target = client
+            .local_addr()
+            .ok()
+            .and_then(|door| self.names.target(door));
+        let request = target.as_ref().map_or_else(
+            || "CONNECT".to_owned(),
+            |target| format!("CONNECT {target}"),
+        );
+        let record = Record::new(&self.proxy.services.audit, request, target);
+        record.finish(Outcome::Refused(&Refusal::limit_reached(
+            "too many connections at once",
+        )));
+        ingress::named::reset(&client);
+    }
+}
+
+impl NamedDoors {
+    /// Serves the connections of `listeners`, each as it comes, by `workers` within `slots`, until
+    /// it is `stopped`.
+    pub async fn run(
+        self: Arc<Self>,
+        mut listeners: mpsc::Receiver<std::net::TcpListener>,
+        workers: Arc<Workers>,
+        slots: Slots,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
+        let mut running = JoinSet::new();
+        let mut stops = Vec::new();
+        loop {
+            let socket = tokio::select! {
+                biased;
+                Some(socket) = listeners.recv() => socket,
+                _ = &mut stopped => break,
+            };
+            match Listener::of_workload(socket, Arc::clone(&workers)) {
+                Ok(listener) => {
+                    let (stop, stopped) = oneshot::channel();
+                    stops.push(stop);
+                    running.spawn(listener.run(Arc::clone(&self), slots.clone(), stopped));
+                }
+                Err(error) => {
+                    tracing::error!("connections by names are not accepted at a port: {error}")
+                }
+            }
+        }
+        drop(stops);
+        while running.join_next().await.is_some() {}
+    }
+}
+
+/// Waits until `value` is true, for good if it never is.
+async fn is_true(value: &mut watch::Receiver<bool>) {
+    if value.wait_for(|value| *value).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Has the kernel refuse further connections at a listening socket (listen(2) is undone by
+/// shutdown(2)).
+fn refuse_more(listener: impl AsFd) {
+    // A socket that is closed already refuses them too.
+    let _ = rustix::net::shutdown(listener, Shutdown::Read);
+}
+
+/// Descriptors that a supervisor opens after its listener: some, and three for each worker.
+const OTHER_DESCRIPTORS: u32 = 8 + 3 * Limits::WORKERS as u32;
+
+/// A bound listening socket. Dropping it, or the future of [`Self::run`], ends its connections.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    workers: Arc<Workers>,
+    /// The worker that accepts.
+    accepting: (Handle, WorkerId),
+    /// Descriptors beyond which no connection is accepted; `None` without a limit.
+    descriptors: Option<u32>,
+    /// Descriptors without connections.
+    begin: u32,
+    /// Becomes true once no more connections are accepted.
+    closed: watch::Receiver<bool>,
+}
+
+impl Listener {
+    /// Accepts at `socket`; connections are served by `workers`, the first of which accepts them.
+    ///
+    /// # Errors
+    /// Threads or descriptors are exhausted, or the socket is not one that can be waited for.
+    pub fn new(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
+        // The start raises the limit to the maximum after this.
+        let limit = rustix::process::getrlimit(Resource::Nofile).maximum;
+        let descriptors = limit.map(|limit| {
+            limit
+                .saturating_sub(Limits::SPARE_DESCRIPTORS.max(limit / 32))
+                .try_into()
+                .unwrap_or(u32::MAX)
+        });
+        // Accepted sockets inherit the options.
+        prepare(&socket)?;
+        let accepting = workers.first()?;
+        let socket = {
+            let _runtime = accepting.0.enter();
+            TcpListener::from_std(socket)?
+        };
+        let begin = socket
+            .as_raw_fd()
+            .cast_unsigned()
+            .saturating_add(OTHER_DESCRIPTORS);
+        Ok(Self {
+            socket,
+            workers,
+            accepting,
+            descriptors,
+            begin,
+            closed: watch::channel(false).1,
+        })
+    }
+
+    /// Refuses further connections once `closed` is true; those that are open go on.
+    #[must_use]
+    pub fn closing_with(self, closed: watch::Receiver<bool>) -> Self {
+        Self { closed, ..self }
+    }
+
+    /// As [`Self::new`], for connections of the workload.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_workload(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
+        // A link within one kernel loses nothing, so congestion controls that probe or pace only
+        // add delays. Every kernel has Reno; if it is refused, the host's default serves.
+        let _ = sockopt::set_tcp_congestion(&socket, "reno");
+        Self::new(socket, workers)
+    }
+
+    /// Accepts connections within `slots` until it is `stopped`, then drains the open ones so that
+    /// each reports its outcome. Errors of accept are logged and retried, since their causes pass.
+    ///
+    /// # Panics
+    /// The accepting task panicked.
+    pub async fn run<S: Service>(
+        self,
+        service: Arc<S>,
+        slots: Slots,
+        stopped: oneshot::Receiver<()>,
+    ) {
+        let runtime = self.accepting.0.clone();
+        // Dropping the set ends the task.
+        let mut task = JoinSet::new();
+        task.spawn_on(self.accept_all(service, slots, stopped), &runtime);
+        if let Some(Err(error)) = task.join_next().await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    async fn accept_all<S: Service>(
+        self,
+        service: Arc<S>,
+        slots: Slots,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
+        let mut connections = JoinSet::new();
+        let mut pause = Limits::ACCEPT_BACKOFF;
+        let mut unanswered = 0;
+        let mut last = u32::MAX;
+        let mut closed = self.closed.clone();
+        let mut is_open = true;
+        loop {
+            while let Some(ended) = connections.try_join_next() {
+                note_failure(ended);
+            }
+            if is_open && *closed.borrow() {
+                is_open = false;
+                refuse_more(&self.socket);
+            }
+            let accepted = tokio::select! {
+                // Connections that arrived before the stop are still accepted.
+                biased;
+                accepted = self.accept(last, connections.len().max(slots.taken())), if is_open => accepted,
+                () = is_true(&mut closed), if is_open => continue,
+                _ = &mut stopped => break,
+            };
+            let (client, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!("Proxy accept error: {error}");
+                    // A connection that ends frees the descriptors that accept may lack.
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        Some(ended) = connections.join_next() => note_failure(ended),
+                        _ = &mut stopped => break,
+                    }
+                    pause = (pause * 2).min(Limits::ACCEPT_BACKOFF_MAX);
+                    continue;
+                }
+            };
+            pause = Limits::ACCEPT_BACKOFF;
+            last = client.as_raw_fd().cast_unsigned();
+            let service = Arc::clone(&service);
+            if let Ok(slot) = Arc::clone(&slots.served).try_acquire_owned() {
+                self.spawn_on_worker(&mut connections, client, slot, move |client| {
+                    service.serve(client, peer)
+                });
+            } else if let Ok(slot) = Arc::clone(&slots.refused).try_acquire_owned() {
+                self.spawn_on_worker(&mut connections, client, slot, move |client| {
+                    service.refuse_excess(client, peer)
+                });
+            } else {
+                unanswered += 1;
+                note_unanswered(unanswered);
+            }
+        }
+        let all = async {
+            while let Some(ended) = connections.join_next().await {
+                note_failure(ended);
+            }
+        };
+        let _ = tokio::time::timeout(Limits::DRAIN, all).await;
+        // Aborted connections report so when they are dropped.
+        connections.shutdown().await;
+    }
+
+    /// Accepts a connection, unless the descriptors are used up that connections may have: the one
+    /// accepted last has `last`, and `open` ones have two each, or take the second in a moment.
+    async fn accept(&self, last: u32, open: usize) -> io::Result<(TcpStream, SocketAddr)> {
+        let taken = self
+            .begin
+            .saturating_add(u32::try_from(2 * open).unwrap_or(u32::MAX));
+        let is_near = |most: u32| last >= most / 2 || taken >= most;
+        while self.descriptors.is_some_and(is_near) && self.has_few_descriptors(taken)? {
+            let mut waiting = [PollFd::new(&self.socket, PollFlags::IN)];
+            if rustix::event::poll(
+                &mut waiting,
+                Some(&Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                }),
+            )? > 0
+            {
+                return Err(Errno::MFILE.into());
+            }
+            tokio::time::sleep(Limits::ACCEPT_BACKOFF).await;
+        }
+        self.socket.accept().await
+    }
+
+    fn has_few_descriptors(&self, taken: u32) -> io::Result<bool> {
+        // The kernel gives out the lowest number that is free.
+        let next = rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?;
+        Ok(self
+            .descriptors
+            .is_some_and(|most| taken.max(next.as_raw_fd().cast_unsigned()) >= most))
+    }
+
+    /// Spawns `serve` for `client` on a worker; `slot` is released when it has ended.
+    fn spawn_on_worker<F>(
+        &self,
+        connections: &mut JoinSet<()>,
+        client: TcpStream,
+        slot: OwnedSemaphorePermit,
+        serve: impl FnOnce(TcpStream) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send,
+    {
+        let (worker, worker_slot) = match self.workers.freest() {
+            Ok(worker) => worker,
+            Err(error) => {
+                let remedy = "raise the limit of processes (pids.max, ulimit -u) or of open files";
+                tracing::error!(
+                    "a connection is closed, as no thread can be started that serves it ({error}); \
+                     {remedy}"
+                );
+                return;
+            }
+        };
+        if worker_slot.is_of(&self.accepting.1) {
+            let served = async move {
+                serve(client).await;
+                drop((slot, worker_slot));
+            };
+            connections.spawn(served);
+            return;
+        }
+        // A socket that cannot leave its runtime is closed already.
+        let Ok(client) = client.into_std() else {
+            return;
+        };
+        let served = async move {
+            match TcpStream::from_std(client) {
+                Ok(client) => serve(client).await,
+                Err(error) => tracing::warn!("Proxy accept error: {error}"),
+            }
+            drop((slot, worker_slot));
+        };
+        connections.spawn_on(served, &worker);
+    }
+}
+
+/// Logs a connection whose task panicked or whose thread has ended; the others are not affected.
+fn note_failure(ended: Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!("a connection ended by an error of the proxy's own: {error}");
+    }
+}
+
+/// Logs the count at each power of two, so that a flood of connections does not flood the log.
+fn note_unanswered(count: u64) {
+    if count.is_power_of_two() {
+        tracing::warn!(
+            "connections closed unanswered since the start, as there were too many at once: {count}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use openshell_policy::event::{Audit, Event};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::sync::oneshot;
+
+    use super::Listener;
+    use crate::testing::{self, Remembered};
+
+    /// An audit that fails once.
+    #[derive(Debug, Default)]
+    struct FailingOnce(AtomicBool);
+
+    impl Audit for FailingOnce {
+        fn event(&self, _: &Event<'_>) {
+            assert!(
+                self.0.swap(true, Ordering::Relaxed),
+                "the first event fails"
+            );
+        }
+    }
+
+    /// Runs a listener with `audit` while `client` runs, which gets its address.
+    async fn with_listener(audit: Arc<dyn Audit>, client: impl AsyncFnOnce(SocketAddr)) {
+        let services = testing::services_with(testing::snapshot(1, ""), audit);
+        let proxy = testing::proxy(&services);
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let listener = Listener::new(socket, Arc::default()).unwrap();
+        let address = listener.socket.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let client = async {
+            client(address).await;
+            drop(stop);
+        };
+        tokio::join!(listener.run(proxy, super::Slots::new(16), stopped), client);
+    }
+
+    /// Everything that the proxy at `address` says to a request that names no host.
+    async fn heard(address: SocketAddr) -> String {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        // A client that is closed unanswered may not get as far.
+        let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let _ = client.shutdown().await;
+        let mut heard = Vec::new();
+        let _ = client.read_to_end(&mut heard).await;
+        String::from_utf8(heard).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_workload_is_answered_until_the_end() {
+        let audit = Arc::new(Remembered::default());
+        with_listener(Arc::clone(&audit) as _, async |address| {
+            assert!(heard(address).await.starts_with("HTTP/1.1 400 bad_request"));
+        })
+        .await;
+        assert_eq!(audit.decisions(), ["bad_request"]);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_fails_ends_no_other() {
+        with_listener(Arc::new(FailingOnce::default()), async |address| {
+            assert_eq!(heard(address).await, "");
+            assert!(heard(address).await.starts_with("HTTP/1.1 400 bad_request"));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn connections_that_are_open_at_the_end_are_ended() {
+        let mut open = None;
+        with_listener(Arc::new(Remembered::default()), async |address| {
+            open = Some(TcpStream::connect(address).await.unwrap());
+            assert!(
+                heard(address).await.starts_with("HTTP/1.1 400"),
+                "the one before is accepted"
+            );
+        })
+        .await;
+        assert_eq!(open.unwrap().read(&mut [0]).await.unwrap_or(0), 0);
+    }
+}

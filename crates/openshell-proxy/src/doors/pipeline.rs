@@ -1,0 +1,843 @@
+//! The pipeline of one connection, from its head to its last byte.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use openshell_policy::words::Door;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::debug;
+
+use crate::decide::identify::Identity;
+use crate::decide::permit::{Inspection, Permit};
+use crate::denial::refusal::Refusal;
+use crate::denial::reply;
+use crate::doors::ingress;
+use crate::doors::ingress::door::{Connected, ModelsClient, Opened};
+use crate::doors::proxy::Proxy;
+use crate::ground::limits::Limits;
+use crate::ground::socket::ClientStream;
+use crate::ground::target::{Scheme, Target};
+use crate::ground::trace::Stopwatch;
+use crate::inference::serve::Models;
+use crate::reach::authorize::connection::Connection;
+use crate::reach::authorize::hold::Hold;
+use crate::reach::egress::Dialed;
+use crate::relay::http1::{self, denial_of_revoked, report_refused};
+use crate::relay::http2::UpstreamProtocol;
+use crate::relay::intercept::{Intercepted, intercept};
+use crate::relay::opaque::{self, AnswerSearch, ClientSearch, Mask, OpaqueSearch, refusal_of};
+use crate::relay::services::Services;
+use crate::relay::tunnel::HttpTunnel;
+use crate::report::closing::Closing;
+use crate::report::record::{Outcome, Record};
+use crate::wire::detect::{Detected, Protocol, detect};
+use crate::wire::io::lingering::Linger;
+use crate::wire::io::metered::{Metered, Side};
+use crate::wire::io::prefixed::Prefixed;
+use crate::wire::tls::terminate::read_client_hello;
+
+/// The door at which a client came.
+#[derive(Debug)]
+pub enum Entry {
+    /// The proxy's own, which reads requests.
+    Proxy,
+    /// That of a name.
+    Name(Target),
+}
+
+/// Serves one client, which is `identity`: answers its requests, and relays a permitted connection
+/// until it ends.
+pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, entry: Entry) {
+    // Boxed, so that the memory for reading heads is freed before the relay, which may last for
+    // hours.
+    let connected = match entry {
+        Entry::Proxy => Box::pin(ingress::serve(&proxy, client, &identity)).await,
+        Entry::Name(target) => {
+            Box::pin(ingress::named::serve(&proxy, client, &identity, target)).await
+        }
+    };
+    let Some(Connected {
+        client,
+        surplus,
+        opened,
+        closing,
+    }) = connected
+    else {
+        return;
+    };
+    drop(identity);
+    let (dialed, mut watch) = match opened {
+        Opened::Upstream(dialed, watch) => (dialed, watch),
+        Opened::Models(models) => {
+            return Box::pin(serve_models(&proxy, client, surplus, models, closing)).await;
+        }
+    };
+    let connection = Arc::clone(watch.connection());
+    let lasted = Stopwatch::start();
+    let hold = Hold::default();
+    {
+        let mut relayed = pin!(relay(
+            &proxy,
+            client,
+            surplus,
+            dialed,
+            &connection,
+            &closing
+        ));
+        tokio::select! {
+            biased;
+            refusal = watch.revoked(&proxy.services.authorizer, &hold) => {
+                closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal));
+                if connection.notify_shutdown() {
+                    let _ = tokio::time::timeout(2 * Limits::GOAWAY_GRACE, relayed).await;
+                }
+            }
+            relayed = hold.over(relayed.as_mut()) => if let Err(refusal) = relayed {
+                // What is found in its bytes after the connection was established is a decision by
+                // itself.
+                if refusal.is_of_bytes() {
+                        report_refused(&proxy.services, &connection, &refusal);
+                        closing.stopped(&refusal);
+                    } else { closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal)) }
+            },
+        }
+    }
+    closing.finish();
+    debug!(us = lasted.micros(), "ended");
+}
+
+/// Serves requests for models to a client, inside TLS with the sandbox's certificate.
+async fn serve_models(
+    proxy: &Proxy,
+    client: ClientStream,
+    surplus: Bytes,
+    models: ModelsClient,
+    closing: Closing,
+) {
+    let services = &*proxy.services;
+    let ModelsClient {
+        caller,
+        target,
+        quota: _quota,
+    } = models;
+    let Some(inference) = &proxy.inference else {
+        return;
+    };
+    let socket = client.as_fd().try_clone_to_owned().ok();
+    closing.meter().add_from_client(surplus.len());
+    let client = Metered::new(client, closing.meter());
+    let mut record = Record::new(
+        &services.audit,
+        format!("CONNECT {target}"),
+        Some(target.clone()),
+    );
+    if let Some(caller) = &caller {
+        record.called_by(caller.clone());
+    }
+    let terminated = async {
+        let authority = proxy.interceptor.authority()?;
+        let hello = read_client_hello(Prefixed::new(surplus, client)).await?;
+        let program = caller
+            .as_ref()
+            .map_or("", |caller| caller.program.executable.as_str());
+        hello
+            .terminate(authority, &target.host, false, program)
+            .await
+    };
+    match terminated.await {
+        Ok((client, None)) => {
+            record.left_to_requests();
+            Models {
+                services,
+                inference,
+                caller,
+                target,
+            }
+            .serve(client, socket)
+            .await;
+        }
+        Ok((client, Some(other))) => {
+            let refusal = Refusal::authority_mismatch(other);
+            closing.stopped(&refusal);
+            http1::refuse(services, client, &refusal, record).await;
+        }
+        Err(refusal) => {
+            closing.stopped(&refusal);
+            record.finish(Outcome::Refused(&refusal));
+        }
+    }
+    closing.finish();
+}
+
+/// Relays a connection as the protocol that is detected in it, with the inspection that its permit
+/// demands.
+async fn relay(
+    proxy: &Proxy,
+    mut client: ClientStream,
+    surplus: Bytes,
+    dialed: Dialed,
+    connection: &Arc<Connection>,
+    closing: &Closing,
+) -> Result<(), Refusal> {
+    let services = &proxy.services;
+    let meter = closing.meter();
+    let Dialed {
+        stream: mut upstream,
+        address,
+        quota: _quota,
+    } = dialed;
+    let permit = connection.permit();
+    if let Inspection::Passthrough = permit.inspection() {
+        let search = start_opaque(services, connection, true).await?;
+        return noted(
+            closing,
+            opaque::relay(client, surplus, upstream, Bytes::new(), search, meter).await,
+        );
+    }
+    let found = match Box::pin(detect(
+        &mut client,
+        surplus,
+        &mut upstream,
+        permit.rules().is_none(),
+    ))
+    .await
+    {
+        Ok(found) => found,
+        Err(error) => {
+            match error.kind() {
+                io::ErrorKind::ConnectionReset => ingress::named::reset(&client),
+                // The client has said nothing.
+                io::ErrorKind::UnexpectedEof => meter.note_end(Side::Client),
+                _ => {}
+            }
+            return Ok(());
+        }
+    };
+    let Detected {
+        protocol,
+        from_client,
+        from_upstream,
+    } = found;
+    debug!(?protocol, "detected");
+    // The policy may have changed while the client was silent.
+    let permit = connection.permit();
+    match (protocol, permit.inspection()) {
+        (Protocol::Tls, _) => {
+            meter.add_from_client(from_client.len());
+            let client = Prefixed::new(from_client, Metered::new(client, meter));
+            Box::pin(relay_tls(
+                proxy, client, upstream, address, connection, closing,
+            ))
+            .await
+        }
+        (Protocol::Http1 | Protocol::Http2, _) => {
+            let socket = client.as_fd().try_clone_to_owned().ok();
+            meter.add_from_client(from_client.len());
+            let client = Prefixed::new(from_client, Metered::new(client, meter));
+            let upstream = Prefixed::new(from_upstream, upstream);
+            let tunnel = HttpTunnel::new(services, connection, Scheme::Http);
+            let ends = Ends {
+                client,
+                socket,
+                upstream,
+                address,
+                upstream_protocol: UpstreamProtocol::Unknown,
+                slot: None,
+            };
+            Box::pin(relay_http(proxy, &tunnel, protocol, ends)).await
+        }
+        (Protocol::Malformed, _) | (Protocol::Other, Inspection::Judged(_)) => {
+            drop(upstream);
+            let answer = refuse_opaque(services, connection, &permit, closing);
+            match closing.door() {
+                // The client has asked for nothing, and speaks no HTTP.
+                Some(Door::Name) => ingress::named::reset(&client),
+                _ => Box::pin(end_with(client, &answer)).await,
+            }
+            Ok(())
+        }
+        (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
+            let search = start_opaque(services, connection, true).await?;
+            noted(
+                closing,
+                opaque::relay(client, from_client, upstream, from_upstream, search, meter).await,
+            )
+        }
+    }
+}
+
+/// Intercepts TLS, and relays the connection inside.
+async fn relay_tls(
+    proxy: &Proxy,
+    client: Prefixed<Metered<ClientStream>>,
+    upstream: TcpStream,
+    address: SocketAddr,
+    connection: &Arc<Connection>,
+    closing: &Closing,
+) -> Result<(), Refusal> {
+    let services = &proxy.services;
+    let socket = client.as_fd().try_clone_to_owned().ok();
+    let watch = Stopwatch::start();
+    let intercepted = Box::pin(intercept(
+        services,
+        &proxy.interceptor,
+        client,
+        upstream,
+        connection,
+        closing,
+    ))
+    .await;
+    let Some(mut intercepted) = intercepted else {
+        return Ok(());
+    };
+    let negotiated = intercepted.negotiated();
+    let upstream_protocol = intercepted.upstream_protocol();
+    let may_be_opaque = connection.permit().rules().is_none();
+    let found = match negotiated {
+        Some(protocol) => Detected {
+            protocol,
+            from_client: Bytes::new(),
+            from_upstream: Bytes::new(),
+        },
+        None => {
+            let client = &mut intercepted.client;
+            let upstream = &mut intercepted.upstream;
+            match Box::pin(detect(client, Bytes::new(), upstream, may_be_opaque)).await {
+                Ok(found) => found,
+                Err(_) => return Ok(()),
+            }
+        }
+    };
+    let Detected {
+        protocol,
+        from_client,
+        from_upstream,
+    } = found;
+    debug!(?protocol, upstream = ?upstream_protocol, us = watch.micros(), "TLS intercepted");
+    let Intercepted {
+        client,
+        upstream,
+        http2_slot: slot,
+    } = intercepted;
+    let permit = connection.permit();
+    match (protocol, permit.inspection()) {
+        (Protocol::Http1 | Protocol::Http2, _) => {
+            let client = Prefixed::new(from_client, client);
+            let upstream = Prefixed::new(from_upstream, upstream);
+            let tunnel = HttpTunnel::new(services, connection, Scheme::Https);
+            Box::pin(relay_http(
+                proxy,
+                &tunnel,
+                protocol,
+                Ends {
+                    client,
+                    socket,
+                    upstream,
+                    address,
+                    upstream_protocol,
+                    slot,
+                },
+            ))
+            .await
+        }
+        (Protocol::Tls | Protocol::Malformed, _) | (Protocol::Other, Inspection::Judged(_)) => {
+            drop(upstream);
+            let answer = refuse_opaque(services, connection, &permit, closing);
+            end_with(client, &answer).await;
+            Ok(())
+        }
+        (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
+            let search = start_opaque(services, connection, false).await?;
+            let client = Prefixed::new(from_client, client);
+            let upstream = Prefixed::new(from_upstream, upstream);
+            noted(closing, opaque::copy(client, upstream, search).await)
+        }
+    }
+}
+
+/// Both ends of a connection that carries HTTP.
+struct Ends<C, U> {
+    client: C,
+    /// The client's socket.
+    socket: Option<OwnedFd>,
+    upstream: U,
+    address: SocketAddr,
+    /// The protocol of the upstream.
+    upstream_protocol: UpstreamProtocol,
+    /// A slot for HTTP/2, if one was acquired with ALPN.
+    slot: Option<OwnedSemaphorePermit>,
+}
+
+/// Relays the requests of a client that speaks `protocol`.
+async fn relay_http<C, U>(
+    proxy: &Proxy,
+    tunnel: &HttpTunnel,
+    protocol: Protocol,
+    ends: Ends<C, U>,
+) -> Result<(), Refusal>
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    U: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Ends {
+        client,
+        socket,
+        upstream,
+        address,
+        upstream_protocol,
+        slot,
+    } = ends;
+    if protocol != Protocol::Http2 {
+        tunnel.serve_http1(client, socket, upstream, address).await;
+        return Ok(());
+    }
+    let too_many = Refusal::limit_reached("too many HTTP/2 connections at once");
+    let _slot = slot
+        .or_else(|| proxy.interceptor.http2_slot())
+        .ok_or(too_many)?;
+    drop(socket);
+    tunnel
+        .serve_http2(client, upstream, address, upstream_protocol)
+        .await;
+    Ok(())
+}
+
+/// Why a relay of bytes ends that turns out to be one of requests.
+const HIDDEN_HTTP: &str = "the connection does not begin as HTTP or TLS, and has a request or an \
+                           answer of them, or turns to TLS (STARTTLS); where that is meant, the \
+                           endpoint needs `protocol: tcp`";
+
+/// Authorizes an uninspected relay, `raw` if it is not inside TLS; returns the searches of its
+/// bytes. What the policy has as bytes is searched for placeholders alone.
+async fn start_opaque(
+    services: &Services,
+    connection: &Connection,
+    raw: bool,
+) -> Result<OpaqueSearch, Refusal> {
+    connection.start_opaque(&services.authorizer, raw).await?;
+    let permit = connection.permit();
+    let client = ClientSearch::new(&services.vault.load());
+    if let Inspection::Passthrough = permit.inspection() {
+        return Ok(OpaqueSearch {
+            client,
+            answers: AnswerSearch::default(),
+        });
+    }
+    let refusal = Refusal::unsupported_protocol(HIDDEN_HTTP, permit.policy().map(str::to_owned));
+    let mask = Mask::of(services, connection)?;
+    let answers = AnswerSearch::default()
+        .without_http(refusal.clone())
+        .masking(mask);
+    Ok(OpaqueSearch {
+        client: client.without_requests(refusal),
+        answers,
+    })
+}
+
+/// The refusal of a placeholder, if that has ended an uninspected connection. An I/O error of
+/// either side is no decision: the other side learns of it by the end of its connection.
+fn noted(closing: &Closing, relayed: io::Result<()>) -> Result<(), Refusal> {
+    if let Some(idle) = relayed
+        .as_ref()
+        .err()
+        .and_then(|error| error.get_ref()?.downcast_ref::<opaque::Idle>())
+    {
+        closing.limited(&idle.to_string());
+    }
+    relayed
+        .err()
+        .as_ref()
+        .and_then(refusal_of)
+        .map_or(Ok(()), Err)
+}
+
+/// Refuses a connection whose protocol cannot be judged although it has rules; returns the answer.
+fn refuse_opaque(
+    services: &Services,
+    connection: &Connection,
+    permit: &Permit,
+    closing: &Closing,
+) -> Vec<u8> {
+    let what = match permit.rules() {
+        Some(_) => {
+            "the policy has rules for the requests of this connection, and it speaks neither \
+             HTTP/1.1 nor HTTP/2"
+        }
+        None => {
+            "the connection begins as HTTP or TLS and is neither, or has TLS inside TLS; where \
+             that is meant, the endpoint needs `protocol: tcp`"
+        }
+    };
+    let refusal = Refusal::unsupported_protocol(what, permit.policy().map(str::to_owned));
+    let record = Record::of(
+        &services.audit,
+        connection.caller(),
+        connection.target().clone(),
+    );
+    let answer = reply::raw(&refusal, record.subject());
+    closing.stopped(&refusal);
+    record.finish(Outcome::Refused(&refusal));
+    answer
+}
+
+/// Has `client` read `answer`, and its end.
+async fn end_with<C: AsyncRead + AsyncWrite + Unpin>(client: C, answer: &[u8]) {
+    // The client may be gone already.
+    let mut client = Linger::new(client, Arc::default());
+    let _ = client.write_all(answer).await;
+    let _ = client.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use openshell_policy::credential::{Binding, CredentialName};
+    use openshell_policy::reason::ReasonCode;
+    use openshell_policy::secret::Secret;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::{Bytes, Dialed, Door, Limits, Proxy, Refusal, relay};
+    use crate::credentials::vault::Vault;
+    use crate::testing::{self, Remembered, UPSTREAM};
+
+    const PLAIN: &str = "{host: web.test, port: 80}";
+    const SKIPPED: &str = "{host: web.test, port: 80, tls: skip}";
+    const ONLY_B: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: \
+                          [{allow: {method: GET, path: /b}}]}";
+    const NO_HTTP: &[u8] = b"SSH-2.0-client\r\n";
+    /// The head of a record of TLS, which holds a ClientHello.
+    const HELLO: &[u8] = b"\x16\x03\x01\x00\x2f\x01\x00\x00\x2b\x03\x03";
+
+    /// Everything that came of a connection.
+    #[derive(Debug)]
+    struct Relayed {
+        outcome: Result<(), Refusal>,
+        decisions: Vec<&'static str>,
+        by_client: String,
+        by_upstream: String,
+    }
+
+    fn proxy(endpoints: &str) -> (Arc<Proxy>, Arc<Remembered>) {
+        let (services, audit) = testing::services(endpoints);
+        (testing::proxy(&services), audit)
+    }
+
+    /// Writes `said`, and reads to the end.
+    async fn spoken(mut end: TcpStream, said: &[u8]) -> String {
+        let mut heard = Vec::new();
+        end.write_all(said).await.unwrap();
+        end.shutdown().await.unwrap();
+        // An end that is reset has heard what came before.
+        let _ = end.read_to_end(&mut heard).await;
+        heard.escape_ascii().to_string()
+    }
+
+    /// Relays a connection of curl to web.test, whose client says `said` and whose upstream
+    /// `answer`; `change` comes between its permit and its first byte.
+    async fn relayed_after(
+        endpoints: &str,
+        said: &[u8],
+        answer: &[u8],
+        change: impl FnOnce(&Proxy),
+    ) -> Relayed {
+        relayed_by(Door::Connect, endpoints, said, answer, change).await
+    }
+
+    /// The same for a client that came by `door`.
+    async fn relayed_by(
+        door: Door,
+        endpoints: &str,
+        said: &[u8],
+        answer: &[u8],
+        change: impl FnOnce(&Proxy),
+    ) -> Relayed {
+        let (client, near) = testing::tcp().await;
+        let (far, upstream) = testing::tcp().await;
+        let (proxy, audit) = proxy(endpoints);
+        let connection = testing::connection(&proxy.services, "web.test:80");
+        let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
+        let dialed = Dialed {
+            stream: far,
+            address: (UPSTREAM, 80).into(),
+            quota,
+        };
+        change(&proxy);
+        let closing = testing::closing(&proxy.services, &connection, door);
+        let (outcome, by_client, by_upstream) = tokio::join!(
+            relay(&proxy, near, Bytes::new(), dialed, &connection, &closing),
+            spoken(client, said),
+            spoken(upstream, answer)
+        );
+        Relayed {
+            outcome,
+            decisions: audit.decisions(),
+            by_client,
+            by_upstream,
+        }
+    }
+
+    async fn relayed(endpoints: &str, said: &[u8], answer: &[u8]) -> Relayed {
+        relayed_after(endpoints, said, answer, |_| ()).await
+    }
+
+    #[tokio::test]
+    async fn bytes_that_rules_cannot_see_are_refused_and_none_reaches_the_upstream() {
+        let relayed = relayed(ONLY_B, NO_HTTP, b"").await;
+        assert_eq!(relayed.outcome, Ok(()));
+        assert_eq!(relayed.decisions, ["unsupported_l7_protocol"]);
+        assert!(
+            relayed
+                .by_client
+                .starts_with("HTTP/1.1 403 unsupported_l7_protocol"),
+            "{}",
+            relayed.by_client
+        );
+        assert_eq!(relayed.by_upstream, "");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_asked_for_no_tunnel_is_not_answered_in_a_protocol_that_it_does_not_speak()
+     {
+        let refused = relayed_by(Door::Name, ONLY_B, NO_HTTP, b"", |_| ()).await;
+        assert_eq!(refused.decisions, ["unsupported_l7_protocol"]);
+        assert_eq!(
+            (refused.by_client.as_str(), refused.by_upstream.as_str()),
+            ("", "")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_that_its_rules_deny_is_answered_and_none_of_it_reaches_the_upstream() {
+        let relayed = relayed(ONLY_B, b"GET /a HTTP/1.1\r\nHost: web.test\r\n\r\n", b"").await;
+        assert_eq!(relayed.decisions, ["request_not_in_rules"]);
+        assert!(
+            relayed
+                .by_client
+                .starts_with("HTTP/1.1 403 request_not_in_rules"),
+            "{}",
+            relayed.by_client
+        );
+        assert_eq!(relayed.by_upstream, "");
+    }
+
+    #[tokio::test]
+    async fn bytes_without_rules_are_relayed_as_they_are_both_ways() {
+        for endpoints in [PLAIN, SKIPPED] {
+            let relayed = relayed(endpoints, NO_HTTP, b"SSH-2.0-server\r\n").await;
+            assert_eq!(relayed.outcome, Ok(()), "{endpoints}");
+            assert_eq!(
+                relayed.by_upstream,
+                NO_HTTP.escape_ascii().to_string(),
+                "{endpoints}"
+            );
+            assert_eq!(relayed.by_client, "SSH-2.0-server\\r\\n", "{endpoints}");
+        }
+    }
+
+    #[tokio::test]
+    async fn tls_that_is_skipped_is_relayed_as_it_is_and_any_other_is_not_without_a_ca() {
+        let skipped = relayed(SKIPPED, HELLO, b"").await;
+        assert_eq!(
+            (skipped.outcome, skipped.by_upstream),
+            (Ok(()), HELLO.escape_ascii().to_string())
+        );
+        for endpoints in [PLAIN, ONLY_B] {
+            let intercepted = relayed(endpoints, HELLO, b"").await;
+            assert_eq!(
+                intercepted.decisions,
+                ["authority_unavailable"],
+                "{endpoints}"
+            );
+            assert_eq!(
+                (intercepted.by_client, intercepted.by_upstream),
+                (String::new(), String::new())
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_passthrough_waits_for_nothing_that_its_client_says() {
+        let relayed = relayed(SKIPPED, b"", b"220 ready\r\n").await;
+        assert_eq!(
+            (relayed.outcome, relayed.by_client.as_str()),
+            (Ok(()), "220 ready\\r\\n")
+        );
+    }
+
+    #[tokio::test]
+    async fn rules_that_come_before_the_first_byte_hold_for_it() {
+        let change = |proxy: &Proxy| {
+            proxy
+                .services
+                .authorizer
+                .policy
+                .replace(testing::snapshot(2, ONLY_B))
+        };
+        for endpoints in [PLAIN, SKIPPED] {
+            let relayed = relayed_after(endpoints, NO_HTTP, b"", change).await;
+            assert_eq!(
+                relayed.outcome.unwrap_err().code(),
+                ReasonCode::PolicyChanged,
+                "{endpoints}"
+            );
+            assert_eq!(relayed.by_upstream, "", "{endpoints}");
+        }
+    }
+
+    #[tokio::test]
+    async fn http_2_beyond_the_slots_is_refused_and_none_of_it_reaches_the_upstream() {
+        let mut slots = Vec::new();
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        let relayed = relayed_after(PLAIN, preface, b"", |proxy| {
+            slots.extend(
+                (0..Limits::HTTP2_CONNECTIONS).map(|_| proxy.interceptor.http2_slot().unwrap()),
+            );
+        });
+        let relayed = relayed.await;
+        assert_eq!(
+            relayed.outcome.unwrap_err().code(),
+            ReasonCode::LimitReached
+        );
+        assert_eq!(relayed.by_upstream, "");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_begins_as_http_or_tls_and_is_neither_reaches_no_upstream() {
+        for said in [
+            b"GET  /kv HTTP/1.1\r\nHost: other.test\r\n\r\n".as_slice(),
+            b" GET /kv HTTP/1.1\r\n\r\n",
+            b"GET\t/kv HTTP/1.1\r\n\r\n",
+            b"get key\r\n",
+            b"003egit-upload-pack /p\0host=x\0",
+            b"NICK somebody\r\n",
+            b"\x80\x2e\x01\x03\x01\0",
+            // OpenSSL skips an empty record before a handshake, and uWSGI reads any first word.
+            b"\x14\x03\x01\0\0\x16\x03\x01\0\x05",
+            b"@GET /kv HTTP/1.1\r\nHost: other.test\r\n\r\n",
+            b"\0GET /kv HTTP/1.1\r\n\r\n",
+        ] {
+            for endpoints in [PLAIN, ONLY_B] {
+                let relayed = relayed_after(endpoints, said, b"", |_| ()).await;
+                assert_eq!(
+                    relayed.by_upstream,
+                    "",
+                    "{endpoints} {}",
+                    said.escape_ascii()
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_ends_in_a_request_line_reaches_no_upstream() {
+        for said in [
+            b"GET /kv".as_slice(),
+            b"GET ",
+            b"\r\nGET /kv HTTP/1.1\r",
+            b"PRI * HTTP/2.0\r\n",
+        ] {
+            let (proxy, audit) = proxy(PLAIN);
+            let (mut client, near) = testing::tcp().await;
+            let (far, upstream) = testing::tcp().await;
+            let connection = testing::connection(&proxy.services, "web.test:80");
+            let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
+            let dialed = Dialed {
+                stream: far,
+                address: (UPSTREAM, 80).into(),
+                quota,
+            };
+            let closing = testing::closing(&proxy.services, &connection, Door::Connect);
+            client.write_all(said).await.unwrap();
+            client.shutdown().await.unwrap();
+            relay(&proxy, near, Bytes::new(), dialed, &connection, &closing)
+                .await
+                .unwrap();
+            assert_eq!(spoken(upstream, b"").await, "", "{}", said.escape_ascii());
+            assert_eq!(audit.decisions(), ["unsupported_l7_protocol"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_in_http_or_tls_to_what_is_neither_does_not_arrive() {
+        for answer in [
+            b"HTTP/1.0 200 OK\r\n\r\nsecret".as_slice(),
+            b"\x16\x03\x03\0\x7a\x02\0\0\x76",
+        ] {
+            let relayed = relayed(PLAIN, NO_HTTP, answer).await;
+            assert_eq!(
+                relayed.outcome.unwrap_err().code(),
+                ReasonCode::UnsupportedL7Protocol
+            );
+            assert_eq!(relayed.by_client, "");
+            let skipped = relayed_after(SKIPPED, NO_HTTP, answer, |_| ()).await;
+            assert_eq!(skipped.by_client, answer.escape_ascii().to_string());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_secret_in_the_bytes_of_an_answer_is_masked_but_where_the_policy_has_bytes() {
+        let keys = |proxy: &Proxy| {
+            let key = |name, secret: &str| {
+                let binding = Binding {
+                    hosts: None,
+                    path: None,
+                };
+                (
+                    CredentialName::parse(name).unwrap(),
+                    Secret::new(secret.as_bytes().to_vec()),
+                    binding,
+                )
+            };
+            // A short one is in a cipher by chance.
+            proxy
+                .services
+                .vault
+                .replace(Vault::new([key("KEY", "sesame-open"), key("PIN", "1234")]));
+        };
+        for (endpoints, heard) in [
+            (PLAIN, "\\x00***********1234\\x01"),
+            (SKIPPED, "\\x00sesame-open1234\\x01"),
+        ] {
+            let relayed = relayed_after(endpoints, NO_HTTP, b"\0sesame-open1234\x01", keys).await;
+            assert_eq!(
+                (relayed.outcome, relayed.by_client.as_str()),
+                (Ok(()), heard),
+                "{endpoints}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_placeholder_in_bytes_that_are_not_read_is_refused_and_does_not_leave() {
+        let key = |proxy: &Proxy| {
+            let name = CredentialName::parse("KEY").unwrap();
+            let binding = Binding {
+                hosts: None,
+                path: None,
+            };
+            proxy.services.vault.replace(Vault::new([(
+                name,
+                Secret::new(b"sesame-open".to_vec()),
+                binding,
+            )]));
+        };
+        for endpoints in [PLAIN, SKIPPED] {
+            let auth = b"*2\r\n$4\r\nAUTH\r\n$25\r\nopenshell:resolve:env:KEY\r\n";
+            let relayed = relayed_after(endpoints, auth, b"", key).await;
+            assert_eq!(
+                relayed.outcome.unwrap_err().code(),
+                ReasonCode::CredentialNotReplaceable,
+                "{endpoints}"
+            );
+            assert_eq!(relayed.by_upstream, "", "{endpoints}");
+        }
+    }
+}

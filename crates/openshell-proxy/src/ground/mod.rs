@@ -1,0 +1,10 @@
+//! What every part of the proxy stands on: bounds, targets, callers and threads.
+
+pub mod limits;
+pub mod peer;
+pub mod quota;
+pub mod shares;
+pub(crate) mod socket;
+pub mod target;
+pub(crate) mod trace;
+pub mod workers;

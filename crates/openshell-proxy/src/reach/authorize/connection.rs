@@ -1,0 +1,442 @@
+//! An authorized connection: its program and addresses, the permit in force for it, and the
+//! activities that need one.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::decide::action::Message;
+use crate::decide::message;
+use crate::decide::permit::Permit;
+use crate::denial::refusal::Refusal;
+use crate::ground::peer::Caller;
+use crate::ground::target::Target;
+use crate::reach::authorize::authorizer::Authorizer;
+use crate::reach::resolve::guard;
+
+/// A permitted connection, which is judged again whenever the policy changes.
+#[derive(Debug)]
+pub struct Connection {
+    caller: Caller,
+    target: Target,
+    /// Addresses of its upstream connections.
+    addresses: Mutex<Vec<IpAddr>>,
+    permit: Mutex<Arc<Permit>>,
+    activities: Mutex<Activities>,
+    /// Fires before the connection ends; received by connections that send their client a last
+    /// message.
+    shutdown: watch::Sender<bool>,
+}
+
+/// Number of a stream within its connection, from 1 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamId(NonZeroU64);
+
+impl StreamId {
+    /// The id of the stream after `count` others.
+    #[must_use]
+    pub fn after(count: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(count))
+    }
+
+    /// The id as a number.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// Activities of a connection, all of which a later generation must permit as well.
+#[derive(Clone, Debug, Default)]
+struct Activities {
+    /// True once bytes are relayed uninspected.
+    is_opaque: bool,
+    /// The last message of an HTTP/1.1 connection; it stays when it is answered, or has upgraded
+    /// the connection.
+    message: Option<Message>,
+    /// The messages of open streams.
+    streams: BTreeMap<StreamId, Message>,
+}
+
+impl Connection {
+    /// Creates a connection of `caller` to the target of `permit`, at `address`.
+    #[must_use]
+    pub fn new(caller: Caller, permit: Arc<Permit>, address: IpAddr) -> Self {
+        Self {
+            caller,
+            target: permit.target().clone(),
+            addresses: Mutex::new(vec![address]),
+            permit: Mutex::new(permit),
+            activities: Mutex::default(),
+            shutdown: watch::Sender::new(false),
+        }
+    }
+
+    /// The program that made the client's connection.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The host and port of the upstream.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The last permit.
+    #[must_use]
+    pub fn permit(&self) -> Arc<Permit> {
+        Arc::clone(&self.permit.lock())
+    }
+
+    /// Notes an upstream connection to `address` that replaces the one before.
+    pub fn moved_to(&self, address: IpAddr) {
+        *self.addresses.lock() = vec![address];
+    }
+
+    /// Notes a further upstream connection, to `address`.
+    pub fn also_at(&self, address: IpAddr) {
+        let mut addresses = self.addresses.lock();
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+
+    /// Returns the permit under the policy in force, after judging the connection again if that has
+    /// changed.
+    ///
+    /// # Errors
+    /// The policy no longer permits the connection.
+    pub async fn current_permit(&self, authorizer: &Authorizer) -> Result<Arc<Permit>, Refusal> {
+        let permit = self.permit();
+        if permit.generation() == authorizer.policy.load().generation() {
+            return Ok(permit);
+        }
+        self.reauthorize(authorizer)
+            .await
+            .map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
+    }
+
+    /// Notes `message` as the activity in place of the one before; then as
+    /// [`Self::current_permit`].
+    ///
+    /// # Errors
+    /// As [`Self::current_permit`].
+    pub async fn replace_message(
+        &self,
+        authorizer: &Authorizer,
+        message: Message,
+    ) -> Result<Arc<Permit>, Refusal> {
+        self.activities.lock().message = Some(message);
+        self.current_permit(authorizer).await
+    }
+
+    /// Notes that bytes are relayed uninspected from now on, and for observation if they are `raw`,
+    /// not inside TLS; then as [`Self::current_permit`].
+    ///
+    /// # Errors
+    /// As [`Self::current_permit`], or the permit has rules for messages.
+    pub async fn start_opaque(&self, authorizer: &Authorizer, raw: bool) -> Result<(), Refusal> {
+        self.activities.lock().is_opaque = true;
+        let permit = self.current_permit(authorizer).await?;
+        let activities = self.activities.lock().clone();
+        activities.permitted_by(&permit)?;
+        authorizer.note_opaque(&self.caller, &self.target, raw);
+        Ok(())
+    }
+
+    /// Registers the `message` of a stream, judged by `permit`; returns false if the policy has
+    /// changed since.
+    #[must_use]
+    pub fn register(
+        &self,
+        authorizer: &Authorizer,
+        permit: &Permit,
+        stream: StreamId,
+        message: Message,
+    ) -> bool {
+        self.activities.lock().streams.insert(stream, message);
+        permit.generation() == authorizer.policy.load().generation()
+    }
+
+    /// Removes the message of a stream that has ended.
+    pub fn complete(&self, stream: StreamId) {
+        self.activities.lock().streams.remove(&stream);
+    }
+
+    /// Subscribes to the shutdown signal. While a receiver exists, the end of the connection is
+    /// delayed for its last message.
+    #[must_use]
+    pub fn shutdown_signal(&self) -> watch::Receiver<bool> {
+        self.shutdown.subscribe()
+    }
+
+    /// Signals the shutdown; returns true if a receiver has a last message for the client.
+    #[must_use]
+    pub fn notify_shutdown(&self) -> bool {
+        self.shutdown.send(true).is_ok()
+    }
+
+    /// Judges the connection and its activities by the policy in force.
+    pub(super) async fn reauthorize(
+        &self,
+        authorizer: &Authorizer,
+    ) -> Result<Arc<Permit>, Refusal> {
+        let snapshot = authorizer.policy.load();
+        let mode = authorizer.mode.clone();
+        let caller = self.caller.clone();
+        let target = self.target.clone();
+        let addresses = self.addresses.lock().clone();
+        let activities = self.activities.lock().clone();
+        let place = authorizer
+            .places
+            .for_open()
+            .await
+            .map_err(|error| Refusal::engine(error.to_string()))?;
+        let judged = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            let permit = mode.judge(&snapshot, &caller, &target, || Ok(()))?;
+            guard::check(&permit, addresses)?;
+            activities.permitted_by(&permit)?;
+            Ok(Arc::new(permit))
+        });
+        let permit = judged
+            .await
+            .unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))?;
+        // Another judgement may have ended meanwhile.
+        let mut known = self.permit.lock();
+        if known.generation() <= permit.generation() {
+            *known = Arc::clone(&permit);
+        }
+        Ok(permit)
+    }
+}
+
+impl Activities {
+    /// Checks that `permit` covers all activities.
+    fn permitted_by(&self, permit: &Permit) -> Result<(), Refusal> {
+        if permit.rules().is_none() {
+            return Ok(());
+        }
+        if self.is_opaque {
+            let what = "there are rules now for what is inside, which is not looked at";
+            return Err(Refusal::unsupported_protocol(
+                what,
+                permit.policy().map(str::to_owned),
+            ));
+        }
+        let mut messages = self.message.iter().chain(self.streams.values());
+        messages
+            .try_for_each(|message| message::judge_now(permit, &permit.action(message)?).map(drop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use hyper::Method;
+    use openshell_policy::reason::ReasonCode;
+
+    use super::StreamId;
+    use crate::decide::action::Message;
+    use crate::testing;
+
+    const PLAIN: &str = "{host: web.test, port: 80}";
+    const FULL: &str =
+        "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
+    const ONLY_B: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: \
+                          [{allow: {method: GET, path: /b}}]}";
+    const LISTED: &str = "{host: web.test, port: 80, allowed_ips: [8.8.8.0/24]}";
+
+    fn get(path: &str) -> Message {
+        Message::Http {
+            method: Method::GET,
+            uri: path.parse().unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_a_later_generation_permits_has_its_permit() {
+        let (services, _) = testing::services(PLAIN);
+        let connection = testing::connection(&services, "web.test:80");
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, FULL));
+        assert_eq!(
+            connection
+                .current_permit(&services.authorizer)
+                .await
+                .unwrap()
+                .generation(),
+            2
+        );
+        assert!(connection.permit().rules().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_a_later_generation_refuses_keeps_its_permit_and_has_leave_for_nothing()
+     {
+        let (services, _) = testing::services(PLAIN);
+        let connection = testing::connection(&services, "web.test:80");
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, "{host: other.test, port: 80}"));
+        let refusal = connection
+            .current_permit(&services.authorizer)
+            .await
+            .unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
+        assert_eq!(connection.permit().generation(), 1);
+        assert!(
+            connection
+                .replace_message(&services.authorizer, get("/b"))
+                .await
+                .is_err()
+        );
+        assert!(
+            connection
+                .start_opaque(&services.authorizer, true)
+                .await
+                .is_err()
+        );
+    }
+
+    #[tokio::test]
+    async fn a_connection_with_rules_is_not_relayed_uninspected() {
+        let (services, _) = testing::services(FULL);
+        let connection = testing::connection(&services, "web.test:80");
+        let refusal = connection
+            .start_opaque(&services.authorizer, true)
+            .await
+            .unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::UnsupportedL7Protocol);
+    }
+
+    #[tokio::test]
+    async fn an_uninspected_connection_is_refused_once_there_are_rules() {
+        let (services, _) = testing::services(PLAIN);
+        let connection = testing::connection(&services, "web.test:80");
+        connection
+            .start_opaque(&services.authorizer, true)
+            .await
+            .unwrap();
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, FULL));
+        let refusal = connection
+            .current_permit(&services.authorizer)
+            .await
+            .unwrap_err();
+        assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
+        assert_eq!(
+            refusal.reason(),
+            "there are rules now for what is inside, which is not looked at"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_last_message_of_a_connection_is_judged_again_and_none_before_it() {
+        for (last, is_permitted) in [("/a", false), ("/b", true)] {
+            let (services, _) = testing::services(FULL);
+            let connection = testing::connection(&services, "web.test:80");
+            for path in ["/first", last] {
+                connection
+                    .replace_message(&services.authorizer, get(path))
+                    .await
+                    .unwrap();
+            }
+            services
+                .authorizer
+                .policy
+                .replace(testing::snapshot(2, ONLY_B));
+            assert_eq!(
+                connection
+                    .current_permit(&services.authorizer)
+                    .await
+                    .is_ok(),
+                is_permitted,
+                "{last}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn the_message_of_every_stream_is_judged_again_until_it_has_ended() {
+        let (services, _) = testing::services(FULL);
+        let connection = testing::connection(&services, "web.test:80");
+        let permit = connection.permit();
+        let [one, other] = [0, 1].map(StreamId::after);
+        assert!(connection.register(&services.authorizer, &permit, one, get("/a")));
+        assert!(connection.register(&services.authorizer, &permit, other, get("/b")));
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, ONLY_B));
+        assert!(
+            connection
+                .current_permit(&services.authorizer)
+                .await
+                .is_err()
+        );
+        connection.complete(one);
+        assert_eq!(
+            connection
+                .current_permit(&services.authorizer)
+                .await
+                .unwrap()
+                .generation(),
+            2
+        );
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_an_earlier_generation_permitted_is_told_so_when_it_registers() {
+        let (services, _) = testing::services(FULL);
+        let connection = testing::connection(&services, "web.test:80");
+        let permit = connection.permit();
+        services
+            .authorizer
+            .policy
+            .replace(testing::snapshot(2, FULL));
+        assert!(!connection.register(&services.authorizer, &permit, StreamId::after(0), get("/a")));
+    }
+
+    #[tokio::test]
+    async fn every_address_that_a_connection_leads_to_is_judged_again() {
+        let elsewhere: IpAddr = "8.8.4.4".parse().unwrap();
+        let (services, _) = testing::services(PLAIN);
+        let authorizer = &services.authorizer;
+        let moved = testing::connection(&services, "web.test:80");
+        let both = testing::connection(&services, "web.test:80");
+        let returned = testing::connection(&services, "web.test:80");
+        let unmoved = testing::connection(&services, "web.test:80");
+        moved.moved_to(elsewhere);
+        both.also_at(elsewhere);
+        returned.moved_to(elsewhere);
+        returned.moved_to(testing::UPSTREAM);
+        authorizer.policy.replace(testing::snapshot(2, LISTED));
+        assert!(moved.current_permit(authorizer).await.is_err());
+        assert!(both.current_permit(authorizer).await.is_err());
+        assert!(returned.current_permit(authorizer).await.is_ok());
+        assert!(unmoved.current_permit(authorizer).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn only_a_connection_with_a_last_message_is_waited_for_at_its_end() {
+        let (services, _) = testing::services(PLAIN);
+        let connection = testing::connection(&services, "web.test:80");
+        assert!(!connection.notify_shutdown());
+        let mut signal = connection.shutdown_signal();
+        assert!(connection.notify_shutdown());
+        assert!(*signal.borrow_and_update());
+    }
+}

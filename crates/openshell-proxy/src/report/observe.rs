@@ -1,0 +1,162 @@
+//! Endpoints that a run has used, for runs that observe the policy instead of enforcing it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use openshell_policy::address::AddressClass;
+use openshell_policy::proposal::has_encoded_slash;
+use parking_lot::Mutex;
+
+use crate::ground::limits::Limits;
+use crate::ground::target::Target;
+
+/// Endpoints that are kept; a run with more is unsuited as the source of a policy.
+const ENDPOINTS: usize = 10_000;
+
+/// Endpoints by program.
+#[derive(Debug, Default)]
+pub struct Observations(Mutex<Observed>);
+
+#[derive(Debug, Default)]
+struct Observed {
+    programs: BTreeMap<String, BTreeMap<(String, u16), Use>>,
+    endpoints: usize,
+    is_incomplete: bool,
+}
+
+/// Use of an endpoint by one program.
+#[derive(Debug, Default)]
+struct Use {
+    /// All addresses of the host, if one of them is internal.
+    internal: BTreeSet<IpAddr>,
+    /// Methods, and the first paths, of its requests.
+    methods: BTreeSet<String>,
+    paths: BTreeSet<String>,
+    /// True if a path held an escaped slash.
+    has_encoded_slash: bool,
+    /// True if bytes were relayed that no rule for requests could judge.
+    is_opaque: bool,
+    /// True if such bytes were inside TLS.
+    is_in_tls: bool,
+}
+
+/// Distinct methods, and distinct paths, that are kept of an endpoint.
+const METHODS: usize = 32;
+const PATHS: usize = 20;
+
+/// Endpoint that one program has used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// Executable of the program.
+    pub program: String,
+    /// Host of the endpoint.
+    pub host: String,
+    /// Port of the endpoint.
+    pub port: u16,
+    /// All addresses of the host, if one of them is internal.
+    pub internal: Vec<IpAddr>,
+    /// Methods of its requests; empty if bytes were relayed uninspected.
+    pub methods: BTreeSet<String>,
+    /// First paths of its requests.
+    pub paths: Vec<String>,
+    /// True if a path held an escaped slash.
+    pub has_encoded_slash: bool,
+    /// True if all of its connections were neither HTTP nor TLS.
+    pub is_tcp: bool,
+}
+
+impl Observations {
+    /// Notes a connection of `program` to `target`, which has these `addresses`.
+    pub fn add(&self, program: &str, target: &Target, addresses: impl Iterator<Item = IpAddr>) {
+        let addresses: BTreeSet<_> = addresses.collect();
+        let is_internal = addresses
+            .iter()
+            .any(|address| AddressClass::of(*address).is_internal());
+        let mut observed = self.0.lock();
+        let Observed {
+            programs,
+            endpoints,
+            is_incomplete,
+        } = &mut *observed;
+        let key = (target.host.to_string(), target.port);
+        let is_new = programs
+            .get(program)
+            .is_none_or(|known| !known.contains_key(&key));
+        if is_new && *endpoints == ENDPOINTS {
+            *is_incomplete = true;
+            return;
+        }
+        *endpoints += usize::from(is_new);
+        let known = &mut programs
+            .entry(program.to_owned())
+            .or_default()
+            .entry(key)
+            .or_default()
+            .internal;
+        // A name server may return different addresses to each query.
+        let room = Limits::ADDRESSES.saturating_sub(known.len());
+        known.extend(addresses.into_iter().filter(|_| is_internal).take(room));
+    }
+
+    /// Notes a `method` request of `program` for `path` of `target`.
+    pub fn add_request(&self, program: &str, target: &Target, method: &str, path: &str) {
+        self.update(program, target, |used| {
+            if used.methods.len() < METHODS {
+                used.methods.insert(method.to_owned());
+            } else {
+                used.is_opaque |= !used.methods.contains(method);
+            }
+            used.has_encoded_slash |= has_encoded_slash(path);
+            if used.paths.len() < PATHS {
+                used.paths.insert(path.to_owned());
+            }
+        });
+    }
+
+    /// Notes that bytes of `program` to `target` were relayed uninspected, `raw` if they were not
+    /// inside TLS.
+    pub fn add_opaque(&self, program: &str, target: &Target, raw: bool) {
+        self.update(program, target, |used| {
+            used.is_opaque = true;
+            used.is_in_tls |= !raw;
+        });
+    }
+
+    /// Applies `note` to an endpoint that has been added; others are ignored.
+    fn update(&self, program: &str, target: &Target, note: impl FnOnce(&mut Use)) {
+        let mut observed = self.0.lock();
+        let key = (target.host.to_string(), target.port);
+        if let Some(used) = observed
+            .programs
+            .get_mut(program)
+            .and_then(|targets| targets.get_mut(&key))
+        {
+            note(used);
+        }
+    }
+
+    /// All observations by program; true as the second value if none was left out.
+    #[must_use]
+    pub fn all(&self) -> (Vec<Observation>, bool) {
+        let observed = self.0.lock();
+        let of = |program: &String, ((host, port), used): (&(String, u16), &Use)| Observation {
+            program: program.clone(),
+            host: host.clone(),
+            port: *port,
+            internal: used.internal.iter().copied().collect(),
+            methods: if used.is_opaque {
+                BTreeSet::new()
+            } else {
+                used.methods.clone()
+            },
+            paths: used.paths.iter().cloned().collect(),
+            has_encoded_slash: used.has_encoded_slash,
+            is_tcp: used.is_opaque && !used.is_in_tls && used.methods.is_empty(),
+        };
+        let all = observed
+            .programs
+            .iter()
+            .flat_map(|(program, targets)| targets.iter().map(move |target| of(program, target)));
+        (all.collect(), !observed.is_incomplete)
+    }
+}

@@ -1,0 +1,702 @@
+//! Search for secrets in a text, in the encodings of common software.
+//!
+//! Each secret has anchors, texts that it holds in one encoding: the beginning of a shape, or a
+//! value. Anchors are searched for all at once; where one stands, the text from there on is decoded
+//! and compared with the shape.
+
+mod coding;
+mod encoded;
+mod parts;
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use aho_corasick::packed;
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Input, MatchKind};
+use openshell_policy::credential::{Binding, BoundHost, SHORT_SECRET_BYTES};
+use openshell_policy::issuers::{Characters, Issuers, Shape};
+use openshell_policy::secret::Secret;
+use zeroize::Zeroizing;
+
+use self::coding::Coding;
+use self::encoded::{Encoded, encoded};
+use crate::secrets::placeholder::{base64_forms_after, decode};
+
+/// Bytes before an anchor that its surroundings are judged by.
+pub(crate) const BEFORE: usize = 40;
+
+/// Bytes of a secret behind its least length that are compared with its shape.
+const BEYOND: usize = 64;
+
+/// Bytes of a value that are searched for: its last ones, as values of one kind begin alike.
+const VALUE: usize = 32;
+
+/// Patterns of one vectorized search (`aho_corasick::packed`).
+const PACKED: usize = 64;
+
+/// Vectorized searches that are faster together than one automaton.
+const SEARCHES: usize = 6;
+
+/// Bytes of the longest beginning of an anchor that is searched for.
+const SEARCHED: usize = 6;
+
+/// Bytes of an anchor that count as its beginning; the beginning of a shape is no secret.
+const BEGUN: usize = 4;
+
+/// Bytes after the beginning of a secret within which the text begins that its shape demands
+/// (`then`).
+const NEAR: usize = 40;
+
+/// Bytes after that text within which there is a run of Base64 of this length: the first line of a
+/// key, with headers before it.
+const BODY: usize = 160;
+const BODY_RUN: usize = 32;
+
+/// Bytes after a secret within which the text begins that its shape demands beside it (`beside`).
+const BESIDE: usize = 200;
+
+/// Shapes, which no log may show.
+static SHAPES: LazyLock<Needles> =
+    LazyLock::new(|| Needles::new(Issuers::known().into_shapes(), std::iter::empty()));
+
+/// Shown in place of a path, or of a text about one, that holds a secret.
+pub const CONCEALED: &str = "/[SECRET]";
+
+/// Returns true if `text`, a path or a text about one, holds what looks like a secret.
+#[must_use]
+pub fn has_secret(text: &str) -> bool {
+    SHAPES.finds_any(text.as_bytes())
+        || text.contains('%') && SHAPES.finds_any(&decode(text.as_bytes()).0)
+}
+
+/// Secrets to be searched for.
+pub struct Needles {
+    secrets: Vec<Sought>,
+    anchors: Vec<Anchor>,
+    /// Anchors by their first byte.
+    by_first: Vec<Vec<usize>>,
+    /// Searches for what is plain, and for what is encoded.
+    plain: Vec<Search>,
+    encoded: Vec<Search>,
+    /// Bytes of the longest anchor.
+    longest: usize,
+}
+
+/// A secret that is searched for.
+#[derive(Debug)]
+pub struct Sought {
+    /// Name in messages: the issuer, the credential, or the part of the supervisor.
+    pub name: String,
+    /// Its kind.
+    pub kind: Kind,
+    /// Hosts that it is for.
+    pub home: Binding,
+    /// Its shape; `None` for a value, which an anchor holds whole.
+    shape: Option<Shape>,
+}
+
+/// Kind of a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One of an issuer, known by its shape alone.
+    Shape,
+    /// The value of a credential, for which the command has a placeholder.
+    Credential,
+    /// The value of a secret of the supervisor's own, which the command never has.
+    Own,
+}
+
+/// A value that is searched for.
+#[derive(Debug)]
+pub struct Value<'v> {
+    /// Name in messages.
+    pub name: &'v str,
+    /// The secret.
+    pub secret: &'v Secret,
+    /// Hosts that it is for; what is bound to none in particular is at home nowhere.
+    pub home: Option<&'v [BoundHost]>,
+    /// Its kind.
+    pub kind: Kind,
+}
+
+/// A text in which a secret begins, or that is one.
+struct Anchor {
+    bytes: Zeroizing<Vec<u8>>,
+    coding: Coding,
+    secret: usize,
+}
+
+enum Search {
+    Packed(packed::Searcher),
+    Automaton(AhoCorasick),
+}
+
+/// Judgement of a text at an anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Secret,
+    Other,
+    /// More text would tell.
+    Undecided,
+}
+
+impl std::fmt::Debug for Needles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Needles")
+            .field("secrets", &self.secrets.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Needles {
+    /// Prepares the search for `shapes`, each with its issuer and the hosts that it is for, and for
+    /// `values`. Values of less than [`SHORT_SECRET_BYTES`] match by chance, and are not searched
+    /// for.
+    #[must_use]
+    pub fn new<'v>(
+        shapes: impl Iterator<Item = (String, Vec<String>, Shape)>,
+        values: impl Iterator<Item = Value<'v>>,
+    ) -> Self {
+        let mut secrets = Vec::new();
+        let mut anchors = Vec::new();
+        for (name, hosts, shape) in shapes {
+            let hosts = hosts
+                .iter()
+                .filter_map(|host| BoundHost::parse(host).ok())
+                .collect();
+            let home = Binding {
+                hosts: Some(hosts),
+                path: None,
+            };
+            anchors.extend(anchors_of(shape.begins.as_bytes(), secrets.len(), 3));
+            secrets.push(Sought {
+                name,
+                kind: Kind::Shape,
+                home,
+                shape: Some(shape),
+            });
+        }
+        for Value {
+            name,
+            secret,
+            home,
+            kind,
+        } in values.filter(|value| value.secret.expose().len() >= SHORT_SECRET_BYTES)
+        {
+            anchors.extend(anchors_of(
+                distinctive(secret.expose()),
+                secrets.len(),
+                SHORT_SECRET_BYTES,
+            ));
+            let home = Binding {
+                hosts: Some(home.unwrap_or_default().to_vec()),
+                path: None,
+            };
+            secrets.push(Sought {
+                name: name.to_owned(),
+                kind,
+                home,
+                shape: None,
+            });
+        }
+        let mut by_first = vec![Vec::new(); 256];
+        for (index, anchor) in anchors.iter().enumerate() {
+            let first = anchor.bytes.first().map_or(0, |byte| usize::from(*byte));
+            if let Some(known) = by_first.get_mut(first) {
+                known.push(index);
+            }
+        }
+        let longest = anchors
+            .iter()
+            .map(|anchor| anchor.bytes.len())
+            .max()
+            .unwrap_or(0);
+        let is_plain = |anchor: &&Anchor| {
+            matches!(anchor.coding, Coding::Text) && !anchor.bytes.starts_with(b"%")
+        };
+        let (plain, encoded): (Vec<_>, Vec<_>) = anchors.iter().partition(is_plain);
+        let plain = searches(&plain);
+        let encoded = searches(&encoded);
+        Self {
+            secrets,
+            anchors,
+            by_first,
+            plain,
+            encoded,
+            longest,
+        }
+    }
+
+    /// The secret of an index that [`Self::search`] found.
+    #[must_use]
+    pub fn secret(&self, index: usize) -> Option<&Sought> {
+        self.secrets.get(index)
+    }
+
+    /// Passes of a search through a text.
+    #[cfg(test)]
+    pub(crate) fn passes(&self) -> usize {
+        self.plain.len() + self.encoded.len()
+    }
+
+    /// Bytes before the end of a text in which a secret may have begun that has shown nothing yet.
+    pub(crate) fn longest(&self) -> usize {
+        self.longest.max(2 * encoded::SHOWN)
+    }
+
+    /// Calls `found` with each secret that begins in the range `begins` of `text`. Returns the
+    /// offset of the first place there where more text could show one, unless the text `is_whole`.
+    /// In bytes that are no text only plain secrets are searched for.
+    pub fn search(
+        &self,
+        text: &[u8],
+        begins: Range<usize>,
+        is_whole: bool,
+        mut found: impl FnMut(usize),
+    ) -> Option<usize> {
+        let mut undecided: Option<usize> = None;
+        let mut judge = |at: usize, verdict: Verdict, secret: usize| match verdict {
+            Verdict::Secret => found(secret),
+            Verdict::Other => {}
+            Verdict::Undecided => undecided = Some(undecided.map_or(at, |before| before.min(at))),
+        };
+        let is_text = is_text(text);
+        self.search_anchors(&self.plain, text, &begins, is_whole, &mut judge);
+        if is_text {
+            self.search_anchors(&self.encoded, text, &begins, is_whole, &mut judge);
+            for (secret, parts) in self.parts() {
+                parts::search(parts, text, &begins, is_whole, |at, verdict| {
+                    judge(at, verdict, secret)
+                });
+            }
+            // An anchor stands in one line.
+            for Encoded {
+                begin,
+                decoded,
+                goes_on,
+                undecided,
+            } in encoded(text, begins)
+            {
+                let mut in_decoded = |_, verdict, secret| {
+                    if verdict == Verdict::Secret {
+                        judge(begin, verdict, secret);
+                    }
+                };
+                self.search_anchors(
+                    &self.plain,
+                    &decoded,
+                    &(0..decoded.len()),
+                    !goes_on,
+                    &mut in_decoded,
+                );
+                for (secret, parts) in self.parts() {
+                    if parts::is_in(parts, &decoded) {
+                        in_decoded(0, Verdict::Secret, secret);
+                    }
+                }
+                if let Some(at) = undecided
+                    && !is_whole
+                {
+                    judge(at, Verdict::Undecided, 0);
+                }
+            }
+        }
+        undecided
+    }
+
+    /// Calls `judge` with each place in the range `begins` of `text` where `searches` find an
+    /// anchor.
+    fn search_anchors(
+        &self,
+        searches: &[Search],
+        text: &[u8],
+        begins: &Range<usize>,
+        is_whole: bool,
+        judge: &mut impl FnMut(usize, Verdict, usize),
+    ) {
+        for search in searches {
+            let mut next = begins.start;
+            let end = text.len().min(begins.end + SEARCHED);
+            while let Some(at) = search.next(text, next..end).filter(|at| *at < begins.end) {
+                next = at + 1;
+                let rest = text.get(at..).unwrap_or_default();
+                let first = rest.first().map_or(0, |byte| usize::from(*byte));
+                for anchor in self
+                    .by_first
+                    .get(first)
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|index| self.anchors.get(*index))
+                {
+                    if rest.starts_with(&anchor.bytes) {
+                        judge(at, self.judge(anchor, text, at, is_whole), anchor.secret);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns true if `text`, which is complete, holds a secret.
+    #[must_use]
+    pub fn finds_any(&self, text: &[u8]) -> bool {
+        let mut is_found = false;
+        self.search(text, 0..text.len(), true, |_| is_found = true);
+        is_found
+    }
+
+    /// Returns the offset of the first place near the end of `text` where a shape may have begun.
+    /// Values are none of its concern: what waits for them would tell a guesser how much of one is
+    /// right.
+    pub(crate) fn begun(&self, text: &[u8]) -> Option<usize> {
+        let from = text.len().saturating_sub(self.longest.saturating_sub(1));
+        (from..text.len().saturating_sub(BEGUN - 1)).find(|at| {
+            let rest = text.get(*at..).unwrap_or_default();
+            let first = rest.first().map_or(0, |byte| usize::from(*byte));
+            let anchors = self
+                .by_first
+                .get(first)
+                .into_iter()
+                .flatten()
+                .filter_map(|index| self.anchors.get(*index));
+            let is_shape = |anchor: &Anchor| {
+                self.secrets
+                    .get(anchor.secret)
+                    .is_some_and(|secret| secret.kind == Kind::Shape)
+            };
+            anchors.into_iter().any(|anchor| {
+                is_shape(anchor)
+                    && anchor.bytes.len() > rest.len()
+                    && anchor.bytes.starts_with(rest)
+            })
+        })
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (usize, [usize; 3])> {
+        let parts =
+            |(index, secret): (usize, &Sought)| Some((index, secret.shape.as_ref()?.parts?));
+        self.secrets.iter().enumerate().filter_map(parts)
+    }
+
+    fn judge(&self, anchor: &Anchor, text: &[u8], at: usize, is_whole: bool) -> Verdict {
+        let Some(shape) = self
+            .secrets
+            .get(anchor.secret)
+            .and_then(|secret| secret.shape.as_ref())
+        else {
+            return Verdict::Secret;
+        };
+        let is_readable = matches!(anchor.coding, Coding::Text);
+        if is_readable && !begins_at(shape, text.get(..at).unwrap_or_default()) {
+            return Verdict::Other;
+        }
+        // A text may be full of anchors: most are known for what they are by the first bytes.
+        for most in first_bytes(shape) {
+            let (decoded, _) = anchor.coding.decoded(text, at, most);
+            if compared(shape, &decoded, true) == Verdict::Other {
+                return Verdict::Other;
+            }
+        }
+        let (decoded, is_cut) = anchor.coding.decoded(text, at, compared_bytes(shape));
+        compared(shape, &decoded, is_cut && !is_whole)
+    }
+}
+
+impl Search {
+    fn next(&self, text: &[u8], within: Range<usize>) -> Option<usize> {
+        match self {
+            Self::Packed(search) => search
+                .find_in(text, within.into())
+                .map(|found| found.start()),
+            Self::Automaton(search) => search
+                .find(Input::new(text).range(within))
+                .map(|found| found.start()),
+        }
+    }
+}
+
+/// Makes the searches for the beginnings of all anchors. What stands there is compared with each
+/// anchor, so that one text does for all that begin with it; the fewer there are, the faster is the
+/// search.
+fn searches(anchors: &[&Anchor]) -> Vec<Search> {
+    let beginning = |anchor: &&Anchor| {
+        let length = match anchor.coding {
+            Coding::Text if anchor.bytes.starts_with(b"-") => SEARCHED,
+            Coding::Hex => 4,
+            Coding::Text | Coding::Base64 { .. } => 3,
+        };
+        anchor.bytes.get(..length).unwrap_or(&anchor.bytes).to_vec()
+    };
+    let mut texts: Vec<_> = anchors.iter().map(beginning).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    let packed = |texts: &[Vec<u8>]| {
+        let config = packed::Config::new()
+            .match_kind(packed::MatchKind::LeftmostFirst)
+            .clone();
+        config.builder().extend(texts).build().map(Search::Packed)
+    };
+    let groups = texts.chunks(PACKED);
+    let vectorized = (groups.len() <= SEARCHES)
+        .then(|| groups.map(packed).collect::<Option<Vec<_>>>())
+        .flatten();
+    let automaton = || {
+        let mut builder = AhoCorasick::builder();
+        builder
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .match_kind(MatchKind::LeftmostFirst);
+        // It has room for all anchors of the largest set of credentials.
+        builder
+            .build(&texts)
+            .ok()
+            .map(Search::Automaton)
+            .into_iter()
+            .collect()
+    };
+    vectorized.unwrap_or_else(automaton)
+}
+
+/// Returns true for UTF-8, judged by three samples of a long text: compressed data, images and
+/// ciphers hold no encoded secrets but by chance.
+fn is_text(text: &[u8]) -> bool {
+    const SAMPLE: usize = 64;
+    let is_sample_text = |at: usize| {
+        let sample = text.get(at..at + SAMPLE).unwrap_or_default();
+        // It may begin and end within a character.
+        let begin = sample
+            .iter()
+            .take(3)
+            .take_while(|byte| **byte & 0xc0 == 0x80)
+            .count();
+        let error = std::str::from_utf8(sample.get(begin..).unwrap_or_default()).err();
+        error.is_none_or(|error| error.error_len().is_none())
+    };
+    let last = text.len().saturating_sub(SAMPLE);
+    text.len() < 16 * SAMPLE || [0, last / 2, last].into_iter().any(is_sample_text)
+}
+
+/// Returns the part of a value that no other value has by chance: of several lines one in the
+/// middle, and of what is long the end.
+fn distinctive(value: &[u8]) -> &[u8] {
+    let lines: Vec<_> = value
+        .split(|byte| *byte == b'\n')
+        .filter(|line| line.len() >= VALUE)
+        .collect();
+    let line = lines
+        .get(lines.len() / 2)
+        .copied()
+        .filter(|_| value.contains(&b'\n'))
+        .unwrap_or(value);
+    line.get(line.len().saturating_sub(VALUE)..).unwrap_or(line)
+}
+
+/// Returns the anchors of `bytes` in every encoding. Base64 forms have at least `least` characters.
+fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    let anchor = |bytes: Vec<u8>, coding| Anchor {
+        bytes: Zeroizing::new(bytes),
+        coding,
+        secret,
+    };
+    let hex = |upper: bool| {
+        let digits = |byte: &u8| {
+            if upper {
+                format!("{byte:02X}")
+            } else {
+                format!("{byte:02x}")
+            }
+        };
+        bytes.iter().map(digits).collect::<String>().into_bytes()
+    };
+    let percent = |upper: bool, is_kept: fn(u8) -> bool| {
+        let escaped = |byte: &u8| match (is_kept(*byte), upper) {
+            (true, _) => char::from(*byte).to_string(),
+            (false, true) => format!("%{byte:02X}"),
+            (false, false) => format!("%{byte:02x}"),
+        };
+        bytes.iter().map(escaped).collect::<String>().into_bytes()
+    };
+    let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let alphanumeric = |byte: u8| byte.is_ascii_alphanumeric();
+    let mut anchors = vec![anchor(bytes.to_vec(), Coding::Text)];
+    let in_form = bytes
+        .iter()
+        .map(|byte| if *byte == b' ' { b'+' } else { *byte });
+    anchors.push(anchor(in_form.collect(), Coding::Text));
+    anchors.push(anchor(
+        percent(true, |byte| {
+            byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte)
+        }),
+        Coding::Text,
+    ));
+    for upper in [true, false] {
+        anchors.push(anchor(hex(upper), Coding::Hex));
+        let kept: [fn(u8) -> bool; 2] = [unreserved, alphanumeric];
+        anchors.extend(kept.map(|kept| anchor(percent(upper, kept), Coding::Text)));
+    }
+    for skipped in 0..3_usize {
+        let lead = (skipped * 8).div_ceil(6);
+        let forms = base64_forms_after(skipped, bytes)
+            .into_iter()
+            .filter(|form| form.len() >= least);
+        anchors.extend(forms.map(|bytes| Anchor {
+            bytes,
+            coding: Coding::Base64 { lead, skipped },
+            secret,
+        }));
+    }
+    // Where nothing needs an escape, the encodings are the text itself.
+    let mut known: Vec<Zeroizing<Vec<u8>>> = Vec::new();
+    anchors.retain(|anchor| {
+        let is_new =
+            !known.contains(&anchor.bytes) || matches!(anchor.coding, Coding::Base64 { .. });
+        known.push(anchor.bytes.clone());
+        is_new
+    });
+    anchors
+}
+
+/// Bytes from the beginning of a secret on that are compared with its shape.
+fn compared_bytes(shape: &Shape) -> usize {
+    let then = shape
+        .then
+        .as_ref()
+        .map(|then| shape.begins.len() + NEAR + then.len() + BODY);
+    let beside = shape.beside.map(|length| shape.length + BESIDE + length);
+    then.or(beside).unwrap_or(shape.length + BEYOND)
+}
+
+/// Bytes that a beginning takes, and then what a shape demands before it looks at what stands
+/// behind or beside.
+fn first_bytes(shape: &Shape) -> impl Iterator<Item = usize> {
+    let begins = shape.begins.len();
+    let then = shape.then.as_ref().map(|then| begins + NEAR + then.len());
+    let token = shape.beside.map(|_| shape.length + 1);
+    [Some(begins), then.or(token)].into_iter().flatten()
+}
+
+/// Returns true if a secret of this shape can begin after `before`, and not in the middle of a
+/// word.
+fn begins_at(shape: &Shape, before: &[u8]) -> bool {
+    if shape.digits > 0 {
+        let before = before
+            .get(before.len().saturating_sub(BEFORE)..)
+            .unwrap_or(before);
+        return decode(before)
+            .0
+            .iter()
+            .rev()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count()
+            >= shape.digits;
+    }
+    match before {
+        // An escape of JSON, or of a URL.
+        [.., b'\\', b'n' | b'r' | b't'] => true,
+        [.., b'%', high, low] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => true,
+        [.., b'\\', b'u', b'0', b'0', high, low]
+            if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+        {
+            true
+        }
+        // A colour of a terminal (ECMA-48 §8.3.117).
+        [before @ .., b'm'] if is_in_colour(before) => true,
+        [.., last] => !Characters::Word.include(*last),
+        [] => true,
+    }
+}
+
+/// Returns true if a text ends with the beginning and the numbers of a control sequence.
+fn is_in_colour(before: &[u8]) -> bool {
+    let number = before
+        .iter()
+        .rev()
+        .take(8)
+        .take_while(|byte| byte.is_ascii_digit() || **byte == b';')
+        .count();
+    before
+        .get(..before.len() - number)
+        .is_some_and(|before| before.ends_with(b"["))
+}
+
+/// Returns the runs of characters of Base64 in a text.
+fn base64_runs(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| !byte.is_ascii_alphanumeric() && !b"+/".contains(byte))
+}
+
+/// Compares a text with a shape; what `is_cut` may go on.
+fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
+    let other = |is_short: bool| {
+        if is_short && is_cut {
+            Verdict::Undecided
+        } else {
+            Verdict::Other
+        }
+    };
+    let begins = shape.begins.as_bytes();
+    let is_same = |(one, other): (&u8, &u8)| one == other || (*one == b'+' && *other == b' ');
+    if !text.iter().zip(begins).all(is_same) {
+        return Verdict::Other;
+    }
+    let Some(rest) = text.get(begins.len()..) else {
+        return other(true);
+    };
+    if let Some(then) = &shape.then {
+        // A form has `+` for a space.
+        let near: Vec<u8> = rest
+            .iter()
+            .take(NEAR + then.len())
+            .map(|byte| if *byte == b'+' { b' ' } else { *byte })
+            .collect();
+        let found = memchr::memmem::find(&near, then.as_bytes());
+        let Some(body) = found.and_then(|at| rest.get(at + then.len()..)) else {
+            return other(near.len() < NEAR + then.len());
+        };
+        // Source code and documentation have the beginning alone.
+        let body = body.get(..BODY).unwrap_or(body);
+        return if base64_runs(body).any(|run| run.len() >= BODY_RUN) {
+            Verdict::Secret
+        } else {
+            other(body.len() < BODY)
+        };
+    }
+    let wanted = shape.length.saturating_sub(shape.begins.len());
+    let run = rest
+        .iter()
+        .take_while(|byte| shape.of.include(**byte))
+        .count();
+    let (token, after) = rest.split_at(run);
+    if run < wanted || (shape.exact && run == wanted && after.is_empty() && is_cut) {
+        return other(after.is_empty());
+    }
+    // Random Base64 has such runs too, which go on. Behind a longer beginning a slash is more
+    // likely that of a path.
+    let goes_on = match after {
+        [b'+', ..] => true,
+        [b'/', ..] => shape.begins.len() <= 3 && shape.digits == 0,
+        _ => false,
+    };
+    if shape.exact && (run > wanted || goes_on) {
+        return Verdict::Other;
+    }
+    let is_random =
+        token.iter().any(u8::is_ascii_digit) && token.iter().any(u8::is_ascii_alphabetic);
+    let Some(length) = shape.beside else {
+        return if is_random {
+            Verdict::Secret
+        } else {
+            other(after.is_empty())
+        };
+    };
+    let near = after.get(..BESIDE + length).unwrap_or(after);
+    // A digest has one case.
+    let is_mixed = |run: &[u8]| {
+        run.iter().any(u8::is_ascii_uppercase) && run.iter().any(u8::is_ascii_lowercase)
+    };
+    if base64_runs(near).any(|run| run.len() == length && is_mixed(run)) {
+        Verdict::Secret
+    } else {
+        other(near.len() < BESIDE + length)
+    }
+}

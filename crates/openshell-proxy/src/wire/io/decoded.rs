@@ -1,0 +1,225 @@
+//! Decodes compressed bodies (RFC 9110 §8.4.1), so that they can be searched. Memory is bounded by
+//! the windows of the codings; what comes out is passed on in parts, however much it is.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use compression_codecs::core::util::{PartialBuffer, WriteBuffer};
+use compression_codecs::zstd::params::DParameter;
+use compression_codecs::{
+    BrotliDecoder, DecodeV2, DeflateDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder,
+};
+use hyper::body::{Body, Frame, SizeHint};
+
+use crate::ground::quota::QuotaGuard;
+
+/// Bytes that are decoded at once.
+const PART: usize = 16 * 1024;
+
+/// Logarithm of the largest window of zstd that is decoded: the 8 MB that RFC 9659 allows in HTTP.
+const ZSTD_WINDOW: u32 = 23;
+
+/// A coding that is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentCoding {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 1950; some servers send RFC 1951 under this name.
+    Deflate,
+    /// RFC 7932.
+    Brotli,
+    /// RFC 8878.
+    Zstd,
+}
+
+impl ContentCoding {
+    /// Returns the coding of this name, in any case; `None` if it is not decoded.
+    #[must_use]
+    pub fn parse(name: &[u8]) -> Option<Self> {
+        match name.trim_ascii().to_ascii_lowercase().as_slice() {
+            b"gzip" | b"x-gzip" => Some(Self::Gzip),
+            b"deflate" => Some(Self::Deflate),
+            b"br" => Some(Self::Brotli),
+            b"zstd" => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+
+    /// Returns the decoder of a body that begins with `first`.
+    fn decoder(self, first: &[u8]) -> Box<dyn DecodeV2 + Send> {
+        match self {
+            Self::Gzip => Box::new(GzipDecoder::new()),
+            Self::Deflate if first.first().is_some_and(|byte| byte & 0x8f == 8) => {
+                Box::new(ZlibDecoder::new())
+            }
+            Self::Deflate => Box::new(DeflateDecoder::new()),
+            Self::Brotli => Box::new(BrotliDecoder::new()),
+            Self::Zstd => Box::new(ZstdDecoder::new_with_params(&[DParameter::window_log_max(
+                ZSTD_WINDOW,
+            )])),
+        }
+    }
+}
+
+/// A body, decoded if it has a coding.
+pub struct Decoded<B> {
+    body: B,
+    coding: Option<ContentCoding>,
+    /// `None` until the first byte.
+    decoder: Option<Box<dyn DecodeV2 + Send>>,
+    /// Bytes that were not decoded yet.
+    input: Bytes,
+    /// True while a member or frame is not complete.
+    is_within: bool,
+    /// True if the last part was full, so that there may be more without further input.
+    has_more: bool,
+    trailers: Option<Frame<Bytes>>,
+    is_over: bool,
+    _place: Option<QuotaGuard>,
+}
+
+impl<B> Decoded<B> {
+    /// Wraps `body`, which is decoded if `coding` is given; keeps `place` until it is dropped.
+    #[must_use]
+    pub fn new(body: B, coding: Option<(ContentCoding, QuotaGuard)>) -> Self {
+        let (coding, place) = coding.unzip();
+        let input = Bytes::new();
+        let is_within = false;
+        let has_more = false;
+        let is_over = false;
+        Self {
+            body,
+            coding,
+            decoder: None,
+            input,
+            is_within,
+            has_more,
+            trailers: None,
+            is_over,
+            _place: place,
+        }
+    }
+
+    /// Decodes the next part of what has arrived; `None` if more has to arrive.
+    fn decode(&mut self, coding: ContentCoding) -> io::Result<Option<Bytes>> {
+        while self.has_more || !self.input.is_empty() {
+            let is_first = self.decoder.is_none();
+            let decoder = self
+                .decoder
+                .get_or_insert_with(|| coding.decoder(&self.input));
+            // Further members follow one another.
+            if !self.is_within && !is_first {
+                decoder.reinit()?;
+            }
+            let mut part = vec![0; PART];
+            let mut output = WriteBuffer::new_initialized(&mut part);
+            let mut input = PartialBuffer::new(&*self.input);
+            let decoded = decoder.decode(&mut input, &mut output);
+            // Some decoders report an error where more has to arrive; one in the text comes again.
+            let is_end = if self.input.is_empty() {
+                decoded.unwrap_or(false)
+            } else {
+                decoded?
+            };
+            let read = input.written_len();
+            let written = output.written_len();
+            if read == 0 && written == 0 && !self.input.is_empty() {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a part of it cannot be decoded",
+                ));
+            }
+            self.input.advance(read);
+            (self.is_within, self.has_more) = (!is_end, !is_end && written == PART);
+            if written > 0 {
+                part.truncate(written);
+                return Ok(Some(part.into()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Decodes the rest at the end of the body; `None` if that was all.
+    ///
+    /// # Errors
+    /// The body ends early.
+    fn finish(&mut self) -> io::Result<Option<Bytes>> {
+        let Some(decoder) = self.decoder.as_mut().filter(|_| self.is_within) else {
+            return Ok(None);
+        };
+        let mut part = vec![0; PART];
+        let mut output = WriteBuffer::new_initialized(&mut part);
+        self.is_within = !decoder.finish(&mut output)?;
+        let written = output.written_len();
+        part.truncate(written);
+        Ok((written > 0).then(|| part.into()))
+    }
+}
+
+impl<B: fmt::Debug> fmt::Debug for Decoded<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoded")
+            .field("body", &self.body)
+            .field("coding", &self.coding)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B> Body for Decoded<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        let Some(coding) = this.coding else {
+            return Pin::new(&mut this.body).poll_frame(cx).map_err(Into::into);
+        };
+        loop {
+            if let Some(part) = this.decode(coding)? {
+                return Poll::Ready(Some(Ok(Frame::data(part))));
+            }
+            if this.is_over {
+                return Poll::Ready(match this.finish()? {
+                    Some(part) => Some(Ok(Frame::data(part))),
+                    None => this.trailers.take().map(Ok),
+                });
+            }
+            match ready!(Pin::new(&mut this.body).poll_frame(cx))
+                .transpose()
+                .map_err(Into::into)?
+            {
+                Some(frame) => match frame.into_data() {
+                    Ok(data) => this.input = data,
+                    Err(trailers) => (this.trailers, this.is_over) = (Some(trailers), true),
+                },
+                None => this.is_over = true,
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self.coding {
+            Some(_) => self.is_over && self.trailers.is_none() && !self.is_within,
+            None => self.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.coding.is_some() {
+            SizeHint::default()
+        } else {
+            self.body.size_hint()
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Memory shared by all connections: HTTP/2 flow-control windows, heads of unanswered requests, and
+//! the parts of searched responses that are held back.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::denial::refusal::Refusal;
+use crate::ground::limits::Limits;
+use crate::ground::quota::{Quota, QuotaGuard};
+
+/// The memory budgets of all connections.
+#[derive(Debug)]
+pub struct Memory {
+    windows: Arc<Semaphore>,
+    heads: Arc<Quota>,
+    searched: Arc<Quota>,
+    decoded: Arc<Quota>,
+    prefetched: Arc<Quota>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            windows: Arc::new(Semaphore::new(Limits::WINDOWS_KIB)),
+            heads: Arc::new(Quota::new(
+                Limits::STREAM_HEADS_KIB / 2,
+                Limits::STREAM_HEADS_KIB,
+            )),
+            searched: Arc::new(Quota::new(Limits::SEARCHED_KIB / 2, Limits::SEARCHED_KIB)),
+            decoded: Arc::new(Quota::new(
+                Limits::DECODED_ANSWERS / 2,
+                Limits::DECODED_ANSWERS,
+            )),
+            prefetched: Arc::new(Quota::new(
+                Limits::PREFETCHED_KIB / 2,
+                Limits::PREFETCHED_KIB,
+            )),
+        }
+    }
+}
+
+impl Memory {
+    /// Allocates the windows of one more connection: those of [`Limits`] if they fit into half of
+    /// the free budget; otherwise the largest power-of-two fraction that does, down to 1/32, which
+    /// is free.
+    #[must_use]
+    pub fn windows(&self) -> Windows {
+        let mut divisor = 1;
+        while divisor < Windows::SMALLEST {
+            let kib = Windows {
+                divisor,
+                _lease: None,
+            }
+            .kib();
+            if 2 * kib as usize <= self.windows.available_permits()
+                && let Ok(lease) = Arc::clone(&self.windows).try_acquire_many_owned(kib)
+            {
+                return Windows {
+                    divisor,
+                    _lease: Some(lease),
+                };
+            }
+            divisor *= 2;
+        }
+        Windows {
+            divisor,
+            _lease: None,
+        }
+    }
+
+    /// Reserves memory for a request head of `program`, until the guard is dropped; `None` if its
+    /// part, or all, is in use.
+    #[must_use]
+    pub fn head(&self, program: &str, bytes: usize) -> Option<QuotaGuard> {
+        self.heads.take_many(program, bytes.div_ceil(1024))
+    }
+
+    /// Reserves memory for the held-back part of a response to `program` that is searched for
+    /// secrets of up to `longest` bytes, until the guard is dropped; `None` if `longest` is.
+    ///
+    /// # Errors
+    /// The memory for such responses, the program's part or all, is in use.
+    pub fn searching(
+        &self,
+        program: &str,
+        longest: Option<usize>,
+    ) -> Result<Option<QuotaGuard>, Refusal> {
+        let Some(longest) = longest else {
+            return Ok(None);
+        };
+        // Each byte has a mark beside it.
+        let room = self
+            .searched
+            .take_many(program, (2 * longest).div_ceil(1024));
+        room.map(Some).ok_or(Refusal::limit_reached(
+            "too many answers at once that are searched for secrets",
+        ))
+    }
+
+    /// Reserves memory for the first `bytes` of the body of a request of `program`, which are read
+    /// ahead, until the guard is dropped; `None` if its part, or all, is in use.
+    #[must_use]
+    pub fn prefetching(&self, program: &str, bytes: u64) -> Option<QuotaGuard> {
+        let kib = usize::try_from(bytes.min(Limits::PREFETCH_BYTES))
+            .map_or(0, |bytes| bytes.div_ceil(1024));
+        self.prefetched.take_many(program, kib)
+    }
+
+    /// Reserves the window of a decoder of an answer to `program`, until the guard is dropped.
+    ///
+    /// # Errors
+    /// The program's part, or all, are in use.
+    pub fn decoding(&self, program: &str) -> Result<QuotaGuard, Refusal> {
+        let place = self.decoded.take(program);
+        place.ok_or(Refusal::limit_reached(
+            "too many compressed answers at once that are searched for secrets",
+        ))
+    }
+}
+
+/// HTTP/2 window sizes of one connection, and their lease of the shared budget until they are
+/// dropped.
+#[derive(Debug)]
+pub struct Windows {
+    divisor: u32,
+    _lease: Option<OwnedSemaphorePermit>,
+}
+
+impl Windows {
+    /// Divisor of the windows that every connection gets without a lease.
+    const SMALLEST: u32 = 32;
+
+    /// Bytes of one client stream.
+    #[must_use]
+    pub fn client_stream(&self) -> u32 {
+        Limits::STREAM_WINDOW / self.divisor
+    }
+
+    /// Bytes of the client connection.
+    #[must_use]
+    pub fn client(&self) -> u32 {
+        (Limits::CONNECTION_WINDOW / self.divisor).max(SPECIFIED)
+    }
+
+    /// Bytes of one upstream stream.
+    #[must_use]
+    pub fn upstream_stream(&self) -> u32 {
+        Limits::UPSTREAM_STREAM_WINDOW / self.divisor
+    }
+
+    /// Bytes of the upstream connection.
+    #[must_use]
+    pub fn upstream(&self) -> u32 {
+        (Limits::UPSTREAM_WINDOW / self.divisor).max(SPECIFIED)
+    }
+
+    /// Bytes of a stream queued for sending, per direction.
+    #[must_use]
+    pub fn send(&self) -> usize {
+        (Limits::STREAM_SEND_BYTES / self.divisor as usize).max(SMALLEST_SEND)
+    }
+
+    /// KiB of all windows and send queues together.
+    fn kib(&self) -> u32 {
+        let sends = 2 * Limits::STREAMS * u32::try_from(self.send()).unwrap_or(u32::MAX);
+        (self.client() + self.upstream() + sends).div_ceil(1024)
+    }
+}
+
+/// Bytes of a connection window that no setting can shrink (RFC 9113 §6.9.2).
+const SPECIFIED: u32 = 65_535;
+
+/// Bytes of the smallest frame worth sending.
+const SMALLEST_SEND: usize = 4 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::{Limits, Memory, Windows};
+
+    #[test]
+    fn all_windows_together_have_a_bound_and_each_connection_some() {
+        let memory = Memory::default();
+        let first = memory.windows();
+        assert_eq!(
+            (first.upstream(), first.client_stream()),
+            (Limits::UPSTREAM_WINDOW, Limits::STREAM_WINDOW)
+        );
+        let all: Vec<Windows> = (0..Limits::HTTP2_CONNECTIONS - 1)
+            .map(|_| memory.windows())
+            .collect();
+        let kib: u32 = all.iter().chain([&first]).map(Windows::kib).sum();
+        assert!(kib < 768 * 1024, "{kib} KiB");
+        let last = all.last().unwrap();
+        assert!(
+            last.upstream_stream() >= 32 * 1024 && last.client_stream() >= 4 * 1024,
+            "{last:?}"
+        );
+        // Unread data of fifteen streams blocks no other stream.
+        assert!(last.upstream() >= 16 * last.upstream_stream());
+        drop((all, first));
+        assert_eq!(memory.windows().upstream(), Limits::UPSTREAM_WINDOW);
+    }
+
+    #[test]
+    fn bodies_that_are_read_ahead_have_a_bound_and_short_ones_take_what_they_have() {
+        let memory = Memory::default();
+        let held: Vec<_> = std::iter::from_fn(|| memory.prefetching("/a", u64::MAX)).collect();
+        assert_eq!(
+            held.len() as u64 * Limits::PREFETCH_BYTES,
+            Limits::PREFETCHED_KIB as u64 * 1024 / 2
+        );
+        assert!(memory.prefetching("/a", 1).is_none());
+        let short: Vec<_> = (0..1000)
+            .map_while(|_| memory.prefetching("/b", 1024))
+            .collect();
+        assert_eq!(short.len(), 1000);
+        drop(held);
+        assert!(memory.prefetching("/a", 1).is_some());
+    }
+
+    #[test]
+    fn heads_that_wait_have_a_bound() {
+        let memory = Memory::default();
+        let held: Vec<_> = std::iter::from_fn(|| memory.head("/a", 16 * 1024)).collect();
+        assert_eq!(held.len(), Limits::STREAM_HEADS_KIB / 2 / 16);
+        assert!(memory.head("/a", 1).is_none() && memory.head("/b", 1).is_some());
+        drop(held);
+        assert!(memory.head("/a", 16 * 1024).is_some());
+    }
+}

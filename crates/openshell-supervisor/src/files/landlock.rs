@@ -1,0 +1,744 @@
+//! Landlock domain of a filesystem policy (landlock(7)); requested and granted rights are separate
+//! types.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem};
+use openshell_policy::words::FileAccess;
+use rustix::fs::{FileType, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::files::private_tmp;
+use crate::host::privilege::is_caller_root;
+use crate::paths::missing::is_missing;
+use crate::paths::trusted_symlinks::{self, resolve_with_links};
+
+/// Newest ABI that the landlock crate knows. Rights that the running kernel lacks are given up or
+/// fatal, by the policy's compatibility mode.
+const REQUESTED: ABI = ABI::V9;
+
+/// This program, wherever it lies, by which confined commands run its internal services (sftp).
+const PROGRAM: &str = "/proc/self/exe";
+
+/// Home of the user of images, in which the sandboxes of a container, or of a gateway, work.
+const SHARED_HOME: &str = "/sandbox";
+
+/// Access to a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum PathAccess {
+    /// Read files, list directories.
+    Read,
+    /// Read files, list directories, execute.
+    ReadExecute,
+    /// Everything except creating device nodes.
+    ReadWrite,
+    /// Read and write existing files.
+    Device,
+    /// As [`Self::Device`], with device ioctls.
+    Terminal,
+    /// List directories only.
+    List,
+}
+
+/// A path and the access to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Grant {
+    /// Path as written; it may go through symlinks.
+    path: PathBuf,
+    /// Access to the path and everything beneath it.
+    access: PathAccess,
+    /// True if the policy lists the path. Baseline paths that do not exist are skipped without
+    /// notice.
+    listed: bool,
+    /// True if a listed path may be missing, too.
+    is_optional: bool,
+}
+
+impl Grant {
+    fn of(path: &Path, access: PathAccess, listed: bool) -> Self {
+        Self {
+            path: path.to_owned(),
+            access,
+            listed,
+            is_optional: false,
+        }
+    }
+}
+
+/// A grant with its resolved path. To be resolved before paths are masked, which would hide the
+/// symlinks.
+#[derive(Debug)]
+pub(crate) struct Resolved<'g> {
+    grant: &'g Grant,
+    /// Resolved path and the symlinks that were followed.
+    path: io::Result<(PathBuf, Vec<PathBuf>)>,
+}
+
+impl Resolved<'_> {
+    /// Returns the resolved path.
+    pub(crate) fn target(&self) -> Option<&Path> {
+        self.path.as_ref().ok().map(|(path, _)| path.as_path())
+    }
+
+    /// Returns the path of a folder of the sandbox's own that is not there outside.
+    pub(crate) fn own(&self) -> Option<&Path> {
+        let is_own = !self.grant.listed && !self.grant.is_optional;
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        (is_own && self.path.as_ref().is_err_and(is_missing)).then_some(self.grant.path.as_path())
+    }
+
+    /// Returns true if the policy itself lists the path.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.grant.listed
+    }
+
+    /// Returns true if files beneath the path may be written and replaced.
+    pub(crate) fn grants_writing(&self) -> bool {
+        self.grant.access == PathAccess::ReadWrite
+    }
+
+    /// Returns true if files beneath the path may be read.
+    pub(crate) fn grants_reading(&self) -> bool {
+        matches!(
+            self.grant.access,
+            PathAccess::Read | PathAccess::ReadExecute | PathAccess::ReadWrite
+        )
+    }
+
+    /// Returns true if the grant includes `access` to what it covers.
+    pub(crate) fn permits(&self, access: FileAccess) -> bool {
+        match (self.grant.access, access) {
+            (PathAccess::ReadWrite, _) | (_, FileAccess::List) => true,
+            (PathAccess::List, _) => false,
+            (_, FileAccess::Read) => true,
+            (PathAccess::ReadExecute, FileAccess::Execute) => true,
+            (PathAccess::Device | PathAccess::Terminal, FileAccess::Write) => true,
+            (_, FileAccess::Write | FileAccess::Execute) => false,
+        }
+    }
+
+    /// Returns the paths that must stay visible for the grant; none for a directory that may only
+    /// be listed, as its names are enough. A path that may be missing is seen to be missing.
+    pub(crate) fn visible(&self) -> impl Iterator<Item = PathBuf> {
+        let is_missing =
+            |error: &io::Error| error.kind() == io::ErrorKind::NotFound && self.grant.is_optional;
+        let missing = self
+            .path
+            .as_ref()
+            .err()
+            .filter(|error| is_missing(error))
+            .map(|_| &self.grant.path);
+        let path = self
+            .path
+            .as_ref()
+            .ok()
+            .filter(|_| self.grant.access != PathAccess::List);
+        path.into_iter()
+            .flat_map(|(path, links)| links.iter().chain([path]))
+            .chain(missing)
+            .cloned()
+    }
+
+    /// Resolves a missing path again; a mount may have created it, or made it accessible,
+    /// meanwhile.
+    pub(crate) fn retry_missing(&mut self) {
+        let may_be_there = |kind| {
+            matches!(
+                kind,
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+            )
+        };
+        if self
+            .path
+            .as_ref()
+            .is_err_and(|error| may_be_there(error.kind()))
+        {
+            self.path = resolve_with_links(&self.grant.path);
+        }
+    }
+}
+
+/// What an observed run shows its command beyond its policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Learning {
+    /// Folders that may be read.
+    pub folders: BTreeSet<PathBuf>,
+    /// Home that may be read, and written for the length of the run.
+    pub home: Option<PathBuf>,
+}
+
+impl Learning {
+    fn shows(&self, path: &Path) -> bool {
+        self.folders.contains(path) || self.home.as_deref() == Some(path)
+    }
+}
+
+/// Requested rights.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    grants: Vec<Grant>,
+    /// Folders that the sandbox has instead of the host's.
+    private: Vec<PathBuf>,
+    /// What is shown to learn what a command reads and writes.
+    learning: Learning,
+    hard_requirement: bool,
+}
+
+/// Rights in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// Landlock ABI in force.
+    pub abi: i32,
+    /// Descriptions of rights that neither Landlock nor a compensating mechanism enforces.
+    pub missing_rights: Vec<String>,
+    /// Listed paths that could not be opened, each with the reason.
+    pub missing_paths: Vec<String>,
+    /// True if abstract sockets outside the domain are out of reach (ABI 6).
+    pub scopes: bool,
+}
+
+/// Restrictions that another mechanism already enforces, so that their absence from Landlock is not
+/// reported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CompensatingMechanisms {
+    /// Masked paths hide every folder that is not granted, with the sockets in it.
+    pub(crate) masked_sockets: bool,
+    /// A network namespace isolates abstract sockets, and a PID namespace signals.
+    pub(crate) scopes: bool,
+}
+
+/// Failure to enforce a Landlock domain.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum LandlockError {
+    #[error(
+        "this kernel has no Landlock, which confines the workload's files; boot one with \
+         CONFIG_SECURITY_LANDLOCK and `landlock` in `lsm=`"
+    )]
+    Unsupported,
+    #[error(
+        "this kernel cannot restrict {0}, and `landlock.compatibility` is hard_requirement; use \
+         best_effort or a newer kernel"
+    )]
+    Degraded(String),
+    #[error("cannot open {PROGRAM}, this program; /proc must be mounted")]
+    Program { source: io::Error },
+    #[error(
+        "filesystem path {path} cannot be opened, and `landlock.compatibility` is hard_requirement"
+    )]
+    Path { path: PathBuf, source: io::Error },
+    #[error("the kernel refused the Landlock ruleset")]
+    Ruleset { source: landlock::RulesetError },
+    #[error("the kernel did not enforce the Landlock ruleset")]
+    NotEnforced,
+}
+
+impl Request {
+    /// Requests the rights of `filesystem` and of the baseline; also `workdir`, if the policy
+    /// includes it.
+    #[must_use]
+    pub fn new(filesystem: &Filesystem, workdir: Option<&Path>) -> Self {
+        let listed = |path: &Path, access| Grant::of(path, access, true);
+        let baseline = |path: &str, access| Grant::of(Path::new(path), access, false);
+        let workdir = workdir.filter(|_| filesystem.include_workdir);
+        // A pattern grants what it matches once that has been looked up.
+        let read_only = filesystem
+            .read_only
+            .iter()
+            .filter(|path| !path.is_pattern());
+        let mut grants: Vec<_> = read_only
+            .map(|path| Grant {
+                is_optional: path.is_folder(),
+                ..listed(path.as_path(), PathAccess::ReadExecute)
+            })
+            .collect();
+        grants.extend(
+            filesystem
+                .read_write
+                .iter()
+                .map(|path| listed(path.as_path(), PathAccess::ReadWrite)),
+        );
+        grants.extend(workdir.map(|path| listed(path, PathAccess::ReadWrite)));
+        // Rules on one path add up, so the baseline never reduces a listed right.
+        grants.extend(BASELINE.iter().map(|row| {
+            let access = match row.access {
+                BaselineAccess::Read => PathAccess::Read,
+                BaselineAccess::ReadExecute => PathAccess::ReadExecute,
+                BaselineAccess::ReadWrite => PathAccess::ReadWrite,
+                BaselineAccess::Device => PathAccess::Device,
+                BaselineAccess::Terminal => PathAccess::Terminal,
+                BaselineAccess::List => PathAccess::List,
+            };
+            baseline(row.path, access)
+        }));
+        let mut private: Vec<_> = private_tmp::FOLDERS.iter().map(PathBuf::from).collect();
+        // Who lists `/` to read it does not mean to write to what is shared with everybody.
+        private.retain(|folder| {
+            !grants
+                .iter()
+                .any(|grant| grant.listed && grant.path == *folder)
+        });
+        private.retain(|folder| match folder.symlink_metadata() {
+            Ok(data) => data.is_dir(),
+            Err(error) => !is_missing(&error),
+        });
+        let hard_requirement = filesystem.compatibility == Compatibility::HardRequirement;
+        Self {
+            grants,
+            private,
+            learning: Learning::default(),
+            hard_requirement,
+        }
+    }
+
+    /// Adds read access to the folders of `learning` that are not granted, and write access to its
+    /// home, unless the host's may be written. Services that listen there stay out of reach.
+    #[must_use]
+    pub fn learning(mut self, mut learning: Learning) -> Self {
+        learning
+            .folders
+            .retain(|folder| !self.grants.iter().any(|grant| grant.path == *folder));
+        learning.home = learning
+            .home
+            .filter(|home| !self.grants_writing(home) && self.shows(home));
+        let grant = |path: &PathBuf, access| Grant::of(path, access, false);
+        self.grants.extend(
+            learning
+                .folders
+                .iter()
+                .map(|folder| grant(folder, PathAccess::ReadExecute)),
+        );
+        self.grants.extend(
+            learning
+                .home
+                .iter()
+                .map(|home| grant(home, PathAccess::ReadWrite)),
+        );
+        self.learning = learning;
+        self
+    }
+
+    /// Returns true if the run learns from what it shows.
+    pub(crate) fn is_learning(&self) -> bool {
+        self.learning != Learning::default()
+    }
+
+    /// The home that shows the user's files, and keeps what is written there.
+    pub(crate) fn learning_home(&self) -> Option<&Path> {
+        self.learning.home.as_deref()
+    }
+
+    /// Makes that home one that may only be read.
+    pub fn close_learning_home(&mut self) {
+        if let Some(home) = self.learning.home.take() {
+            let is_it = |grant: &&mut Grant| !grant.listed && grant.path == home;
+            for grant in self.grants.iter_mut().filter(is_it) {
+                grant.access = PathAccess::ReadExecute;
+            }
+            self.learning.folders.insert(home);
+        }
+    }
+
+    /// The paths that the policy lists.
+    pub fn listed(&self) -> impl Iterator<Item = &Path> {
+        self.grants
+            .iter()
+            .filter(|grant| grant.listed)
+            .map(|grant| grant.path.as_path())
+    }
+
+    /// Returns the same without the folders that are shown to learn from.
+    #[must_use]
+    pub fn without_learning(&self) -> Self {
+        let mut grants = self.grants.clone();
+        grants.retain(|grant| grant.listed || !self.learning.shows(&grant.path));
+        Self {
+            grants,
+            private: self.private.clone(),
+            learning: Learning::default(),
+            ..*self
+        }
+    }
+
+    /// Folders whose contents are shown.
+    pub(crate) fn shown_folders(&self) -> &BTreeSet<PathBuf> {
+        &self.learning.folders
+    }
+
+    /// The same, and the home, as the folders whose services stay out of reach.
+    pub(crate) fn without_services(&self) -> BTreeSet<PathBuf> {
+        self.learning
+            .folders
+            .iter()
+            .chain(&self.learning.home)
+            .cloned()
+            .collect()
+    }
+
+    /// Folders that the sandbox has instead of the host's: those for temporary files, unless the
+    /// policy lists them. What it grants beneath them is the host's.
+    #[must_use]
+    pub fn private(&self) -> &[PathBuf] {
+        &self.private
+    }
+
+    /// Returns true if `path` is the same inside and outside, if it is granted: it lies in no
+    /// private folder, or is granted by itself or with a folder in that.
+    #[must_use]
+    pub fn shows(&self, path: &Path) -> bool {
+        let Some(private) = self.private.iter().find(|folder| path.starts_with(folder)) else {
+            return true;
+        };
+        let is_in = |grant: &Grant| grant.path != *private && grant.path.starts_with(private);
+        self.grants
+            .iter()
+            .any(|grant| is_in(grant) && path.starts_with(&grant.path))
+    }
+
+    /// Adds read access to `path`.
+    #[must_use]
+    pub fn reading(mut self, path: &Path) -> Self {
+        self.grants.push(Grant::of(path, PathAccess::Read, false));
+        self
+    }
+
+    /// Adds write access to `path`, a directory of the sandbox's own.
+    #[must_use]
+    pub fn writing(mut self, path: &Path) -> Self {
+        self.grants
+            .push(Grant::of(path, PathAccess::ReadWrite, false));
+        self
+    }
+
+    /// Removes the grants of `path`.
+    #[cfg(test)]
+    pub(crate) fn without(mut self, path: &str) -> Self {
+        self.grants.retain(|grant| grant.path != Path::new(path));
+        self
+    }
+
+    /// Returns the same without the home of everybody, unless the policy lists it: one sandbox
+    /// could leave there what another runs.
+    #[must_use]
+    pub fn without_shared_home(mut self) -> Self {
+        self.grants
+            .retain(|grant| grant.listed || grant.path != Path::new(SHARED_HOME));
+        self
+    }
+
+    /// Resolves the path of every grant.
+    pub(crate) fn resolve(&self) -> Vec<Resolved<'_>> {
+        let path = |grant: &Grant| {
+            match (grant.access, grant.listed) {
+            (PathAccess::ReadWrite, true) => Ok((grant.path.clone(), Vec::new())),
+            _ => resolve_with_links(&grant.path).and_then(|(path, links)| {
+                // In a user namespace in which root is nobody, the workload's own symlinks are
+                // root's outside.
+                match links.iter().find(|link| is_caller_root() && self.grants_writing(link)) {
+                    Some(link) => {
+                        let link = link.display();
+                        let target = path.display();
+                        Err(io::Error::other(format!(
+                            "{link} is a symlink in a folder that the workload may write to; list \
+                             {target} instead"
+                        )))
+                    }
+                    None => Ok((path, links)),
+                }
+            }),
+        }
+        };
+        self.grants
+            .iter()
+            .map(|grant| Resolved {
+                grant,
+                path: path(grant),
+            })
+            .collect()
+    }
+
+    /// Returns true if files beneath `path` may be written.
+    #[must_use]
+    pub fn grants_writing(&self, path: &Path) -> bool {
+        self.grants
+            .iter()
+            .any(|grant| grant.access == PathAccess::ReadWrite && path.starts_with(&grant.path))
+    }
+
+    /// Returns true if `folder`, or something in it, may be written.
+    #[must_use]
+    pub fn grants_writing_within(&self, folder: &Path) -> bool {
+        let is_within =
+            |grant: &Grant| grant.access == PathAccess::ReadWrite && grant.path.starts_with(folder);
+        self.grants_writing(folder) || self.grants.iter().any(is_within)
+    }
+
+    /// Returns true if a grant of writing, as it is written or behind symlinks, covers `path`,
+    /// which has none.
+    #[must_use]
+    pub fn reaches_for_writing(&self, path: &Path) -> bool {
+        let leads_above = |grant: &Grant| match std::fs::canonicalize(&grant.path) {
+            Ok(real) => path.starts_with(real),
+            // It may lead there.
+            Err(error) => !is_missing(&error),
+        };
+        // Only what no grant covers as it is written is looked for behind symlinks.
+        self.grants_writing(path)
+            || self
+                .grants
+                .iter()
+                .any(|grant| grant.access == PathAccess::ReadWrite && leads_above(grant))
+    }
+
+    /// Returns true if `path` may be listed and entered.
+    #[must_use]
+    pub fn grants_reading(&self, path: &Path) -> bool {
+        self.grants
+            .iter()
+            .any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
+    }
+
+    /// Returns true if a grant, behind whatever symlinks, covers the host's `path`, which has none.
+    #[must_use]
+    pub fn reaches(&self, path: &Path) -> bool {
+        self.grants.iter().any(|grant| {
+            let real = std::fs::canonicalize(&grant.path).unwrap_or_else(|_| grant.path.clone());
+            grant.access != PathAccess::List && path.starts_with(real)
+        }) && self.shows(path)
+    }
+
+    /// Returns true if there is a grant of `path` itself: one of the policy, or one to write.
+    #[must_use]
+    pub fn grants_itself(&self, path: &Path, writing: bool) -> bool {
+        let is_meant = |grant: &Grant| {
+            if writing {
+                grant.access == PathAccess::ReadWrite
+            } else {
+                grant.listed
+            }
+        };
+        self.grants
+            .iter()
+            .any(|grant| grant.path == path && is_meant(grant))
+    }
+
+    /// Returns true if the policy lists `path` or a path beneath it. False for the root, beneath
+    /// which every path lies.
+    pub(crate) fn lists_beneath(&self, path: &Path) -> bool {
+        path != Path::new("/")
+            && self
+                .grants
+                .iter()
+                .any(|grant| grant.listed && grant.path.starts_with(path))
+    }
+
+    /// Returns true if the host's /run can be replaced in the sandbox: no grant covers the
+    /// sandbox's own directory in it.
+    #[must_use]
+    pub fn replaces_run(&self) -> bool {
+        crate::files::private_run::is_replaceable(self.resolve().iter().flat_map(Resolved::visible))
+    }
+
+    /// Returns true under `hard_requirement`, where a rule that cannot be enforced fails the start.
+    pub(crate) fn is_hard(&self) -> bool {
+        self.hard_requirement
+    }
+
+    /// Restricts the calling thread, and all that it starts, to the `granted` rights as returned by
+    /// [`Self::resolve`], and to listing the folders `shown`; sets `no_new_privs`. The `outputs`
+    /// are files that the command can write to by descriptors that it gets, and may open again
+    /// (`/dev/stdout`). Rights that `compensating` mechanisms enforce are not reported as missing.
+    ///
+    /// # Errors
+    /// The kernel has no Landlock or refuses the ruleset; under `hard_requirement` also if a right
+    /// is missing or a path cannot be opened.
+    pub(crate) fn enforce(
+        &self,
+        granted: Vec<Resolved<'_>>,
+        shown: &[OwnedFd],
+        outputs: &[OwnedFd],
+        compensating: CompensatingMechanisms,
+    ) -> Result<Granted, LandlockError> {
+        let ruleset = |source| LandlockError::Ruleset { source };
+        let mut created = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(REQUESTED))
+            .map_err(ruleset)?
+            .scope(Scope::from_all(REQUESTED))
+            .map_err(ruleset)?
+            .create()
+            .map_err(ruleset)?;
+        let mut missing_paths = Vec::new();
+        for Resolved { grant, path } in granted {
+            let (fd, is_directory) = match path.and_then(|(path, _)| open(&path)) {
+                Ok(opened) => opened,
+                Err(source)
+                    if (!grant.listed || grant.is_optional)
+                        && source.kind() == io::ErrorKind::NotFound =>
+                {
+                    continue;
+                }
+                Err(source) if self.hard_requirement => {
+                    return Err(LandlockError::Path {
+                        path: grant.path.clone(),
+                        source,
+                    });
+                }
+                Err(source) => {
+                    missing_paths.push(format!("{} ({source})", grant.path.display()));
+                    continue;
+                }
+            };
+            created = created
+                .add_rule(PathBeneath::new(fd, rights(grant, is_directory)))
+                .map_err(ruleset)?;
+        }
+        let program = rustix::fs::open(PROGRAM, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|source| LandlockError::Program {
+                source: source.into(),
+            })?;
+        let rights_to_program = AccessFs::from_read(REQUESTED) & AccessFs::from_file(REQUESTED);
+        created = created
+            .add_rule(PathBeneath::new(program, rights_to_program))
+            .map_err(ruleset)?;
+        for folder in shown {
+            created = created
+                .add_rule(PathBeneath::new(folder, AccessFs::ReadDir))
+                .map_err(ruleset)?;
+        }
+        for output in outputs {
+            let rights = AccessFs::WriteFile | AccessFs::Truncate;
+            created = created
+                .add_rule(PathBeneath::new(output, rights))
+                .map_err(ruleset)?;
+        }
+        let status = created.restrict_self().map_err(ruleset)?;
+        let LandlockStatus::Available { effective_abi, .. } = status.landlock else {
+            return Err(LandlockError::Unsupported);
+        };
+        if status.ruleset == RulesetStatus::NotEnforced || !status.no_new_privs {
+            return Err(LandlockError::NotEnforced);
+        }
+        let missing_rights = rights_beyond(effective_abi, compensating);
+        if self.hard_requirement && !missing_rights.is_empty() {
+            return Err(LandlockError::Degraded(missing_rights.join(", ")));
+        }
+        let missing_rights = missing_rights.into_iter().map(str::to_owned).collect();
+        Ok(Granted {
+            abi: effective_abi as i32,
+            missing_rights,
+            missing_paths,
+            scopes: effective_abi >= ABI::V6,
+        })
+    }
+}
+
+/// Returns the ABI of this kernel's Landlock, and descriptions of the rights that it lacks; `None`
+/// without Landlock. A thread of its own is restricted for that.
+pub(crate) fn support() -> Option<(i32, Vec<&'static str>)> {
+    let nothing = Request {
+        grants: Vec::new(),
+        private: Vec::new(),
+        learning: Learning::default(),
+        hard_requirement: false,
+    };
+    let none = CompensatingMechanisms {
+        masked_sockets: false,
+        scopes: false,
+    };
+    let enforced = std::thread::scope(|scope| {
+        scope
+            .spawn(|| nothing.enforce(Vec::new(), &[], &[], none))
+            .join()
+    })
+    .ok()?
+    .ok()?;
+    let lacking = rights_beyond(ABI::from(enforced.abi), none);
+    Some((enforced.abi, lacking))
+}
+
+/// Opens a granted path; returns true in the second place for a directory. A read-write path was
+/// checked for symlinks when it was prepared, and is checked again here: another sandbox of the
+/// same user could have created one since.
+fn open(path: &Path) -> io::Result<(OwnedFd, bool)> {
+    let fd = trusted_symlinks::open(path, OFlags::PATH)?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+    Ok((fd, kind == FileType::Directory))
+}
+
+/// Restricts signals of the calling thread, and of all that it starts, to processes that it starts.
+///
+/// # Errors
+/// The kernel cannot restrict signals (ABI 6), or refuses the ruleset.
+pub(crate) fn scope_signals() -> io::Result<()> {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .scope(Scope::Signal);
+    let restricted = ruleset
+        .and_then(Ruleset::create)
+        .and_then(RulesetCreated::restrict_self);
+    restricted.map(drop).map_err(io::Error::other)
+}
+
+fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let nodes = AccessFs::MakeChar | AccessFs::MakeBlock;
+    let rights = match grant.access {
+        PathAccess::Read => read,
+        PathAccess::ReadExecute => AccessFs::from_read(REQUESTED),
+        // A policy that lists a device means to use it; the baseline's directories hold no devices
+        // of their own.
+        PathAccess::ReadWrite if grant.listed => AccessFs::from_all(REQUESTED) & !nodes,
+        PathAccess::ReadWrite => AccessFs::from_all(REQUESTED) & !(nodes | AccessFs::IoctlDev),
+        PathAccess::Device => read | AccessFs::WriteFile | AccessFs::Truncate,
+        PathAccess::List => AccessFs::ReadDir.into(),
+        PathAccess::Terminal => {
+            read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev
+        }
+    };
+    // A rule on a file may only carry file rights.
+    if is_directory {
+        rights
+    } else {
+        rights & AccessFs::from_file(REQUESTED)
+    }
+}
+
+/// Descriptions of the rights that neither `abi` nor a compensating mechanism enforces.
+fn rights_beyond(abi: ABI, compensating: CompensatingMechanisms) -> Vec<&'static str> {
+    let since = [
+        (
+            ABI::V2,
+            false,
+            "moving files between folders (Landlock ABI 2, Linux 5.19)",
+        ),
+        (
+            ABI::V3,
+            false,
+            "truncating files (Landlock ABI 3, Linux 6.2)",
+        ),
+        (ABI::V5, false, "device ioctls (Landlock ABI 5, Linux 6.10)"),
+        (
+            ABI::V6,
+            compensating.scopes,
+            "signals and abstract sockets to the outside (Landlock ABI 6, Linux 6.12)",
+        ),
+        (
+            ABI::V9,
+            compensating.masked_sockets,
+            "sockets by path (Landlock ABI 9, Linux 7.1)",
+        ),
+    ];
+    since
+        .into_iter()
+        .filter(|(since, is_compensated, _)| abi < *since && !is_compensated)
+        .map(|(_, _, name)| name)
+        .collect()
+}

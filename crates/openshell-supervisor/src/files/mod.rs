@@ -1,0 +1,10 @@
+//! What a workload sees of files: the rights that it is given, and what is taken out of them.
+
+pub mod carve_outs;
+pub mod filesystem;
+pub mod landlock;
+pub(crate) mod learning_home;
+pub(crate) mod masked_paths;
+pub mod private_run;
+pub mod private_tmp;
+pub mod protected;

@@ -1,0 +1,626 @@
+//! Files and folders that the supervisor relies on, in folders that the policy grants: the workload
+//! can neither change nor replace them, nor read those that hold secrets.
+//!
+//! Each is covered by a mount: by itself, read-only, or by an empty file. A mount goes with its
+//! file, so every folder between a writable grant and a protected path is a mount point too, as no
+//! mount point can be renamed or removed (rename(2), EBUSY).
+
+use std::collections::BTreeSet;
+use std::fs::Metadata;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::files::landlock::{Request, Resolved};
+use crate::files::masked_paths::KERNEL_FILE_SYSTEMS;
+use crate::paths::missing::is_missing;
+use crate::paths::mounts::{Shown, Spot, bind, bind_at, mount_table};
+use crate::paths::pins::{
+    Identity, MountPoint, Mounted, Pins, Places, is_of_change, is_read_only, settled,
+};
+use crate::paths::trusted_symlinks::{is_on_read_only_mount, links, open};
+
+/// A file or folder that the supervisor relies on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProtectedPath {
+    /// Its purpose, for messages.
+    pub what: String,
+    /// Its path, without symlinks; that of the volume for a secret in a volume of Kubernetes.
+    pub path: PathBuf,
+    /// True if the workload must not read it.
+    pub holds_secret: bool,
+    /// What the supervisor has found there; `None` if it is made inside.
+    identity: Option<Identity>,
+}
+
+/// What is mounted over paths with secrets: an empty file, and an empty folder, both without
+/// permissions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Covers {
+    /// The file.
+    pub file: PathBuf,
+    /// The folder.
+    pub folder: PathBuf,
+}
+
+impl Covers {
+    /// Opens those that are there by `open`.
+    pub(crate) fn open(&self, open: impl Fn(&Path) -> io::Result<OwnedFd>) -> OpenCovers {
+        OpenCovers {
+            file: open(&self.file).ok(),
+            folder: open(&self.folder).ok(),
+        }
+    }
+}
+
+/// Open [`Covers`].
+#[derive(Debug, Default)]
+pub(crate) struct OpenCovers {
+    file: Option<OwnedFd>,
+    folder: Option<OwnedFd>,
+}
+
+impl OpenCovers {
+    /// Returns what is mounted over a file of this kind.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn of(&self, kind: FileType) -> io::Result<&OwnedFd> {
+        let cover = if kind == FileType::Directory {
+            &self.folder
+        } else {
+            &self.file
+        };
+        cover.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// A path that cannot be protected.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum ProtectError {
+    #[error(
+        "the policy grants {path}, and that is the {what}, which the workload must not {act}; take \
+         that line out of filesystem_policy, or move the {what}"
+    )]
+    Granted {
+        what: String,
+        path: PathBuf,
+        act: &'static str,
+    },
+    #[error(
+        "the {what} {path} is named by way of the symlink {link}, which the workload may replace, \
+         as the policy grants writing there; name {target}, or move it"
+    )]
+    Symlink {
+        what: String,
+        path: PathBuf,
+        link: PathBuf,
+        target: PathBuf,
+    },
+    #[error(
+        "the {what} {path} cannot be looked at, so it cannot be kept from the workload; name \
+         another path"
+    )]
+    Inspect {
+        what: String,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error(
+        "the {what} {path} lies in {grant}, which the policy grants, and has further names (hard \
+         links), under which the workload could reach it; copy it, or move it"
+    )]
+    Linked {
+        what: String,
+        path: PathBuf,
+        grant: PathBuf,
+    },
+    #[error(
+        "the {what} {path} lies in {grant}, which the policy grants, and cannot be kept from the \
+         workload; move it"
+    )]
+    Mount {
+        what: String,
+        path: PathBuf,
+        grant: PathBuf,
+        source: io::Error,
+    },
+    #[error(
+        "the {what} {path} lies in {grant}, which the policy grants, and was not kept from the \
+         workload; move it"
+    )]
+    NotProved {
+        what: String,
+        path: PathBuf,
+        grant: PathBuf,
+    },
+    #[error(
+        "another process renames or replaces the {what} {path} while the sandbox starts; stop what \
+         does that, and start again"
+    )]
+    Changing { what: String, path: PathBuf },
+}
+
+impl ProtectedPath {
+    /// Describes a file or folder that the workload must not change, at a path that exists inside.
+    #[must_use]
+    pub fn new(what: &str, path: &Path) -> Self {
+        Self {
+            what: what.to_owned(),
+            path: path.to_owned(),
+            holds_secret: false,
+            identity: None,
+        }
+    }
+
+    /// The same where init puts another file or folder in its place.
+    #[must_use]
+    pub fn made_inside(self) -> Self {
+        Self {
+            identity: None,
+            ..self
+        }
+    }
+
+    /// Describes the file or folder at `path`; `None` if there is none, or another kind of file
+    /// such as a pipe.
+    ///
+    /// # Errors
+    /// The workload could make `path` lead elsewhere under the rights of `landlock`, or these grant
+    /// it by itself.
+    pub fn find(
+        what: &str,
+        path: &Path,
+        holds_secret: bool,
+        landlock: &Request,
+    ) -> Result<Option<Self>, ProtectError> {
+        let inspect = |source| ProtectError::Inspect {
+            what: what.to_owned(),
+            path: path.to_owned(),
+            source,
+        };
+        let real = match std::fs::canonicalize(path) {
+            Err(error) if is_missing(&error) => return Ok(None),
+            // What no grant reaches needs no protection.
+            Err(_) if !landlock.reaches(path) => return Ok(None),
+            real => real.map_err(inspect)?,
+        };
+        if !landlock.shows(&real) {
+            return Ok(None);
+        }
+        let path = std::path::absolute(path).map_err(inspect)?;
+        let links = links(&path).map_err(inspect)?;
+        let volume = kubernetes_volume(&links)
+            .filter(|_| holds_secret)
+            .map(std::fs::canonicalize);
+        // A link out of its folder is none of the kubelet's.
+        let volume = volume
+            .transpose()
+            .map_err(inspect)?
+            .filter(|volume| real.starts_with(volume));
+        let real = volume.unwrap_or(real);
+        let what = what.to_owned();
+        let act = if holds_secret { "read" } else { "change" };
+        if landlock.grants_itself(&real, !holds_secret) {
+            return Err(ProtectError::Granted {
+                what,
+                path: real,
+                act,
+            });
+        }
+        let data = std::fs::metadata(&real).map_err(inspect)?;
+        let is_kept = data.is_file() || data.is_dir();
+        let is_changeable = |link: &PathBuf| {
+            link.parent()
+                .is_some_and(|folder| landlock.grants_writing(folder) && landlock.shows(folder))
+        };
+        match links.into_iter().find(is_changeable).filter(|_| is_kept) {
+            Some(link) => Err(ProtectError::Symlink {
+                what,
+                path,
+                link,
+                target: real,
+            }),
+            None if !is_kept => Ok(None),
+            None => {
+                // The home of an observed run is another file system inside.
+                let identity = if landlock.is_learning() {
+                    None
+                } else {
+                    Some(Identity::at(&real).map_err(inspect)?)
+                };
+                Ok(Some(Self {
+                    what,
+                    path: real,
+                    holds_secret,
+                    identity,
+                }))
+            }
+        }
+    }
+}
+
+/// Returns the volume of Kubernetes that holds the file behind `links`. Its files are those of a
+/// folder behind the link `..data`; a new content is a new folder, and the link is replaced (the
+/// kubelet's AtomicWriter), so only the volume stays.
+fn kubernetes_volume(links: &[PathBuf]) -> Option<&Path> {
+    links
+        .iter()
+        .find(|link| link.ends_with("..data"))
+        .and_then(|link| link.parent())
+}
+
+/// Grants of a policy, as far as they matter to protected paths.
+#[derive(Debug)]
+struct Grants {
+    writing: BTreeSet<PathBuf>,
+    reading: BTreeSet<PathBuf>,
+    /// Paths that the policy itself lists.
+    listed: BTreeSet<PathBuf>,
+}
+
+/// Protects `paths` from a workload of user `uid` with the rights `granted`, where these reach
+/// them, by `covers`. To be called in a private mount namespace. Returns the paths that are mount
+/// points now.
+///
+/// # Errors
+/// A path cannot be protected.
+pub(crate) fn protect(
+    paths: &[ProtectedPath],
+    granted: &[Resolved<'_>],
+    uid: u32,
+    covers: &OpenCovers,
+) -> Result<Places, ProtectError> {
+    let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
+        granted
+            .iter()
+            .filter(|grant| wanted(grant))
+            .filter_map(Resolved::target)
+            .map(Path::to_owned)
+            .collect()
+    };
+    let grants = Grants {
+        writing: of(&|grant| grant.grants_writing()),
+        reading: of(&|grant| grant.grants_reading()),
+        listed: of(&|grant| grant.is_listed()),
+    };
+    grants.keep_read_only(granted, uid)?;
+    let is_of_change = |error: &ProtectError| matches!(error, ProtectError::Changing { .. });
+    settled(|| grants.protect_all(paths, uid, covers), is_of_change)
+}
+
+impl Grants {
+    /// Mounts each granted folder of the workload's user that may only be read on itself,
+    /// read-only: the file rules do not keep an owner from changing modes, times and attributes.
+    fn keep_read_only(&self, granted: &[Resolved<'_>], uid: u32) -> Result<(), ProtectError> {
+        let is_inside = |grants: &BTreeSet<PathBuf>, path: &Path| {
+            path.ancestors().any(|above| grants.contains(above))
+        };
+        let mut pinned = BTreeSet::new();
+        let only_read = granted
+            .iter()
+            .filter(|grant| grant.grants_reading())
+            .filter_map(Resolved::target);
+        for path in
+            only_read.filter(|path| *path != Path::new("/") && !is_inside(&self.writing, path))
+        {
+            let failed = |source| {
+                let what = "read-only folder".to_owned();
+                let path = path.to_owned();
+                ProtectError::Mount {
+                    what,
+                    grant: path.clone(),
+                    path,
+                    source,
+                }
+            };
+            let opened = match open(path, OFlags::PATH) {
+                Err(Errno::NOENT | Errno::ACCESS) => continue,
+                opened => opened.map_err(|errno| failed(errno.into()))?,
+            };
+            // Where the workload is the caller, its files may lie deeper too.
+            let is_callers =
+                uid == rustix::process::geteuid().as_raw() && self.listed.contains(path);
+            let is_own =
+                is_callers || rustix::fs::fstat(&opened).map_or(true, |data| data.st_uid == uid);
+            let is_kernels = rustix::fs::fstatfs(&opened)
+                .is_ok_and(|system| KERNEL_FILE_SYSTEMS.contains(&system.f_type.cast_unsigned()));
+            if !is_own || is_kernels || is_inside(&pinned, path) {
+                continue;
+            }
+            // Writable folders in it stay writable as mounts of their own.
+            for inner in self.writing.iter().filter(|inner| inner.starts_with(path)) {
+                match open(inner, OFlags::PATH) {
+                    Err(Errno::NOENT) => {}
+                    opened => bind_at(
+                        &opened.map_err(|errno| failed(errno.into()))?,
+                        inner,
+                        Shown::AsItIs,
+                    )
+                    .map_err(failed)?,
+                }
+            }
+            let spot = Spot::at(path).map_err(|errno| failed(errno.into()))?;
+            let root = bind(&opened, &spot, Shown::ReadOnly).map_err(failed)?;
+            if !is_read_only(&root) {
+                return Err(ProtectError::NotProved {
+                    what: "read-only folder".to_owned(),
+                    path: path.to_owned(),
+                    grant: path.to_owned(),
+                });
+            }
+            pinned.insert(path.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Protects all `paths` once.
+    fn protect_all(
+        &self,
+        paths: &[ProtectedPath],
+        uid: u32,
+        covers: &OpenCovers,
+    ) -> Result<Places, ProtectError> {
+        let Some(first) = paths.first() else {
+            return Ok(Places::default());
+        };
+        let mut made = Made::default();
+        let protected = paths
+            .iter()
+            .try_for_each(|path| self.protect(path, uid, covers, &mut made));
+        let inspect = |source| {
+            let what = "table of mounts".to_owned();
+            let path = PathBuf::from("/proc/self/mountinfo");
+            ProtectError::Inspect { what, path, source }
+        };
+        let table = mount_table("/proc/self/mountinfo").map_err(inspect)?;
+        if let Err(error) = protected {
+            made.pins.undo(&table);
+            return Err(error);
+        }
+        match made.pins.verify(&table) {
+            Ok(()) => Ok(Places(made.points.into_iter().collect())),
+            Err(path) => Err(ProtectError::Changing {
+                what: first.what.clone(),
+                path,
+            }),
+        }
+    }
+
+    fn protect(
+        &self,
+        protected: &ProtectedPath,
+        uid: u32,
+        covers: &OpenCovers,
+        made: &mut Made,
+    ) -> Result<(), ProtectError> {
+        let ProtectedPath {
+            what,
+            path,
+            holds_secret,
+            identity,
+        } = protected;
+        // Several secrets may lie in one volume.
+        if *holds_secret && made.covered.contains(path) {
+            return Ok(());
+        }
+        let above = |grants: &BTreeSet<PathBuf>| {
+            grants.iter().find(|grant| path.starts_with(grant)).cloned()
+        };
+        // The shortest one comes first.
+        let (writable, Some(grant)) = (above(&self.writing), above(&self.reading)) else {
+            return Ok(());
+        };
+        let failed = |source: io::Error| {
+            if is_of_change(&source) {
+                ProtectError::Changing {
+                    what: what.clone(),
+                    path: path.clone(),
+                }
+            } else {
+                ProtectError::Mount {
+                    what: what.clone(),
+                    path: path.clone(),
+                    grant: grant.clone(),
+                    source,
+                }
+            }
+        };
+        let spot = match Spot::at(path) {
+            // Where the workload may write it could make one.
+            Err(Errno::NOENT | Errno::NOTDIR) if writable.is_none() => return Ok(()),
+            spot => spot.map_err(|errno| failed(errno.into()))?,
+        };
+        let data = rustix::fs::fstat(&spot.file).map_err(|errno| failed(errno.into()))?;
+        // Files of others that may only be read have modes that the workload cannot change, and so
+        // have all on a read-only mount, where a volume's content can be replaced from outside.
+        let is_changeable =
+            data.st_uid == uid && !is_on_read_only_mount(&spot.file).unwrap_or(false);
+        if !holds_secret && writable.is_none() && !is_changeable {
+            return Ok(());
+        }
+        let (act, forbidden) = if *holds_secret {
+            ("read", &self.listed)
+        } else {
+            ("change", &self.writing)
+        };
+        if forbidden.contains(path) {
+            return Err(ProtectError::Granted {
+                what: what.clone(),
+                path: path.clone(),
+                act,
+            });
+        }
+        let kind = FileType::from_raw_mode(data.st_mode);
+        if kind == FileType::RegularFile && data.st_nlink > 1 && what != PROGRAM {
+            return Err(ProtectError::Linked {
+                what: what.clone(),
+                path: path.clone(),
+                grant,
+            });
+        }
+        let spot = made
+            .pins
+            .reach(writable.as_deref(), path, &mut made.points)
+            .map_err(failed)?;
+        let found = Identity::of(&spot.file).map_err(failed)?;
+        let before = Identity {
+            device: data.st_dev,
+            inode: data.st_ino,
+        };
+        if found != before || identity.is_some_and(|identity| identity != found) {
+            return Err(ProtectError::Changing {
+                what: what.clone(),
+                path: path.clone(),
+            });
+        }
+        for inner in self
+            .writing
+            .iter()
+            .filter(|inside| inside.starts_with(path))
+        {
+            let opened = open(inner, OFlags::PATH).map_err(|errno| failed(errno.into()))?;
+            bind_at(&opened, inner, Shown::AsItIs).map_err(failed)?;
+        }
+        let (source, shown) = if *holds_secret {
+            (covers.of(kind).map_err(failed)?, Shown::Cover)
+        } else {
+            (&spot.file, Shown::ReadOnly)
+        };
+        let root = made
+            .pins
+            .mount(source, &spot, shown, path, &mut made.points)
+            .map_err(failed)?;
+        if !is_read_only(&root) {
+            return Err(ProtectError::NotProved {
+                what: what.clone(),
+                path: path.clone(),
+                grant,
+            });
+        }
+        if *holds_secret {
+            made.covered.insert(path.clone());
+        }
+        Ok(())
+    }
+}
+
+/// What was mounted for protected paths.
+#[derive(Debug, Default)]
+struct Made {
+    pins: Pins,
+    points: BTreeSet<MountPoint>,
+    /// Secrets that are covered.
+    covered: BTreeSet<PathBuf>,
+}
+
+/// Kind of the supervisor's own program, whose file no process can write to while it runs, under
+/// whatever name.
+pub const PROGRAM: &str = "program of the sandbox";
+
+/// Returns true for a file with several names, which a mount over one of them does not protect.
+pub(crate) fn is_linked(data: &Metadata) -> bool {
+    data.is_file() && data.nlink() > 1
+}
+
+/// The protection in force, for files that are read while the workload runs. The default is that of
+/// a policy without grants.
+#[derive(Clone, Debug, Default)]
+pub struct Protection {
+    /// PID of init in the supervisor's namespace.
+    pub(crate) init: i32,
+    /// Mounts in the sandbox that protect a path.
+    pub(crate) mounted: Vec<MountPoint>,
+    /// Those that hide a secret.
+    pub(crate) secrets: Vec<PathBuf>,
+    /// The supervisor's own program.
+    pub(crate) program: Option<PathBuf>,
+    /// The file rules.
+    pub(crate) landlock: Request,
+}
+
+impl Protection {
+    /// Verifies that every mount is still there. The kernel removes a mount whose file is renamed
+    /// or replaced outside of the sandbox, and what is then at its path is the workload's to
+    /// change.
+    ///
+    /// # Errors
+    /// The first path that is no longer protected; or the mounts cannot be listed.
+    pub fn verify(&self) -> io::Result<()> {
+        if self.mounted.is_empty() {
+            return Ok(());
+        }
+        let table = mount_table(&format!("/proc/{}/mountinfo", self.init))?;
+        let mounted = Mounted::of(&table);
+        let is_kept = |point: &MountPoint| {
+            // Where the sandbox has a file system of its own, there is nothing outside.
+            let has_one_name = match std::fs::symlink_metadata(&point.path) {
+                Ok(data) => !is_linked(&data),
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
+            };
+            mounted.has(point) && (has_one_name || self.program.as_ref() == Some(&point.path))
+        };
+        let lost = self.mounted.iter().find(|point| !is_kept(point));
+        lost.map_or(Ok(()), |point| {
+            let path = point.path.display();
+            Err(io::Error::other(format!(
+                "{path} was replaced or linked, so the workload has access to what is there now; \
+                 start again, and keep it outside of what the policy grants"
+            )))
+        })
+    }
+
+    /// Returns true if the workload cannot read the file at `path`.
+    #[must_use]
+    pub fn hides(&self, path: &Path) -> bool {
+        match std::fs::canonicalize(path) {
+            Ok(path) => {
+                self.secrets.iter().any(|secret| path.starts_with(secret))
+                    || !self.landlock.reaches(&path)
+            }
+            // Where the workload may write, it could make a missing one before it is read.
+            Err(_) => !self.landlock.reaches(path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::ProtectedPath;
+    use crate::files::landlock::Request;
+
+    #[test]
+    fn a_secret_of_a_volume_is_protected_with_the_volume_and_one_that_a_link_leads_to_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = folder.path().join("volume");
+        let other = folder.path().join("other");
+        std::fs::create_dir_all(volume.join("..first")).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        symlink("..data/token", volume.join("token")).unwrap();
+        let protected = |target: &str| {
+            let _ = std::fs::remove_file(volume.join("..data"));
+            symlink(target, volume.join("..data")).unwrap();
+            std::fs::write(volume.join(target).join("token"), "secret").unwrap();
+            ProtectedPath::find(
+                "file of a credential",
+                &volume.join("token"),
+                true,
+                &Request::default(),
+            )
+            .unwrap()
+            .unwrap()
+            .path
+        };
+        let real = |path: &std::path::Path| std::fs::canonicalize(path).unwrap();
+        assert_eq!(protected("..first"), real(&volume));
+        assert_eq!(protected("../other"), real(&other.join("token")));
+    }
+}

@@ -1,0 +1,146 @@
+//! Processes at the other ends of Unix sockets: who of them is outside of every sandbox.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::host::privilege::{NOBODY, is_root_mapped};
+use crate::sys::socket;
+
+/// Processes between a peer and the first of its PID namespace, at most.
+const ANCESTORS: usize = 1024;
+
+/// Returns the PID of the process that connected `socket`: of this user or root, and outside of
+/// every sandbox. Programs of a sandbox may have this user's identity; `init` is the PID of this
+/// sandbox's first process.
+///
+/// # Errors
+/// It is another user's, it may be inside of a sandbox, or it has ended.
+pub fn outside(socket: BorrowedFd<'_>, init: i32) -> Result<i32, String> {
+    Ok(look_at(socket, init)?.0.as_raw_nonzero().get())
+}
+
+/// Verifies that a supervisor of this user or of root listens at the other end of `socket`, and no
+/// program of a sandbox: where /proc is masked, these share the PID namespace, but their bounding
+/// set is always empty, and a supervisor's never is.
+///
+/// # Errors
+/// As [`outside`]; or its bounding set is empty or cannot be looked at.
+pub fn supervisor(socket: BorrowedFd<'_>) -> Result<(), String> {
+    let (pid, pidfd) = look_at(socket, 0)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    let status = status.map_err(|error| format!("the process cannot be looked at: {error}"))?;
+    let bounding = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapBnd:"))
+        .map(str::trim);
+    if bounding.is_none_or(|set| set.bytes().all(|digit| digit == b'0')) {
+        return Err(
+            "it is no supervisor: its bounding set is empty, as those of a sandbox's programs are"
+                .to_owned(),
+        );
+    }
+    numbers(&pidfd).map(drop)
+}
+
+/// Returns the process at the other end of `socket`, and a reference to it, if it is as [`outside`]
+/// demands.
+fn look_at(socket: BorrowedFd<'_>, init: i32) -> Result<(Pid, OwnedFd), String> {
+    let credentials = rustix::net::sockopt::socket_peercred(socket)
+        .map_err(|errno| format!("no peer: {errno}"))?;
+    let uid = credentials.uid;
+    let own = rustix::process::geteuid();
+    // In a user namespace, root outside has no number of its own; what it may open is decided by
+    // the socket's permissions.
+    let is_roots = uid.is_root() || uid.as_raw() == NOBODY && !is_root_mapped();
+    if uid != own && !is_roots {
+        return Err(format!(
+            "user {uid} is neither root nor the supervisor's user {own}"
+        ));
+    }
+    let gone = |errno: rustix::io::Errno| format!("the process has ended: {errno}");
+    // Linux 6.5; before, a process that has ended may have lent its number to another.
+    let pidfd = socket::peer_pidfd(socket)
+        .or_else(|_| rustix::process::pidfd_open(credentials.pid, PidfdFlags::empty()))
+        .map_err(gone)?;
+    let pid = numbers(&pidfd)?;
+    let mut above = Some(pid);
+    for _ in 0..ANCESTORS {
+        match above {
+            Some(pid) if pid.as_raw_nonzero().get() == init => {
+                return Err("it is a process of this sandbox".to_owned());
+            }
+            Some(pid) => {
+                above = parent_of(pid).ok_or("the processes above it cannot be looked at")?
+            }
+            None => break,
+        }
+    }
+    if above.is_some() {
+        return Err(format!("more than {ANCESTORS} processes are above it"));
+    }
+    // Everything that was read is that of the process: it still has its number.
+    numbers(&pidfd)?;
+    Ok((pid, pidfd))
+}
+
+/// Returns the PID of a process in this PID namespace, if it is in no other (proc_pid_fdinfo(5)).
+fn numbers(pidfd: &OwnedFd) -> Result<Pid, String> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd()));
+    let text = text.map_err(|error| format!("the process cannot be looked at: {error}"))?;
+    let of = |key: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(key))
+            .map(|line| line.split_whitespace())
+    };
+    let pid = of("Pid:").and_then(|mut numbers| {
+        Pid::from_raw(numbers.next()?.parse().ok().filter(|pid| *pid > 0)?)
+    });
+    let pid = pid.ok_or("the process has ended, or is in a PID namespace around this one")?;
+    match of("NSpid:").map(Iterator::count) {
+        Some(1) => Ok(pid),
+        _ => {
+            Err("it is in a PID namespace of its own, as the processes of sandboxes are".to_owned())
+        }
+    }
+}
+
+/// Returns the parent of a process: none for the first of a PID namespace; `None` if it cannot be
+/// looked at.
+fn parent_of(pid: Pid) -> Option<Option<Pid>> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // proc_pid_stat(5): the name, in parentheses, holds anything.
+    Some(Pid::from_raw(
+        stat.rsplit_once(") ")?
+            .1
+            .split_ascii_whitespace()
+            .nth(1)?
+            .parse()
+            .ok()?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::outside;
+
+    #[test]
+    fn this_process_is_outside_unless_init_is_above_it() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(outside(one.as_fd(), 0), Ok(own));
+        for init in [
+            own,
+            i32::try_from(std::os::unix::process::parent_id()).unwrap(),
+        ] {
+            assert!(
+                outside(one.as_fd(), init)
+                    .unwrap_err()
+                    .contains("this sandbox")
+            );
+        }
+    }
+}

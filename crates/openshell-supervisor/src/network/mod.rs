@@ -1,0 +1,4 @@
+//! The workload's network, and requests to the kernel for it.
+
+pub mod netlink;
+pub mod netns;

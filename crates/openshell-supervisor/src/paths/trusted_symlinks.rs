@@ -1,0 +1,434 @@
+//! Trusted symlink resolution: follows only the symlinks that root alone can have created.
+//!
+//! A workload that may write to a folder could put a symlink there, and the next start would grant
+//! its target as if the policy had listed it. In a user namespace without a mapping of root, all
+//! users but the caller look alike, and symlinks of any of them are followed.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags};
+use rustix::io::Errno;
+
+use crate::host::privilege::{NOBODY, is_root_mapped};
+use crate::paths::missing::is_missing;
+
+/// Symlinks followed for one path, as many as the kernel follows (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+
+/// Resolves the symlinks of `path`, which must be owned by root and lie in folders that only root
+/// can write to.
+///
+/// # Errors
+/// `path` does not exist, has more than 40 symlinks, or has one that is not trusted; the message
+/// then names the path to list instead.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    Ok(resolve_with_links(path)?.0)
+}
+
+/// As [`resolve`]; also follows symlinks in folders for which `is_writable` is false, whoever owns
+/// them, unless everybody may write to the folder: the workload cannot have created those.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_unwritable(path: &Path, is_writable: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
+    let is_trusted = |link: &Stat, at: &Path, folder: &Stat| {
+        is_roots_alone(link, folder) || (folder.st_mode & 0o002 == 0 && !is_writable(at))
+    };
+    Ok(follow(path, is_trusted)?.0)
+}
+
+/// Returns the absolute place, without symlinks, at which the supervisor is to make `path` and the
+/// folders above it that are missing. As root it goes through no symlink but root's: a command may
+/// have made others, and root would write where they lead. Others have their own rights alone.
+///
+/// # Errors
+/// A folder on the way cannot be looked at, or is a symlink that is not trusted.
+pub fn place_to_make(path: &Path) -> io::Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let is_root = rustix::process::geteuid().is_root();
+    for above in path.ancestors() {
+        match if is_root {
+            resolve(above)
+        } else {
+            std::fs::canonicalize(above)
+        } {
+            Err(error) if is_missing(&error) => {}
+            resolved => {
+                let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
+                // What a `..` behind a missing folder means is decided only when that is made.
+                let is_plain = rest
+                    .components()
+                    .all(|component| matches!(component, Component::Normal(_)));
+                return if is_plain {
+                    Ok(resolved?.join(rest))
+                } else {
+                    Err(io::ErrorKind::NotFound.into())
+                };
+            }
+        }
+        if above.is_symlink() {
+            let message = format!(
+                "{} is a symlink that leads nowhere; name the place itself",
+                above.display()
+            );
+            return Err(io::Error::other(message));
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// Returns the symlinks on the way to `path`, trusted or not.
+pub(crate) fn links(path: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(follow(path, |_, _, _| true)?.1)
+}
+
+/// Returns the symlinks on the way to `path`, trusted or not, as far as it exists, those among them
+/// that lead to nothing.
+pub(crate) fn links_so_far(path: &Path) -> Vec<PathBuf> {
+    let mut followed = Vec::new();
+    // What there is on a way that cannot be followed to its end.
+    let _ = walk(path, |_, _, _| true, &mut followed);
+    followed
+}
+
+/// Follows `path` through all symlinks as far as it exists; returns what exists, and what is
+/// missing behind it.
+///
+/// # Errors
+/// A folder on the way cannot be looked at, there are too many symlinks, or what is missing has a
+/// `..`.
+pub fn so_far(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    let Way { existing, missing } = walk(path, |_, _, _| true, &mut Vec::new())?;
+    let missing = missing.map(|(rest, _)| rest).unwrap_or_default();
+    if missing
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)))
+    {
+        Ok((existing, missing))
+    } else {
+        Err(io::Error::other("it is a symlink to nothing"))
+    }
+}
+
+/// As [`resolve`]; also returns the symlinks that it followed.
+pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
+    follow(path, |link, _, folder| is_roots_alone(link, folder))
+}
+
+/// Returns true if root alone can have created a symlink in a folder.
+fn is_roots_alone(link: &Stat, folder: &Stat) -> bool {
+    is_root(link.st_uid) && is_root(folder.st_uid) && folder.st_mode & 0o022 == 0
+}
+
+/// Follows the symlinks of `path` that are trusted, by their own metadata, and the path and
+/// metadata of their folder; returns the place, and the symlinks.
+fn follow(
+    path: &Path,
+    is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool,
+) -> io::Result<(PathBuf, Vec<PathBuf>)> {
+    let mut followed = Vec::new();
+    let Way { existing, missing } = walk(path, is_trusted, &mut followed)?;
+    match missing {
+        Some((_, errno)) => Err(errno.into()),
+        None => Ok((existing, followed)),
+    }
+}
+
+/// Where a path leads.
+struct Way {
+    existing: PathBuf,
+    /// What does not exist behind it, and how that shows.
+    missing: Option<(PathBuf, Errno)>,
+}
+
+/// Walks along `path`, and adds the symlinks to `followed`. Each part is looked up once, in the
+/// folder that was found before it.
+fn walk(
+    path: &Path,
+    is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool,
+    followed: &mut Vec<PathBuf>,
+) -> io::Result<Way> {
+    // Most paths have no symlink: one call instead of one for each component.
+    if path.is_absolute() && !path.components().any(|part| part == Component::ParentDir) {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let open =
+            |path| rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        match open(path) {
+            Ok(_) => {
+                return Ok(Way {
+                    existing: path.components().collect(),
+                    missing: None,
+                });
+            }
+            // No symlink comes before what is missing.
+            Err(Errno::NOENT) => {
+                if let Some(existing) = path.ancestors().skip(1).find(|above| open(above).is_ok()) {
+                    let rest = path.strip_prefix(existing).unwrap_or(path).to_owned();
+                    return Ok(Way {
+                        existing: existing.components().collect(),
+                        missing: Some((rest, Errno::NOENT)),
+                    });
+                }
+            }
+            Err(_) => {}
+        }
+    }
+    let mut resolved = PathBuf::from("/");
+    // The root, and what was found of each component of `resolved`.
+    let root = open(Path::new("/"), OFlags::PATH | OFlags::DIRECTORY)?;
+    let mut found = vec![root];
+    // Components still to be resolved, the next one last.
+    let mut left: Vec<_> = components(path);
+    while let (Some(name), Some(folder)) = (left.pop(), found.last()) {
+        if name == ".." {
+            if resolved.pop() {
+                found.pop();
+            }
+            continue;
+        }
+        let file = match find(folder, &name) {
+            Err(errno @ (Errno::NOENT | Errno::NOTDIR)) => {
+                let rest = std::iter::once(name)
+                    .chain(left.into_iter().rev())
+                    .collect();
+                return Ok(Way {
+                    existing: resolved,
+                    missing: Some((rest, errno)),
+                });
+            }
+            found => found?,
+        };
+        let data = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(data.st_mode) != FileType::Symlink {
+            resolved.push(&name);
+            found.push(file);
+            continue;
+        }
+        if followed.len() == MAX_LINKS {
+            return Err(io::Error::other("it goes through too many symlinks"));
+        }
+        let link = resolved.join(&name);
+        let target = rustix::fs::readlinkat(&file, "", Vec::new())?;
+        let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+        if !is_trusted(&data, &resolved, &rustix::fs::fstat(folder)?) {
+            // With the rest of the path behind it.
+            let whole = left
+                .iter()
+                .rev()
+                .fold(resolved.join(target), |path, name| path.join(name));
+            let whole = std::fs::canonicalize(&whole).unwrap_or(whole);
+            let link = link.display();
+            let whole = whole.display();
+            return Err(io::Error::other(format!(
+                "{link} is a symlink that is not root's alone; list {whole} instead"
+            )));
+        }
+        if target.is_absolute() {
+            resolved = PathBuf::from("/");
+            found.truncate(1);
+        }
+        left.extend(components(target));
+        followed.push(link);
+    }
+    Ok(Way {
+        existing: resolved,
+        missing: None,
+    })
+}
+
+/// Opens `name` in `folder`; a symlink is opened itself.
+fn find(folder: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Asked for as a folder first, as only that has a file system mounted which waits for a use
+    // (autofs).
+    match rustix::fs::openat(folder, name, flags | OFlags::DIRECTORY, Mode::empty()) {
+        Err(Errno::NOTDIR) => rustix::fs::openat(folder, name, flags, Mode::empty()),
+        opened => opened,
+    }
+}
+
+/// Returns true if the mount that `file` was opened in is read-only (statvfs(3)): nobody who has it
+/// in no other mount can change anything.
+///
+/// # Errors
+/// The mount cannot be inspected.
+pub fn is_on_read_only_mount(file: impl AsFd) -> io::Result<bool> {
+    Ok(rustix::fs::fstatvfs(file)?
+        .f_flag
+        .contains(StatVfsMountFlags::RDONLY))
+}
+
+/// Returns true if `uid` is root, or appears as root does where root has no mapping
+/// (user_namespaces(7)).
+#[must_use]
+pub fn is_root(uid: u32) -> bool {
+    uid == if is_root_mapped() { 0 } else { NOBODY }
+}
+
+/// Components of `path` in reverse order.
+fn components(path: &Path) -> Vec<std::ffi::OsString> {
+    let names = path
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    names
+        .rev()
+        .map(|part| part.as_os_str().to_owned())
+        .collect()
+}
+
+/// Opens `path`, close-on-exec, and fails with ELOOP at any symlink, as its owner could have
+/// replaced a folder since it was checked. With `OFlags::PATH` a symlink as the last component is
+/// opened itself.
+pub(crate) fn open(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
+    use std::path::Path;
+
+    use super::{place_to_make, resolve, resolve_unwritable};
+
+    #[test]
+    fn root_makes_nothing_behind_a_link_that_a_command_may_have_made() {
+        let folder = tempfile::Builder::new()
+            .permissions(PermissionsExt::from_mode(0o755))
+            .tempdir_in("/var")
+            .unwrap();
+        let path = folder.path();
+        std::fs::create_dir(path.join("real")).unwrap();
+        symlink("real", path.join("link")).unwrap();
+        symlink("nowhere", path.join("dangling")).unwrap();
+        let place = |name: &str| place_to_make(&path.join(name));
+        assert_eq!(place("new/deep").unwrap(), path.join("new/deep"));
+        assert_eq!(place("link/new").unwrap(), path.join("real/new"));
+        assert!(
+            place("dangling").is_err()
+                && place("dangling/new").is_err()
+                && place("new/../x").is_err()
+        );
+        lchown(path.join("link"), Some(61184), None).unwrap();
+        for name in ["link", "link/new", "link/new/deep"] {
+            assert!(
+                place(name)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("not root's alone"),
+                "{name}"
+            );
+        }
+        std::fs::write(path.join("file"), "").unwrap();
+        assert_eq!(
+            place("file/new").unwrap(),
+            path.join("file/new"),
+            "which nobody can make"
+        );
+    }
+
+    #[test]
+    fn root_owned_links_are_followed_and_no_others() {
+        let folder = tempfile::Builder::new()
+            .permissions(PermissionsExt::from_mode(0o755))
+            .tempdir_in("/var")
+            .unwrap();
+        let path = folder.path();
+        std::fs::create_dir_all(path.join("real/deep")).unwrap();
+        symlink("real", path.join("link")).unwrap();
+        symlink(path.join("link/deep"), path.join("absolute")).unwrap();
+        symlink("../real/./deep", path.join("real/up")).unwrap();
+        let deep = path.join("real/deep");
+        for name in [
+            "real/deep",
+            "link/deep",
+            "absolute",
+            "link/up",
+            "link/../absolute",
+        ] {
+            assert_eq!(resolve(&path.join(name)).unwrap(), deep, "{name}");
+        }
+        // A symlink of another user, and a symlink in another user's folder.
+        lchown(path.join("link"), Some(61184), None).unwrap();
+        let message = resolve(&path.join("absolute")).unwrap_err().to_string();
+        assert!(
+            message.contains("not root's alone") && message.contains("real/deep instead"),
+            "{message}"
+        );
+        lchown(path.join("link"), Some(0), None).unwrap();
+        chown(path, Some(61184), None).unwrap();
+        assert!(resolve(&path.join("link")).is_err());
+        assert_eq!(resolve(&deep).unwrap(), deep, "no link, no question");
+    }
+
+    #[test]
+    fn links_of_others_are_followed_where_the_workload_cannot_write() {
+        let folder = tempfile::Builder::new()
+            .permissions(PermissionsExt::from_mode(0o755))
+            .tempdir_in("/var")
+            .unwrap();
+        let path = folder.path();
+        std::fs::create_dir_all(path.join("venv/bin")).unwrap();
+        std::fs::write(path.join("python3.11"), "").unwrap();
+        symlink(path.join("python3.11"), path.join("python3")).unwrap();
+        symlink("../../python3", path.join("venv/bin/python")).unwrap();
+        for owned in ["", "python3", "venv/bin", "venv/bin/python"] {
+            lchown(path.join(owned), Some(61184), None).unwrap();
+        }
+        let link = path.join("venv/bin/python");
+        assert_eq!(
+            resolve_unwritable(&link, |_| false).unwrap(),
+            path.join("python3.11")
+        );
+        for granted in ["", "venv", "venv/bin"] {
+            let refused = resolve_unwritable(&link, |at| at.starts_with(path.join(granted)))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                refused.ends_with(&format!(
+                    "list {} instead",
+                    path.join("python3.11").display()
+                )),
+                "{refused}"
+            );
+        }
+        assert!(resolve(&link).is_err());
+        std::fs::set_permissions(path.join("venv/bin"), PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(
+            resolve_unwritable(&link, |_| false).is_err(),
+            "anybody can have made it"
+        );
+    }
+
+    #[test]
+    fn a_folder_that_everybody_may_write_to_has_no_links_that_count() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+        symlink("/etc", folder.path().join("link")).unwrap();
+        assert!(resolve(&folder.path().join("link")).is_err());
+    }
+
+    #[test]
+    fn what_is_not_there_and_what_has_no_end_are_errors() {
+        assert_eq!(
+            resolve(Path::new("/nowhere/x")).unwrap_err().kind(),
+            std::io::ErrorKind::NotFound
+        );
+        let folder = tempfile::Builder::new()
+            .permissions(PermissionsExt::from_mode(0o755))
+            .tempdir_in("/var")
+            .unwrap();
+        symlink("loop", folder.path().join("loop")).unwrap();
+        assert!(
+            resolve(&folder.path().join("loop"))
+                .unwrap_err()
+                .to_string()
+                .contains("too many")
+        );
+        assert_eq!(resolve(Path::new("/")).unwrap(), Path::new("/"));
+    }
+}
