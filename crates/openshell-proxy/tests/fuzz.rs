@@ -250,9 +250,9 @@ fn fuzzed_heads_have_no_placeholder_left_and_no_secret_for_nothing() {
             let mut text = token.unwrap_or(text).escape_ascii().to_string();
             // A secret may complete a marker with the text before it. Refusing that would reveal
             // how the secret begins.
-            SECRETS
-                .iter()
-                .for_each(|(_, secret)| text = text.replace(secret, "\n"));
+            for (_, secret) in SECRETS {
+                text = text.replace(secret, "\n");
+            }
             assert!(!is_hidden_in(text.as_bytes()), "{text}");
         }
         let was_asked = texts(&asked).iter().any(|text| is_hidden_in(text));

@@ -778,7 +778,9 @@ fn inherited(
     }
     let given = variables::given(&args.env, args.env_file.as_deref(), &environment)?;
     // Those that are given are meant.
-    given.iter().for_each(|(name, _)| environment.discard(name));
+    for (name, _) in &given {
+        environment.discard(name);
+    }
     if let Some(credentials) = credentials.as_mut()
         && args.secrets_from_env
     {

@@ -305,10 +305,8 @@ pub fn redact<B>(
         finding.report_encoded();
     }
     let mut finding = Some(finding);
-    if is_found {
-        if let Some(finding) = finding.take() {
-            finding.report();
-        }
+    if is_found && let Some(finding) = finding.take() {
+        finding.report();
     }
     response.map(|body| Scrubbed {
         body: Paced::new(body),
@@ -375,10 +373,8 @@ where
                         (this.scrubber.finish(), false)
                     }
                 };
-            if is_found {
-                if let Some(finding) = this.finding.take() {
-                    finding.report();
-                }
+            if is_found && let Some(finding) = this.finding.take() {
+                finding.report();
             }
             if !clean.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(clean))));

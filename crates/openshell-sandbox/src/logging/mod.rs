@@ -103,10 +103,11 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
         Err(problem) => (None, Some(problem)),
     };
     let stderr = StandardError::new(options.level, options.form, options.identity.clone());
-    let stderr = Arc::new(match options.is_plain && problem.is_none() {
-        true => stderr.for_people(),
-        // It is all the log that there is.
-        false => stderr,
+    // Without the file it is all the log that there is.
+    let stderr = Arc::new(if options.is_plain && problem.is_none() {
+        stderr.for_people()
+    } else {
+        stderr
     });
     sinks.push(Arc::clone(&stderr) as _);
     let (push, lines) = options.push.map(PushSink::new).unzip();

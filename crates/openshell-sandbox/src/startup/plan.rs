@@ -167,9 +167,9 @@ impl Plan {
             landlock
         };
         // A slow file system is waited for here, where a signal still ends the start.
-        writable
-            .iter()
-            .for_each(|path| drop(path.symlink_metadata()));
+        for path in &writable {
+            let _ = path.symlink_metadata();
+        }
         let debug = policy.permits_debugging();
         Ok(Self {
             privilege,

@@ -102,9 +102,9 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut number = [0; size_of::<RawFd>()];
     let length = get(socket, libc::SOL_SOCKET, SO_PEERPIDFD, &mut number);
     match length.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))? {
-        // SAFETY: the kernel has opened this descriptor for the caller alone, and marked it
-        // close-on-exec.
         length if length == number.len() => {
+            // SAFETY: the kernel has opened this descriptor for the caller alone, and marked it
+            // close-on-exec.
             Ok(unsafe { OwnedFd::from_raw_fd(RawFd::from_ne_bytes(number)) })
         }
         _ => Err(Errno::IO),

@@ -53,7 +53,7 @@ impl ProcError {
     fn opening(pid: i32) -> impl Fn(OpenError) -> Self {
         move |error| match error {
             OpenError::System(errno) => Self::reading(pid)(errno),
-            source => Self::Executable { pid, source },
+            source @ (OpenError::NotUtf8 | OpenError::TooMany) => Self::Executable { pid, source },
         }
     }
 

@@ -52,10 +52,10 @@ impl Stream {
             let stream = Arc::downgrade(&self);
             self.client.pool.tasks().spawner().execute(async move {
                 tokio::time::sleep(Limits::LINGER).await;
-                if let Some(stream) = stream.upgrade() {
-                    if let Some(connection) = stream.connection().as_mut() {
-                        connection.upstream.close_unless_ready();
-                    }
+                if let Some(stream) = stream.upgrade()
+                    && let Some(connection) = stream.connection().as_mut()
+                {
+                    connection.upstream.close_unless_ready();
                 }
             });
         }

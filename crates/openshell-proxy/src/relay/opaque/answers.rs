@@ -156,10 +156,8 @@ impl Mask {
             Some(messages) => messages.push(part, &mut self.scrubber).map_err(refused)?,
             None => self.scrubber.push(Bytes::copy_from_slice(part)),
         };
-        if is_found {
-            if let Some(finding) = self.finding.take() {
-                finding.report();
-            }
+        if is_found && let Some(finding) = self.finding.take() {
+            finding.report();
         }
         Ok(clean)
     }

@@ -165,37 +165,34 @@ pub fn requested_upgrade(request: &Parts) -> Option<HeaderValue> {
     let (Some(protocol), None) = (requested.next(), requested.next()) else {
         return None;
     };
-    let is_allowed = match is_websocket(protocol) {
+    let is_allowed = if is_websocket(protocol) {
         // A complete handshake (RFC 6455 §4.1), which only a WebSocket server accepts.
-        true => {
-            let has_body =
-                headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
-            let is_only = |name, is_value: fn(&[u8]) -> bool| {
-                let mut values = headers.get_all(name).iter();
-                values
-                    .next()
-                    .is_some_and(|value| is_value(value.as_bytes()))
-                    && values.next().is_none()
-            };
-            let is_handshake = is_only(SEC_WEBSOCKET_KEY, is_websocket_key)
-                && is_only(SEC_WEBSOCKET_VERSION, |version| version == b"13");
-            request.method == Method::GET
-                && request.version == Version::HTTP_11
-                && is_handshake
-                && !has_body
-        }
-        false => {
-            let protocol = protocol.to_str().ok()?.to_ascii_lowercase();
-            let has_body =
-                headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
-            // A server that does not switch may leave the body of other methods unread, and take it
-            // for the next request.
-            let takes_body = [Method::POST, Method::PUT, Method::PATCH].contains(&request.method);
-            (takes_body || !has_body)
-                && !["h2c", "tls", "http/"]
-                    .iter()
-                    .any(|word| protocol.contains(word))
-        }
+        let has_body =
+            headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
+        let is_only = |name, is_value: fn(&[u8]) -> bool| {
+            let mut values = headers.get_all(name).iter();
+            values
+                .next()
+                .is_some_and(|value| is_value(value.as_bytes()))
+                && values.next().is_none()
+        };
+        let is_handshake = is_only(SEC_WEBSOCKET_KEY, is_websocket_key)
+            && is_only(SEC_WEBSOCKET_VERSION, |version| version == b"13");
+        request.method == Method::GET
+            && request.version == Version::HTTP_11
+            && is_handshake
+            && !has_body
+    } else {
+        let protocol = protocol.to_str().ok()?.to_ascii_lowercase();
+        let has_body =
+            headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
+        // A server that does not switch may leave the body of other methods unread, and take it
+        // for the next request.
+        let takes_body = [Method::POST, Method::PUT, Method::PATCH].contains(&request.method);
+        (takes_body || !has_body)
+            && !["h2c", "tls", "http/"]
+                .iter()
+                .any(|word| protocol.contains(word))
     };
     is_allowed.then(|| protocol.clone())
 }

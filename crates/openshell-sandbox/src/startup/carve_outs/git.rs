@@ -86,14 +86,14 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
             own
         }
         Ok(_) => link,
-        Err(error) if is_missing(&error) => match found.known(is_repository(folder)) {
-            // A bare one.
-            true => {
-                is_tree = false;
-                folder.to_owned()
+        Err(error) if is_missing(&error) => {
+            if !found.known(is_repository(folder)) {
+                return found;
             }
-            false => return found,
-        },
+            // A bare one.
+            is_tree = false;
+            folder.to_owned()
+        }
         Err(error) => {
             // A folder that the command's user may not enter holds nothing for it.
             if !is_closed(folder, &error) {
