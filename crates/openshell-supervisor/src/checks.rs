@@ -190,7 +190,7 @@ pub fn of_kernel() -> Vec<Check> {
 }
 
 fn landlock() -> Vec<Check> {
-    let Some((abi, lacking)) = landlock::support() else {
+    let Some((abi, lacking)) = landlock::domain::support() else {
         return vec![Check::missing(
             "Landlock",
             "this kernel has none",

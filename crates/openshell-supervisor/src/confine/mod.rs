@@ -1,5 +1,8 @@
 //! The confinement of a workload, as the ordered steps that init and each of its children take.
 
+mod child;
+mod step;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddrV4, TcpStream};
@@ -11,15 +14,13 @@ use std::time::Duration;
 
 use openshell_policy::filesystem::BASELINE;
 use rustix::fs::OFlags;
-use rustix::io::Errno;
-use rustix::process::{Gid, Resource, Rlimit, Uid};
-use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
+use rustix::process::Uid;
+use rustix::thread::LinkNameSpaceType;
 use serde::{Deserialize, Serialize};
 
 use crate::files::carve_outs::{self, CarveOut, CarveOutError, Restriction};
-use crate::files::landlock::{
-    self, CompensatingMechanisms, Granted, LandlockError, Request, Resolved,
-};
+use crate::files::landlock::domain::{CompensatingMechanisms, Granted, LandlockError};
+use crate::files::landlock::{Request, Resolved};
 use crate::files::learning_home;
 use crate::files::masked_paths::{Masked, mask_all_but};
 use crate::files::private_run;
@@ -34,6 +35,8 @@ use crate::seccomp::filter::{CompileError, Filter};
 use crate::seccomp::ioctls::Family;
 use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::seccomp::rules::{Sockets, rows, rows_for_shared_pids, rows_with_debugging};
+pub(crate) use step::AtStep;
+pub use step::{Step, StepFailed};
 
 /// Confinement of all commands of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -243,79 +246,6 @@ pub enum ApplyError {
          such a filter already); leave --log-files and --observe-files out"
     )]
     FileCalls { source: io::Error },
-}
-
-/// A step of a child before it becomes the command, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(
-    missing_docs,
-    reason = "the names are those of the steps in `Confinement::apply_to_child`"
-)]
-pub enum Step {
-    Session,
-    Terminal,
-    StandardStreams,
-    Descriptors,
-    CoreLimit,
-    BoundingSet,
-    AmbientSet,
-    Groups,
-    Group,
-    User,
-    Capabilities,
-    IdentityVerified,
-    WorkingDirectory,
-    NoNewPrivileges,
-    SignalScope,
-    Signals,
-    SystemCallFilter,
-    SystemCallFilterProved,
-    IdentityProved,
-}
-
-impl Step {
-    /// Description of the step, to follow "cannot".
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Session => "start a session",
-            Self::Terminal => "take the terminal",
-            Self::StandardStreams => "take the standard streams",
-            Self::Descriptors => "close inherited descriptors",
-            Self::CoreLimit => {
-                "switch core dumps off (this host pipes them to a program, kernel.core_pattern, \
-                 even at the hard limit of 0 that the caller has; raise it: `ulimit -Hc`, \
-                 LimitCORE=)"
-            }
-            Self::BoundingSet => "empty the capability bounding set (it needs CAP_SETPCAP)",
-            Self::AmbientSet => "empty the ambient capabilities",
-            Self::Groups => "drop supplementary groups (it needs CAP_SETGID)",
-            Self::Group => "change the group (it needs CAP_SETGID)",
-            Self::User => "change the user (it needs CAP_SETUID)",
-            Self::Capabilities => "give up capabilities",
-            Self::IdentityVerified => "verify the identity that was taken",
-            Self::WorkingDirectory => "enter the working directory",
-            Self::NoNewPrivileges => "set no_new_privs",
-            Self::SignalScope => "restrict signals to the command's own processes (Landlock)",
-            Self::Signals => "reset signals",
-            Self::SystemCallFilter => {
-                "install the system-call filter (the kernel must have CONFIG_SECCOMP_FILTER)"
-            }
-            Self::SystemCallFilterProved => {
-                "prove the system-call filter: memfd_create was not refused"
-            }
-            Self::IdentityProved => "prove the identity: an act of root was not refused",
-        }
-    }
-}
-
-/// A failed step and its error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StepFailed {
-    /// Failed step.
-    pub step: Step,
-    /// System error number.
-    pub errno: i32,
 }
 
 impl Confinement {
@@ -655,102 +585,6 @@ impl Confinement {
     pub(crate) fn user(&self) -> Uid {
         Uid::from_raw(self.identity.uid)
     }
-
-    /// Confines a child, from init's root to a process that may only execute the command.
-    pub(crate) fn apply_to_child(
-        &self,
-        filter: &Filter,
-        directories: &[PathBuf],
-    ) -> Result<(), StepFailed> {
-        use Step as S;
-        no_core_dumps().at(S::CoreLimit)?;
-        // Emptying the bounding set needs a capability, so it comes first; capabilities left in it
-        // after the change of user could come back through a file's capabilities.
-        capabilities()
-            .try_for_each(remove_from_bounding_set)
-            .at(S::BoundingSet)?;
-        rustix::thread::clear_ambient_capability_set().at(S::AmbientSet)?;
-        // Groups before the user, who may no longer change them.
-        let groups: Vec<Gid> = self
-            .identity
-            .groups
-            .iter()
-            .map(|gid| Gid::from_raw(*gid))
-            .collect();
-        if !self.identity.is_callers {
-            rustix::thread::set_thread_groups(&groups).at(S::Groups)?;
-        }
-        let uid = Uid::from_raw(self.identity.uid);
-        let gid = Gid::from_raw(self.identity.gid);
-        rustix::thread::set_thread_res_gid(gid, gid, gid).at(S::Group)?;
-        rustix::thread::set_thread_res_uid(uid, uid, uid).at(S::User)?;
-        let none = CapabilitySet::empty();
-        let nothing = CapabilitySets {
-            effective: none,
-            permitted: none,
-            inheritable: none,
-        };
-        rustix::thread::set_capabilities(None, nothing).at(S::Capabilities)?;
-        self.verify_identity(&groups).at(S::IdentityVerified)?;
-        // As the workload's user, who may not enter every directory.
-        enter_first(directories, self.masks).at(S::WorkingDirectory)?;
-        rustix::thread::set_no_new_privs(true).at(S::NoNewPrivileges)?;
-        if self.is_init_exposed {
-            // Init is outside of this domain, and so is every other command.
-            landlock::scope_signals().at(S::SignalScope)?;
-        }
-        crate::sys::reset_signals().at(S::Signals)?;
-        // The last restriction, as it refuses what the others need.
-        filter.install().at(S::SystemCallFilter)?;
-        self.prove()
-    }
-
-    fn verify_identity(&self, groups: &[Gid]) -> rustix::io::Result<()> {
-        let mut actual: Vec<u32> = rustix::process::getgroups()?
-            .iter()
-            .map(|gid| gid.as_raw())
-            .collect();
-        let mut wanted: Vec<u32> = groups.iter().map(|gid| gid.as_raw()).collect();
-        actual.sort_unstable();
-        wanted.sort_unstable();
-        let sets = rustix::thread::capabilities(None)?;
-        let numbers = [
-            (rustix::process::getuid().as_raw(), self.identity.uid),
-            (rustix::process::geteuid().as_raw(), self.identity.uid),
-            (rustix::process::getgid().as_raw(), self.identity.gid),
-            (rustix::process::getegid().as_raw(), self.identity.gid),
-        ];
-        let same = numbers.iter().all(|(actual, wanted)| actual == wanted) && actual == wanted;
-        let powerless = (sets.effective | sets.permitted | sets.inheritable).is_empty();
-        let unbounded = capabilities().try_fold(false, |any, capability| {
-            Ok::<_, Errno>(any || is_in_bounding_set(capability)?)
-        })?;
-        if same && powerless && !unbounded {
-            Ok(())
-        } else {
-            Err(Errno::PERM)
-        }
-    }
-
-    /// Proves each mechanism by an attempt that would succeed without it.
-    fn prove(&self) -> Result<(), StepFailed> {
-        match rustix::fs::memfd_create("proof", rustix::fs::MemfdFlags::CLOEXEC) {
-            Err(Errno::PERM) => {}
-            Err(errno) => return Err(errno).at(Step::SystemCallFilterProved),
-            Ok(_) => return Err(Errno::EXIST).at(Step::SystemCallFilterProved),
-        }
-        // Without a mapping of root, another act that takes a capability of the user namespace.
-        let privileged = if self.identity.is_callers {
-            rustix::thread::remove_capability_from_bounding_set(CapabilitySet::SETPCAP)
-        } else {
-            rustix::thread::set_thread_uid(Uid::ROOT)
-        };
-        match privileged {
-            Err(Errno::PERM) => Ok(()),
-            Err(errno) => Err(errno).at(Step::IdentityProved),
-            Ok(()) => Err(Errno::EXIST).at(Step::IdentityProved),
-        }
-    }
 }
 
 /// The sandbox's files, as init reaches them: by their root, where it has made them, as the folders
@@ -818,87 +652,9 @@ fn prove_firewall(probe: SocketAddrV4) -> Result<(), ApplyError> {
 /// Longest wait for the refusal of the probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Names the step that failed.
-pub(crate) trait AtStep<T> {
-    fn at(self, step: Step) -> Result<T, StepFailed>;
-}
-
-impl<T, E: Into<io::Error>> AtStep<T> for Result<T, E> {
-    fn at(self, step: Step) -> Result<T, StepFailed> {
-        self.map_err(|error| StepFailed {
-            step,
-            errno: error.into().raw_os_error().unwrap_or(libc::EINVAL),
-        })
-    }
-}
-
-/// Changes to the first of `directories` that may be entered, and is not what stands in place of a
-/// masked one (of the device `masks`); the error is that of the first one.
-fn enter_first(directories: &[PathBuf], masks: Option<u64>) -> rustix::io::Result<()> {
-    let mut first_error = None;
-    for directory in directories {
-        let is_masked = || {
-            masks
-                .is_some_and(|device| rustix::fs::stat(".").is_ok_and(|data| data.st_dev == device))
-        };
-        match rustix::process::chdir(directory) {
-            Ok(()) if !is_masked() => return Ok(()),
-            Ok(()) => first_error = first_error.or(Some(Errno::ACCESS)),
-            Err(errno) => first_error = first_error.or(Some(errno)),
-        }
-    }
-    Err(first_error.unwrap_or(Errno::NOENT))
-}
-
 /// Device of the file system of `folder`.
 fn device(folder: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(folder).ok().map(|data| data.st_dev)
-}
-
-/// Keeps core dumps inside. No file is as small as 1 byte, and at a limit of 1 the kernel does not
-/// run the program of a piped `kernel.core_pattern`, which it would at 0 (core(5)); so 0, where the
-/// caller's hard limit is that, is enough only without one. The filter keeps the workload from
-/// changing the limit.
-fn no_core_dumps() -> io::Result<()> {
-    let at_most = |bytes| {
-        rustix::process::setrlimit(
-            Resource::Core,
-            Rlimit {
-                current: Some(bytes),
-                maximum: Some(bytes),
-            },
-        )
-    };
-    let Err(errno) = at_most(1) else {
-        return Ok(());
-    };
-    let is_piped = std::fs::read("/proc/sys/kernel/core_pattern")
-        .map_or(true, |pattern| pattern.starts_with(b"|"));
-    if is_piped {
-        Err(errno.into())
-    } else {
-        Ok(at_most(0)?)
-    }
-}
-
-/// Every capability bit.
-fn capabilities() -> impl Iterator<Item = CapabilitySet> {
-    (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
-}
-
-fn is_in_bounding_set(capability: CapabilitySet) -> rustix::io::Result<bool> {
-    match rustix::thread::capability_is_in_bounding_set(capability) {
-        // Beyond the last capability that this kernel knows.
-        Err(Errno::INVAL) => Ok(false),
-        result => result,
-    }
-}
-
-fn remove_from_bounding_set(capability: CapabilitySet) -> rustix::io::Result<()> {
-    if is_in_bounding_set(capability)? {
-        rustix::thread::remove_capability_from_bounding_set(capability)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use openshell_policy::filesystem::{Filesystem, GrantedPath};
 use rustix::process::{Gid, Uid};
 
 use super::{ApplyError, Confinement, LandlockProof, Step, prove_firewall};
-use crate::files::landlock::{CompensatingMechanisms, Granted, Request};
+use crate::files::landlock::Request;
+use crate::files::landlock::domain::{CompensatingMechanisms, Granted};
 use crate::identity::run_as::ProcessIdentity;
 use crate::seccomp::filter::Filter;
 use crate::seccomp::notify::FileCalls;

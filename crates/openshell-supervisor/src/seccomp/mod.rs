@@ -1,6 +1,7 @@
 //! System-call filters of the workload and of the supervisor.
 
 mod bpf;
+mod conditions;
 pub mod filter;
 pub mod harden;
 pub mod ioctls;

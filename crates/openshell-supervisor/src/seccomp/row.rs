@@ -90,3 +90,30 @@ pub struct Row {
     /// Programs that need the call, with their remedy; empty if all known ones fall back.
     pub breaks: &'static str,
 }
+
+macro_rules! row {
+    ($name:ident, $when:expr, $action:ident, $reason:expr) => {
+        row!($name, $when, $action, $reason, "")
+    };
+    ($name:ident, $when:expr, $action:ident, $reason:expr, $breaks:expr) => {
+        Row {
+            name: stringify!($name),
+            number: libc::$name,
+            when: $when,
+            action: Action::$action,
+            reason: $reason,
+            breaks: $breaks,
+        }
+    };
+}
+
+macro_rules! other_options {
+    ($level:ident, $reason:expr) => {{
+        const WHEN: &[Condition] =
+            &other_options::<{ options::$level.allowed.len() + 1 }>(options::$level);
+        row!(SYS_setsockopt, WHEN, NoOption, $reason)
+    }};
+}
+
+pub(super) use other_options;
+pub(super) use row;

@@ -3,9 +3,13 @@
 use libc::{c_int, c_long};
 use serde::{Deserialize, Serialize};
 
+use crate::seccomp::conditions::{
+    INTERNET, bits, equal, masked, not_null, other_levels, other_options, unequal,
+};
 use crate::seccomp::ioctls::{self, Family};
-use crate::seccomp::options::{self, Level};
+use crate::seccomp::options::{self};
 pub use crate::seccomp::row::{Action, Comparison, Condition, Row};
+use crate::seccomp::row::{other_options, row};
 
 /// Highest system-call number considered by these tables (file_setattr, Linux 6.17); from 424 on,
 /// numbers are the same on every architecture. Newer calls get ENOSYS until they are considered
@@ -22,42 +26,6 @@ pub enum Sockets {
     Internet,
     /// Unix only.
     Local,
-}
-
-const fn equal(argument: u8, value: i32) -> Condition {
-    Condition {
-        argument,
-        comparison: Comparison::Equal(value.cast_unsigned()),
-    }
-}
-
-const fn unequal(argument: u8, value: i32) -> Condition {
-    Condition {
-        argument,
-        comparison: Comparison::Unequal(value.cast_unsigned()),
-    }
-}
-
-const fn not_null(argument: u8) -> Condition {
-    Condition {
-        argument,
-        comparison: Comparison::NotNull,
-    }
-}
-
-const fn bits(argument: u8, value: i32) -> Condition {
-    masked(argument, value, value)
-}
-
-const fn masked(argument: u8, mask: i32, value: i32) -> Condition {
-    assert!(value & !mask == 0, "no argument would match");
-    Condition {
-        argument,
-        comparison: Comparison::Masked {
-            mask: mask.cast_unsigned(),
-            value: value.cast_unsigned(),
-        },
-    }
 }
 
 /// Calls that the workload may make if its processes may trace each other.
@@ -93,56 +61,6 @@ pub fn rows_for_shared_pids(shares: bool) -> impl Iterator<Item = Row> {
 /// Rows of the supervisor's filter.
 pub fn supervisor_rows() -> impl Iterator<Item = Row> {
     SHARED.iter().chain(SUPERVISOR).chain(OLD_CLONES).copied()
-}
-
-/// AF_INET (2) and AF_INET6 (10), which differ in one bit.
-const INTERNET: Condition = masked(0, !8, libc::AF_INET);
-
-/// Matches every option of `level` that is not allowed; `N` is one more than the number of allowed
-/// ones.
-const fn other_options<const N: usize>(level: Level) -> [Condition; N] {
-    let mut conditions = [equal(1, level.number); N];
-    let mut index = 1;
-    while index < N {
-        conditions[index] = unequal(2, level.allowed[index - 1].1);
-        index += 1;
-    }
-    conditions
-}
-
-/// Matches every level outside [`options::LEVELS`].
-const fn other_levels() -> [Condition; options::LEVELS.len()] {
-    let mut conditions = [equal(1, 0); options::LEVELS.len()];
-    let mut index = 0;
-    while index < conditions.len() {
-        conditions[index] = unequal(1, options::LEVELS[index].number);
-        index += 1;
-    }
-    conditions
-}
-
-macro_rules! row {
-    ($name:ident, $when:expr, $action:ident, $reason:expr) => {
-        row!($name, $when, $action, $reason, "")
-    };
-    ($name:ident, $when:expr, $action:ident, $reason:expr, $breaks:expr) => {
-        Row {
-            name: stringify!($name),
-            number: libc::$name,
-            when: $when,
-            action: Action::$action,
-            reason: $reason,
-            breaks: $breaks,
-        }
-    };
-}
-
-macro_rules! other_options {
-    ($level:ident, $reason:expr) => {{
-        const WHEN: &[Condition] =
-            &other_options::<{ options::$level.allowed.len() + 1 }>(options::$level);
-        row!(SYS_setsockopt, WHEN, NoOption, $reason)
-    }};
 }
 
 /// Reason for refusing descriptor tables of single threads.

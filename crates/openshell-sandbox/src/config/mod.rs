@@ -1,17 +1,20 @@
 //! The configuration of a run, from its arguments and the environment, of which this is the only
 //! reader.
 
+mod origin;
+mod presets;
+mod ssh_doors;
+
+pub(crate) use presets::{SYSTEM_PRESETS, own_presets};
+pub(crate) use ssh_doors::{SshDoors, SshOverTcp};
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
-use std::net::SocketAddr;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use openshell_monitoring::export::Collector;
 use openshell_policy::process::RunAs;
-use openshell_policy::secret::Secret;
 use openshell_proxy::credentials::leaks::detector::LeakMode;
 use openshell_proxy::doors::dns::pool::NameAddresses;
 use openshell_supervisor::command::environment::Environment;
@@ -23,11 +26,10 @@ use tracing::Level;
 use crate::ca_dir;
 use crate::cli::{self, Args, CarveOutArgs, EnvironmentArgs, LogPlace, NetworkMode, Published};
 use crate::logging::{Form, Label};
-use crate::sources::composed::{self, Additions};
 use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
-use crate::sources::policy_file::{self, Policy, PolicyFiles, RunFolders};
+use crate::sources::policy_file::{self, PolicyFiles, RunFolders};
 use crate::sources::route_file::{self, RouteSet};
 use crate::sources::{environment_secrets, variables};
 use crate::telemetry;
@@ -117,114 +119,6 @@ pub(crate) struct Config {
     pub(crate) health_socket: Option<PathBuf>,
 }
 
-/// Doors of the SSH server.
-#[derive(Debug, Default)]
-pub(crate) struct SshDoors {
-    /// The address of the one for clients with a preface.
-    pub(crate) tcp: Option<SshOverTcp>,
-    pub(crate) socket: Option<PathBuf>,
-    /// False if no shell of a client reads the user's profile.
-    pub(crate) has_login_shells: bool,
-}
-
-/// The door for clients with a preface.
-#[derive(Debug)]
-pub(crate) struct SshOverTcp {
-    pub(crate) address: SocketAddr,
-    pub(crate) secret: Secret,
-    pub(crate) skew: Duration,
-}
-
-impl SshDoors {
-    /// Takes the doors that `args` or `environment` name, and adds warnings.
-    ///
-    /// # Errors
-    /// A value is invalid, or the secret is missing.
-    fn read(
-        args: &mut Args,
-        environment: &mut Environment,
-        warnings: &mut Vec<String>,
-    ) -> anyhow::Result<Self> {
-        let mut variable = |name: &str| environment.take(name).filter(|value| !value.is_empty());
-        let address = variable("OPENSHELL_SSH_LISTEN_ADDR");
-        let secret = variable("OPENSHELL_SSH_HANDSHAKE_SECRET");
-        let skew = variable("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS");
-        let socket = variable("OPENSHELL_SSH_SOCKET_PATH");
-        let has_login_shells =
-            variable("OPENSHELL_NO_LOGIN_SHELL").is_none_or(|value| value != "1");
-        let parsed = |value: Option<OsString>, name: &str| {
-            let text = value
-                .map(OsString::into_string)
-                .transpose()
-                .map_err(|_| anyhow!("{name} is not UTF-8"))?;
-            anyhow::Ok(text.filter(|text| !text.trim().is_empty()))
-        };
-        let address = parsed(address, "OPENSHELL_SSH_LISTEN_ADDR")?;
-        let address = address.map(|text| {
-            text.trim().parse().map_err(|_| {
-                anyhow!("OPENSHELL_SSH_LISTEN_ADDR is no ADDR:PORT, such as 0.0.0.0:2222")
-            })
-        });
-        let skew = parsed(skew, "OPENSHELL_SSH_HANDSHAKE_SKEW_SECS")?;
-        let skew = skew.map(|text| {
-            text.trim()
-                .parse()
-                .map_err(|_| anyhow!("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS is no number of seconds"))
-        });
-        let skew = Duration::from_secs(
-            args.ssh_handshake_skew_secs
-                .or(skew.transpose()?)
-                .unwrap_or(300)
-                .into(),
-        );
-        let named = args
-            .ssh_handshake_secret
-            .take()
-            .filter(|secret| !secret.is_empty());
-        if named.is_some() {
-            let warning = "--ssh-handshake-secret shows in the list of processes; set \
-                           OPENSHELL_SSH_HANDSHAKE_SECRET";
-            warnings.push(warning.to_owned());
-        }
-        let secret = named
-            .map(String::into_bytes)
-            .or(secret.map(OsString::into_vec))
-            .map(Secret::new);
-        let tcp = match (args.ssh_listen_addr.or(address.transpose()?), secret) {
-            (Some(address), Some(secret)) => Some(SshOverTcp {
-                address,
-                secret,
-                skew,
-            }),
-            (Some(_), None) => bail!(
-                "--ssh-listen-addr needs the handshake secret (OPENSHELL_SSH_HANDSHAKE_SECRET): \
-                 any client could enter"
-            ),
-            // The secret alone opens nothing.
-            (None, _) => None,
-        };
-        let socket = args.ssh_socket_path.take().or(socket.map(PathBuf::from));
-        if let Some(path) = socket
-            .as_deref()
-            .filter(|path| path.as_os_str().as_encoded_bytes().starts_with(b"@"))
-        {
-            bail!(
-                "--ssh-socket-path {} is an abstract socket, which has no permissions; name a path",
-                path.display()
-            );
-        }
-        let socket = socket
-            .map(std::path::absolute)
-            .transpose()
-            .context("--ssh-socket-path")?;
-        Ok(Self {
-            tcp,
-            socket,
-            has_login_shells,
-        })
-    }
-}
-
 /// Labels of a run, at most.
 const LABELS: usize = 32;
 
@@ -263,175 +157,11 @@ const LOG_DIR: &str = "/var/log";
 /// Default directory of the CA files inside.
 const TLS_DIR: &str = "/etc/openshell-tls";
 
-const NO_POLICY: &str = "a sandbox policy is required; give one with\n  --allow HOST, --write \
-                         PATH, --read PATH, --hide PATH or --preset NAME: the current directory \
-                         may be written then\n  --observe FILE: as before, to find out what the \
-                         command needs\n  --policy-data FILE (or OPENSHELL_POLICY_DATA): what the \
-                         command may do, under the built-in rules\n  --policy-rules FILE (or \
-                         OPENSHELL_POLICY_RULES) beside it: rules of your own\n  --sandbox-id ID \
-                         and --openshell-endpoint URL (or OPENSHELL_SANDBOX_ID, \
-                         OPENSHELL_ENDPOINT): a gateway's\ndata/examples holds policies to begin \
-                         with";
-
-impl Origin {
-    /// Returns true if variables alone name a policy or a gateway.
-    pub(crate) fn is_in_environment() -> bool {
-        let names = [
-            "OPENSHELL_POLICY_DATA",
-            "OPENSHELL_POLICY_RULES",
-            "OPENSHELL_SANDBOX_ID",
-            "OPENSHELL_ENDPOINT",
-        ];
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the rest is read once init is up"
-        )]
-        names
-            .into_iter()
-            .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
-    }
-
-    /// Returns the policy's files, read, or the gateway that `args` or the environment names; a
-    /// flag wins over its variable, and files over a gateway. Of other variables it reads those of
-    /// folders alone.
-    ///
-    /// # Errors
-    /// None is named, or a gateway by half.
-    pub(crate) fn named(args: &Args) -> anyhow::Result<Self> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the rest is read once init is up"
-        )]
-        let variable = |name: &str| {
-            std::env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
-        let path = |flag: &Option<PathBuf>, name: &str| flag.clone().or_else(|| variable(name));
-        let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
-        let workdir = args
-            .workdir
-            .as_deref()
-            .map(std::path::absolute)
-            .transpose()
-            .context("--workdir")?;
-        let data = path(&args.policy_data, "OPENSHELL_POLICY_DATA");
-        let number = |name: &str| variable(name)?.to_str()?.parse().ok();
-        let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
-        let home = variable("HOME").filter(|home| home.is_absolute());
-        let presets = preset_folders(variable("XDG_CONFIG_HOME"), home.as_deref());
-        let folders = RunFolders {
-            workdir,
-            current: std::env::current_dir().ok(),
-            sudo,
-            presets,
-        };
-        let files = PolicyFiles {
-            folders,
-            ..PolicyFiles::default()
-        };
-        // An observed run finds out what to grant.
-        let is_alone = data.is_none() && (!args.policy.is_empty() || args.observe.is_some());
-        if is_alone {
-            let current = files.folders.current.as_deref();
-            let further: Vec<_> = sudo
-                .iter()
-                .map(|(uid, _)| *uid)
-                .chain([rustix::process::getuid().as_raw()])
-                .collect();
-            let homes: Vec<_> = run_as::homes(&further)?.into_iter().chain(home).collect();
-            let (project, warning) =
-                composed::project(files.folders.workdir.as_deref(), current, &homes)?;
-            if let Some(warning) = warning {
-                crate::logging::print_stderr(&format!("openshell-sandbox: {warning}"));
-            }
-            let additions = Additions::of(&args.policy, Some(&project), &files.folders.presets)?;
-            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles {
-                additions,
-                rules,
-                ..files
-            }))));
-        }
-        let additions = Additions::of(&args.policy, None, &files.folders.presets)?;
-        let files = PolicyFiles { additions, ..files };
-        if let Some(data) = data {
-            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles {
-                data,
-                rules,
-                ..files
-            }))));
-        }
-        if rules.is_some() {
-            bail!("--policy-rules needs --policy-data beside it: the rules decide over its data");
-        }
-        let text = |flag: &Option<String>, name: &str| {
-            let value = variable(name).map(|value| value.into_os_string().into_string());
-            let value = value
-                .transpose()
-                .map_err(|_| anyhow!("{name} is not UTF-8"))?;
-            anyhow::Ok(flag.clone().or(value))
-        };
-        let id = text(&args.sandbox_id, "OPENSHELL_SANDBOX_ID")?;
-        let endpoint = text(&args.openshell_endpoint, "OPENSHELL_ENDPOINT")?;
-        let name = text(&args.sandbox, "OPENSHELL_SANDBOX")?;
-        match (id, endpoint) {
-            (Some(id), Some(endpoint)) => Ok(Self::Gateway {
-                place: Place {
-                    endpoint,
-                    id: cli::name(&id).map_err(|error| anyhow!("--sandbox-id: {error}"))?,
-                    name,
-                },
-                files: Box::new(files),
-            }),
-            (None, None) => bail!(NO_POLICY),
-            (Some(_), None) => {
-                bail!("--sandbox-id needs --openshell-endpoint (or OPENSHELL_ENDPOINT) beside it")
-            }
-            (None, Some(_)) => {
-                bail!("--openshell-endpoint needs --sandbox-id (or OPENSHELL_SANDBOX_ID) beside it")
-            }
-        }
-    }
-}
-
-/// Folder of the machine's presets.
-pub(crate) const SYSTEM_PRESETS: &str = "/etc/openshell/presets";
-
 /// Returns the names of the variables of this process that are settings of a run.
 pub(crate) fn own_settings() -> Vec<OsString> {
     let names = std::env::vars_os().map(|(name, _)| name);
     names
         .filter(|name| name.as_encoded_bytes().starts_with(b"OPENSHELL_"))
-        .collect()
-}
-
-/// Returns the folder of the presets of this process's user, if it has one.
-pub(crate) fn own_presets() -> Option<PathBuf> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the environment of this process, not of a command"
-    )]
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    user_presets(
-        variable("XDG_CONFIG_HOME"),
-        variable("HOME")
-            .filter(|home| home.is_absolute())
-            .as_deref(),
-    )
-}
-
-fn user_presets(config: Option<PathBuf>, home: Option<&Path>) -> Option<PathBuf> {
-    let own = config
-        .filter(|config| config.is_absolute())
-        .or_else(|| home.map(|home| home.join(".config")));
-    own.map(|own| own.join("openshell/presets"))
-}
-
-/// Returns the folders of presets: the user's, and the machine's.
-fn preset_folders(config: Option<PathBuf>, home: Option<&Path>) -> Vec<PathBuf> {
-    user_presets(config, home)
-        .into_iter()
-        .chain([PathBuf::from(SYSTEM_PRESETS)])
         .collect()
 }
 

@@ -1,0 +1,119 @@
+//! The doors of the SSH server.
+
+use crate::cli::Args;
+use anyhow::{Context, anyhow, bail};
+use openshell_policy::secret::Secret;
+use openshell_supervisor::command::environment::Environment;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Doors of the SSH server.
+#[derive(Debug, Default)]
+pub(crate) struct SshDoors {
+    /// The address of the one for clients with a preface.
+    pub(crate) tcp: Option<SshOverTcp>,
+    pub(crate) socket: Option<PathBuf>,
+    /// False if no shell of a client reads the user's profile.
+    pub(crate) has_login_shells: bool,
+}
+
+/// The door for clients with a preface.
+#[derive(Debug)]
+pub(crate) struct SshOverTcp {
+    pub(crate) address: SocketAddr,
+    pub(crate) secret: Secret,
+    pub(crate) skew: Duration,
+}
+
+impl SshDoors {
+    /// Takes the doors that `args` or `environment` name, and adds warnings.
+    ///
+    /// # Errors
+    /// A value is invalid, or the secret is missing.
+    pub(super) fn read(
+        args: &mut Args,
+        environment: &mut Environment,
+        warnings: &mut Vec<String>,
+    ) -> anyhow::Result<Self> {
+        let mut variable = |name: &str| environment.take(name).filter(|value| !value.is_empty());
+        let address = variable("OPENSHELL_SSH_LISTEN_ADDR");
+        let secret = variable("OPENSHELL_SSH_HANDSHAKE_SECRET");
+        let skew = variable("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS");
+        let socket = variable("OPENSHELL_SSH_SOCKET_PATH");
+        let has_login_shells =
+            variable("OPENSHELL_NO_LOGIN_SHELL").is_none_or(|value| value != "1");
+        let parsed = |value: Option<OsString>, name: &str| {
+            let text = value
+                .map(OsString::into_string)
+                .transpose()
+                .map_err(|_| anyhow!("{name} is not UTF-8"))?;
+            anyhow::Ok(text.filter(|text| !text.trim().is_empty()))
+        };
+        let address = parsed(address, "OPENSHELL_SSH_LISTEN_ADDR")?;
+        let address = address.map(|text| {
+            text.trim().parse().map_err(|_| {
+                anyhow!("OPENSHELL_SSH_LISTEN_ADDR is no ADDR:PORT, such as 0.0.0.0:2222")
+            })
+        });
+        let skew = parsed(skew, "OPENSHELL_SSH_HANDSHAKE_SKEW_SECS")?;
+        let skew = skew.map(|text| {
+            text.trim()
+                .parse()
+                .map_err(|_| anyhow!("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS is no number of seconds"))
+        });
+        let skew = Duration::from_secs(
+            args.ssh_handshake_skew_secs
+                .or(skew.transpose()?)
+                .unwrap_or(300)
+                .into(),
+        );
+        let named = args
+            .ssh_handshake_secret
+            .take()
+            .filter(|secret| !secret.is_empty());
+        if named.is_some() {
+            let warning = "--ssh-handshake-secret shows in the list of processes; set \
+                           OPENSHELL_SSH_HANDSHAKE_SECRET";
+            warnings.push(warning.to_owned());
+        }
+        let secret = named
+            .map(String::into_bytes)
+            .or(secret.map(OsString::into_vec))
+            .map(Secret::new);
+        let tcp = match (args.ssh_listen_addr.or(address.transpose()?), secret) {
+            (Some(address), Some(secret)) => Some(SshOverTcp {
+                address,
+                secret,
+                skew,
+            }),
+            (Some(_), None) => bail!(
+                "--ssh-listen-addr needs the handshake secret (OPENSHELL_SSH_HANDSHAKE_SECRET): \
+                 any client could enter"
+            ),
+            // The secret alone opens nothing.
+            (None, _) => None,
+        };
+        let socket = args.ssh_socket_path.take().or(socket.map(PathBuf::from));
+        if let Some(path) = socket
+            .as_deref()
+            .filter(|path| path.as_os_str().as_encoded_bytes().starts_with(b"@"))
+        {
+            bail!(
+                "--ssh-socket-path {} is an abstract socket, which has no permissions; name a path",
+                path.display()
+            );
+        }
+        let socket = socket
+            .map(std::path::absolute)
+            .transpose()
+            .context("--ssh-socket-path")?;
+        Ok(Self {
+            tcp,
+            socket,
+            has_login_shells,
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! The domain of requested rights, as far as the kernel restricts them.
+
+use super::{Grant, Learning, PathAccess, Request, Resolved};
+use crate::paths::trusted_symlinks::{self};
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use rustix::fs::{FileType, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// Newest ABI that the landlock crate knows. Rights that the running kernel lacks are given up or
+/// fatal, by the policy's compatibility mode.
+const REQUESTED: ABI = ABI::V9;
+
+/// This program, wherever it lies, by which confined commands run its internal services (sftp).
+const PROGRAM: &str = "/proc/self/exe";
+
+/// Rights in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// Landlock ABI in force.
+    pub abi: i32,
+    /// Descriptions of rights that neither Landlock nor a compensating mechanism enforces.
+    pub missing_rights: Vec<String>,
+    /// Listed paths that could not be opened, each with the reason.
+    pub missing_paths: Vec<String>,
+    /// True if abstract sockets outside the domain are out of reach (ABI 6).
+    pub scopes: bool,
+}
+
+/// Restrictions that another mechanism already enforces, so that their absence from Landlock is not
+/// reported.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CompensatingMechanisms {
+    /// Masked paths hide every folder that is not granted, with the sockets in it.
+    pub(crate) masked_sockets: bool,
+    /// A network namespace isolates abstract sockets, and a PID namespace signals.
+    pub(crate) scopes: bool,
+}
+
+/// Failure to enforce a Landlock domain.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum LandlockError {
+    #[error(
+        "this kernel has no Landlock, which confines the workload's files; boot one with \
+         CONFIG_SECURITY_LANDLOCK and `landlock` in `lsm=`"
+    )]
+    Unsupported,
+    #[error(
+        "this kernel cannot restrict {0}, and `landlock.compatibility` is hard_requirement; use \
+         best_effort or a newer kernel"
+    )]
+    Degraded(String),
+    #[error("cannot open {PROGRAM}, this program; /proc must be mounted")]
+    Program { source: io::Error },
+    #[error(
+        "filesystem path {path} cannot be opened, and `landlock.compatibility` is hard_requirement"
+    )]
+    Path { path: PathBuf, source: io::Error },
+    #[error("the kernel refused the Landlock ruleset")]
+    Ruleset { source: landlock::RulesetError },
+    #[error("the kernel did not enforce the Landlock ruleset")]
+    NotEnforced,
+}
+
+impl Request {
+    /// Restricts the calling thread, and all that it starts, to the `granted` rights as returned by
+    /// [`Self::resolve`], and to listing the folders `shown`; sets `no_new_privs`. The `outputs`
+    /// are files that the command can write to by descriptors that it gets, and may open again
+    /// (`/dev/stdout`). Rights that `compensating` mechanisms enforce are not reported as missing.
+    ///
+    /// # Errors
+    /// The kernel has no Landlock or refuses the ruleset; under `hard_requirement` also if a right
+    /// is missing or a path cannot be opened.
+    pub(crate) fn enforce(
+        &self,
+        granted: Vec<Resolved<'_>>,
+        shown: &[OwnedFd],
+        outputs: &[OwnedFd],
+        compensating: CompensatingMechanisms,
+    ) -> Result<Granted, LandlockError> {
+        let ruleset = |source| LandlockError::Ruleset { source };
+        let mut created = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(REQUESTED))
+            .map_err(ruleset)?
+            .scope(Scope::from_all(REQUESTED))
+            .map_err(ruleset)?
+            .create()
+            .map_err(ruleset)?;
+        let mut missing_paths = Vec::new();
+        for Resolved { grant, path } in granted {
+            let (fd, is_directory) = match path.and_then(|(path, _)| open(&path)) {
+                Ok(opened) => opened,
+                Err(source)
+                    if (!grant.listed || grant.is_optional)
+                        && source.kind() == io::ErrorKind::NotFound =>
+                {
+                    continue;
+                }
+                Err(source) if self.hard_requirement => {
+                    return Err(LandlockError::Path {
+                        path: grant.path.clone(),
+                        source,
+                    });
+                }
+                Err(source) => {
+                    missing_paths.push(format!("{} ({source})", grant.path.display()));
+                    continue;
+                }
+            };
+            created = created
+                .add_rule(PathBeneath::new(fd, rights(grant, is_directory)))
+                .map_err(ruleset)?;
+        }
+        let program = rustix::fs::open(PROGRAM, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|source| LandlockError::Program {
+                source: source.into(),
+            })?;
+        let rights_to_program = AccessFs::from_read(REQUESTED) & AccessFs::from_file(REQUESTED);
+        created = created
+            .add_rule(PathBeneath::new(program, rights_to_program))
+            .map_err(ruleset)?;
+        for folder in shown {
+            created = created
+                .add_rule(PathBeneath::new(folder, AccessFs::ReadDir))
+                .map_err(ruleset)?;
+        }
+        for output in outputs {
+            let rights = AccessFs::WriteFile | AccessFs::Truncate;
+            created = created
+                .add_rule(PathBeneath::new(output, rights))
+                .map_err(ruleset)?;
+        }
+        let status = created.restrict_self().map_err(ruleset)?;
+        let LandlockStatus::Available { effective_abi, .. } = status.landlock else {
+            return Err(LandlockError::Unsupported);
+        };
+        if status.ruleset == RulesetStatus::NotEnforced || !status.no_new_privs {
+            return Err(LandlockError::NotEnforced);
+        }
+        let missing_rights = rights_beyond(effective_abi, compensating);
+        if self.hard_requirement && !missing_rights.is_empty() {
+            return Err(LandlockError::Degraded(missing_rights.join(", ")));
+        }
+        let missing_rights = missing_rights.into_iter().map(str::to_owned).collect();
+        Ok(Granted {
+            abi: effective_abi as i32,
+            missing_rights,
+            missing_paths,
+            scopes: effective_abi >= ABI::V6,
+        })
+    }
+}
+
+/// Returns the ABI of this kernel's Landlock, and descriptions of the rights that it lacks; `None`
+/// without Landlock. A thread of its own is restricted for that.
+pub(crate) fn support() -> Option<(i32, Vec<&'static str>)> {
+    let nothing = Request {
+        grants: Vec::new(),
+        private: Vec::new(),
+        learning: Learning::default(),
+        hard_requirement: false,
+    };
+    let none = CompensatingMechanisms {
+        masked_sockets: false,
+        scopes: false,
+    };
+    let enforced = std::thread::scope(|scope| {
+        scope
+            .spawn(|| nothing.enforce(Vec::new(), &[], &[], none))
+            .join()
+    })
+    .ok()?
+    .ok()?;
+    let lacking = rights_beyond(ABI::from(enforced.abi), none);
+    Some((enforced.abi, lacking))
+}
+
+/// Opens a granted path; returns true in the second place for a directory. A read-write path was
+/// checked for symlinks when it was prepared, and is checked again here: another sandbox of the
+/// same user could have created one since.
+fn open(path: &Path) -> io::Result<(OwnedFd, bool)> {
+    let fd = trusted_symlinks::open(path, OFlags::PATH)?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+    Ok((fd, kind == FileType::Directory))
+}
+
+/// Restricts signals of the calling thread, and of all that it starts, to processes that it starts.
+///
+/// # Errors
+/// The kernel cannot restrict signals (ABI 6), or refuses the ruleset.
+pub(crate) fn scope_signals() -> io::Result<()> {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .scope(Scope::Signal);
+    let restricted = ruleset
+        .and_then(Ruleset::create)
+        .and_then(RulesetCreated::restrict_self);
+    restricted.map(drop).map_err(io::Error::other)
+}
+
+fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let nodes = AccessFs::MakeChar | AccessFs::MakeBlock;
+    let rights = match grant.access {
+        PathAccess::Read => read,
+        PathAccess::ReadExecute => AccessFs::from_read(REQUESTED),
+        // A policy that lists a device means to use it; the baseline's directories hold no devices
+        // of their own.
+        PathAccess::ReadWrite if grant.listed => AccessFs::from_all(REQUESTED) & !nodes,
+        PathAccess::ReadWrite => AccessFs::from_all(REQUESTED) & !(nodes | AccessFs::IoctlDev),
+        PathAccess::Device => read | AccessFs::WriteFile | AccessFs::Truncate,
+        PathAccess::List => AccessFs::ReadDir.into(),
+        PathAccess::Terminal => {
+            read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev
+        }
+    };
+    // A rule on a file may only carry file rights.
+    if is_directory {
+        rights
+    } else {
+        rights & AccessFs::from_file(REQUESTED)
+    }
+}
+
+/// Descriptions of the rights that neither `abi` nor a compensating mechanism enforces.
+fn rights_beyond(abi: ABI, compensating: CompensatingMechanisms) -> Vec<&'static str> {
+    let since = [
+        (
+            ABI::V2,
+            false,
+            "moving files between folders (Landlock ABI 2, Linux 5.19)",
+        ),
+        (
+            ABI::V3,
+            false,
+            "truncating files (Landlock ABI 3, Linux 6.2)",
+        ),
+        (ABI::V5, false, "device ioctls (Landlock ABI 5, Linux 6.10)"),
+        (
+            ABI::V6,
+            compensating.scopes,
+            "signals and abstract sockets to the outside (Landlock ABI 6, Linux 6.12)",
+        ),
+        (
+            ABI::V9,
+            compensating.masked_sockets,
+            "sockets by path (Landlock ABI 9, Linux 7.1)",
+        ),
+    ];
+    since
+        .into_iter()
+        .filter(|(since, is_compensated, _)| abi < *since && !is_compensated)
+        .map(|(_, _, name)| name)
+        .collect()
+}
