@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use openshell_policy::denial::{DenialSummary, Denials};
+use openshell_events::denial::{DenialSummary, Denials};
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal::Proposal;
 use openshell_policy::secret::Secret;

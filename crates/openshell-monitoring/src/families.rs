@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use openshell_policy::reason::ReasonCode;
+use openshell_events::reason::ReasonCode;
 
 use crate::metrics::{BOUNDS, DECISIONS, DOORS, Durations, Metrics, PROTOCOLS};
 

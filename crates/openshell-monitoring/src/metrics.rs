@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use openshell_policy::event::{
+use openshell_events::event::{
     Audit, Decided, Event, ModelCall, RequestDecided, Ssh, TokenUsage, Took,
 };
-use openshell_policy::reason::{DenialStage, ReasonCode};
-use openshell_policy::words::{Action, Activity, Decision, Door, SshActivity};
+use openshell_events::reason::{DenialStage, ReasonCode};
+use openshell_events::words::{Action, Activity, Decision, Door, SshActivity};
 use parking_lot::Mutex;
 
 /// The decisions that are counted.

@@ -1,7 +1,7 @@
 //! Policies of sandboxes as validated data.
 //!
-//! The leaf of the workspace: no I/O, no async, no clock. Text is parsed into types here once;
-//! other crates never validate it again.
+//! No I/O, no async, no clock. Text is parsed into types here once; other crates never validate it
+//! again.
 
 #![forbid(unsafe_code)]
 
@@ -20,10 +20,6 @@ pub mod proposal;
 pub mod comparison;
 
 pub mod address;
-pub mod denial;
-pub mod event;
-pub mod reason;
 pub mod secret;
 pub mod variable;
 pub mod violation;
-pub mod words;

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use crate::address::{AddressClass, never_reachable};
-use crate::denial::DenialSummary;
 use crate::network::rule::Glob;
-use crate::reason::DenialStage;
+use openshell_events::denial::DenialSummary;
+use openshell_events::reason::DenialStage;
 
 /// A rule that would have permitted a refused connection or request, for review by a person.
 #[derive(Clone, Debug, PartialEq)]
@@ -363,8 +363,8 @@ mod tests {
     use std::net::IpAddr;
 
     use super::{Proposal, fragment, propose};
-    use crate::denial::{Denial, DenialSummary};
-    use crate::reason::ReasonCode;
+    use openshell_events::denial::{Denial, DenialSummary};
+    use openshell_events::reason::ReasonCode;
 
     fn summary(host: &str, port: u16, code: ReasonCode, count: u64) -> DenialSummary {
         let host = host.to_owned();

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use hyper::Request;
 use hyper::http::request::Parts;
-use openshell_policy::denial::Denial;
-use openshell_policy::event::{Audit, Event, Way};
+use openshell_events::denial::Denial;
+use openshell_events::event::{Audit, Event, Way};
+use openshell_events::words::{Action, Door, EndedBy};
 use openshell_policy::inference::interface::Interface;
 use openshell_policy::inference::{
     Backend, Budget, KeySource, Provider, RouteSpec, Timeouts, Tools,
 };
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
-use openshell_policy::words::{Action, Door, EndedBy};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 

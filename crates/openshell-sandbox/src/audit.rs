@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use openshell_events::event::{Audit, Event};
 use openshell_monitoring::metrics::Metrics;
-use openshell_policy::event::{Audit, Event};
 
 use crate::logging::AuditLog;
 use crate::refusals::Refusals;

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::secret::Secret;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::wire::tls::authority::Authority;
 use openshell_supervisor::paths::own_folder::OwnFolder;
 use openshell_supervisor::paths::trusted_symlinks::{is_on_read_only_mount, is_root};

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use openshell_policy::event::{Audit, Event, FileRefused};
-use openshell_policy::words::{FileAccess, Severity};
+use openshell_events::event::{Audit, Event, FileRefused};
+use openshell_events::words::{FileAccess, Severity};
 use openshell_supervisor::calls::file_calls::{Accessed, RefusedBy};
 use openshell_supervisor::files::carve_outs::Restriction;
 use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
@@ -245,8 +245,8 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::Arc;
 
-    use openshell_policy::event::{Audit, Event};
-    use openshell_policy::words::FileAccess;
+    use openshell_events::event::{Audit, Event};
+    use openshell_events::words::FileAccess;
     use openshell_supervisor::calls::file_calls::{Accessed, RefusedBy};
     use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
     use parking_lot::Mutex;

@@ -34,7 +34,7 @@ mod workload;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use openshell_policy::words::{ConfigState, LifecycleActivity, Severity};
+use openshell_events::words::{ConfigState, LifecycleActivity, Severity};
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::{self, Forked, Init};
 

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use openshell_policy::denial::{Denial, DenialSummary, Denials};
-use openshell_policy::event::{Audit, Event, Finding};
+use openshell_events::denial::{Denial, DenialSummary, Denials};
+use openshell_events::event::{Audit, Event, Finding};
+use openshell_events::words::Severity;
 use openshell_policy::proposal;
-use openshell_policy::words::Severity;
 use parking_lot::Mutex;
 
 use crate::text;
@@ -192,8 +192,8 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
 
 #[cfg(test)]
 mod tests {
-    use openshell_policy::denial::Denial;
-    use openshell_policy::reason::ReasonCode;
+    use openshell_events::denial::Denial;
+    use openshell_events::reason::ReasonCode;
 
     use super::Refusals;
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow, bail};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_monitoring::export::{Collector, Connect, Connection, Exporter};
 use openshell_monitoring::metrics::Metrics;
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::reach::egress::dial_without_deadline;
 use openshell_proxy::reach::resolve::guard::Destination;

@@ -11,8 +11,21 @@ use std::path::{Path, PathBuf};
 /// Each crate, which of ours it may use, and what its sources never mention.
 const CRATES: &[(&str, &[&str], &[&str])] = &[
     (
-        "openshell-policy",
+        "openshell-events",
         &[],
+        &[
+            "std::fs",
+            "tokio",
+            "std::time",
+            "TcpStream",
+            "prost",
+            "async fn",
+            "serde",
+        ],
+    ),
+    (
+        "openshell-policy",
+        &["openshell-events"],
         &[
             "std::fs",
             "tokio",
@@ -24,22 +37,22 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "openshell-supervisor",
-        &["openshell-policy"],
+        &["openshell-events", "openshell-policy"],
         &["hyper", "rustls", "prost", "tokio", "regorus"],
     ),
     (
         "openshell-proxy",
-        &["openshell-policy"],
+        &["openshell-events", "openshell-policy"],
         &["clone_process", "setns", "unshare", "landlock::", "prost"],
     ),
     (
         "openshell-gateway",
-        &["openshell-policy"],
+        &["openshell-events", "openshell-policy"],
         &["std::fs", "std::env", "openshell_proxy", "rustix"],
     ),
     (
         "openshell-ssh",
-        &["openshell-policy", "openshell-supervisor"],
+        &["openshell-events", "openshell-policy", "openshell-supervisor"],
         &[
             "clone_process",
             "setns",
@@ -53,12 +66,13 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "openshell-monitoring",
-        &["openshell-policy"],
+        &["openshell-events", "openshell-policy"],
         &["std::env", "std::process", "openshell_proxy", "rustix"],
     ),
     (
         "openshell-sandbox",
         &[
+            "openshell-events",
             "openshell-gateway",
             "openshell-monitoring",
             "openshell-policy",

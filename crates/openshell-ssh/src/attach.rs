@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use openshell_policy::words::SshActivity;
+use openshell_events::words::SshActivity;
 use openshell_supervisor::command::pty::Size;
 use openshell_supervisor::command::streams::retained::{Output, Piece};
 use russh::ChannelWriteHalf;

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use openshell_policy::words::{Severity, SshActivity, SshDoor};
+use openshell_events::words::{Severity, SshActivity, SshDoor};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

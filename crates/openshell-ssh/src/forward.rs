@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::BytesMut;
-use openshell_policy::words::SshActivity;
+use openshell_events::words::SshActivity;
 use russh::server::{ChannelOpenHandle, Handle, Msg};
 use russh::{Channel, ChannelOpenFailure, ChannelWriteHalf};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

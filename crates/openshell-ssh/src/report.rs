@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use openshell_policy::event::{Audit, Event, Finding, Ssh};
-use openshell_policy::words::{
+use openshell_events::event::{Audit, Event, Finding, Ssh};
+use openshell_events::words::{
     Action, Confidence, FindingActivity, Severity, SshActivity, SshDoor,
 };
 

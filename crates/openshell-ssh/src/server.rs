@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openshell_policy::event::Audit;
-use openshell_policy::words::SshActivity;
+use openshell_events::event::Audit;
+use openshell_events::words::SshActivity;
 use russh::keys::key::safe_rng;
 use russh::keys::{Algorithm, EcdsaCurve, PrivateKey};
 use russh::server::{Config, run_stream};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::BytesMut;
-use openshell_policy::words::SshActivity;
+use openshell_events::words::SshActivity;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::pty::{self, Size};
 use openshell_supervisor::init::launch::{Event, LaunchError, Running};

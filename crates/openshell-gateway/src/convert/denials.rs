@@ -1,8 +1,8 @@
 //! Denials and activity, as a gateway takes them.
 
-use openshell_policy::denial::{DenialSummary, Denials};
+use openshell_events::denial::{DenialSummary, Denials};
+use openshell_events::reason::DenialStage;
 use openshell_policy::proposal::Proposal;
-use openshell_policy::reason::DenialStage;
 
 use crate::proto::sandbox::v1::{
     L7Allow, L7Rule, NetworkBinary, NetworkEndpoint, NetworkPolicyRule,

@@ -1,8 +1,8 @@
 //! Decision on a connection: snapshot, caller and target to a permit or a refusal.
 
+use openshell_events::reason::ReasonCode;
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
 use openshell_policy::network::host::Host;
-use openshell_policy::reason::ReasonCode;
 
 use crate::decide::permit::{Inspection, Permit, PermittedAddresses};
 use crate::decide::snapshot::{CachedDecision, Snapshot, Verdict};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::{Method, Uri};
-use openshell_policy::reason::ReasonCode;
+use openshell_events::reason::ReasonCode;
 use tokio::sync::Semaphore;
 
 use crate::decide::action::{Action, Message};

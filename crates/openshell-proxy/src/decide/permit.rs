@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use openshell_events::reason::ReasonCode;
 use openshell_policy::address::AddressRange;
-use openshell_policy::reason::ReasonCode;
 
 use crate::decide::action::{Action, Message};
 use crate::decide::rules::Rules;

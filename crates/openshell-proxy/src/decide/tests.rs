@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hyper::Method;
+use openshell_events::reason::ReasonCode;
 use openshell_policy::network::host::Host;
-use openshell_policy::reason::ReasonCode;
 use serde_json::{Value, json};
 
 use super::action::Message;

@@ -1,10 +1,10 @@
 //! Explanations of refusals: the detail for the workload, and the line of policy that would permit
 //! it.
 
+use openshell_events::reason::ReasonCode;
 use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
 use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::is_one_program;
-use openshell_policy::reason::ReasonCode;
 
 use crate::denial::refusal::{
     AddressFault, Facts, JudgedRequest, Matches, Nearest, ProgramFault, Refusal, RequestFault,
@@ -267,9 +267,9 @@ fn flow_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use openshell_events::reason::ReasonCode;
     use openshell_policy::network::endpoint::UpgradeProtocol;
     use openshell_policy::network::host::Host;
-    use openshell_policy::reason::ReasonCode;
 
     use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault, Subject};
     use crate::ground::target::Target;

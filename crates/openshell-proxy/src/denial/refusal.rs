@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::time::Duration;
 
+use openshell_events::reason::{Counted, DenialStage, ReasonCode};
 use openshell_policy::network::endpoint::UpgradeProtocol;
-use openshell_policy::reason::{Counted, DenialStage, ReasonCode};
 
 use crate::ground::limits::Limits;
 use crate::ground::peer::Caller;

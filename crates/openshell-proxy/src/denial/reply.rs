@@ -5,7 +5,7 @@ use hyper::ext::ReasonPhrase;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{Response, StatusCode};
-use openshell_policy::reason::Connection;
+use openshell_events::reason::Connection;
 use serde::Serialize;
 
 use crate::denial::refusal::{Facts, JudgedRequest, Refusal, RequestFault, Subject};

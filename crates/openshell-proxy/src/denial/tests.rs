@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use hyper::header::{CONNECTION, CONTENT_TYPE};
 use hyper::{Response, StatusCode};
+use openshell_events::reason::ReasonCode;
 use openshell_policy::network::endpoint::UpgradeProtocol;
-use openshell_policy::reason::ReasonCode;
 use serde_json::{Value, json};
 
 use super::refusal::{

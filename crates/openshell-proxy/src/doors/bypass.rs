@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 
-use openshell_policy::denial::Denial;
-use openshell_policy::event::{Audit, BypassAttempt, Decided, Ends, Event, Finding};
+use openshell_events::denial::Denial;
+use openshell_events::event::{Audit, BypassAttempt, Decided, Ends, Event, Finding};
+use openshell_events::reason::ReasonCode;
+use openshell_events::words::{Confidence, Decision, FindingActivity, Severity};
 use openshell_policy::network::host::HostName;
-use openshell_policy::reason::ReasonCode;
-use openshell_policy::words::{Confidence, Decision, FindingActivity, Severity};
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;

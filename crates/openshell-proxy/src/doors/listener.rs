@@ -462,7 +462,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use openshell_policy::event::{Audit, Event};
+    use openshell_events::event::{Audit, Event};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
     use tokio::sync::oneshot;

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use openshell_policy::words::Door;
+use openshell_events::words::Door;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -498,8 +498,8 @@ async fn end_with<C: AsyncRead + AsyncWrite + Unpin>(client: C, answer: &[u8]) {
 mod tests {
     use std::sync::Arc;
 
+    use openshell_events::reason::ReasonCode;
     use openshell_policy::credential::{Binding, CredentialName};
-    use openshell_policy::reason::ReasonCode;
     use openshell_policy::secret::Secret;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;

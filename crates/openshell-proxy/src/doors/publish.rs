@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use openshell_policy::event::{Audit, Event, PublishedConnection};
-use openshell_policy::words::{Action, Severity};
+use openshell_events::event::{Audit, Event, PublishedConnection};
+use openshell_events::words::{Action, Severity};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use openshell_policy::event::Lineage;
+use openshell_events::event::Lineage;
 
 /// The facts of a process that decisions depend on. Paths are text, as in rules and logs; a program
 /// whose path is not UTF-8 is refused.

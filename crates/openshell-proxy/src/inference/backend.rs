@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, Uri};
+use openshell_events::reason::ReasonCode;
 use openshell_policy::inference::{Backend, Tools};
-use openshell_policy::reason::ReasonCode;
 use tokio::time::timeout;
 
 use crate::credentials::vault::Vault;

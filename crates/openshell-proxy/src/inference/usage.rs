@@ -1,7 +1,7 @@
 //! Token usage, read from a response while it passes.
 
 use memchr::memmem;
-use openshell_policy::event::TokenUsage;
+use openshell_events::event::TokenUsage;
 
 /// Bytes kept of a response to find its usage; longer than any usage object.
 const TAIL_BYTES: usize = 4 * 1024;
@@ -98,7 +98,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::Meter;
-    use openshell_policy::event::TokenUsage;
+    use openshell_events::event::TokenUsage;
 
     #[test]
     fn tokens_are_counted_wherever_an_answer_is_cut() {

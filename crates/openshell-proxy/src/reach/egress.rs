@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-use openshell_policy::reason::ReasonCode;
+use openshell_events::reason::ReasonCode;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -206,7 +206,7 @@ async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
-    use openshell_policy::reason::ReasonCode;
+    use openshell_events::reason::ReasonCode;
     use tokio::net::TcpListener;
 
     use super::{Destination, Limits, dial};

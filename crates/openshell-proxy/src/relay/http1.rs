@@ -11,7 +11,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use openshell_policy::denial::Denial;
+use openshell_events::denial::Denial;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, mpsc};
@@ -442,9 +442,9 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     use bytes::Bytes;
-    use openshell_policy::event::Way;
-    use openshell_policy::reason::ReasonCode;
-    use openshell_policy::words::Door;
+    use openshell_events::event::Way;
+    use openshell_events::reason::ReasonCode;
+    use openshell_events::words::Door;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
     use tokio::time::{Duration, Instant};
 

@@ -140,7 +140,7 @@ mod tests {
 
     use hyper::header::HeaderValue;
     use hyper::{Request, Version};
-    use openshell_policy::reason::ReasonCode;
+    use openshell_events::reason::ReasonCode;
 
     use super::{AuthorizedRequest, Inspector, authorize_request};
     use crate::denial::refusal::Refusal;

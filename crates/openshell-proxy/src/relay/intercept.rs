@@ -161,7 +161,7 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
-    use openshell_policy::words::{Door, EndedBy};
+    use openshell_events::words::{Door, EndedBy};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio_rustls::TlsAcceptor;
 

@@ -7,7 +7,7 @@ use crate::credentials::watched::CurrentVault;
 use crate::reach::authorize::authorizer::Authorizer;
 use crate::reach::egress::Egress;
 use crate::wire::memory::Memory;
-use openshell_policy::event::Audit;
+use openshell_events::event::Audit;
 
 /// Handles that every exchange needs.
 #[derive(Debug)]

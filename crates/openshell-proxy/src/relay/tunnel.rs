@@ -285,7 +285,7 @@ mod tests {
     use std::sync::Arc;
 
     use hyper::Method;
-    use openshell_policy::reason::ReasonCode;
+    use openshell_events::reason::ReasonCode;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::{

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use openshell_policy::denial::Denial;
-use openshell_policy::event::{Audit, ConnectionClosed, Ends, Event, Way};
-use openshell_policy::reason::{DenialStage, ReasonCode};
-use openshell_policy::words::{Door, EndedBy, Severity};
+use openshell_events::denial::Denial;
+use openshell_events::event::{Audit, ConnectionClosed, Ends, Event, Way};
+use openshell_events::reason::{DenialStage, ReasonCode};
+use openshell_events::words::{Door, EndedBy, Severity};
 use parking_lot::Mutex;
 
 use crate::denial::refusal::Refusal;

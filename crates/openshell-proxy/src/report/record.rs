@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use openshell_policy::denial::Denial;
-use openshell_policy::event::{
+use openshell_events::denial::Denial;
+use openshell_events::event::{
     Audit, ConnectionDecided, Decided, Ends, Event, Finding, Lineage, ModelCall, RequestDecided,
     TokenUsage, Took, Way,
 };
-use openshell_policy::reason::ReasonCode;
-use openshell_policy::words::{
+use openshell_events::reason::ReasonCode;
+use openshell_events::words::{
     Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity,
 };
 
@@ -662,9 +662,9 @@ impl Drop for Record {
 mod tests {
     use std::sync::Arc;
 
-    use openshell_policy::event::{Audit, Decided, Event};
+    use openshell_events::event::{Audit, Decided, Event};
+    use openshell_events::reason::ReasonCode;
     use openshell_policy::network::host::Host;
-    use openshell_policy::reason::ReasonCode;
     use parking_lot::Mutex;
 
     use super::{Outcome, Record};

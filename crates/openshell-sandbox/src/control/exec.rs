@@ -7,9 +7,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use openshell_policy::event::{Event as AuditEvent, Ssh};
+use openshell_events::event::{Event as AuditEvent, Ssh};
+use openshell_events::words::{Action, Severity, SshActivity, SshDoor};
 use openshell_policy::variable;
-use openshell_policy::words::{Action, Severity, SshActivity, SshDoor};
 use openshell_ssh::command_line;
 use openshell_ssh::packet_socket::PacketSocket;
 use openshell_supervisor::command::environment::Environment;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use openshell_policy::event::Audit;
+use openshell_events::event::Audit;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::doors::listener::Slots;
 use openshell_ssh::packet_socket::PacketSocket;

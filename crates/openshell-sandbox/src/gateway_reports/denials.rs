@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use openshell_events::denial::{Denial, Denials};
+use openshell_events::event::{Audit, Decided, Event};
+use openshell_events::reason::{DenialStage, ReasonCode};
+use openshell_events::words::Action;
 use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::denials::Activity;
 use openshell_gateway::error::CallError;
-use openshell_policy::denial::{Denial, Denials};
-use openshell_policy::event::{Audit, Decided, Event};
 use openshell_policy::proposal;
-use openshell_policy::reason::{DenialStage, ReasonCode};
-use openshell_policy::words::Action;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use parking_lot::Mutex;
 use tokio::sync::watch;

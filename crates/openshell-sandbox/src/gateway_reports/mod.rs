@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use openshell_events::event::Audit;
 use openshell_gateway::channel::Backoff;
 use openshell_gateway::client::Gateway;
 use openshell_gateway::logs::{self, Lines};
 use openshell_gateway::session::{Inside, Sessions};
 use openshell_gateway::token::Tokens;
-use openshell_policy::event::Audit;
 use openshell_proxy::credentials::leaks::detector::LeakDetector;
 use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::reach::resolve::lookup::Resolver;

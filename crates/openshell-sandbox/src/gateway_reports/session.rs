@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::client::Gateway;
 use openshell_gateway::session::{Change, Inside, Sessions};
-use openshell_policy::words::{ConfigState, Severity};
 
 use crate::logging;
 use crate::text::printable;

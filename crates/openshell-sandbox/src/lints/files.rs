@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use openshell_events::words::FileAccess;
 use openshell_policy::filesystem::{BASELINE, BaselineAccess, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
-use openshell_policy::words::FileAccess;
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::identity::run_as::{self, User};
 use rustix::fs::{Access, AtFlags, CWD};

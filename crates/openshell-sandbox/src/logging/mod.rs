@@ -21,11 +21,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use openshell_gateway::logs::Lines;
-use openshell_policy::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
-use openshell_policy::words::{
+use openshell_events::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
+use openshell_events::words::{
     Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity,
 };
+use openshell_gateway::logs::Lines;
 use openshell_supervisor::paths::own_folder::OwnFolder;
 use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;

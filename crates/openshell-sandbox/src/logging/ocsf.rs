@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use openshell_policy::event::{
+use openshell_events::event::{
     BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event,
     FileRefused, Finding, Lifecycle, Lineage, NameLookedUp, Process, PublishedConnection,
     RequestDecided, Ssh, Way,
 };
-use openshell_policy::words::{
+use openshell_events::words::{
     Action, Activity, FileAccess, FindingActivity, LifecycleActivity, ProcessActivity, Severity,
     SshActivity,
 };
@@ -136,7 +136,7 @@ impl Record {
         }
         self.unmapped(
             "engine",
-            decided.engine.map(openshell_policy::words::Engine::as_str),
+            decided.engine.map(openshell_events::words::Engine::as_str),
         );
         self.unmapped("decision", decided.decision.as_str());
         self.unmapped("reason", decided.reason);
@@ -144,7 +144,7 @@ impl Record {
             "reason_code",
             decided
                 .code
-                .map(openshell_policy::reason::ReasonCode::as_str),
+                .map(openshell_events::reason::ReasonCode::as_str),
         );
     }
 
@@ -178,7 +178,7 @@ impl Record {
                 json!({ "ip": source.ip().to_string(), "port": source.port() }),
             );
         }
-        self.unmapped("door", way.door.map(openshell_policy::words::Door::as_str));
+        self.unmapped("door", way.door.map(openshell_events::words::Door::as_str));
         self.put(
             "connection_info",
             json!({ "direction_id": 2, "direction": "Outbound", "protocol_name": "tcp" }),
@@ -231,7 +231,7 @@ fn closed(event: &ConnectionClosed<'_>) -> Record {
     record.unmapped("reason", event.reason);
     record.unmapped(
         "reason_code",
-        event.code.map(openshell_policy::reason::ReasonCode::as_str),
+        event.code.map(openshell_events::reason::ReasonCode::as_str),
     );
     record
 }
@@ -296,7 +296,7 @@ fn name(event: &NameLookedUp<'_>) -> Record {
     record.unmapped("reason", event.reason);
     record.unmapped(
         "reason_code",
-        event.code.map(openshell_policy::reason::ReasonCode::as_str),
+        event.code.map(openshell_events::reason::ReasonCode::as_str),
     );
     record
 }
@@ -417,8 +417,8 @@ fn lifecycle(event: &Lifecycle<'_>) -> Record {
 
 #[cfg(test)]
 mod tests {
-    use openshell_policy::event::{Configuration, Event};
-    use openshell_policy::words::{ConfigState, Severity};
+    use openshell_events::event::{Configuration, Event};
+    use openshell_events::words::{ConfigState, Severity};
     use time::macros::datetime;
 
     use super::super::identity::{Label, RunIdentity};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use openshell_events::event::{Decided, Ends, Event, Lineage, Way};
+use openshell_events::words::{Action, Decision, Engine};
 use openshell_gateway::convert::logs::LogLine;
 use openshell_gateway::logs::{Lines, WAITING};
-use openshell_policy::event::{Decided, Ends, Event, Lineage, Way};
-use openshell_policy::words::{Action, Decision, Engine};
 use tokio::sync::mpsc;
 use tracing::Level;
 

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use openshell_policy::event::{
+use openshell_events::event::{
     Configuration, ConnectionClosed, Decided, Ends, Event, FileRefused, Finding, Lifecycle,
     ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh,
 };
-use openshell_policy::reason::ReasonCode;
-use openshell_policy::words::{Activity, Decision, Door, Engine};
+use openshell_events::reason::ReasonCode;
+use openshell_events::words::{Activity, Decision, Door, Engine};
 use openshell_proxy::secrets::placeholder::REDACTED;
 use time::OffsetDateTime;
 use tracing::Level;
@@ -535,13 +535,13 @@ impl fmt::Display for Cut<'_> {
 
 #[cfg(test)]
 mod tests {
-    use openshell_policy::event::{
+    use openshell_events::event::{
         BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event,
         Finding, Lifecycle, Lineage, ModelCall, NameLookedUp, Process, PublishedConnection,
         RequestDecided, TokenUsage, Took, Way,
     };
-    use openshell_policy::reason::ReasonCode;
-    use openshell_policy::words::{
+    use openshell_events::reason::ReasonCode;
+    use openshell_events::words::{
         Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine,
         FindingActivity, LifecycleActivity, ProcessActivity, Severity,
     };

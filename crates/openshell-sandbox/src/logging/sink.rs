@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::time::Duration;
 
-use openshell_policy::event::{Configuration, Event, Finding};
-use openshell_policy::words::{Action, Severity};
+use openshell_events::event::{Configuration, Event, Finding};
+use openshell_events::words::{Action, Severity};
 use time::OffsetDateTime;
 use tracing::Level;
 

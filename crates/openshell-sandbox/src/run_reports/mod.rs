@@ -8,10 +8,10 @@ mod output_file;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::report::observe::Observations;
 use openshell_supervisor::identity::run_as::User;

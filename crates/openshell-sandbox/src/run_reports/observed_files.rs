@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use openshell_policy::words::FileAccess;
+use openshell_events::words::FileAccess;
 use openshell_supervisor::calls::file_calls::{Accessed, FileRights, RefusedBy, interpreter};
 use openshell_supervisor::identity::run_as::ProcessIdentity;
 use openshell_supervisor::paths::trusted_symlinks::resolve;

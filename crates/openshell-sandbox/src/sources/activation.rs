@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::credentials::leaks::detector::{LeakDetector, LeakMode};
 use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::decide::snapshot::Snapshot;

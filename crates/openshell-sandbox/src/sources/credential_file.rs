@@ -5,12 +5,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::credential::{
     Binding, CredentialName, CredentialSpec, SHORT_SECRET_BYTES, Source as SecretSource,
 };
 use openshell_policy::secret::Secret;
 use openshell_policy::violation::WarningKind;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_supervisor::command::environment::{self, Environment};

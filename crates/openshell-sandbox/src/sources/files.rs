@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
-use openshell_policy::words::{ConfigState, Severity};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_supervisor::files::protected::Protection;
 use tokio::sync::Notify;
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use aws_lc_rs::digest::{SHA256, digest};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::Places;
 use openshell_policy::violation::ViolationKind;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_supervisor::files::landlock::Request;

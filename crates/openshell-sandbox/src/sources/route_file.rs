@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::inference::interface::Interface;
 use openshell_policy::inference::{KeySource, RouteFile, RouteSpec};
 use openshell_policy::secret::Secret;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_policy::yaml;
 use openshell_proxy::inference::route::{Route, RouteTable};
 use openshell_supervisor::command::environment::Environment;

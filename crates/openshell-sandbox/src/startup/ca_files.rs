@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use openshell_policy::words::{ConfigState, Severity};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_proxy::wire::tls::authority::Authority;
 use openshell_proxy::wire::tls::originate::UpstreamRoots;
 use openshell_proxy::wire::tls::subject_hash::subject_hash;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use openshell_policy::words::{ConfigState, Severity};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_supervisor::calls::file_calls::FileRights;
 use openshell_supervisor::calls::waiting_calls::WaitingCalls;
 use openshell_supervisor::command::environment::{self, Environment, Inputs};

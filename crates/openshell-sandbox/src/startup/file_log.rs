@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use openshell_policy::event::Audit;
+use openshell_events::event::Audit;
 use openshell_supervisor::calls::file_calls::{self, Accessed, FileObserver, FileRights};
 use openshell_supervisor::calls::waiting_calls::{Handler, WaitingCalls};
 use openshell_supervisor::command::environment::Environment;

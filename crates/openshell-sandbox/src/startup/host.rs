@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use openshell_policy::words::{ConfigState, Severity};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_supervisor::command::environment;
 use openshell_supervisor::confine::{LandlockProof, Mount, Purpose};
 use openshell_supervisor::files::carve_outs::CarveOut;

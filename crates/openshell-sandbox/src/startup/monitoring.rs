@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
+use openshell_events::words::{ConfigState, Severity};
 use openshell_monitoring::export::Exporter;
 use openshell_monitoring::health::Health;
 use openshell_monitoring::metrics::Metrics;
 use openshell_monitoring::server::{Server, Sockets};
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::wire::tls::originate::UpstreamRoots;
 use openshell_supervisor::identity::peer;

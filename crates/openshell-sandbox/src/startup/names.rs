@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddrV4, TcpListener};
 use std::sync::Arc;
 
-use openshell_policy::event::Audit;
+use openshell_events::event::Audit;
 use openshell_policy::network::host::HostName;
 use openshell_proxy::decide::store::{Generation, PolicyStore};
 use openshell_proxy::doors::dns;

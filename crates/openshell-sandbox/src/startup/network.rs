@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use openshell_policy::words::{ConfigState, Severity};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_supervisor::command::streams::{Inspected, Purpose, Streams};
 use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::network::netlink::Socket;

@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::confine::Home;
 use openshell_supervisor::files::landlock::Request;

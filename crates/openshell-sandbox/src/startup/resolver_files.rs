@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::network::host::HostName;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::network::netns::NAME_SERVER;
 use openshell_supervisor::runs::sandbox_files::SandboxFile;

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use openshell_events::event::Audit;
+use openshell_events::words::{ConfigState, Severity};
 use openshell_monitoring::health::Respond;
 use openshell_monitoring::metrics::{Read, Readings};
-use openshell_policy::event::Audit;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::decide::identify::{Identifier, Processes, Witness};
 use openshell_proxy::doors::bypass::Monitor;
 use openshell_proxy::doors::dns::names::Names;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use openshell_events::event::Audit;
+use openshell_events::words::{ConfigState, Severity, SshDoor};
 use openshell_gateway::session::{self, Dialing, RelayTarget};
-use openshell_policy::event::Audit;
-use openshell_policy::words::{ConfigState, Severity, SshDoor};
 use openshell_ssh::doors::{self, Closed};
 use openshell_ssh::main_process::MainProcess;
 use openshell_ssh::preface::Prefaces;

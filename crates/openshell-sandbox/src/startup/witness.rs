@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use openshell_policy::event::Audit;
+use openshell_events::event::Audit;
 use openshell_proxy::decide::identify::{self, Identifier, Identity};
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::ground::peer::Caller;

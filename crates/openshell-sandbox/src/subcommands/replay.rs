@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use anyhow::Context as _;
+use openshell_events::reason::{DenialStage, ReasonCode};
 use openshell_policy::network::host::Host;
-use openshell_policy::reason::{DenialStage, ReasonCode};
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::message;
 use openshell_proxy::decide::snapshot::Snapshot;

@@ -4,8 +4,8 @@ use std::future::pending;
 use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
-use openshell_policy::event::Process;
-use openshell_policy::words::{ProcessActivity, Severity};
+use openshell_events::event::Process;
+use openshell_events::words::{ProcessActivity, Severity};
 use openshell_ssh::main_process::MainProcess;
 use openshell_supervisor::command::signals::{self, Received, SignalAction};
 use openshell_supervisor::init::launch::{Event, Running};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
+use openshell_events::words::{ConfigState, Severity};
 use openshell_monitoring::health::Phase;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::command::signals::{self, SignalAction};
 use openshell_supervisor::command::streams::Streams;
 use openshell_supervisor::init::{Command, IgnoredSignals, Session};

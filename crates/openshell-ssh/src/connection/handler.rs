@@ -12,7 +12,7 @@ use crate::streamlocal;
 use crate::terminal::{TerminalRequest, size};
 use crate::variables::Variables;
 use bytes::Bytes;
-use openshell_policy::words::SshActivity;
+use openshell_events::words::SshActivity;
 use russh::server::{
     Auth, ChannelOpenHandle, Handler, Msg, Session as Connected, VerifiedPublicKey,
 };

@@ -4,7 +4,7 @@ mod handler;
 
 use std::sync::Arc;
 
-use openshell_policy::words::SshActivity;
+use openshell_events::words::SshActivity;
 use openshell_supervisor::command::pty::Size;
 use russh::server::{Auth, ChannelOpenHandle, Handle, Msg, Session as Connected};
 use russh::{Channel as Opened, ChannelId, ChannelOpenFailure, Error};

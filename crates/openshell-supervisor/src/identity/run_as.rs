@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use openshell_events::words::FileAccess;
 use openshell_policy::process::{Identity, RunAs};
-use openshell_policy::words::FileAccess;
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hickory_resolver::proto::rr::RecordType;
-use openshell_policy::denial::Denial;
-use openshell_policy::event::{Audit, Event, NameLookedUp};
+use openshell_events::denial::Denial;
+use openshell_events::event::{Audit, Event, NameLookedUp};
+use openshell_events::reason::ReasonCode;
+use openshell_events::words::{Action, Severity};
 use openshell_policy::network::host::HostName;
-use openshell_policy::reason::ReasonCode;
-use openshell_policy::words::{Action, Severity};
 use parking_lot::Mutex;
 
 use super::names::OpenError;

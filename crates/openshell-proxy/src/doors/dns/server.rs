@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_resolver::proto::rr::RecordType;
-use openshell_policy::event::Audit;
+use openshell_events::event::Audit;
 use openshell_policy::network::host::HostName;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -14,7 +14,7 @@ use crate::ground::target::{Target, port};
 use crate::report::record::Record;
 use crate::wire::http::body::{ResponseBody, full};
 use crate::wire::http::reply;
-use openshell_policy::event::Audit;
+use openshell_events::event::Audit;
 
 /// Parses `request`, a CONNECT: its record, and its target or the refusal of one without host and
 /// port. An address that one of `names` has means the name, as of a client that looks names up
@@ -69,7 +69,7 @@ mod tests {
     use std::sync::Arc;
 
     use hyper::{Request, Uri};
-    use openshell_policy::event::Audit;
+    use openshell_events::event::Audit;
 
     use super::intake;
     use crate::report::record::Outcome;

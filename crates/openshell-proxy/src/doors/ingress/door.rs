@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use bytes::Bytes;
-use openshell_policy::event::Way;
-use openshell_policy::words::Door;
+use openshell_events::event::Way;
+use openshell_events::words::Door;
 use tracing::{Instrument as _, debug_span};
 
 use crate::decide::identify::Identity;

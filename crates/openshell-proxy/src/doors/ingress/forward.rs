@@ -6,8 +6,8 @@ use std::time::Instant;
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
+use openshell_events::words::Door;
 use openshell_policy::network::host::Host;
-use openshell_policy::words::Door;
 
 use crate::decide::action::Message;
 use crate::denial::refusal::Refusal;
@@ -24,7 +24,7 @@ use crate::relay::upstream::Upstream;
 use crate::report::record::Record;
 use crate::wire::http::body::ResponseBody;
 use crate::wire::http::head;
-use openshell_policy::event::Audit;
+use openshell_events::event::Audit;
 
 /// Parses `request`: its record, and its origin or the refusal of one that is not in absolute form.
 /// A request with an https URL is sent inside TLS, since some clients leave that to their proxy. An
@@ -222,7 +222,7 @@ mod tests {
     use std::sync::Arc;
 
     use hyper::{Request, Uri};
-    use openshell_policy::event::Audit;
+    use openshell_events::event::Audit;
 
     use super::intake;
     use crate::report::record::Outcome;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use openshell_policy::words::Door;
+use openshell_events::words::Door;
 use rustix::net::sockopt;
 
 use super::door::{Connected, Ingress};

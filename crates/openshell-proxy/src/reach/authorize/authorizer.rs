@@ -269,7 +269,7 @@ impl Mode {
 
 #[cfg(test)]
 mod tests {
-    use openshell_policy::reason::ReasonCode;
+    use openshell_events::reason::ReasonCode;
     use tokio::time::Instant;
 
     use crate::decide::identify::Identity;

@@ -241,7 +241,7 @@ mod tests {
     use std::net::IpAddr;
 
     use hyper::Method;
-    use openshell_policy::reason::ReasonCode;
+    use openshell_events::reason::ReasonCode;
 
     use super::StreamId;
     use crate::decide::action::Message;

@@ -104,7 +104,7 @@ mod tests {
 
     use super::{Hold, Limits, RevocationWatch};
 
-    use openshell_policy::reason::ReasonCode;
+    use openshell_events::reason::ReasonCode;
     use tokio::time::timeout;
 
     use crate::testing;

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use openshell_events::reason::ReasonCode;
 use openshell_policy::address::{AddressClass, CONTROL_PLANE_PORTS};
-use openshell_policy::reason::ReasonCode;
 
 use crate::decide::permit::Permit;
 use crate::denial::refusal::{AddressFault, Refusal};

@@ -3,8 +3,8 @@
 pub mod guard;
 pub mod lookup;
 
+use openshell_events::reason::ReasonCode;
 use openshell_policy::network::host::Host;
-use openshell_policy::reason::ReasonCode;
 
 use crate::decide::permit::Permit;
 use crate::denial::refusal::{AddressFault, Refusal};

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
+use openshell_events::reason::ReasonCode;
 use openshell_policy::network::host::Host;
-use openshell_policy::reason::ReasonCode;
 
 use super::guard::{Destination, check};
 use crate::decide::connection::judge;

@@ -170,7 +170,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use openshell_policy::reason::ReasonCode;
+    use openshell_events::reason::ReasonCode;
     use tokio::io::{DuplexStream, duplex};
     use tokio::sync::watch;
     use tokio::time::timeout;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use hyper::{Request, Response, StatusCode};
-use openshell_policy::reason::ReasonCode;
+use openshell_events::reason::ReasonCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::{Incoming, SendError, Upstream};

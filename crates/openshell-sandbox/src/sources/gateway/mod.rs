@@ -10,10 +10,10 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
+use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::client::{Gateway, PolicyResult};
 use openshell_gateway::convert::config::{OnInvalid, SandboxConfig};
 use openshell_gateway::convert::policy::{GatewayPolicy, ProviderBinding};
-use openshell_policy::words::{ConfigState, Severity};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 

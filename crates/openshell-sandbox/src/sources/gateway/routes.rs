@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::routes::Bundle;
 use openshell_policy::inference::{DEFAULT_REQUEST_BYTES, KeySource, RouteSpec, SYSTEM_ROUTE};
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_proxy::inference::route::{Route, RouteTable};
 
 use crate::logging;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::convert::config::Setting;
-use openshell_policy::words::{ConfigState, Severity};
 
 use crate::logging;
 use crate::text::printable;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::channel::Address;
 use openshell_gateway::client::{Gateway, Names, PolicyResult};
 use openshell_gateway::convert::config::SandboxConfig;
@@ -13,7 +14,6 @@ use openshell_gateway::error::CallError;
 use openshell_gateway::token::TokenSource;
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy as ValidPolicy;
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::files::landlock::Request;
 use tokio::sync::watch;
 

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use openshell_policy::words::{ConfigState, Severity};
+use openshell_events::words::{ConfigState, Severity};
 use rustix::fs::inotify::{self, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::time::sleep;

@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
-use openshell_policy::words::{ConfigState, Severity};
 use openshell_supervisor::files::carve_outs::{CarveOut, Restriction};
 use openshell_supervisor::files::filesystem::{self, Placeholder};
 use openshell_supervisor::files::landlock::Request;

@@ -1,7 +1,7 @@
 //! What is said when a path is no longer kept from the command, as it was replaced outside. Init
 //! watches, also while this process is stopped.
 
-use openshell_policy::words::{ConfigState, Severity};
+use openshell_events::words::{ConfigState, Severity};
 use openshell_supervisor::files::carve_outs::{CarveOut, Restriction};
 use openshell_supervisor::init::Loss;
 use openshell_supervisor::init::launch::Launcher;

@@ -1,7 +1,7 @@
 //! The paths that a system call names, and what it wants of them.
 
 use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW, c_long};
-use openshell_policy::words::FileAccess;
+use openshell_events::words::FileAccess;
 
 use crate::sys::notify::Notification;
 
@@ -146,7 +146,7 @@ fn opened(flags: i32) -> (Want, bool) {
 #[cfg(test)]
 mod tests {
     use libc::{AT_FDCWD, c_long};
-    use openshell_policy::words::FileAccess;
+    use openshell_events::words::FileAccess;
 
     use super::{Named, Want, named};
     use crate::sys::notify::Notification;

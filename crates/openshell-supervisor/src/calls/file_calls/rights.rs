@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use openshell_policy::words::FileAccess;
+use openshell_events::words::FileAccess;
 use rustix::fs::StatVfsMountFlags;
 
 use crate::files::carve_outs::{CarveOut, Restriction};

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use openshell_events::words::FileAccess;
 use openshell_policy::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem};
-use openshell_policy::words::FileAccess;
 use serde::{Deserialize, Serialize};
 
 use crate::files::private_tmp;
