@@ -1,3 +1,10 @@
+use std::collections::BTreeSet;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
 use crate::seccomp::bpf::ARCHITECTURE;
 use crate::seccomp::filter::Filter;
 use crate::seccomp::ioctls::{ALLOWED, Family};
@@ -264,9 +271,9 @@ fn meant(rows: &[Row], call: Call) -> u32 {
     })
 }
 
-#[test]
-fn a_filter_answers_every_call_as_its_rows_mean_it() {
-    let filters: [Vec<Row>; 5] = [
+/// Filters of workloads and of the supervisor.
+fn filters() -> [Vec<Row>; 5] {
+    [
         rows(Sockets::Internet, &[]).collect(),
         rows(
             Sockets::Local,
@@ -276,56 +283,159 @@ fn a_filter_answers_every_call_as_its_rows_mean_it() {
         rows(Sockets::Local, &[Family::Other]).collect(),
         rows_with_debugging(Sockets::Internet, &[]).collect(),
         supervisor_rows().collect(),
-    ];
-    for rows in filters {
-        let filter = Filter::compile(rows.iter().copied()).unwrap();
-        for number in (0..LAST_KNOWN + 600).chain([0x4000_0000, 0x4000_0000 | 41, u32::MAX]) {
-            let of_call: Vec<_> = rows
-                .iter()
-                .filter(|row| row.number as u32 == number)
-                .collect();
-            let conditions: Vec<_> = of_call.iter().flat_map(|row| row.when).collect();
-            // What the conditions name and what lies beside it, with the upper half set and not.
-            let values = |argument: usize| -> Vec<u64> {
-                let own = conditions
-                    .iter()
-                    .filter(|condition| usize::from(condition.argument) == argument);
-                let named = own.flat_map(|condition| match condition.comparison {
+    ]
+}
+
+/// Calls of a number with what the conditions of `rows` name and what lies beside it, with the upper
+/// half set and not.
+fn calls(rows: &[Row], number: u32) -> Vec<Call> {
+    let of_call = rows.iter().filter(|row| row.number as u32 == number);
+    let conditions: Vec<_> = of_call.flat_map(|row| row.when).collect();
+    let mut all = vec![[0; 6]];
+    for argument in 0..5 {
+        let mut named = BTreeSet::from([0]);
+        for condition in &conditions {
+            if usize::from(condition.argument) == argument {
+                named.extend(match condition.comparison {
                     Comparison::Equal(value) | Comparison::Unequal(value) => {
                         vec![value, value ^ 1, value ^ 0x8000_0000]
                     }
                     Comparison::Masked { mask, value } | Comparison::Unmasked { mask, value } => {
-                        vec![value, value ^ mask, value | !mask, 0]
+                        vec![value, value ^ mask, value | !mask]
                     }
-                    Comparison::NotNull => vec![0, 1],
+                    Comparison::NotNull => vec![1],
                 });
-                let named: std::collections::BTreeSet<_> = named.chain([0]).collect();
-                named
-                    .into_iter()
-                    .flat_map(|value| [u64::from(value), u64::from(value) | 1 << 32])
-                    .collect()
-            };
-            let [first, second, third, fourth, fifth] = [0, 1, 2, 3, 4].map(values);
-            for (a, b) in first
-                .iter()
-                .flat_map(|a| second.iter().map(move |b| (*a, *b)))
-            {
-                for (c, d) in third
-                    .iter()
-                    .flat_map(|c| fourth.iter().map(move |d| (*c, *d)))
-                {
-                    for e in &fifth {
-                        let call = Call {
-                            number,
-                            arguments: [a, b, c, d, *e, 0],
-                        };
-                        let (answer, _) = run(filter.program(), ARCHITECTURE, call);
-                        assert_eq!(answer, meant(&rows, call), "{call:x?}");
-                    }
+            }
+        }
+        let before = std::mem::take(&mut all);
+        for arguments in before {
+            for value in &named {
+                for upper in [0, 1 << 32] {
+                    let mut arguments: [u64; 6] = arguments;
+                    arguments[argument] = u64::from(*value) | upper;
+                    all.push(arguments);
                 }
             }
         }
     }
+    all.into_iter()
+        .map(|arguments| Call { number, arguments })
+        .collect()
+}
+
+#[test]
+fn a_filter_answers_every_call_as_its_rows_mean_it() {
+    for rows in filters() {
+        let filter = Filter::compile(rows.iter().copied()).unwrap();
+        for number in (0..LAST_KNOWN + 600).chain([0x4000_0000, 0x4000_0000 | 41, u32::MAX]) {
+            for call in calls(&rows, number) {
+                let (answer, _) = run(filter.program(), ARCHITECTURE, call);
+                assert_eq!(answer, meant(&rows, call), "{call:x?}");
+            }
+        }
+    }
+}
+
+/// What another compiler makes of `rows`: a program for each, with its number, the first action
+/// first.
+fn second_opinion(rows: &[Row]) -> Vec<(u32, Vec<libc::sock_filter>)> {
+    let mut ordered = rows.to_vec();
+    ordered.sort_by_key(|row| row.action);
+    let program = |row: Row| {
+        // A call passes if one of the conditions does not hold.
+        let passing: Vec<_> = row.when.iter().flat_map(opposites).collect();
+        let rules = passing
+            .into_iter()
+            .map(|condition| SeccompRule::new(vec![condition]).unwrap());
+        let rules: Vec<_> = rules.collect();
+        // To this compiler a number without rules always matches.
+        let of_call = (!rules.is_empty()).then_some((row.number, rules));
+        let filter = SeccompFilter::new(
+            of_call.into_iter().collect(),
+            SeccompAction::Errno(row.action.errno().cast_unsigned()),
+            SeccompAction::Allow,
+            std::env::consts::ARCH.try_into().unwrap(),
+        );
+        let program: BpfProgram = filter.unwrap().try_into().unwrap();
+        let steps = program.into_iter().map(|step| libc::sock_filter {
+            code: step.code,
+            jt: step.jt,
+            jf: step.jf,
+            k: step.k,
+        });
+        (row.number as u32, steps.collect())
+    };
+    ordered.into_iter().map(program).collect()
+}
+
+/// Conditions of which one holds if and only if `condition` does not.
+fn opposites(condition: &Condition) -> Vec<SeccompCondition> {
+    let one = |length, operator, value: u32| {
+        SeccompCondition::new(condition.argument, length, operator, value.into()).unwrap()
+    };
+    let half = |operator, value| one(SeccompCmpArgLen::Dword, operator, value);
+    match condition.comparison {
+        Comparison::Equal(value) => vec![half(SeccompCmpOp::Ne, value)],
+        Comparison::Unequal(value) => vec![half(SeccompCmpOp::Eq, value)],
+        Comparison::NotNull => vec![one(SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)],
+        Comparison::Unmasked { mask, value } => {
+            vec![half(SeccompCmpOp::MaskedEq(mask.into()), value)]
+        }
+        // One bit at least is another one.
+        Comparison::Masked { mask, value } => {
+            let bits = (0..u32::BITS).map(|bit| 1 << bit);
+            let of_mask = bits.filter(|bit| mask & bit != 0);
+            of_mask
+                .map(|bit| half(SeccompCmpOp::MaskedEq(bit.into()), !value & bit))
+                .collect()
+        }
+    }
+}
+
+/// The first call that the filter of `rows` answers in another way than a second compiler's programs
+/// of `others`.
+fn disagreement(rows: &[Row], others: &[Row]) -> Option<Call> {
+    let filter = Filter::compile(rows.iter().copied()).unwrap();
+    let programs = second_opinion(others);
+    for number in 0..=LAST_KNOWN {
+        for call in calls(rows, number) {
+            let (answer, _) = run(filter.program(), ARCHITECTURE, call);
+            let mut second = libc::SECCOMP_RET_ALLOW;
+            for (_, program) in programs.iter().filter(|(of, _)| *of == number) {
+                second = run(program, ARCHITECTURE, call).0;
+                if second != libc::SECCOMP_RET_ALLOW {
+                    break;
+                }
+            }
+            if answer != second {
+                return Some(call);
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn a_second_compiler_makes_filters_of_the_same_answers_and_each_row_counts() {
+    for rows in filters() {
+        let disagreement = disagreement(&rows, &rows);
+        assert!(disagreement.is_none(), "{disagreement:x?}");
+    }
+    let rows: Vec<_> = rows(Sockets::Internet, &[]).collect();
+    // Without a row, or with another condition, somebody is asked for who answers otherwise.
+    let number = libc::SYS_memfd_create;
+    let without: Vec<_> = rows
+        .iter()
+        .copied()
+        .filter(|row| row.number != number)
+        .collect();
+    let call = disagreement(&rows, &without).unwrap();
+    assert_eq!(i64::from(call.number), number);
+    let first = rows.iter().position(|row| !row.when.is_empty()).unwrap();
+    let mut changed = rows.clone();
+    changed[first].when = &[];
+    let call = disagreement(&rows, &changed).unwrap();
+    assert_eq!(i64::from(call.number), rows[first].number);
 }
 
 #[test]
