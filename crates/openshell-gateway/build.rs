@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "openshell.inference.v1.ResolvedRoute",
         "openshell.inference.v1.GetInferenceBundleResponse",
     ];
-    println!("cargo::rerun-if-changed=proto");
+    println!("cargo::rerun-if-changed=../../proto");
     let files = ["sandbox.proto", "openshell.proto", "inference.proto"];
     let mut generator = tonic_prost_build::configure()
         .build_server(false)
@@ -24,6 +24,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for message in with_secrets {
         generator = generator.skip_debug([message]);
     }
-    generator.compile_fds(protox::compile(files, ["proto"])?)?;
+    generator.compile_fds(protox::compile(files, ["../../proto"])?)?;
     Ok(())
 }

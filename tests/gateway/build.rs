@@ -1,7 +1,7 @@
 //! Generates the server of the gateway's services, and a client of them for measurements.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = "../../crates/openshell-gateway/proto";
+    let folder = "../../proto";
     println!("cargo::rerun-if-changed={folder}");
     let files = ["sandbox.proto", "openshell.proto", "inference.proto"];
     let generator = tonic_prost_build::configure()

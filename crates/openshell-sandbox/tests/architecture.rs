@@ -52,7 +52,11 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "openshell-ssh",
-        &["openshell-events", "openshell-policy", "openshell-supervisor"],
+        &[
+            "openshell-events",
+            "openshell-policy",
+            "openshell-supervisor",
+        ],
         &[
             "clone_process",
             "setns",

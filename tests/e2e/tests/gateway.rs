@@ -190,8 +190,7 @@ fn recoded<T: Message + Default>(bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn gateways_of_another_implementation_understand_and_are_understood_byte_for_byte() {
     use gateway::proto::v1::{GatewayMessage, GetSandboxProviderEnvironmentResponse};
-    let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../crates/openshell-gateway/proto");
+    let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
     let descriptors = protox::compile(
         ["sandbox.proto", "openshell.proto", "inference.proto"],
         [proto],
