@@ -37,15 +37,45 @@ impl ProcessIdentity {
         self.uid == rustix::process::geteuid().as_raw()
     }
 
-    /// Runs `act` with this user's rights on files and without capabilities, on the calling thread
-    /// and those that `act` starts: it sees of files what the workload would, whatever file system
-    /// they are in. To [`rustix::fs::access`] the thread stays who it was; that takes `EACCESS`.
+    /// Runs `act` on a thread with this user and without capabilities: it sees of files what the
+    /// workload would, whatever file system they are in. The effective user alone would not do: a
+    /// FUSE file system is open to whom it belongs to by all of their ids (fuse(8), `allow_other`).
     ///
     /// # Errors
-    /// The thread cannot take the identity.
-    pub fn look<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
-        let _taken = TakenIdentity::take(self)?;
-        Ok(act())
+    /// There is no thread, or it cannot take the identity.
+    pub fn look<T: Send>(&self, act: impl FnOnce() -> T + Send) -> io::Result<T> {
+        std::thread::scope(|scope| {
+            let looking = move || {
+                self.take_on_thread()?;
+                Ok(act())
+            };
+            let thread = std::thread::Builder::new()
+                .name("look".to_owned())
+                .spawn_scoped(scope, looking)?;
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Gives the calling thread this identity, for good. Each of these calls is about the thread
+    /// alone (credentials(7)).
+    fn take_on_thread(&self) -> io::Result<()> {
+        if !self.is_callers {
+            let groups: Vec<_> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+            let uid = Uid::from_raw(self.uid);
+            let gid = Gid::from_raw(self.gid);
+            rustix::thread::set_thread_groups(&groups)?;
+            rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+            rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+        }
+        let none = CapabilitySet::empty();
+        let nothing = CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        };
+        Ok(rustix::thread::set_capabilities(None, nothing)?)
     }
 
     /// Returns true if owner, group and mode let the user enter the folder `path` and all of its
@@ -110,69 +140,6 @@ impl ProcessIdentity {
             (false, false) => 0,
         };
         (mode >> shift) & bits == bits
-    }
-}
-
-/// The identity of another user on the calling thread alone (credentials(7)), until this is
-/// dropped. The real and the saved user stay: the other one can neither signal nor trace this
-/// process.
-struct TakenIdentity {
-    /// The user, group and groups that the thread had, if it has others.
-    own: Option<(Uid, Gid, Vec<Gid>)>,
-    capabilities: CapabilitySets,
-}
-
-impl TakenIdentity {
-    fn take(identity: &ProcessIdentity) -> io::Result<Self> {
-        let mut taken = Self {
-            own: None,
-            capabilities: rustix::thread::capabilities(None)?,
-        };
-        if !identity.is_callers {
-            let own = (
-                rustix::process::geteuid(),
-                rustix::process::getegid(),
-                rustix::process::getgroups()?,
-            );
-            let groups: Vec<_> = identity
-                .groups
-                .iter()
-                .map(|gid| Gid::from_raw(*gid))
-                .collect();
-            rustix::thread::set_thread_groups(&groups)?;
-            taken.own = Some(own);
-            rustix::thread::set_thread_res_gid(None, Gid::from_raw(identity.gid), None)?;
-            rustix::thread::set_thread_res_uid(None, Uid::from_raw(identity.uid), None)?;
-        }
-        rustix::thread::set_capabilities(
-            None,
-            CapabilitySets {
-                effective: CapabilitySet::empty(),
-                ..taken.capabilities
-            },
-        )?;
-        Ok(taken)
-    }
-
-    fn give_back(&self) -> rustix::io::Result<()> {
-        rustix::thread::set_capabilities(None, self.capabilities)?;
-        let Some((uid, gid, groups)) = &self.own else {
-            return Ok(());
-        };
-        rustix::thread::set_thread_res_uid(None, *uid, None)?;
-        rustix::thread::set_thread_res_gid(None, *gid, None)?;
-        rustix::thread::set_thread_groups(groups)?;
-        // The kernel takes some away with the user.
-        rustix::thread::set_capabilities(None, self.capabilities)
-    }
-}
-
-impl Drop for TakenIdentity {
-    fn drop(&mut self) {
-        if self.give_back().is_err() {
-            // Nothing may go on as somebody else.
-            std::process::abort();
-        }
     }
 }
 
@@ -529,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_files_has_the_users_rights_and_the_thread_is_itself_again_also_after_a_panic() {
+    fn a_look_at_files_has_all_ids_of_the_user_and_the_caller_is_itself_again_also_after_a_panic() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
@@ -552,6 +519,12 @@ mod tests {
             .unwrap();
         let identity = &resolved("61184", None).unwrap().identity;
         let before = own();
+        let status = || std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let status = identity.look(status).unwrap();
+        for ids in ["Uid:", "Gid:"] {
+            let all = format!("{ids}\t61184\t61184\t61184\t61184\n");
+            assert!(status.contains(&all), "{status}");
+        }
         let error = identity.look(|| std::fs::read(&file).unwrap_err()).unwrap();
         assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
         let in_a_thread = || {
