@@ -118,9 +118,9 @@ impl Models<'_> {
             let request = format!("CONNECT {}", self.target);
             let target = Some(self.target.clone());
             let mut record = Record::new(&self.services.audit, request, target);
-            self.caller
-                .iter()
-                .for_each(|caller| record.called_by(caller.clone()));
+            if let Some(caller) = &self.caller {
+                record.called_by(caller.clone());
+            }
             record.finish(Outcome::Refused(&refusal));
         }
     }

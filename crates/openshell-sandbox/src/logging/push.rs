@@ -230,10 +230,9 @@ fn fields(event: &Event<'_>) -> Fields {
             fields.put("dst_host", event.name);
             fields.put("action", action(event.action));
             fields.put("reason", event.reason);
-            event
-                .code
-                .into_iter()
-                .for_each(|code| fields.put("reason_code", code.as_str()));
+            if let Some(code) = event.code {
+                fields.put("reason_code", code.as_str());
+            }
         }
         Event::Published(event) => {
             fields.put("src_addr", event.client.ip());
