@@ -9,5 +9,7 @@
 
 pub mod denial;
 pub mod event;
+pub mod lines;
 pub mod reason;
+pub mod text;
 pub mod words;

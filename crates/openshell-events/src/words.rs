@@ -1,5 +1,8 @@
 //! The words of events: closed sets, one variant each.
 
+/// What stands for a secret, or for the placeholder of one, wherever either would be shown.
+pub const REDACTED: &str = "[CREDENTIAL]";
+
 /// Defines a set, with the word of each variant.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($variant:ident = $word:literal,)+ }) => {

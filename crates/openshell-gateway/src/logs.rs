@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use openshell_events::lines::{Line, LineQueue};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
@@ -14,7 +15,7 @@ use crate::error::CallError;
 use crate::proto::v1::PushSandboxLogsRequest;
 
 /// Lines that wait to be sent.
-pub const WAITING: usize = 1_024;
+const WAITING: usize = 1_024;
 
 /// Lines of a batch, and the longest wait for a full one.
 const BATCH: (usize, Duration) = (50, Duration::from_millis(500));
@@ -26,10 +27,49 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Lines to be sent, and the count of those that found no room.
 #[derive(Debug)]
 pub struct Lines {
-    /// The lines.
-    pub lines: mpsc::Receiver<LogLine>,
+    lines: mpsc::Receiver<LogLine>,
     /// Lines dropped since this was last taken.
-    pub dropped: Arc<AtomicU64>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// The end of the queue at which lines go in.
+#[derive(Debug)]
+struct Entrance {
+    lines: mpsc::Sender<LogLine>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// Returns both ends of a queue of lines.
+#[must_use]
+pub fn queue() -> (Arc<dyn LineQueue>, Lines) {
+    let (sender, lines) = mpsc::channel(WAITING);
+    let dropped: Arc<AtomicU64> = Arc::default();
+    let entrance = Entrance {
+        lines: sender,
+        dropped: Arc::clone(&dropped),
+    };
+    (Arc::new(entrance), Lines { lines, dropped })
+}
+
+impl Entrance {
+    /// Returns `is_taken`, and counts a line that is not.
+    fn count(&self, is_taken: bool) -> bool {
+        if !is_taken {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        is_taken
+    }
+}
+
+impl LineQueue for Entrance {
+    fn has_room(&self) -> bool {
+        self.count(self.lines.capacity() > 0)
+    }
+
+    fn push(&self, line: Line<'_>) -> bool {
+        let sent = self.lines.try_send(LogLine::new(line));
+        self.count(sent.is_ok())
+    }
 }
 
 /// Age from which a stream counts as a good one.

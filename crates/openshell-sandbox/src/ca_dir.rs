@@ -21,8 +21,8 @@ use rustix::fs::{AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use time::OffsetDateTime;
 
-use crate::logging;
 use crate::sources::secret_file;
+use openshell_telemetry::logging;
 
 /// The file of an authority that is made here.
 const OWN: &str = "ca.pem";

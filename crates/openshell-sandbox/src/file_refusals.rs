@@ -12,7 +12,7 @@ use openshell_supervisor::files::carve_outs::Restriction;
 use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
 use parking_lot::Mutex;
 
-use crate::text;
+use openshell_events::text;
 
 /// Accesses that are kept apart; further ones are counted together, and not logged.
 const KINDS: usize = 1024;

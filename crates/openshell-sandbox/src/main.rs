@@ -15,7 +15,6 @@ mod exit;
 mod file_refusals;
 mod gateway_reports;
 mod lints;
-mod logging;
 mod look_up;
 mod parent;
 mod refusals;
@@ -28,15 +27,19 @@ mod subcommands;
 mod tasks;
 mod telemetry;
 mod terminal;
-mod text;
 mod workload;
 
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
+use openshell_events::text;
 use openshell_events::words::{ConfigState, LifecycleActivity, Severity};
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::{self, Forked, Init};
+use openshell_supervisor::paths::own_folder::OwnFolder;
+use openshell_telemetry::logging;
 
 use crate::cli::Invocation;
 use crate::config::Config;
@@ -163,21 +166,29 @@ fn run(
     };
     let mut config = Config::read(args, &origin)?;
     let directories = config.log_dirs.as_slice();
-    let push = config.push_level;
+    // Lines wait there until the gateway takes them.
+    let (push, lines) = config
+        .push_level
+        .map(|level| {
+            let (queue, lines) = openshell_gateway::logs::queue();
+            ((level, queue), lines)
+        })
+        .unzip();
+    config.secrets.lines = lines;
     let form = config.log_form;
     let level = config.logs_to_stderr.then_some(config.log_level);
     let is_plain = config.is_plain;
     let identity =
         &logging::RunIdentity::new(config.sandbox.clone(), std::mem::take(&mut config.labels));
-    let started = logging::start(&logging::Options {
+    config.log_dir = logging::start(&logging::Options {
         directories,
+        open: open_log_folder,
         level,
         is_plain,
         form,
         identity,
         push,
     })?;
-    (config.log_dir, config.secrets.lines) = (started.folder, started.lines);
     let version = env!("CARGO_PKG_VERSION");
     let pid = std::process::id();
     logging::lifecycle_event(
@@ -206,6 +217,17 @@ fn run(
         }
     }
     ended.map(|ended| ExitCode::from(ended.code))
+}
+
+/// Opens the folder `path` for log files; `is_made` makes it where it is missing.
+fn open_log_folder(path: &Path, is_made: bool) -> io::Result<logging::Folder> {
+    let folder = if is_made {
+        OwnFolder::make(path, 0o700)
+    } else {
+        OwnFolder::open(path)
+    };
+    let (path, opened) = folder?.into_parts();
+    Ok(logging::Folder::new(path, opened))
 }
 
 /// Starts the sandbox, runs the command in it, and removes it.

@@ -11,7 +11,7 @@ use openshell_events::words::Severity;
 use openshell_policy::proposal;
 use parking_lot::Mutex;
 
-use crate::text;
+use openshell_events::text;
 
 /// Lines of a summary; the log has the rest.
 const LINES: usize = 10;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::ops::RangeInclusive;
 
-use crate::text;
+use openshell_events::text;
 use parking_lot::{Mutex, MutexGuard};
 
 /// Servers that are kept, and lines of a summary.

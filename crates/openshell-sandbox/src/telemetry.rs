@@ -9,8 +9,6 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow, bail};
 use openshell_events::words::{ConfigState, Severity};
-use openshell_monitoring::export::{Collector, Connect, Connection, Exporter};
-use openshell_monitoring::metrics::Metrics;
 use openshell_policy::network::host::Host;
 use openshell_policy::secret::Secret;
 use openshell_proxy::denial::refusal::Refusal;
@@ -19,8 +17,10 @@ use openshell_proxy::reach::resolve::guard::Destination;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::wire::tls::originate::UpstreamRoots;
 use openshell_supervisor::command::environment::Environment;
+use openshell_telemetry::export::{Collector, Connect, Connection, Exporter};
+use openshell_telemetry::metrics::Metrics;
 
-use crate::logging;
+use openshell_telemetry::logging;
 
 /// Variables that name the collector, the one of metrics alone first.
 const ENDPOINTS: [&str; 2] = [

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use rustix::termios::isatty;
 
-use crate::logging;
+use openshell_telemetry::logging;
 
 /// What is typed on the caller's terminal, as the command gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

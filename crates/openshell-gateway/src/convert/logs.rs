@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
+use openshell_events::lines::Line;
 use prost::encoding::{self, DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
@@ -35,28 +36,20 @@ mod tag {
 const USUAL_BYTES: usize = 768;
 
 impl LogLine {
-    /// Encodes a line: milliseconds since 1970, level, the part that says it, text, and facts in
-    /// the order of their names.
-    #[must_use]
-    pub fn new(
-        timestamp_ms: i64,
-        level: &str,
-        target: &str,
-        message: &str,
-        fields: &[(&str, &str)],
-    ) -> Self {
+    /// Encodes a line.
+    pub(crate) fn new(line: Line<'_>) -> Self {
         let mut rest = Vec::with_capacity(USUAL_BYTES);
-        encoding::int64::encode(tag::TIMESTAMP, &timestamp_ms, &mut rest);
+        encoding::int64::encode(tag::TIMESTAMP, &line.time_ms, &mut rest);
         let texts = [
-            (tag::LEVEL, level),
-            (tag::TARGET, target),
-            (tag::MESSAGE, message),
+            (tag::LEVEL, line.level),
+            (tag::TARGET, line.target),
+            (tag::MESSAGE, line.message),
             (tag::SOURCE, "sandbox"),
         ];
         for (tag, text) in texts {
             put(tag, text, &mut rest);
         }
-        for (name, value) in fields {
+        for (name, value) in line.fields {
             encoding::encode_key(tag::FIELDS, WireType::LengthDelimited, &mut rest);
             let length = length(tag::KEY, name) + length(tag::VALUE, value);
             encoding::encode_varint(length as u64, &mut rest);
@@ -64,7 +57,7 @@ impl LogLine {
             put(tag::VALUE, value, &mut rest);
         }
         Self {
-            timestamp_ms,
+            timestamp_ms: line.time_ms,
             id: None,
             rest: rest.into(),
         }
@@ -72,7 +65,13 @@ impl LogLine {
 
     /// Returns a line of this part about sending lines, with this one's time.
     pub(crate) fn note(&self, message: &str) -> Self {
-        Self::new(self.timestamp_ms, "WARN", "logs", message, &[])
+        Self::new(Line {
+            time_ms: self.timestamp_ms,
+            level: "WARN",
+            target: "logs",
+            message,
+            fields: &[],
+        })
     }
 
     /// Returns the line as one of the sandbox `id`.
@@ -129,9 +128,12 @@ impl Message for LogLine {
 
 #[cfg(test)]
 mod tests {
-    use super::LogLine;
-    use prost::Message;
     use std::collections::BTreeMap;
+
+    use openshell_events::lines::Line;
+    use prost::Message;
+
+    use super::LogLine;
 
     /// The message as its description says.
     #[derive(Clone, PartialEq, Message)]
@@ -161,8 +163,14 @@ mod tests {
             ("l7_target", long.as_str()),
         ];
         for (message, fields) in [("text", &fields[..]), ("", &[])] {
-            let line =
-                LogLine::new(1_700_000_000_000, "INFO", "audit", message, fields).of(&"box".into());
+            let line = Line {
+                time_ms: 1_700_000_000_000,
+                level: "INFO",
+                target: "audit",
+                message,
+                fields,
+            };
+            let line = LogLine::new(line).of(&"box".into());
             let described = Described {
                 sandbox_id: "box".to_owned(),
                 timestamp_ms: 1_700_000_000_000,

@@ -8,12 +8,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use hyper::header::{HeaderName, HeaderValue};
 use memchr::memmem::{self, Finder};
+use openshell_events::words::REDACTED;
 use openshell_policy::credential::CredentialName;
 pub use openshell_policy::credential::MARKER;
 use zeroize::Zeroizing;
-
-/// Shown in place of a placeholder in logs and answers.
-pub const REDACTED: &str = "[CREDENTIAL]";
 
 /// Bytes of the longest name: a gateway's prefix (`s`, 64 digits and `_`) and a credential's own.
 const NAME: usize = CredentialName::MAX + 66;

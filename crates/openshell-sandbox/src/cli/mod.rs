@@ -18,7 +18,7 @@ use self::subcommands::{
     CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs,
     GatewayArgs, PresetsArgs, PsArgs, port,
 };
-use crate::logging::{self, Form, Label};
+use openshell_telemetry::logging::{self, Form, Label};
 
 /// Runs one untrusted command under a policy: confined files, system calls, identity and network,
 /// every connection authorized by its calling program.
@@ -150,7 +150,7 @@ pub(crate) struct Args {
 
     /// Form of log lines
     #[arg(long, value_name = "FORM", default_value = "text")]
-    pub(crate) log_format: Form,
+    pub(crate) log_format: LogFormat,
 
     /// Where log lines go; to standard error alone they go from the level `info` on
     #[arg(long, value_name = "PLACE", default_value = "both")]
@@ -499,6 +499,24 @@ pub(crate) struct EnvironmentArgs {
 }
 
 /// Handling of secrets in requests.
+/// Form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Text for people and grep
+    Text,
+    /// A JSON object each: OCSF records, and diagnostics
+    Json,
+}
+
+impl From<LogFormat> for Form {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Leaks {
     Report,

@@ -13,19 +13,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use openshell_monitoring::export::Collector;
 use openshell_policy::process::RunAs;
 use openshell_proxy::credentials::leaks::detector::LeakMode;
 use openshell_proxy::doors::dns::pool::NameAddresses;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::signals;
 use openshell_supervisor::identity::run_as;
+use openshell_telemetry::export::Collector;
 use rustix::process::Signal;
 use tracing::Level;
 
 use crate::ca_dir;
 use crate::cli::{self, Args, CarveOutArgs, EnvironmentArgs, LogPlace, NetworkMode, Published};
-use crate::logging::{Form, Label};
 use crate::sources::credential_file::OpenedCredentials;
 use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use crate::sources::origin::{Origin, Secrets};
@@ -34,6 +33,7 @@ use crate::sources::route_file::{self, RouteSet};
 use crate::sources::{environment_secrets, variables};
 use crate::telemetry;
 use crate::terminal::Keyboard;
+use openshell_telemetry::logging::{Form, Label};
 
 /// Everything that a run depends on.
 #[derive(Debug)]
@@ -305,11 +305,10 @@ impl Config {
         } else {
             Level::WARN
         };
+        let log_form = Form::from(args.log_format);
         // Who asks for a level, or for no file, wants the lines of the log.
-        let is_plain = level.is_none()
-            && usual == Level::WARN
-            && place.is_none()
-            && args.log_format == Form::Text;
+        let is_plain =
+            level.is_none() && usual == Level::WARN && place.is_none() && log_form == Form::Text;
         let log_level = level.map_or(Ok(usual), log_level)?;
         let ca_dir = absolute(args.ca_dir).context("--ca-dir")?;
         let named_credentials = args.environment.credentials.clone();
@@ -418,7 +417,7 @@ impl Config {
             collector,
             log_level,
             is_plain,
-            log_form: args.log_format,
+            log_form,
             logs_to_stderr: args.log_to != LogPlace::File,
             log_dir: None,
             log_dirs,

@@ -90,7 +90,9 @@ impl Origin {
             let (project, warning) =
                 composed::project(files.folders.workdir.as_deref(), current, &homes)?;
             if let Some(warning) = warning {
-                crate::logging::print_stderr(&format!("openshell-sandbox: {warning}"));
+                openshell_telemetry::logging::print_stderr(&format!(
+                    "openshell-sandbox: {warning}"
+                ));
             }
             let additions = Additions::of(&args.policy, Some(&project), &files.folders.presets)?;
             return Ok(Self::Files(Box::new(Policy::load(PolicyFiles {

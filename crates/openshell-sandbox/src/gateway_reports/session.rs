@@ -7,8 +7,8 @@ use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::client::Gateway;
 use openshell_gateway::session::{Change, Inside, Sessions};
 
-use crate::logging;
-use crate::text::printable;
+use openshell_events::text::printable;
+use openshell_telemetry::logging;
 
 /// Sessions with `gateway`, whose relays end `inside`, each change of which is logged.
 pub(super) fn sessions(gateway: Gateway, instance: String, inside: Arc<dyn Inside>) -> Sessions {

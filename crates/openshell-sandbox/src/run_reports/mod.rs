@@ -17,12 +17,12 @@ use openshell_proxy::report::observe::Observations;
 use openshell_supervisor::identity::run_as::User;
 
 use crate::config::Config;
-use crate::logging;
 use crate::look_up::look_up;
 use crate::refusals::Refusals;
-use crate::text::counted;
 use observed::{Earlier, Home, earlier, observed_policy, united};
 use observed_files::ObservedFiles;
+use openshell_events::text::counted;
+use openshell_telemetry::logging;
 use output_file::OutputFile;
 
 /// Reports about a run, written when the command has ended.

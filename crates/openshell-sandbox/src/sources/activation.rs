@@ -13,8 +13,8 @@ use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::Inference;
 use tokio::sync::mpsc;
 
-use crate::logging;
 use crate::sources::update::{Answer, Initial, Reloads, Request, Update};
+use openshell_telemetry::logging;
 
 /// Everything in force that an update replaces. Only [`Self::run`] replaces it.
 #[derive(Clone)]

@@ -8,12 +8,12 @@ use openshell_events::words::{ConfigState, Severity};
 use openshell_supervisor::files::protected::Protection;
 use tokio::sync::Notify;
 
-use crate::logging;
 use crate::sources::credential_file::{CredentialSources, OpenedCredentials};
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::sources::route_file::RouteSet;
 use crate::sources::update::{Answer, Initial, Reloads, Source, Update};
+use openshell_telemetry::logging;
 
 /// The files that are read again. Routes are read at the start alone.
 pub(crate) struct Files {

@@ -28,7 +28,7 @@ use openshell_supervisor::runs::sandbox_files::SandboxFile;
 use crate::ca_dir;
 use crate::cli::NetworkMode;
 use crate::config::Config;
-use crate::logging;
+use openshell_telemetry::logging;
 
 /// Largest bundle that is read, in bytes.
 const BUNDLE_BYTES: u64 = 16 * 1024 * 1024;

@@ -31,7 +31,6 @@ use tokio::sync::mpsc;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
-use crate::logging;
 use crate::run_reports::RunReports;
 use crate::sources::credential_file::CredentialSet;
 use crate::startup::ca_files;
@@ -40,6 +39,7 @@ use crate::startup::host::Host;
 use crate::startup::network::{self, Network};
 use crate::startup::plan::Plan;
 use crate::startup::resolver_files;
+use openshell_telemetry::logging;
 
 /// A confined init.
 pub(super) struct Confined {

@@ -22,11 +22,11 @@ use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
 use openshell_supervisor::runs::sandbox_files::SandboxFile;
 
 use crate::config::Config;
-use crate::logging;
 use crate::startup::ca_files::{CaFiles, write_file};
 use crate::startup::plan::Plan;
 use crate::startup::resolver_files::ResolverFiles;
 use crate::startup::ssh_settings;
+use openshell_telemetry::logging;
 
 /// Everything that a start made on the host, in the order in which it is removed if the start
 /// fails.

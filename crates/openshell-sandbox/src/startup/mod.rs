@@ -28,7 +28,6 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use openshell_gateway::session::Sessions;
-use openshell_monitoring::health::Phase;
 use openshell_ssh::main_process::MainProcess;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::packets;
@@ -42,6 +41,7 @@ use openshell_supervisor::network::netns::Netns;
 use openshell_supervisor::runs::run_dir::RunDir;
 use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
 use openshell_supervisor::seccomp::harden;
+use openshell_telemetry::health::Phase;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::audit;

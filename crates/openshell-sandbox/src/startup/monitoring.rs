@@ -9,20 +9,20 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use openshell_events::words::{ConfigState, Severity};
-use openshell_monitoring::export::Exporter;
-use openshell_monitoring::health::Health;
-use openshell_monitoring::metrics::Metrics;
-use openshell_monitoring::server::{Server, Sockets};
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::wire::tls::originate::UpstreamRoots;
 use openshell_supervisor::identity::peer;
+use openshell_telemetry::export::Exporter;
+use openshell_telemetry::health::Health;
+use openshell_telemetry::metrics::Metrics;
+use openshell_telemetry::server::{Server, Sockets};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use crate::bound_socket::BoundSocket;
 use crate::config::Config;
-use crate::logging;
 use crate::telemetry;
+use openshell_telemetry::logging;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;

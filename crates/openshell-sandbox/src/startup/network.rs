@@ -19,8 +19,8 @@ use openshell_supervisor::seccomp::rules::Sockets;
 
 use crate::cli::{Args, NetworkMode};
 use crate::config::Config;
-use crate::logging;
 use crate::startup::resolver_files;
+use openshell_telemetry::logging;
 
 /// The workload's network. Held while the sandbox lives: each command tries the probe.
 pub(super) struct Network {

@@ -24,9 +24,9 @@ use tracing::Level;
 use crate::cli::GitConfig;
 use crate::config::Config;
 use crate::lints;
-use crate::logging;
 use crate::run_reports::learning;
 use crate::startup::carve_outs::{CarveOuts, GitUse, Writable, linked_repository};
+use openshell_telemetry::logging;
 
 /// Everything that is decided before a start makes anything.
 pub(super) struct Plan {

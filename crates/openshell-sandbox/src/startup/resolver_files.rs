@@ -13,8 +13,8 @@ use openshell_supervisor::runs::sandbox_files::SandboxFile;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
-use crate::logging;
 use crate::startup::ca_files::write_file;
+use openshell_telemetry::logging;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";

@@ -12,8 +12,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use openshell_events::event::Audit;
 use openshell_events::words::{ConfigState, Severity};
-use openshell_monitoring::health::Respond;
-use openshell_monitoring::metrics::{Read, Readings};
 use openshell_proxy::decide::identify::{Identifier, Processes, Witness};
 use openshell_proxy::doors::bypass::Monitor;
 use openshell_proxy::doors::dns::names::Names;
@@ -35,13 +33,14 @@ use openshell_supervisor::files::landlock;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::network::netlink::Socket;
 use openshell_supervisor::network::netns::{Doors, NameServerSockets, firewall};
+use openshell_telemetry::health::Respond;
+use openshell_telemetry::metrics::{Read, Readings};
 use tokio::sync::{mpsc, watch};
 use tracing::Level;
 
 use crate::background_reporter::BackgroundReporter;
 use crate::cli::Published;
 use crate::config::Config;
-use crate::logging;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::servers::Servers;
@@ -54,6 +53,7 @@ use crate::startup::network::{Network, ProxySockets};
 use crate::startup::resolver_files::LocalNames;
 use crate::startup::witness;
 use crate::tasks::Tasks;
+use openshell_telemetry::logging;
 
 /// The proxy before it serves, and everything that reports on the run.
 pub(super) struct RunServices {

@@ -25,8 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::bound_socket::BoundSocket;
 use crate::config::{SshDoors, SshOverTcp};
-use crate::logging;
 use crate::startup::inside::InsideNetwork;
+use openshell_telemetry::logging;
 
 /// Longest wait for sessions to tell their clients of the end of the sandbox.
 const ENDING: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::ca_dir;
 use crate::cli::subcommands::{CaAction, CaArgs};
-use crate::logging;
+use openshell_telemetry::logging;
 
 /// Prints the certificates of the authority, after it was replaced if that is asked for.
 ///

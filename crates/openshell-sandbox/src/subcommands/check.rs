@@ -9,13 +9,13 @@ use openshell_supervisor::files::protected::ProtectedPath;
 
 use crate::cli::subcommands::CheckArgs;
 use crate::lints;
-use crate::logging::{self, print_line};
 use crate::sources::credential_file::{self, ParsedCredentials};
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{PolicyFiles, policies};
 use crate::sources::route_file;
 use crate::subcommands::replay;
-use crate::text::{self, counted};
+use openshell_events::text::{self, counted};
+use openshell_telemetry::logging::{self, print_line};
 
 /// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings
 /// that are denied.

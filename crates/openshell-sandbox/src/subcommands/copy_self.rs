@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use crate::cli::subcommands::CopySelfArgs;
-use crate::logging;
+use openshell_telemetry::logging;
 
 /// The running program, also after its file was replaced.
 const SELF: &str = "/proc/self/exe";

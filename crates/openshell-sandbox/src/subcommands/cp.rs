@@ -17,9 +17,9 @@ use openshell_ssh::transfer::unpack::{Links, Options, unpack};
 use crate::cli::subcommands::CpArgs;
 use crate::control::client::Places;
 use crate::control::wire::Exec;
-use crate::logging::print_stderr;
 use crate::subcommands::exec::run_with;
-use crate::text::indented;
+use openshell_events::text::indented;
+use openshell_telemetry::logging::print_stderr;
 
 /// One end of a copy.
 #[derive(Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use openshell_policy::comparison;
 use openshell_policy::policy::Policy;
 
 use crate::cli::subcommands::DiffArgs;
-use crate::logging::print_line;
 use crate::sources::input::Phase;
 use crate::sources::policy_file::PolicyFiles;
+use openshell_telemetry::logging::print_line;
 
 /// Exit code if the policy after permits more.
 const MORE: u8 = 3;

@@ -16,11 +16,11 @@ use serde_json::json;
 use crate::cli::subcommands::DoctorArgs;
 use crate::cli::{self, NetworkMode};
 use crate::config::Config;
-use crate::logging::{self, print_line};
 use crate::sources::origin::Origin;
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::startup::network::PendingNetwork;
 use crate::startup::{self, Groundwork, Sandbox};
+use openshell_telemetry::logging::{self, print_line};
 
 /// A moment before which no clock is right: seconds since 1970-01-01, UTC, of 2026-01-01.
 const RELEASED: Duration = Duration::from_secs(1_767_225_600);

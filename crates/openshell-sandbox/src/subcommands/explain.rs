@@ -19,9 +19,9 @@ use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::reach::resolve::resolve;
 
 use crate::cli::subcommands::{DoorName, ExplainArgs};
-use crate::logging::print_line;
 use crate::sources::input::Phase;
 use crate::sources::policy_file::PolicyFiles;
+use openshell_telemetry::logging::print_line;
 
 /// A connection that is permitted.
 struct Allowed {

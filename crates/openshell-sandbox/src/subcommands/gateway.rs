@@ -9,11 +9,11 @@ use openshell_gateway::convert::config::SandboxConfig;
 use crate::cli;
 use crate::cli::subcommands::GatewayArgs;
 use crate::config;
-use crate::logging;
 use crate::sources::gateway::launcher::Launched;
 use crate::sources::origin::Origin;
 use crate::sources::policy_file::{PolicyFiles, policies};
-use crate::text::counted;
+use openshell_events::text::counted;
+use openshell_telemetry::logging;
 
 /// Makes the calls of a start, and prints what each gave. Changes nothing at the gateway.
 ///

@@ -14,8 +14,8 @@ use openshell_ssh::transfer::pack::pack;
 use openshell_ssh::transfer::unpack::{Links, Options, unpack};
 use openshell_ssh::{sftp, streamlocal};
 
-use crate::logging::print_stderr;
-use crate::text::indented;
+use openshell_events::text::indented;
+use openshell_telemetry::logging::print_stderr;
 
 /// Serves standard input and output; `words` say what, where there is a choice.
 ///

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::cli::subcommands::PsArgs;
 use crate::control::client::{Found, Places};
 use crate::control::wire::Description;
-use crate::logging::{print_line, print_stderr};
-use crate::text::printable;
+use openshell_events::text::printable;
+use openshell_telemetry::logging::{print_line, print_stderr};
 
 /// Heads of the columns.
 const HEADS: [&str; 6] = ["NAME", "PID", "AGE", "POLICY", "CONNECTIONS", "COMMAND"];

@@ -17,7 +17,7 @@ use openshell_proxy::inference::is_target;
 use openshell_proxy::secrets::needles::CONCEALED;
 use serde_json::Value;
 
-use crate::logging::print_line;
+use openshell_telemetry::logging::print_line;
 
 /// Classes of events that are decisions (OCSF 1.x): network activity, HTTP activity.
 const NETWORK: u64 = 4001;

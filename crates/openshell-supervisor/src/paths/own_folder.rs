@@ -70,6 +70,12 @@ impl OwnFolder {
             folder: self.folder.try_clone()?,
         })
     }
+
+    /// Returns its path at the time at which it was opened, and its descriptor.
+    #[must_use]
+    pub fn into_parts(self) -> (PathBuf, OwnedFd) {
+        (self.path, self.folder)
+    }
 }
 
 /// Makes the folder `path` with `mode`, in a folder on whose way no symlink may be. Returns false

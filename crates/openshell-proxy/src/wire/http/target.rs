@@ -9,7 +9,8 @@ use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Uri};
 
 #[cfg(doc)]
-use crate::secrets::placeholder::REDACTED;
+use openshell_events::words::REDACTED;
+
 use crate::secrets::placeholder::redacted;
 
 /// Bytes of a path; real ones have fewer.

@@ -15,7 +15,7 @@ use openshell_proxy::credentials::vault::{Entry, Vault};
 use openshell_supervisor::command::environment;
 
 use crate::sources::credential_file::{CredentialReport, CredentialSet};
-use crate::text::{self, printable};
+use openshell_events::text::{self, printable};
 
 /// Revisions before the one in force whose placeholders mean today's values.
 const REVISIONS: usize = 8;

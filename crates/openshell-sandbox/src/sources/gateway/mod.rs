@@ -17,10 +17,10 @@ use openshell_gateway::convert::policy::{GatewayPolicy, ProviderBinding};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::logging;
 use crate::sources::policy_file::{GLOBAL_VERSION, PolicyDocument, PolicyFiles};
 use crate::sources::update::{Answer, Source, Update};
 use credentials::Placeholders;
+use openshell_telemetry::logging;
 use settings::Settings;
 use status::Outbox;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::convert::config::Setting;
 
-use crate::logging;
-use crate::text::printable;
+use openshell_events::text::printable;
+use openshell_telemetry::logging;
 
 /// Settings whose meaning is known.
 const KNOWN: &[&str] = &["agent_policy_proposals_enabled", OCSF_JSON];

@@ -23,12 +23,12 @@ use super::settings::Settings;
 use super::status::Outbox;
 use super::{GatewaySource, Seen, document};
 use crate::gateway_reports::denials::Receiver;
-use crate::logging;
 use crate::sources::input::Phase;
 use crate::sources::policy_file::{Policy, PolicyDocument, PolicyFiles, PolicyVersion};
 use crate::sources::route_file::RouteSet;
 use crate::sources::update::Initial;
 use crate::tasks::Tasks;
+use openshell_telemetry::logging;
 
 /// How a gateway is reached and asked.
 #[derive(Debug)]

@@ -30,10 +30,10 @@ use openshell_supervisor::paths::trusted_symlinks::so_far;
 use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
 
 use crate::cli::CarveOutArgs;
-use crate::logging;
 use crate::startup::carve_outs::exclude::{Exclude, is_stand_in};
 use crate::startup::carve_outs::patterns::matches;
 use crate::startup::carve_outs::settings::Settings;
+use openshell_telemetry::logging;
 
 pub(super) use git::linked_repository;
 pub(super) use git_config::say_how_to_write;

@@ -8,7 +8,7 @@ use openshell_supervisor::init::launch::Launcher;
 use openshell_supervisor::paths::pins::KeptPath;
 
 use crate::cli::CarveOutLost;
-use crate::logging;
+use openshell_telemetry::logging;
 
 /// Returns the kinds of carve-outs whose loss ends the sandbox.
 pub(crate) fn ends_when_lost(act: Option<CarveOutLost>) -> Vec<Restriction> {

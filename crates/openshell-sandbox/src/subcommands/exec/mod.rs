@@ -19,10 +19,10 @@ use crate::cli::subcommands::ExecArgs;
 use crate::config;
 use crate::control::client::Places;
 use crate::control::wire::{Exec, Reply, Request, TerminalKeyboard, TerminalSpec};
-use crate::logging::print_stderr;
 use crate::terminal::{Keyboard, stop_job};
-use crate::text::indented;
 use attached::AttachedTerminal;
+use openshell_events::text::indented;
+use openshell_telemetry::logging::print_stderr;
 
 mod attached;
 

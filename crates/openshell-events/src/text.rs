@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Returns `text` on one line, with characters that act on a terminal or reorder the line escaped.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Cow::Borrowed(text);
     }
@@ -21,7 +21,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns `text` with each of its lines printable.
-pub(crate) fn printable_lines(text: &str) -> String {
+pub fn printable_lines(text: &str) -> String {
     text.split('\n')
         .map(printable)
         .collect::<Vec<_>>()
@@ -30,7 +30,7 @@ pub(crate) fn printable_lines(text: &str) -> String {
 
 /// Returns a message of an error on lines of which only the first begins at the margin: a name with
 /// a line feed begins none of its own.
-pub(crate) fn indented(text: &str) -> String {
+pub fn indented(text: &str) -> String {
     let mut lines = text.split('\n').map(printable);
     let mut message = lines.next().unwrap_or_default().into_owned();
     for line in lines {
@@ -41,7 +41,7 @@ pub(crate) fn indented(text: &str) -> String {
 }
 
 /// Returns a count with its noun: `1 warning`, `2 warnings`.
-pub(crate) fn counted(count: u64, one: &str, more: &str) -> String {
+pub fn counted(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 

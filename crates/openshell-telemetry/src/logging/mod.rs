@@ -3,6 +3,7 @@
 
 mod fields;
 mod file;
+mod folder;
 mod form;
 mod identity;
 mod json;
@@ -16,24 +17,23 @@ mod spans;
 mod stderr;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
 use openshell_events::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
+use openshell_events::lines::LineQueue;
+use openshell_events::text::{printable, printable_lines};
 use openshell_events::words::{
     Confidence, ConfigState, FindingActivity, LifecycleActivity, Severity,
 };
-use openshell_gateway::logs::Lines;
-use openshell_supervisor::paths::own_folder::OwnFolder;
 use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 
-use crate::text::{printable, printable_lines};
 use file::LogFile;
-pub(crate) use form::Form;
-pub(crate) use identity::{Label, RunIdentity};
+pub use folder::Folder;
+pub use form::Form;
+pub use identity::{Label, RunIdentity};
 use json::JsonSink;
 use layer::LogLayer;
 use push::PushSink;
@@ -42,27 +42,35 @@ use sink::{LogEvent, Sink};
 use stderr::StandardError;
 
 /// Settings of the log.
-pub(crate) struct Options<'o> {
-    /// Folders for the log files, in order of preference; missing ones but the first are made. None
-    /// for no file.
-    pub(crate) directories: &'o [PathBuf],
+pub struct Options<'o> {
+    /// Folders for the log files, in order of preference. None for no file.
+    pub directories: &'o [PathBuf],
+    /// Opens one of the folders; the first is not made where it is missing (false), the others are.
+    pub open: fn(&Path, bool) -> io::Result<Folder>,
     /// The most verbose level that standard error shows; `None` for no events.
-    pub(crate) level: Option<Level>,
+    pub level: Option<Level>,
     /// True if standard error has messages for people in place of log lines.
-    pub(crate) is_plain: bool,
-    pub(crate) form: Form,
+    pub is_plain: bool,
+    /// The form of the lines.
+    pub form: Form,
     /// The end of every line.
-    pub(crate) identity: &'o RunIdentity,
-    /// The most verbose level that a gateway gets; `None` without a gateway.
-    pub(crate) push: Option<Level>,
+    pub identity: &'o RunIdentity,
+    /// The most verbose level that a gateway gets, and its queue; `None` without a gateway.
+    pub push: Option<(Level, Arc<dyn LineQueue>)>,
 }
 
-/// A log that has started.
-pub(crate) struct Started {
-    /// The folder of the log file, if one can be written.
-    pub(crate) folder: Option<PathBuf>,
-    /// Lines for the gateway.
-    pub(crate) lines: Option<Lines>,
+/// Why the log cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// None of the folders can be written, and lines are to go nowhere else.
+    #[error("no log file: {0}; see --log-dir and --log-to")]
+    NoFile(String),
+    /// The thread that writes cannot be started.
+    #[error(transparent)]
+    Thread(#[from] io::Error),
+    /// It was started before.
+    #[error("logging was started before")]
+    Again,
 }
 
 /// The log, once it has started.
@@ -85,21 +93,21 @@ struct Log {
 }
 
 /// Sends all events and diagnostics from now on to the log file, to standard error, and into the
-/// queue for a gateway. If no folder can be written, that is reported, and leaves standard error.
+/// queue for a gateway. Returns the folder of the log file. If no folder can be written, that is
+/// reported, and leaves standard error.
 ///
 /// # Errors
-/// Logging was started before, or a thread cannot be started.
-pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
+/// Logging was started before, a thread cannot be started, or there is neither a file nor standard
+/// error to write to.
+pub fn start(options: &Options<'_>) -> Result<Option<PathBuf>, StartError> {
     let mut sinks: Vec<Arc<dyn Sink>> = Vec::new();
-    let (folder, problem) = match open_first(options.directories, options.form) {
+    let (folder, problem) = match open_first(options) {
         Ok(Some((file, folder))) => {
             sinks.push(Arc::new(file.start()?));
             (Some(folder), None)
         }
         Ok(None) => (None, None),
-        Err(problem) if options.level.is_none() => {
-            bail!("no log file: {problem}; see --log-dir and --log-to")
-        }
+        Err(problem) if options.level.is_none() => return Err(StartError::NoFile(problem)),
         Err(problem) => (None, Some(problem)),
     };
     let stderr = StandardError::new(options.level, options.form, options.identity.clone());
@@ -110,10 +118,11 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
         stderr
     });
     sinks.push(Arc::clone(&stderr) as _);
-    let (push, lines) = options.push.map(PushSink::new).unzip();
-    sinks.extend(push.map(|push| Arc::new(push) as Arc<dyn Sink>));
+    if let Some((level, queue)) = &options.push {
+        sinks.push(Arc::new(PushSink::new(*level, Arc::clone(queue))));
+    }
     // A log of records needs no other file of them.
-    let has_json = lines.is_some() && options.form == Form::Text;
+    let has_json = options.push.is_some() && options.form == Form::Text;
     let path = folder.as_ref().map(|folder| folder.path().to_owned());
     let json = folder
         .filter(|_| has_json)
@@ -126,36 +135,26 @@ pub(crate) fn start(options: &Options<'_>) -> anyhow::Result<Started> {
         json,
         identity: options.identity.clone(),
     })
-    .map_err(|_| anyhow!("logging was started before"))?;
+    .map_err(|_| StartError::Again)?;
     let subscriber = tracing_subscriber::registry().with(layer);
-    tracing::subscriber::set_global_default(subscriber).context("logging was started before")?;
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| StartError::Again)?;
     if let Some(problem) = problem {
         tracing::warn!("no log file: {problem}; lines go to standard error alone; see --log-dir");
     }
-    Ok(Started {
-        folder: path,
-        lines,
-    })
+    Ok(path)
 }
 
-/// Opens the log file in the first of `folders` that can be written, if there are any; else
+/// Opens the log file in the first of the folders that can be written, if there are any; else
 /// describes why none can.
-fn open_first(folders: &[PathBuf], form: Form) -> Result<Option<(LogFile, OwnFolder)>, String> {
-    if folders.is_empty() {
+fn open_first(options: &Options<'_>) -> Result<Option<(LogFile, Folder)>, String> {
+    if options.directories.is_empty() {
         return Ok(None);
     }
     let mut problems = Vec::new();
-    for (index, folder) in folders.iter().enumerate() {
-        let opened = if index > 0 {
-            OwnFolder::make(folder, 0o700)
-        } else {
-            OwnFolder::open(folder)
-        };
-        let opened = opened.and_then(|folder| {
-            Ok((
-                LogFile::open(folder.try_clone()?, form, print_stderr)?,
-                folder,
-            ))
+    for (index, folder) in options.directories.iter().enumerate() {
+        let opened = (options.open)(folder, index > 0).and_then(|folder| {
+            let file = LogFile::open(folder.clone(), options.form, print_stderr)?;
+            Ok((file, folder))
         });
         match opened {
             Ok(opened) => return Ok(Some(opened)),
@@ -168,12 +167,12 @@ fn open_first(folders: &[PathBuf], form: Form) -> Result<Option<(LogFile, OwnFol
 }
 
 /// Prints a message on standard error, even before logging has started.
-pub(crate) fn print_stderr(text: &str) {
+pub fn print_stderr(text: &str) {
     print_as(Level::WARN, text);
 }
 
 /// As [`print_stderr`], for the cause of a failure.
-pub(crate) fn print_failure(text: &str) {
+pub fn print_failure(text: &str) {
     print_as(Level::ERROR, text);
 }
 
@@ -190,13 +189,13 @@ fn print_as(level: Level, text: &str) {
 static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints a line on standard output, for a subcommand that runs nothing.
-pub(crate) fn print_line(line: &str) {
+pub fn print_line(line: &str) {
     keep_output_failure(writeln!(io::stdout(), "{}", printable(line)));
 }
 
 /// Keeps the failure of a write to standard output, as what should have been printed is the result
 /// of the program. A reader that has gone has seen enough.
-pub(crate) fn keep_output_failure(written: io::Result<()>) {
+pub fn keep_output_failure(written: io::Result<()>) {
     if let Err(error) = written
         && error.kind() != io::ErrorKind::BrokenPipe
     {
@@ -205,34 +204,34 @@ pub(crate) fn keep_output_failure(written: io::Result<()>) {
 }
 
 /// The failure that was kept.
-pub(crate) fn output_failure() -> Option<&'static io::Error> {
+pub fn output_failure() -> Option<&'static io::Error> {
     OUTPUT_FAILURE.get()
 }
 
 /// Holds back lines on standard error, if that is a terminal, until [`release`]: the command draws
 /// on it.
-pub(crate) fn hold() {
+pub fn hold() {
     if let Some(log) = LOG.get() {
         log.stderr.hold(FINISH);
     }
 }
 
 /// Waits until earlier lines are on standard error, as the output of the command follows.
-pub(crate) fn before_output() {
+pub fn before_output() {
     if let Some(log) = LOG.get() {
         log.stderr.flush(BEFORE_OUTPUT);
     }
 }
 
 /// Shows how many lines were held back, and the last of them.
-pub(crate) fn release() {
+pub fn release() {
     if let Some(log) = LOG.get() {
         log.stderr.release();
     }
 }
 
 /// Has OCSF records written beside the log from now on, or no more.
-pub(crate) fn enable_json(is_enabled: bool) {
+pub fn enable_json(is_enabled: bool) {
     let Some(json) = LOG.get().and_then(|log| log.json.as_ref()) else {
         return;
     };
@@ -242,12 +241,12 @@ pub(crate) fn enable_json(is_enabled: bool) {
 }
 
 /// Returns how many lines no output took so far.
-pub(crate) fn lines_left_out() -> u64 {
+pub fn lines_left_out() -> u64 {
     queue::left_out()
 }
 
 /// Waits until all lines are written, as far as the sinks take them.
-pub(crate) fn finish() {
+pub fn finish() {
     if let Some(log) = LOG.get() {
         for sink in &log.sinks {
             sink.flush(FINISH);
@@ -266,7 +265,7 @@ fn report(event: &Event<'_>) {
 }
 
 /// Logs an event about the sandbox itself, such as a policy loaded or a restriction enforced.
-pub(crate) fn config_event(state: ConfigState, severity: Severity, message: &str) {
+pub fn config_event(state: ConfigState, severity: Severity, message: &str) {
     report(&Event::Configuration(Configuration {
         state,
         severity,
@@ -275,7 +274,7 @@ pub(crate) fn config_event(state: ConfigState, severity: Severity, message: &str
 }
 
 /// Logs a sign of misuse, which was kept from having an effect.
-pub(crate) fn finding_event(title: &str, message: &str) {
+pub fn finding_event(title: &str, message: &str) {
     let activity = FindingActivity::Blocked;
     let severity = Severity::High;
     let confidence = Confidence::High;
@@ -289,7 +288,7 @@ pub(crate) fn finding_event(title: &str, message: &str) {
 }
 
 /// Logs the sandbox's own start or end.
-pub(crate) fn lifecycle_event(activity: LifecycleActivity, severity: Severity, message: &str) {
+pub fn lifecycle_event(activity: LifecycleActivity, severity: Severity, message: &str) {
     report(&Event::Lifecycle(Lifecycle {
         activity,
         severity,
@@ -298,13 +297,13 @@ pub(crate) fn lifecycle_event(activity: LifecycleActivity, severity: Severity, m
 }
 
 /// Logs the start or end of a command.
-pub(crate) fn process_event(process: Process<'_>) {
+pub fn process_event(process: Process<'_>) {
     report(&Event::Process(process));
 }
 
 /// The log as a receiver of the proxy's events.
 #[derive(Debug)]
-pub(crate) struct AuditLog;
+pub struct AuditLog;
 
 impl Audit for AuditLog {
     fn event(&self, event: &Event<'_>) {

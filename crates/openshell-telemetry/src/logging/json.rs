@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use openshell_supervisor::paths::own_folder::OwnFolder;
 use tracing::Level;
 
 use super::file::LogFile;
+use super::folder::Folder;
 use super::form::Form;
 use super::queue::Queue;
 use super::shorthand::Content;
@@ -16,7 +16,7 @@ use super::sink::{LogEvent, Sink};
 
 /// The file as a sink: takes events for the audit while it is enabled.
 pub(super) struct JsonSink {
-    folder: OwnFolder,
+    folder: Folder,
     report: fn(&str),
     is_enabled: AtomicBool,
     queue: OnceLock<Queue>,
@@ -25,7 +25,7 @@ pub(super) struct JsonSink {
 impl JsonSink {
     /// A sink that writes into `folder` once it is enabled; a failed write is reported through
     /// `report`, once.
-    pub(super) fn new(folder: OwnFolder, report: fn(&str)) -> Self {
+    pub(super) fn new(folder: Folder, report: fn(&str)) -> Self {
         Self {
             folder,
             report,
@@ -40,7 +40,7 @@ impl JsonSink {
     /// The file cannot be opened, or no thread can be started that writes it.
     pub(super) fn enable(&self, is_enabled: bool) -> io::Result<()> {
         if is_enabled && self.queue.get().is_none() {
-            let file = LogFile::open(self.folder.try_clone()?, Form::Json, self.report)?;
+            let file = LogFile::open(self.folder.clone(), Form::Json, self.report)?;
             let queue = self.queue.get_or_init(|| Queue::new("log-json", file));
             if !queue.start() {
                 return Err(io::Error::other("no thread can be started that writes it"));

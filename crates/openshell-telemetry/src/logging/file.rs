@@ -6,11 +6,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use openshell_supervisor::paths::own_folder::OwnFolder;
 use rustix::fs::OFlags;
 use time::{Date, OffsetDateTime};
 use tracing::Level;
 
+use super::folder::Folder;
 use super::form::Form;
 use super::queue::{Line, Output, Priority, Queue};
 use super::sink::{LogEvent, Sink};
@@ -36,7 +36,7 @@ const AT_ONCE: usize = 64 * 1024;
 /// The file of the day.
 pub(super) struct LogFile {
     form: Form,
-    folder: OwnFolder,
+    folder: Folder,
     day: Date,
     file: File,
     /// True if the file holds [`FILE_BYTES`], of all sandboxes together.
@@ -64,7 +64,7 @@ impl LogFile {
     ///
     /// # Errors
     /// The file cannot be opened, or is not the supervisor's own.
-    pub(super) fn open(folder: OwnFolder, form: Form, report: fn(&str)) -> io::Result<Self> {
+    pub(super) fn open(folder: Folder, form: Form, report: fn(&str)) -> io::Result<Self> {
         let day = OffsetDateTime::now_utc().date();
         let file = open(&folder, form, day)?;
         remove_old(&folder.reached(), form, day);
@@ -245,7 +245,7 @@ fn file_name(form: Form, day: Date) -> String {
     format!("{}{day}.log", form.prefix())
 }
 
-fn open(folder: &OwnFolder, form: Form, day: Date) -> io::Result<File> {
+fn open(folder: &Folder, form: Form, day: Date) -> io::Result<File> {
     let name = file_name(form, day);
     // A pipe in its place would let the start wait for a reader.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -316,11 +316,9 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use openshell_supervisor::paths::own_folder::OwnFolder;
-
     use super::{BYTES, FILE_BYTES, LogFile, RESERVED};
-    use crate::logging::Form;
     use crate::logging::queue::{Line, Output, Priority};
+    use crate::logging::{Folder, Form};
 
     /// A log file in a folder of its own.
     struct Log {
@@ -333,8 +331,9 @@ mod tests {
             let folder =
                 std::env::temp_dir().join(format!("openshell-log-{test}-{}", std::process::id()));
             std::fs::create_dir_all(&folder).unwrap();
+            let opened = Folder::new(folder.clone(), std::fs::File::open(&folder).unwrap().into());
             Self {
-                file: LogFile::open(OwnFolder::open(&folder).unwrap(), Form::Text, |_| ()).unwrap(),
+                file: LogFile::open(opened, Form::Text, |_| ()).unwrap(),
                 folder,
             }
         }

@@ -8,12 +8,12 @@ use openshell_events::event::{
     ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh,
 };
 use openshell_events::reason::ReasonCode;
+use openshell_events::words::REDACTED;
 use openshell_events::words::{Activity, Decision, Door, Engine};
-use openshell_proxy::secrets::placeholder::REDACTED;
 use time::OffsetDateTime;
 use tracing::Level;
 
-use crate::text::printable;
+use openshell_events::text::printable;
 
 /// The facts of an event.
 #[derive(Clone, Copy)]

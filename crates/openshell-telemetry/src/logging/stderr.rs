@@ -12,7 +12,7 @@ use super::form::Form;
 use super::identity::RunIdentity;
 use super::queue::{Line, Output, Priority, Queue};
 use super::sink::{LogEvent, Sink};
-use crate::text::counted;
+use openshell_events::text::counted;
 
 /// Held-back lines that are shown in the end; the log has all from `info` up.
 const HELD: usize = 20;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// The name of a sandbox and the labels of its run, the end of every line.
 #[derive(Clone, Debug)]
-pub(crate) struct RunIdentity {
+pub struct RunIdentity {
     sandbox: String,
     labels: Vec<Label>,
     end: String,
@@ -12,13 +12,17 @@ pub(crate) struct RunIdentity {
 
 /// A label of a run, such as `tenant=acme`; both parts are plain words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Label {
-    pub(crate) key: String,
-    pub(crate) value: String,
+pub struct Label {
+    /// What it says something about.
+    pub key: String,
+    /// What it says.
+    pub value: String,
 }
 
 impl RunIdentity {
-    pub(crate) fn new(sandbox: String, labels: Vec<Label>) -> Self {
+    /// Names the sandbox `sandbox`, whose run has `labels`.
+    #[must_use]
+    pub fn new(sandbox: String, labels: Vec<Label>) -> Self {
         let mut end = String::new();
         for Label { key, value } in &labels {
             // Writing to a String cannot fail.

@@ -2,14 +2,11 @@
 
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use openshell_events::event::{Decided, Ends, Event, Lineage, Way};
+use openshell_events::lines::{Line, LineQueue};
 use openshell_events::words::{Action, Decision, Engine};
-use openshell_gateway::convert::logs::LogLine;
-use openshell_gateway::logs::{Lines, WAITING};
-use tokio::sync::mpsc;
 use tracing::Level;
 
 use super::queue;
@@ -22,23 +19,13 @@ const OWN: &[&str] = &["openshell_gateway", "h2", "hyper", "tonic", "tower"];
 /// The queue of lines for the gateway.
 pub(super) struct PushSink {
     level: Level,
-    lines: mpsc::Sender<LogLine>,
-    dropped: Arc<AtomicU64>,
+    queue: Arc<dyn LineQueue>,
 }
 
 impl PushSink {
-    /// Returns a queue of lines up to `level`, and its other end.
-    pub(super) fn new(level: Level) -> (Self, Lines) {
-        let (sender, lines) = mpsc::channel(WAITING);
-        let dropped: Arc<AtomicU64> = Arc::default();
-        (
-            Self {
-                level,
-                lines: sender,
-                dropped: Arc::clone(&dropped),
-            },
-            Lines { lines, dropped },
-        )
+    /// Puts lines up to `level` into `queue`.
+    pub(super) fn new(level: Level, queue: Arc<dyn LineQueue>) -> Self {
+        Self { level, queue }
     }
 }
 
@@ -55,11 +42,10 @@ impl Sink for PushSink {
             return;
         }
         // Without room nothing is written.
-        let Ok(room) = self.lines.try_reserve() else {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        if !self.queue.has_room() {
             queue::count_left_out();
             return;
-        };
+        }
         let (target, fields) = match event.content() {
             Content::Diagnostic { target, .. } => (
                 target.rsplit("::").next().unwrap_or(target),
@@ -67,9 +53,6 @@ impl Sink for PushSink {
             ),
             Content::Audit(event) => ("audit", fields(event)),
         };
-        let time =
-            i64::try_from(event.made().unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
-        let level = event.attention_level().as_str();
         let mut fields = fields.sorted();
         fields.extend(
             event
@@ -79,8 +62,17 @@ impl Sink for PushSink {
                 .map(|label| (label.key.as_str(), label.value.as_str())),
         );
         fields.sort_by_key(|(name, _)| *name);
-        let line = LogLine::new(time, level, target, &event.message(), &fields);
-        room.send(line);
+        let time = event.made().unix_timestamp_nanos() / 1_000_000;
+        let line = Line {
+            time_ms: i64::try_from(time).unwrap_or_default(),
+            level: event.attention_level().as_str(),
+            target,
+            message: &event.message(),
+            fields: &fields,
+        };
+        if !self.queue.push(line) {
+            queue::count_left_out();
+        }
     }
 
     fn flush(&self, _: Duration) {}

@@ -14,7 +14,7 @@ use super::identity::RunIdentity;
 use super::ocsf;
 use super::queue::{Line, Priority};
 use super::shorthand::{self, Content};
-use crate::text::printable;
+use openshell_events::text::printable;
 
 /// A destination of log events, such as a file.
 pub(super) trait Sink: Send + Sync {

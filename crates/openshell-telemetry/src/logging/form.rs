@@ -1,16 +1,15 @@
 //! Forms of log lines.
 
-use clap::ValueEnum;
 use serde_json::json;
 use time::OffsetDateTime;
 use tracing::Level;
 
 use super::identity::{Label, RunIdentity};
-use crate::text::counted;
+use openshell_events::text::counted;
 
 /// Form of lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Form {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
     /// Text for people and grep
     Text,
     /// A JSON object each: OCSF records, and diagnostics
