@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use openshell_events::event::{Audit, Event};
+use openshell_telemetry::logging::AuditLog;
 use openshell_telemetry::metrics::Metrics;
 
 use crate::refusals::Refusals;
-use openshell_telemetry::logging::AuditLog;
 
 /// All receivers of events: the log, the count of refusals, metrics, and the reports to a gateway.
 pub(crate) fn receivers(

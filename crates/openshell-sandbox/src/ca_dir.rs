@@ -17,12 +17,12 @@ use openshell_policy::secret::Secret;
 use openshell_proxy::wire::tls::authority::Authority;
 use openshell_supervisor::paths::own_folder::OwnFolder;
 use openshell_supervisor::paths::trusted_symlinks::{is_on_read_only_mount, is_root};
+use openshell_telemetry::logging;
 use rustix::fs::{AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use time::OffsetDateTime;
 
 use crate::sources::secret_file;
-use openshell_telemetry::logging;
 
 /// The file of an authority that is made here.
 const OWN: &str = "ca.pem";

@@ -6,17 +6,12 @@ use rustix::process::Signal;
 
 /// Exit code of `timeout(1)` at a time-out.
 const TIMED_OUT: u8 = 124;
-/// Exit codes of a shell when a command cannot be executed, and when there is none.
-const NOT_EXECUTABLE: u8 = 126;
-const NOT_FOUND: u8 = 127;
 
 /// Returns the exit code for an error that kept the command from running.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref::<LaunchError>() {
-        Some(LaunchError::NotFound(_)) => NOT_FOUND,
-        Some(LaunchError::NotExecutable { .. } | LaunchError::NoInterpreter(_)) => NOT_EXECUTABLE,
-        _ => 1,
-    }
+    error
+        .downcast_ref::<LaunchError>()
+        .map_or(1, LaunchError::exit_code)
 }
 
 /// Cause of an end that the supervisor asked the command for.
@@ -32,28 +27,17 @@ impl EndCause {
     pub(crate) fn code_of_kill(self) -> u8 {
         match self {
             Self::TimeOut => TIMED_OUT,
-            Self::Signal => code_of_killed(),
+            Self::Signal => Status::Killed(Signal::KILL.as_raw()).exit_code(),
         }
     }
 }
 
 /// Returns the exit code of a command that ended with `status`.
 pub(crate) fn code_of_status(status: Status, cause: Option<EndCause>) -> u8 {
-    match (cause, status) {
-        (Some(EndCause::TimeOut), _) => TIMED_OUT,
-        // The kernel keeps 8 bits of an exit code.
-        (_, Status::Exited(code)) => u8::try_from(code & 0xff).unwrap_or(1),
-        (_, Status::Killed(signal)) => code_of_signal(signal),
+    match cause {
+        Some(EndCause::TimeOut) => TIMED_OUT,
+        Some(EndCause::Signal) | None => status.exit_code(),
     }
-}
-
-/// Returns the exit code of a command that ended with its sandbox.
-pub(crate) fn code_of_killed() -> u8 {
-    code_of_signal(Signal::KILL.as_raw())
-}
-
-fn code_of_signal(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
 /// The end of a command that ran.

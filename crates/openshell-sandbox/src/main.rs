@@ -10,7 +10,6 @@ mod cli;
 #[cfg(test)]
 mod cli_pages;
 mod config;
-mod control;
 mod exit;
 mod file_refusals;
 mod gateway_reports;

@@ -51,7 +51,7 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
         &["std::fs", "std::env", "openshell_proxy", "rustix"],
     ),
     (
-        "openshell-ssh",
+        "openshell-access",
         &[
             "openshell-events",
             "openshell-policy",
@@ -86,7 +86,7 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
             "openshell-gateway",
             "openshell-policy",
             "openshell-proxy",
-            "openshell-ssh",
+            "openshell-access",
             "openshell-supervisor",
             "openshell-telemetry",
         ],

@@ -13,12 +13,12 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use openshell_policy::network::host::HostPattern;
 use openshell_proxy::credentials::leaks::detector::LeakMode;
 use openshell_proxy::doors::dns::pool::NameAddresses;
+use openshell_telemetry::logging::{self, Form, Label};
 
 use self::subcommands::{
     CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs,
     GatewayArgs, PresetsArgs, PsArgs, port,
 };
-use openshell_telemetry::logging::{self, Form, Label};
 
 /// Runs one untrusted command under a policy: confined files, system calls, identity and network,
 /// every connection authorized by its calling program.

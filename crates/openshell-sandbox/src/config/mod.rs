@@ -5,14 +5,13 @@ mod origin;
 mod presets;
 mod ssh_doors;
 
-pub(crate) use presets::{SYSTEM_PRESETS, own_presets};
-pub(crate) use ssh_doors::{SshDoors, SshOverTcp};
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use openshell_access::control::console::Keyboard;
 use openshell_policy::process::RunAs;
 use openshell_proxy::credentials::leaks::detector::LeakMode;
 use openshell_proxy::doors::dns::pool::NameAddresses;
@@ -20,6 +19,7 @@ use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::signals;
 use openshell_supervisor::identity::run_as;
 use openshell_telemetry::export::Collector;
+use openshell_telemetry::logging::{Form, Label};
 use rustix::process::Signal;
 use tracing::Level;
 
@@ -32,8 +32,8 @@ use crate::sources::policy_file::{self, PolicyFiles, RunFolders};
 use crate::sources::route_file::{self, RouteSet};
 use crate::sources::{environment_secrets, variables};
 use crate::telemetry;
-use crate::terminal::Keyboard;
-use openshell_telemetry::logging::{Form, Label};
+pub(crate) use presets::{SYSTEM_PRESETS, own_presets};
+pub(crate) use ssh_doors::{SshDoors, SshOverTcp};
 
 /// Everything that a run depends on.
 #[derive(Debug)]

@@ -1,14 +1,16 @@
 //! Where a policy comes from: files and flags, or a gateway.
 
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow, bail};
+use openshell_supervisor::identity::run_as;
+
 use super::presets::preset_folders;
 use crate::cli::{self, Args};
 use crate::sources::composed::{self, Additions};
 use crate::sources::gateway::launcher::Place;
 use crate::sources::origin::Origin;
 use crate::sources::policy_file::{Policy, PolicyFiles, RunFolders};
-use anyhow::{Context, anyhow, bail};
-use openshell_supervisor::identity::run_as;
-use std::path::PathBuf;
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  --allow HOST, --write \
                          PATH, --read PATH, --hide PATH or --preset NAME: the current directory \

@@ -8,6 +8,7 @@ mod output_file;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use openshell_events::text::counted;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::policy::Policy;
@@ -15,14 +16,13 @@ use openshell_policy::proposal;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::report::observe::Observations;
 use openshell_supervisor::identity::run_as::User;
+use openshell_telemetry::logging;
 
 use crate::config::Config;
 use crate::look_up::look_up;
 use crate::refusals::Refusals;
 use observed::{Earlier, Home, earlier, observed_policy, united};
 use observed_files::ObservedFiles;
-use openshell_events::text::counted;
-use openshell_telemetry::logging;
 use output_file::OutputFile;
 
 /// Reports about a run, written when the command has ended.

@@ -11,10 +11,10 @@ use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::decide::store::PolicyStore;
 use openshell_proxy::inference::route::Inference;
+use openshell_telemetry::logging;
 use tokio::sync::mpsc;
 
 use crate::sources::update::{Answer, Initial, Reloads, Request, Update};
-use openshell_telemetry::logging;
 
 /// Everything in force that an update replaces. Only [`Self::run`] replaces it.
 #[derive(Clone)]

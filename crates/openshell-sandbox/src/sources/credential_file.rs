@@ -15,11 +15,11 @@ use openshell_policy::yaml;
 use openshell_proxy::credentials::vault::Vault;
 use openshell_supervisor::command::environment::{self, Environment};
 use openshell_supervisor::files::protected::Protection;
+use openshell_telemetry::logging;
 
 use crate::sources::environment_secrets::EnvironmentSecrets;
 use crate::sources::input::Phase;
 use crate::sources::secret_file;
-use openshell_telemetry::logging;
 
 /// The content of a credentials file, without the secrets that are elsewhere.
 #[derive(Debug, Default)]

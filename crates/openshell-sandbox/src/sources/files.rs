@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::Context as _;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_supervisor::files::protected::Protection;
+use openshell_telemetry::logging;
 use tokio::sync::Notify;
 
 use crate::sources::credential_file::{CredentialSources, OpenedCredentials};
@@ -13,7 +14,6 @@ use crate::sources::input::Phase;
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::sources::route_file::RouteSet;
 use crate::sources::update::{Answer, Initial, Reloads, Source, Update};
-use openshell_telemetry::logging;
 
 /// The files that are read again. Routes are read at the start alone.
 pub(crate) struct Files {

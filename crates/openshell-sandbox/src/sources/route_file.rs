@@ -12,10 +12,10 @@ use openshell_policy::secret::Secret;
 use openshell_policy::yaml;
 use openshell_proxy::inference::route::{Route, RouteTable};
 use openshell_supervisor::command::environment::Environment;
+use openshell_telemetry::logging;
 
 use crate::sources::input::Phase;
 use crate::sources::secret_file;
-use openshell_telemetry::logging;
 
 /// The routes of a file, and the variables that hold their keys.
 #[derive(Debug)]

@@ -24,11 +24,11 @@ use openshell_supervisor::paths::regular_files;
 use openshell_supervisor::paths::trusted_symlinks::resolve;
 use openshell_supervisor::runs::run_dir::created_dirs::{CreatedDirs, HELD_MODE};
 use openshell_supervisor::runs::sandbox_files::SandboxFile;
+use openshell_telemetry::logging;
 
 use crate::ca_dir;
 use crate::cli::NetworkMode;
 use crate::config::Config;
-use openshell_telemetry::logging;
 
 /// Largest bundle that is read, in bytes.
 const BUNDLE_BYTES: u64 = 16 * 1024 * 1024;

@@ -25,6 +25,7 @@ use openshell_supervisor::init::launch::{Confining, Launcher};
 use openshell_supervisor::paths::missing::is_missing;
 use openshell_supervisor::seccomp::ioctls::Family;
 use openshell_supervisor::seccomp::notify::FileCalls;
+use openshell_telemetry::logging;
 use rustix::fs::Access;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -39,7 +40,6 @@ use crate::startup::host::Host;
 use crate::startup::network::{self, Network};
 use crate::startup::plan::Plan;
 use crate::startup::resolver_files;
-use openshell_telemetry::logging;
 
 /// A confined init.
 pub(super) struct Confined {

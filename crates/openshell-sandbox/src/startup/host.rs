@@ -20,13 +20,13 @@ use openshell_supervisor::init::Init;
 use openshell_supervisor::runs::run_dir::RunDir;
 use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
 use openshell_supervisor::runs::sandbox_files::SandboxFile;
+use openshell_telemetry::logging;
 
 use crate::config::Config;
 use crate::startup::ca_files::{CaFiles, write_file};
 use crate::startup::plan::Plan;
 use crate::startup::resolver_files::ResolverFiles;
 use crate::startup::ssh_settings;
-use openshell_telemetry::logging;
 
 /// Everything that a start made on the host, in the order in which it is removed if the start
 /// fails.

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::Arc;
 
+use openshell_access::workload::{Inside, Opening};
 use openshell_proxy::doors::publish::{self, OpenInside};
-use openshell_ssh::workload::{Inside, Opening};
 use openshell_supervisor::network::netns::{self, Netns};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use openshell_ssh::main_process::MainProcess;
+use openshell_access::control::console::{Console, Keyboard};
+use openshell_access::main_process::MainProcess;
 use openshell_supervisor::command::pty::{Size, Terminal};
 use openshell_supervisor::command::streams::Streams;
 use openshell_supervisor::command::streams::retained::{Output, Tap};
@@ -13,7 +14,7 @@ use rustix::termios::isatty;
 use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::terminal::{Console, Keyboard};
+use crate::terminal::HELD_LINES;
 
 /// Returns the main process as clients see it, if the caller's terminal does not show its output.
 pub(super) fn main_process(config: &Config) -> Option<Arc<MainProcess>> {
@@ -66,7 +67,7 @@ pub(super) async fn on_callers_terminal(
     relay.imitate(shown_on);
     Ok(match keyboard {
         Keyboard::None => None,
-        keyboard => Some(Console::new(relay, keyboard)?),
+        keyboard => Some(Console::new(relay, keyboard, HELD_LINES)?),
     })
 }
 

@@ -27,8 +27,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
+use openshell_access::control::console::Console;
+use openshell_access::control::server::{self, Control, State};
+use openshell_access::main_process::MainProcess;
 use openshell_gateway::session::Sessions;
-use openshell_ssh::main_process::MainProcess;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::packets;
 use openshell_supervisor::command::signals::{Received, SignalAction, action};
@@ -47,7 +49,6 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::audit;
 use crate::background_reporter::BackgroundReporter;
 use crate::config::{CommandTerminal, Config};
-use crate::control::server::{self, Control};
 use crate::file_refusals::FileRefusals;
 use crate::gateway_reports::GatewayReports;
 use crate::parent::{self, Parent};
@@ -59,7 +60,6 @@ use crate::sources::activation::InForce;
 use crate::sources::origin::{Origin, Secrets};
 use crate::sources::watch::Watch;
 use crate::tasks::Tasks;
-use crate::terminal::Console;
 use confine::Confined;
 use file_log::FileLog;
 use host::Host;
@@ -343,8 +343,14 @@ pub(crate) async fn start(
         environment: environment.clone(),
         directories: directories.clone(),
         netns: network.netns.as_ref().map(Netns::try_clone).transpose()?,
-        policy: Arc::clone(&in_force.policy),
-        connections: services.slots.clone(),
+        state: {
+            let policy = Arc::clone(&in_force.policy);
+            let slots = services.slots.clone();
+            Box::new(move || State {
+                generation: policy.load().generation(),
+                connections: slots.taken(),
+            })
+        },
         name: config.sandbox.clone(),
         command: config
             .command

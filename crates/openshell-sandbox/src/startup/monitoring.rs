@@ -14,6 +14,7 @@ use openshell_proxy::wire::tls::originate::UpstreamRoots;
 use openshell_supervisor::identity::peer;
 use openshell_telemetry::export::Exporter;
 use openshell_telemetry::health::Health;
+use openshell_telemetry::logging;
 use openshell_telemetry::metrics::Metrics;
 use openshell_telemetry::server::{Server, Sockets};
 use rustix::io::Errno;
@@ -22,7 +23,6 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use crate::bound_socket::BoundSocket;
 use crate::config::Config;
 use crate::telemetry;
-use openshell_telemetry::logging;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;

@@ -16,11 +16,11 @@ use openshell_supervisor::network::netns::{
     WORKLOAD,
 };
 use openshell_supervisor::seccomp::rules::Sockets;
+use openshell_telemetry::logging;
 
 use crate::cli::{Args, NetworkMode};
 use crate::config::Config;
 use crate::startup::resolver_files;
-use openshell_telemetry::logging;
 
 /// The workload's network. Held while the sandbox lives: each command tries the probe.
 pub(super) struct Network {

@@ -16,6 +16,7 @@ use openshell_supervisor::files::landlock::Request;
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::identity::run_as::{self, User};
 use openshell_supervisor::paths::missing::is_missing;
+use openshell_telemetry::logging;
 use rustix::fs::{Access, AtFlags, CWD};
 use rustix::io::Errno;
 use rustix::process::Resource;
@@ -26,7 +27,6 @@ use crate::config::Config;
 use crate::lints;
 use crate::run_reports::learning;
 use crate::startup::carve_outs::{CarveOuts, GitUse, Writable, linked_repository};
-use openshell_telemetry::logging;
 
 /// Everything that is decided before a start makes anything.
 pub(super) struct Plan {

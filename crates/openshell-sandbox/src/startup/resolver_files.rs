@@ -10,11 +10,11 @@ use openshell_policy::network::host::HostName;
 use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::network::netns::NAME_SERVER;
 use openshell_supervisor::runs::sandbox_files::SandboxFile;
+use openshell_telemetry::logging;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::startup::ca_files::write_file;
-use openshell_telemetry::logging;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";

@@ -34,6 +34,7 @@ use openshell_supervisor::init::Init;
 use openshell_supervisor::network::netlink::Socket;
 use openshell_supervisor::network::netns::{Doors, NameServerSockets, firewall};
 use openshell_telemetry::health::Respond;
+use openshell_telemetry::logging;
 use openshell_telemetry::metrics::{Read, Readings};
 use tokio::sync::{mpsc, watch};
 use tracing::Level;
@@ -53,7 +54,6 @@ use crate::startup::network::{Network, ProxySockets};
 use crate::startup::resolver_files::LocalNames;
 use crate::startup::witness;
 use crate::tasks::Tasks;
-use openshell_telemetry::logging;
 
 /// The proxy before it serves, and everything that reports on the run.
 pub(super) struct RunServices {

@@ -10,23 +10,23 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use openshell_access::main_process::MainProcess;
+use openshell_access::ssh::doors::{self, Closed};
+use openshell_access::ssh::preface::Prefaces;
+use openshell_access::ssh::server::{Client, Server};
+use openshell_access::workload::{Inside as _, Workload};
 use openshell_events::event::Audit;
 use openshell_events::words::{ConfigState, Severity, SshDoor};
 use openshell_gateway::session::{self, Dialing, RelayTarget};
-use openshell_ssh::doors::{self, Closed};
-use openshell_ssh::main_process::MainProcess;
-use openshell_ssh::preface::Prefaces;
-use openshell_ssh::server::{Client, Server};
-use openshell_ssh::workload::{Inside as _, Workload};
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::identity::peer;
 use openshell_supervisor::init::launch::Launcher;
+use openshell_telemetry::logging;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::bound_socket::BoundSocket;
 use crate::config::{SshDoors, SshOverTcp};
 use crate::startup::inside::InsideNetwork;
-use openshell_telemetry::logging;
 
 /// Longest wait for sessions to tell their clients of the end of the sandbox.
 const ENDING: Duration = Duration::from_secs(1);

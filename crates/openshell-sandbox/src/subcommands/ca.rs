@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
+use openshell_telemetry::logging;
+
 use crate::ca_dir;
 use crate::cli::subcommands::{CaAction, CaArgs};
-use openshell_telemetry::logging;
 
 /// Prints the certificates of the authority, after it was replaced if that is asked for.
 ///

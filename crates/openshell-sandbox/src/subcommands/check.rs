@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use openshell_events::text::{self, counted};
 use openshell_policy::policy::Policy;
 use openshell_supervisor::files::landlock::Request;
 use openshell_supervisor::files::protected::ProtectedPath;
+use openshell_telemetry::logging::{self, print_line};
 
 use crate::cli::subcommands::CheckArgs;
 use crate::lints;
@@ -14,8 +16,6 @@ use crate::sources::input::Phase;
 use crate::sources::policy_file::{PolicyFiles, policies};
 use crate::sources::route_file;
 use crate::subcommands::replay;
-use openshell_events::text::{self, counted};
-use openshell_telemetry::logging::{self, print_line};
 
 /// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings
 /// that are denied.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use openshell_telemetry::logging;
 
 use crate::cli::subcommands::CopySelfArgs;
-use openshell_telemetry::logging;
 
 /// The running program, also after its file was replaced.
 const SELF: &str = "/proc/self/exe";

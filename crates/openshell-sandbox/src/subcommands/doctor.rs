@@ -11,6 +11,7 @@ use openshell_supervisor::checks::{self, Check};
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::launch::Event;
 use openshell_supervisor::init::{self, Command, Forked, IgnoredSignals, Init, Session, Status};
+use openshell_telemetry::logging::{self, print_line};
 use serde_json::json;
 
 use crate::cli::subcommands::DoctorArgs;
@@ -20,7 +21,6 @@ use crate::sources::origin::Origin;
 use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::startup::network::PendingNetwork;
 use crate::startup::{self, Groundwork, Sandbox};
-use openshell_telemetry::logging::{self, print_line};
 
 /// A moment before which no clock is right: seconds since 1970-01-01, UTC, of 2026-01-01.
 const RELEASED: Duration = Duration::from_secs(1_767_225_600);

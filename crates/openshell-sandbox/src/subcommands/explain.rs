@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-
 use openshell_policy::network::host::{Host, HostPattern};
 use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
@@ -17,11 +16,11 @@ use openshell_proxy::inference::is_target;
 use openshell_proxy::reach::resolve::guard::Destination;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::reach::resolve::resolve;
+use openshell_telemetry::logging::print_line;
 
 use crate::cli::subcommands::{DoorName, ExplainArgs};
 use crate::sources::input::Phase;
 use crate::sources::policy_file::PolicyFiles;
-use openshell_telemetry::logging::print_line;
 
 /// A connection that is permitted.
 struct Allowed {

@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
+use openshell_events::text::counted;
 use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::config::SandboxConfig;
+use openshell_telemetry::logging;
 
 use crate::cli;
 use crate::cli::subcommands::GatewayArgs;
@@ -12,8 +14,6 @@ use crate::config;
 use crate::sources::gateway::launcher::Launched;
 use crate::sources::origin::Origin;
 use crate::sources::policy_file::{PolicyFiles, policies};
-use openshell_events::text::counted;
-use openshell_telemetry::logging;
 
 /// Makes the calls of a start, and prints what each gave. Changes nothing at the gateway.
 ///

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use openshell_ssh::transfer::outcome::{LeftOut, TransferError};
-use openshell_ssh::transfer::pack::pack;
-use openshell_ssh::transfer::unpack::{Links, Options, unpack};
-use openshell_ssh::{sftp, streamlocal};
+use openshell_access::transfer::outcome::{LeftOut, TransferError};
+use openshell_access::transfer::pack::pack;
+use openshell_access::transfer::unpack::{Links, Options, unpack};
+use openshell_access::{sftp, streamlocal};
 
 use openshell_events::text::indented;
 use openshell_telemetry::logging::print_stderr;

@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::cli::subcommands::PsArgs;
-use crate::control::client::{Found, Places};
-use crate::control::wire::Description;
+use openshell_access::control::client::Found;
+use openshell_access::control::wire::Description;
 use openshell_events::text::printable;
 use openshell_telemetry::logging::{print_line, print_stderr};
+
+use crate::cli::subcommands::PsArgs;
+use crate::subcommands::exec::places;
 
 /// Heads of the columns.
 const HEADS: [&str; 6] = ["NAME", "PID", "AGE", "POLICY", "CONNECTIONS", "COMMAND"];
@@ -17,7 +19,7 @@ const HEADS: [&str; 6] = ["NAME", "PID", "AGE", "POLICY", "CONNECTIONS", "COMMAN
 /// # Errors
 /// The run directory cannot be named.
 pub(crate) fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
-    let found = Places::new(args.run_dir.as_deref())?.list();
+    let found = places(args.run_dir.as_deref())?.list();
     let mut described = Vec::new();
     let mut is_silent = false;
     for found in found {

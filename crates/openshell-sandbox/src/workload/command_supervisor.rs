@@ -4,11 +4,12 @@ use std::future::pending;
 use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
+use openshell_access::main_process::MainProcess;
 use openshell_events::event::Process;
 use openshell_events::words::{ProcessActivity, Severity};
-use openshell_ssh::main_process::MainProcess;
 use openshell_supervisor::command::signals::{self, Received, SignalAction};
 use openshell_supervisor::init::launch::{Event, Running};
+use openshell_telemetry::logging;
 use rustix::process::Signal;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -18,7 +19,6 @@ use crate::exit::{self, EndCause};
 use crate::signals::forward;
 use crate::workload::job_control::JobControl;
 use crate::workload::start_failure::StartContext;
-use openshell_telemetry::logging;
 
 /// Reason in the log lines of a command that ran too long.
 const TIMED_OUT_REASON: &str = "time-out";

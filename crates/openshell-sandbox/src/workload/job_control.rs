@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use openshell_access::control::console::{self, Console};
 use openshell_supervisor::init::launch::{Launcher, Running};
 use rustix::process::Signal;
 
 use crate::signals::forward;
-use crate::terminal::{self, Console};
 
 /// Job control of the command.
 pub(super) struct JobControl<'c> {
@@ -115,9 +115,9 @@ impl<'c> JobControl<'c> {
         let Some(console) = &mut self.console else {
             return Ok(());
         };
-        if terminal::is_for_use(signal) {
+        if console::is_for_use(signal) {
             console.want();
-            if terminal::is_in_foreground() {
+            if console::is_in_foreground() {
                 return self.resume();
             }
         }
@@ -127,7 +127,7 @@ impl<'c> JobControl<'c> {
     /// Stops everything inside, and then the caller's job. Without a shell that would continue it,
     /// the command goes on.
     fn suspend(&mut self) -> io::Result<()> {
-        if !terminal::has_shell() {
+        if !console::has_shell() {
             return self.resume();
         }
         let Some(running) = &self.running else {
@@ -152,7 +152,7 @@ impl<'c> JobControl<'c> {
         }
         self.state = State::Stopped;
         // The caller's SIGCONT ends the stop; it arrives as a signal too and resumes the command.
-        terminal::stop_job()
+        console::stop_job()
     }
 
     /// Continues what was stopped, with the terminal if the command has a use for it and this

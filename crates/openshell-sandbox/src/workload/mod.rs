@@ -9,11 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
+use openshell_access::control::console::Console;
+use openshell_events::text;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_supervisor::command::signals::{self, SignalAction};
 use openshell_supervisor::command::streams::Streams;
 use openshell_supervisor::init::{Command, IgnoredSignals, Session};
 use openshell_telemetry::health::Phase;
+use openshell_telemetry::logging;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -22,12 +25,9 @@ use tracing::Level;
 use crate::config::{CommandTerminal, Config};
 use crate::exit::Ended;
 use crate::startup::Sandbox;
-use crate::terminal::Console;
 use command_supervisor::{CommandSupervisor, until};
 use event_queue::EventQueue;
 use job_control::JobControl;
-use openshell_events::text;
-use openshell_telemetry::logging;
 use start_failure::StartContext;
 
 /// Time by which init ends everything later than the supervisor at a time-out.

@@ -126,6 +126,18 @@ pub enum Status {
     Killed(i32),
 }
 
+impl Status {
+    /// Returns the exit code that a shell gives to it: 128 more than the number of a signal.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            // The kernel keeps 8 bits of an exit code.
+            Self::Exited(code) => u8::try_from(code & 0xff).unwrap_or(1),
+            Self::Killed(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        }
+    }
+}
+
 /// Reason why a command never ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotStarted {

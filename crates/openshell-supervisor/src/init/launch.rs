@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::calls::waiting_calls::WaitingCalls;
 use crate::command::packets;
 use crate::command::pty::{Size, Terminal};
@@ -16,7 +18,6 @@ use crate::files::landlock;
 use crate::files::protected::Protection;
 use crate::init::ipc::{Command, NotStarted, Reply, Request, Status};
 use crate::init::{Init, Loss};
-use parking_lot::Mutex;
 
 /// Failure to confine init or to start a command.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,19 @@ pub enum LaunchError {
          (pids.max, ulimit -u)"
     )]
     Thread { source: io::Error },
+}
+
+impl LaunchError {
+    /// Returns the exit code of a shell for it: 127 if there is no command, 126 if it cannot be
+    /// executed, else 1.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound(_) => 127,
+            Self::NotExecutable { .. } | Self::NoInterpreter(_) => 126,
+            _ => 1,
+        }
+    }
 }
 
 /// An event in a command's life.

@@ -1,11 +1,11 @@
 //! Forms of log lines.
 
+use openshell_events::text::counted;
 use serde_json::json;
 use time::OffsetDateTime;
 use tracing::Level;
 
 use super::identity::{Label, RunIdentity};
-use openshell_events::text::counted;
 
 /// Form of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::time::Duration;
 
 use openshell_events::event::{Configuration, Event, Finding};
+use openshell_events::text::printable;
 use openshell_events::words::{Action, Severity};
 use time::OffsetDateTime;
 use tracing::Level;
@@ -14,7 +15,6 @@ use super::identity::RunIdentity;
 use super::ocsf;
 use super::queue::{Line, Priority};
 use super::shorthand::{self, Content};
-use openshell_events::text::printable;
 
 /// A destination of log events, such as a file.
 pub(super) trait Sink: Send + Sync {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
+use openshell_events::text::counted;
 use parking_lot::{Mutex, MutexGuard};
 use time::OffsetDateTime;
 use tracing::Level;
@@ -12,7 +13,6 @@ use super::form::Form;
 use super::identity::RunIdentity;
 use super::queue::{Line, Output, Priority, Queue};
 use super::sink::{LogEvent, Sink};
-use openshell_events::text::counted;
 
 /// Held-back lines that are shown in the end; the log has all from `info` up.
 const HELD: usize = 20;

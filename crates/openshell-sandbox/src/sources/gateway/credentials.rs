@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, UNIX_EPOCH};
 
+use openshell_events::text::{self, printable};
 use openshell_gateway::convert::environment::{
     ProviderCredential, ProviderEnvironment, StaticBinding,
 };
@@ -15,7 +16,6 @@ use openshell_proxy::credentials::vault::{Entry, Vault};
 use openshell_supervisor::command::environment;
 
 use crate::sources::credential_file::{CredentialReport, CredentialSet};
-use openshell_events::text::{self, printable};
 
 /// Revisions before the one in force whose placeholders mean today's values.
 const REVISIONS: usize = 8;

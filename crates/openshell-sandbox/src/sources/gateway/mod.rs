@@ -14,13 +14,13 @@ use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::client::{Gateway, PolicyResult};
 use openshell_gateway::convert::config::{OnInvalid, SandboxConfig};
 use openshell_gateway::convert::policy::{GatewayPolicy, ProviderBinding};
+use openshell_telemetry::logging;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::sources::policy_file::{GLOBAL_VERSION, PolicyDocument, PolicyFiles};
 use crate::sources::update::{Answer, Source, Update};
 use credentials::Placeholders;
-use openshell_telemetry::logging;
 use settings::Settings;
 use status::Outbox;
 

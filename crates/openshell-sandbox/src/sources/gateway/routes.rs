@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use openshell_events::text::{self, printable};
 use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::routes::Bundle;
 use openshell_policy::inference::{DEFAULT_REQUEST_BYTES, KeySource, RouteSpec, SYSTEM_ROUTE};
 use openshell_proxy::inference::route::{Route, RouteTable};
+use openshell_telemetry::logging;
 
 use crate::sources::route_file::{RouteReport, RouteSet};
 use crate::sources::update::{Answer, Source, Update};
-use openshell_events::text::{self, printable};
-use openshell_telemetry::logging;
 
 /// The gateway that is asked for routes at intervals.
 pub(crate) struct RouteSource {

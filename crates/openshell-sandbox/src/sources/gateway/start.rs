@@ -15,6 +15,7 @@ use openshell_gateway::token::TokenSource;
 use openshell_policy::filesystem::Filesystem;
 use openshell_policy::policy::Policy as ValidPolicy;
 use openshell_supervisor::files::landlock::Request;
+use openshell_telemetry::logging;
 use tokio::sync::watch;
 
 use super::credentials::Placeholders;
@@ -28,7 +29,6 @@ use crate::sources::policy_file::{Policy, PolicyDocument, PolicyFiles, PolicyVer
 use crate::sources::route_file::RouteSet;
 use crate::sources::update::Initial;
 use crate::tasks::Tasks;
-use openshell_telemetry::logging;
 
 /// How a gateway is reached and asked.
 #[derive(Debug)]

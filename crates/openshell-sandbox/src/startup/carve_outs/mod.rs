@@ -28,13 +28,12 @@ use openshell_supervisor::files::landlock::Request;
 use openshell_supervisor::paths::missing::is_missing;
 use openshell_supervisor::paths::trusted_symlinks::so_far;
 use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
+use openshell_telemetry::logging;
 
 use crate::cli::CarveOutArgs;
 use crate::startup::carve_outs::exclude::{Exclude, is_stand_in};
 use crate::startup::carve_outs::patterns::matches;
 use crate::startup::carve_outs::settings::Settings;
-use openshell_telemetry::logging;
-
 pub(super) use git::linked_repository;
 pub(super) use git_config::say_how_to_write;
 pub(super) use git_use::GitUse;

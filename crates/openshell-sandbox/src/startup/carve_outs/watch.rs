@@ -6,9 +6,9 @@ use openshell_supervisor::files::carve_outs::{CarveOut, Restriction};
 use openshell_supervisor::init::Loss;
 use openshell_supervisor::init::launch::Launcher;
 use openshell_supervisor::paths::pins::KeptPath;
+use openshell_telemetry::logging;
 
 use crate::cli::CarveOutLost;
-use openshell_telemetry::logging;
 
 /// Returns the kinds of carve-outs whose loss ends the sandbox.
 pub(crate) fn ends_when_lost(act: Option<CarveOutLost>) -> Vec<Restriction> {

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::limits::Limits;
+use crate::ssh::limits::Limits;
 
 /// First and longest wait of a packet for a queue that is too long.
 const WAITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));

@@ -15,12 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::channels::Channels;
-use crate::connection::Connection;
-use crate::limits::Limits;
-pub use crate::report::Client;
-use crate::report::{Facts, Reporter};
-use crate::shared::{Authenticated, Shared};
+use crate::ssh::channels::Channels;
+use crate::ssh::connection::Connection;
+use crate::ssh::limits::Limits;
+pub use crate::ssh::report::Client;
+use crate::ssh::report::{Facts, Reporter};
+use crate::ssh::shared::{Authenticated, Shared};
 use crate::workload::Workload;
 
 /// Failure to make a server.

@@ -10,10 +10,10 @@ use russh::{ChannelId, ChannelWriteHalf};
 use rustix::process::Signal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use crate::input::InputQueue;
-use crate::limits::Limits;
-use crate::terminal::TerminalRequest;
-use crate::variables::Variables;
+use crate::ssh::input::InputQueue;
+use crate::ssh::limits::Limits;
+use crate::ssh::terminal::TerminalRequest;
+use crate::ssh::variables::Variables;
 
 /// A channel by its state.
 pub(crate) enum Channel {

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::limits::Limits;
+use crate::ssh::limits::Limits;
 
 /// First word of a preface.
 const MAGIC: &str = "NSSH1";
@@ -173,7 +173,7 @@ mod tests {
     use openshell_policy::secret::Secret;
 
     use super::{Prefaces, Refusal};
-    use crate::limits::Limits;
+    use crate::ssh::limits::Limits;
 
     const NOW: u64 = 1_800_000_000;
 

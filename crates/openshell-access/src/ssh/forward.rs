@@ -15,11 +15,11 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::channels::{self, Channels};
-use crate::input::InputQueue;
-use crate::limits::Limits;
-use crate::report::{Facts, Reporter};
-use crate::session::breathe;
+use crate::ssh::channels::{self, Channels};
+use crate::ssh::input::InputQueue;
+use crate::ssh::limits::Limits;
+use crate::ssh::report::{Facts, Reporter};
+use crate::ssh::session::breathe;
 use crate::streamlocal::{self, Helper};
 use crate::workload::Workload;
 

@@ -1,7 +1,11 @@
 //! The control socket of a running sandbox, in its run directory: what it is, and further commands
 //! in it.
 
-pub(crate) mod client;
+mod attached;
+pub mod client;
+pub mod console;
+pub mod copy;
 mod exec;
-pub(crate) mod server;
-pub(crate) mod wire;
+pub mod run;
+pub mod server;
+pub mod wire;

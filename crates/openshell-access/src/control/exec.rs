@@ -10,13 +10,11 @@ use std::time::Duration;
 use openshell_events::event::{Event as AuditEvent, Ssh};
 use openshell_events::words::{Action, Severity, SshActivity, SshDoor};
 use openshell_policy::variable;
-use openshell_ssh::command_line;
-use openshell_ssh::packet_socket::PacketSocket;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::pty::Size;
 use openshell_supervisor::command::streams::{self, Purpose, Streams};
 use openshell_supervisor::init::launch::{Event, LaunchError, Running};
-use openshell_supervisor::init::{Command, IgnoredSignals, Session};
+use openshell_supervisor::init::{Command, IgnoredSignals, Session, Status};
 use openshell_supervisor::network::netns;
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
@@ -24,8 +22,8 @@ use tokio::time::timeout;
 
 use super::server::Control;
 use super::wire::{Exec, Reply, Request, TerminalKeyboard, TerminalSpec};
-use crate::exit::{code_of_killed, code_of_status, exit_code};
-use crate::signals::forward;
+use crate::command_line;
+use crate::packet_socket::PacketSocket;
 
 /// Time for a command to end after its client has gone.
 const HANG_UP: Duration = Duration::from_secs(5);
@@ -55,8 +53,9 @@ impl Refused {
 
     fn of(error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
+        let launch = error.downcast_ref::<LaunchError>();
         Self {
-            code: exit_code(&error),
+            code: launch.map_or(1, LaunchError::exit_code),
             reason: format!("{error:#}"),
         }
     }
@@ -303,6 +302,11 @@ async fn supervise(
     }
 }
 
+/// Sends a signal to the command. One that has just ended needs none.
+fn forward(running: &Running, number: i32) {
+    let _ = running.signal(number);
+}
+
 /// Ends a command whose client has gone; what has left its process group stays.
 async fn hang_up(running: &Running, mut events: mpsc::Receiver<Event>) -> u8 {
     for signal in [Signal::HUP, Signal::CONT] {
@@ -328,7 +332,7 @@ async fn last(events: &mut mpsc::Receiver<Event>) -> Option<Event> {
 /// Returns the exit code of a command whose last event is `event`.
 fn code_of(event: Option<Event>) -> u8 {
     match event {
-        Some(Event::Ended(status)) => code_of_status(status, None),
-        _ => code_of_killed(),
+        Some(Event::Ended(status)) => status.exit_code(),
+        _ => Status::Killed(Signal::KILL.as_raw()).exit_code(),
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use openshell_policy::variable;
 
-use crate::limits::Limits;
+use crate::ssh::limits::Limits;
 
 /// Variable by which a client asks for the main process's output alone, with the value 1.
 const READ_ONLY: &str = "OPENSHELL_MAIN_READ_ONLY";

@@ -1,23 +1,25 @@
 //! What a client asks for, as the library hands it on.
 
-use super::Connection;
-use crate::attach::{self};
-use crate::channels::{Channel, Idle};
-use crate::forward::{self, Accepting, Place, ServerInside, is_inside, may_listen};
-use crate::input::Pushed;
-use crate::limits::Limits;
-use crate::report::Facts;
-use crate::session::{What, permitted};
-use crate::streamlocal;
-use crate::terminal::{TerminalRequest, size};
-use crate::variables::Variables;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use openshell_events::words::SshActivity;
 use russh::server::{
     Auth, ChannelOpenHandle, Handler, Msg, Session as Connected, VerifiedPublicKey,
 };
 use russh::{Channel as Opened, ChannelId, ChannelOpenFailure, Error, Pty, Sig};
-use std::sync::Arc;
+
+use super::Connection;
+use crate::ssh::attach::{self};
+use crate::ssh::channels::{Channel, Idle};
+use crate::ssh::forward::{self, Accepting, Place, ServerInside, is_inside, may_listen};
+use crate::ssh::input::Pushed;
+use crate::ssh::limits::Limits;
+use crate::ssh::report::Facts;
+use crate::ssh::session::{What, permitted};
+use crate::ssh::terminal::{TerminalRequest, size};
+use crate::ssh::variables::Variables;
+use crate::streamlocal;
 
 impl Handler for Connection {
     type Error = Error;

@@ -14,11 +14,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
-use crate::channels::Channels;
-use crate::input::InputQueue;
 use crate::main_process::{Attached, Happened, MainProcess};
-use crate::report::{Facts, Reporter};
-use crate::session::{STANDARD_ERROR, end_channel};
+use crate::ssh::channels::Channels;
+use crate::ssh::input::InputQueue;
+use crate::ssh::report::{Facts, Reporter};
+use crate::ssh::session::{STANDARD_ERROR, end_channel};
 
 /// Name of the subsystem.
 pub(crate) const NAME: &str = "openshell-main";

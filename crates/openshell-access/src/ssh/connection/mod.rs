@@ -12,15 +12,15 @@ use rustix::process::Signal;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use crate::attach::Attachment;
-use crate::channels::{Channel, Channels, Idle};
-use crate::forward::{Accepting, Inward, Outward, Place, ServerInside};
-use crate::input::InputQueue;
-use crate::limits::Limits;
 use crate::main_process::MainProcess;
-use crate::report::{Facts, Reporter};
-use crate::session::{SIGNALS, Session, What};
-use crate::shared::{Authenticated, Shared};
+use crate::ssh::attach::Attachment;
+use crate::ssh::channels::{Channel, Channels, Idle};
+use crate::ssh::forward::{Accepting, Inward, Outward, Place, ServerInside};
+use crate::ssh::input::InputQueue;
+use crate::ssh::limits::Limits;
+use crate::ssh::report::{Facts, Reporter};
+use crate::ssh::session::{SIGNALS, Session, What};
+use crate::ssh::shared::{Authenticated, Shared};
 
 /// The requests of one client.
 pub(crate) struct Connection {

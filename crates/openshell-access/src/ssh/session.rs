@@ -22,12 +22,12 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::channels::Channels;
 use crate::command_line::{self, Parsed};
-use crate::input::InputQueue;
-use crate::limits::Limits;
-use crate::report::{Facts, Reporter};
-use crate::terminal::{self, TerminalRequest};
+use crate::ssh::channels::Channels;
+use crate::ssh::input::InputQueue;
+use crate::ssh::limits::Limits;
+use crate::ssh::report::{Facts, Reporter};
+use crate::ssh::terminal::{self, TerminalRequest};
 use crate::workload::Workload;
 
 /// What a session runs.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use openshell_supervisor::command::streams::TerminalRelay;
 use rustix::termios::isatty;
 
-use crate::control::wire::TerminalKeyboard;
-use crate::terminal::{self, Console, Keyboard};
+use super::console::{self, Console, Keyboard, Lines};
+use super::wire::TerminalKeyboard;
 
 /// Longest wait for output after the command's end.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -26,7 +26,11 @@ impl AttachedTerminal {
     ///
     /// # Errors
     /// Threads or descriptors are exhausted.
-    pub(super) fn start(master: OwnedFd, keyboard: TerminalKeyboard) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        master: OwnedFd,
+        keyboard: TerminalKeyboard,
+        lines: Lines,
+    ) -> anyhow::Result<Self> {
         let input = io::stdin();
         let output = io::stdout();
         let errors = io::stderr();
@@ -50,7 +54,7 @@ impl AttachedTerminal {
         };
         let console = match keyboard {
             Keyboard::None => None,
-            keyboard => Some(Console::new(Arc::clone(&relay), keyboard)?),
+            keyboard => Some(Console::new(Arc::clone(&relay), keyboard, lines)?),
         };
         let mut terminal = Self { relay, console };
         terminal.attach()?;
@@ -81,15 +85,15 @@ impl AttachedTerminal {
         let Some(console) = &mut self.console else {
             return Ok(None);
         };
-        let is_for_use = terminal::is_for_use(signal);
+        let is_for_use = console::is_for_use(signal);
         if is_for_use {
             console.want();
         }
-        if is_for_use && terminal::is_in_foreground() || !terminal::has_shell() {
+        if is_for_use && console::is_in_foreground() || !console::has_shell() {
             return console.attach().map(Some);
         }
         console.detach();
-        terminal::stop_job()?;
+        console::stop_job()?;
         Ok(None)
     }
 

@@ -1,13 +1,11 @@
-//! `openshell-sandbox exec`: a further command in a running sandbox.
+//! The client of a further command in a running sandbox.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow, bail};
-use openshell_ssh::packet_socket::PacketSocket;
+use anyhow::{anyhow, bail};
 use openshell_supervisor::command::pty::Size;
 use openshell_supervisor::command::signals::ignore_terminal_stops;
 use rustix::process::Signal;
@@ -15,16 +13,10 @@ use rustix::termios::isatty;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::cli::subcommands::ExecArgs;
-use crate::config;
-use crate::control::client::Places;
-use crate::control::wire::{Exec, Reply, Request, TerminalKeyboard, TerminalSpec};
-use crate::terminal::{Keyboard, stop_job};
-use attached::AttachedTerminal;
-use openshell_events::text::indented;
-use openshell_telemetry::logging::print_stderr;
-
-mod attached;
+use super::attached::AttachedTerminal;
+use super::console::{Keyboard, Lines, stop_job};
+use super::wire::{Exec, Reply, Request, TerminalKeyboard, TerminalSpec};
+use crate::packet_socket::PacketSocket;
 
 /// Signals that are passed on to the command.
 const PASSED_ON: &[Signal] = &[
@@ -37,51 +29,10 @@ const PASSED_ON: &[Signal] = &[
     Signal::CONT,
 ];
 
-/// Runs a command in `sandbox`; returns its exit code.
-///
-/// # Errors
-/// There is no such sandbox, or it goes away.
-pub(crate) fn exec(sandbox: &OsStr, args: ExecArgs) -> anyhow::Result<ExitCode> {
-    let variables = args
-        .variables
-        .iter()
-        .map(|text| variable(text))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    let socket =
-        Places::new(args.run_dir.as_deref())?.connect(sandbox.to_str().unwrap_or_default())?;
-    let terminal = terminal(args.terminal);
-    let exec = Exec {
-        arguments: args.words,
-        variables,
-        directory: args.workdir,
-        terminal,
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let ended = runtime.block_on(run_with(socket, exec, None));
-    // A thread may still wait for input.
-    runtime.shutdown_background();
-    ended.map(ExitCode::from)
-}
-
-/// Parses `NAME=VALUE`, or the NAME of a variable of this process.
-fn variable(text: &str) -> anyhow::Result<(String, OsString)> {
-    if let Some((name, value)) = text.split_once('=') {
-        return Ok((name.to_owned(), value.into()));
-    }
-    let value = config::variable_of_client(text);
-    Ok((
-        text.to_owned(),
-        value.with_context(|| {
-            format!("-e {text}: there is no such variable; set one by NAME=VALUE")
-        })?,
-    ))
-}
-
-/// Describes the terminal of the command: for the streams that are one here, or for all if it
-/// `is_wanted`.
-fn terminal(is_wanted: bool) -> Option<TerminalSpec> {
+/// Describes the terminal of the command, of the type `kind`: for the streams that are one here, or
+/// for all if it `is_wanted`.
+#[must_use]
+pub fn terminal(is_wanted: bool, kind: Option<OsString>) -> Option<TerminalSpec> {
     let streams = [
         isatty(io::stdin()),
         isatty(io::stdout()),
@@ -104,11 +55,10 @@ fn terminal(is_wanted: bool) -> Option<TerminalSpec> {
         columns: size.ws_col,
         rows: size.ws_row,
     });
-    let kind = config::variable_of_client("TERM").filter(|kind| !kind.is_empty());
     let mut streams = if is_wanted { [true; 3] } else { streams };
     streams[0] &= keyboard != TerminalKeyboard::None;
     Some(TerminalSpec {
-        kind,
+        kind: kind.filter(|kind| !kind.is_empty()),
         columns: size.columns,
         rows: size.rows,
         streams,
@@ -116,16 +66,31 @@ fn terminal(is_wanted: bool) -> Option<TerminalSpec> {
     })
 }
 
+/// How a command that was asked for has ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// With this exit code.
+    Ended(u8),
+    /// It never ran.
+    Refused {
+        /// The exit code for that.
+        code: u8,
+        /// Why, for a person.
+        reason: String,
+    },
+}
+
 /// Runs a command by the control socket `socket`, with `streams` or this process's own, until its
-/// end; returns its exit code.
+/// end. While it has the terminal, this process's own `lines` are kept off it.
 ///
 /// # Errors
 /// The sandbox goes away.
-pub(crate) async fn run_with(
+pub async fn run(
     socket: OwnedFd,
     exec: Exec,
     streams: Option<[OwnedFd; 3]>,
-) -> anyhow::Result<u8> {
+    lines: Lines,
+) -> anyhow::Result<Outcome> {
     rustix::io::ioctl_fionbio(&socket, true)?;
     let connection = PacketSocket::new(socket)?;
     // Nothing that arrives from here on is lost.
@@ -160,8 +125,7 @@ pub(crate) async fn run_with(
             Some((Reply::Terminal, descriptors)) => master = descriptors.into_iter().next(),
             Some((Reply::Started, _)) => break,
             Some((Reply::Refused { code, reason }, _)) => {
-                print_stderr(&indented(&format!("openshell-sandbox: {reason}")));
-                return Ok(code);
+                return Ok(Outcome::Refused { code, reason });
             }
             Some((reply, _)) => bail!("unexpected answer of the sandbox: {reply:?}"),
             None => bail!("the sandbox does not let this process in, or has ended"),
@@ -169,14 +133,14 @@ pub(crate) async fn run_with(
     }
     let mut terminal = match (keyboard, master) {
         (None, _) => None,
-        (Some(keyboard), Some(master)) => Some(AttachedTerminal::start(master, keyboard)?),
+        (Some(keyboard), Some(master)) => Some(AttachedTerminal::start(master, keyboard, lines)?),
         (Some(_), None) => bail!("the terminal did not arrive: no descriptor is free"),
     };
     let ended = wait(&connection, &mut signals, terminal.as_mut()).await;
     if let Some(terminal) = terminal {
         terminal.finish();
     }
-    ended
+    ended.map(Outcome::Ended)
 }
 
 /// Passes signals on until the command has ended; returns its exit code.

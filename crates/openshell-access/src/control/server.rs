@@ -1,5 +1,6 @@
 //! The supervisor's side of the control socket.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -7,9 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use openshell_events::event::Audit;
-use openshell_proxy::decide::store::PolicyStore;
-use openshell_proxy::doors::listener::Slots;
-use openshell_ssh::packet_socket::PacketSocket;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::identity::peer;
 use openshell_supervisor::init::launch::Launcher;
@@ -19,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::wire::{Description, Reply, Request};
+use crate::packet_socket::PacketSocket;
 
 /// Clients at once.
 const CLIENTS: usize = 512;
@@ -32,36 +31,57 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 /// Wait where the system has no descriptor for a client.
 const BREATH: Duration = Duration::from_millis(100);
 
+/// What changes while a sandbox runs.
+#[derive(Clone, Copy, Debug)]
+pub struct State {
+    /// Number of the policy in force, from 1 on.
+    pub generation: u64,
+    /// Connections open at the proxy.
+    pub connections: usize,
+}
+
 /// Everything of a sandbox that clients use.
-pub(crate) struct Control {
-    pub(crate) launcher: Arc<Launcher>,
-    pub(crate) audit: Arc<dyn Audit>,
+pub struct Control {
+    /// Starts commands.
+    pub launcher: Arc<Launcher>,
+    /// Takes the events of commands.
+    pub audit: Arc<dyn Audit>,
     /// Environment of the main command.
-    pub(crate) environment: Environment,
+    pub environment: Environment,
     /// Directories where a command may start, in order of preference.
-    pub(crate) directories: Vec<PathBuf>,
+    pub directories: Vec<PathBuf>,
     /// Network of the commands, if it is not the host's.
-    pub(crate) netns: Option<Netns>,
-    pub(crate) policy: Arc<PolicyStore>,
-    /// Connections at the proxy.
-    pub(crate) connections: Slots,
-    pub(crate) name: String,
+    pub netns: Option<Netns>,
+    /// Tells what changes while the sandbox runs.
+    pub state: Box<dyn Fn() -> State + Send + Sync>,
+    /// The name in its log lines.
+    pub name: String,
     /// Words of the main command.
-    pub(crate) command: Vec<String>,
-    pub(crate) started: SystemTime,
+    pub command: Vec<String>,
+    /// The time of its start.
+    pub started: SystemTime,
     /// Commands that clients may still start.
-    pub(crate) slots: Arc<Semaphore>,
+    pub slots: Arc<Semaphore>,
 }
 
 /// Returns the bound of commands at once.
-pub(crate) fn slots() -> Arc<Semaphore> {
+#[must_use]
+pub fn slots() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(COMMANDS))
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Control {
     /// Serves the clients of `listener` for as long as it is polled. Those of a sandbox, and of
     /// other users, are not served.
-    pub(crate) async fn serve(self, listener: OwnedFd) {
+    pub async fn serve(self, listener: OwnedFd) {
         let listener = match PacketSocket::new(listener) {
             Ok(listener) => listener,
             Err(error) => {
@@ -114,17 +134,18 @@ impl Control {
     }
 
     fn describe(&self) -> Description {
+        let state = (self.state)();
         Description {
             name: self.name.clone(),
-            pid: std::process::id(),
+            pid: rustix::process::getpid().as_raw_pid().cast_unsigned(),
             started: self
                 .started
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default()
                 .as_secs(),
             command: self.command.clone(),
-            generation: self.policy.load().generation(),
-            connections: self.connections.taken(),
+            generation: state.generation,
+            connections: state.connections,
         }
     }
 }

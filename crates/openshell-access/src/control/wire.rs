@@ -7,44 +7,51 @@ use serde::{Deserialize, Serialize};
 
 /// A message of a client. The first is [`Self::Describe`] or [`Self::Exec`].
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Request {
+pub enum Request {
     /// Describe the sandbox.
     Describe,
     /// Start a command; carries its standard streams, apart from those on its terminal.
     Exec(Exec),
     /// Continue the command, in the foreground of its terminal or in its background.
-    Continue { is_foreground: bool },
+    Continue {
+        /// True for the foreground.
+        is_foreground: bool,
+    },
     /// Send this signal to the process group of the command.
     Signal(i32),
 }
 
 /// A command to start.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Exec {
-    pub(crate) arguments: Vec<OsString>,
+pub struct Exec {
+    /// Program and arguments.
+    pub arguments: Vec<OsString>,
     /// Variables beside those of the main command.
-    pub(crate) variables: Vec<(String, OsString)>,
+    pub variables: Vec<(String, OsString)>,
     /// Directory to start in, instead of the main command's.
-    pub(crate) directory: Option<PathBuf>,
-    pub(crate) terminal: Option<TerminalSpec>,
+    pub directory: Option<PathBuf>,
+    /// The terminal that it gets, if any.
+    pub terminal: Option<TerminalSpec>,
 }
 
 /// A terminal to open.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct TerminalSpec {
+pub struct TerminalSpec {
     /// Its type, the value of `TERM`.
-    pub(crate) kind: Option<OsString>,
-    pub(crate) columns: u16,
-    pub(crate) rows: u16,
+    pub kind: Option<OsString>,
+    /// Its width in characters.
+    pub columns: u16,
+    /// Its height in lines.
+    pub rows: u16,
     /// The standard streams that are on it: input, output, error.
-    pub(crate) streams: [bool; 3],
+    pub streams: [bool; 3],
     /// Its keyboard.
-    pub(crate) keyboard: TerminalKeyboard,
+    pub keyboard: TerminalKeyboard,
 }
 
 /// What a client types on the terminal of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum TerminalKeyboard {
+pub enum TerminalKeyboard {
     /// Nothing.
     None,
     /// Something, once the command has read it or was continued in its foreground.
@@ -55,7 +62,8 @@ pub(crate) enum TerminalKeyboard {
 
 /// A message of the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Reply {
+pub enum Reply {
+    /// What the sandbox is.
     Described(Description),
     /// The terminal was opened; carries its master.
     Terminal,
@@ -63,29 +71,33 @@ pub(crate) enum Reply {
     Started,
     /// The command never ran, with the exit code for that.
     Refused {
+        /// The exit code.
         code: u8,
+        /// Why, for a person.
         reason: String,
     },
     /// The command was stopped by this signal.
     Stopped(i32),
     /// The command ended, with its exit code.
     Ended {
+        /// The exit code.
         code: u8,
     },
 }
 
 /// A running sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Description {
+pub struct Description {
     /// The name in its log lines.
-    pub(crate) name: String,
+    pub name: String,
     /// PID of its supervisor.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// Seconds since 1970 of its start.
-    pub(crate) started: u64,
-    pub(crate) command: Vec<String>,
+    pub started: u64,
+    /// Words of the main command.
+    pub command: Vec<String>,
     /// Number of the policy in force, from 1 on.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// Connections open at the proxy.
-    pub(crate) connections: usize,
+    pub connections: usize,
 }

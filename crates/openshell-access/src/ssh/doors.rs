@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::limits::Limits;
-use crate::preface::{Prefaces, Refusal};
-use crate::report::{Client, Facts};
-use crate::server::Server;
-use crate::session::breathe;
+use crate::ssh::limits::Limits;
+use crate::ssh::preface::{Prefaces, Refusal};
+use crate::ssh::report::{Client, Facts};
+use crate::ssh::server::Server;
+use crate::ssh::session::breathe;
 
 /// Returns the name of the process at the other end of a connection, or why it is not let in.
 pub type Peer = Arc<dyn Fn(BorrowedFd<'_>) -> Result<String, String> + Send + Sync>;

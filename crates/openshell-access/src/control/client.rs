@@ -11,8 +11,6 @@ use openshell_supervisor::identity::peer;
 use openshell_supervisor::runs::run_dir::{control_socket, names};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use crate::config;
-
 use super::wire::{Description, Reply, Request};
 
 /// Longest wait for the description of one sandbox of a list: its supervisor may be stopped.
@@ -23,37 +21,38 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A place where run directories are.
 #[derive(Debug)]
-pub(crate) struct Places(Vec<PathBuf>);
+pub struct Places(Vec<PathBuf>);
 
 /// A sandbox that runs, as far as it says.
-pub(crate) enum Found {
+#[derive(Debug)]
+pub enum Found {
+    /// What it says.
     Described(Description),
     /// It does not answer.
     Silent {
+        /// Its run directory.
         folder: PathBuf,
+        /// Why it is silent.
         error: io::Error,
     },
 }
 
 impl Places {
-    /// Returns the places of this user's sandboxes: `run_dir` if given, else the defaults.
+    /// Returns the places of this user's sandboxes: `run_dir` if given, else the defaults, of which
+    /// one is in `runtime_dir` (XDG Base Directory Specification, `XDG_RUNTIME_DIR`).
     ///
     /// # Errors
     /// `run_dir` is relative, and there is no current directory.
-    pub(crate) fn new(run_dir: Option<&Path>) -> anyhow::Result<Self> {
-        let runtime_dir = config::variable_of_client("XDG_RUNTIME_DIR").map(PathBuf::from);
+    pub fn new(run_dir: Option<&Path>, runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
         let run_dir = run_dir
             .map(std::path::absolute)
             .transpose()
             .context("--run-dir")?;
-        Ok(Self(names::parents(
-            run_dir.as_deref(),
-            runtime_dir.as_deref(),
-        )))
+        Ok(Self(names::parents(run_dir.as_deref(), runtime_dir)))
     }
 
     /// Returns the sandboxes that run, by the time of their start.
-    pub(crate) fn list(&self) -> Vec<Found> {
+    pub fn list(&self) -> Vec<Found> {
         let folders = self.0.iter().flat_map(|parent| names::list(parent));
         let mut found: Vec<_> = folders.filter_map(|folder| look_at(&folder)).collect();
         found.sort_by_key(|found| match found {
@@ -67,7 +66,7 @@ impl Places {
     ///
     /// # Errors
     /// There is none, or it does not let this process in.
-    pub(crate) fn connect(&self, which: &str) -> anyhow::Result<OwnedFd> {
+    pub fn connect(&self, which: &str) -> anyhow::Result<OwnedFd> {
         // The file of a name may be another sandbox's, where its user may write: what counts is
         // what the supervisor answers.
         if let Some(folder) = self
@@ -101,7 +100,7 @@ impl Places {
     }
 
     /// The places as text.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         self.0
             .iter()
             .map(|place| place.display().to_string())
