@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::tasks::Tasks;
+use openshell_sources::tasks::Tasks;
 
 /// Longest wait for the last reports.
 const FINISH: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use time::OffsetDateTime;
 
-use crate::sources::secret_file;
+use openshell_sources::secrets::secret_file;
 
 /// The file of an authority that is made here.
 const OWN: &str = "ca.pem";

@@ -2,6 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+mod activation;
+#[cfg(test)]
+mod activation_tests;
 mod audit;
 mod background_reporter;
 mod bound_socket;
@@ -13,17 +16,14 @@ mod config;
 mod exit;
 mod file_refusals;
 mod gateway_reports;
-mod lints;
 mod look_up;
 mod parent;
 mod refusals;
 mod run_reports;
 mod servers;
 mod signals;
-mod sources;
 mod startup;
 mod subcommands;
-mod tasks;
 mod telemetry;
 mod terminal;
 mod workload;
@@ -35,17 +35,16 @@ use std::time::SystemTime;
 
 use openshell_events::text;
 use openshell_events::words::{ConfigState, LifecycleActivity, Severity};
+use openshell_sources::input::Phase;
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::{self, Forked, Init};
 use openshell_supervisor::paths::own_folder::OwnFolder;
 use openshell_telemetry::logging;
 
+use crate::activation::{Origin, Policy};
 use crate::cli::Invocation;
 use crate::config::Config;
 use crate::parent::Parent;
-use crate::sources::input::Phase;
-use crate::sources::origin::Origin;
-use crate::sources::policy_file::Policy;
 use crate::startup::Groundwork;
 use crate::startup::network::PendingNetwork;
 use crate::subcommands::{
@@ -67,7 +66,7 @@ fn main() -> ExitCode {
 
 /// Does what the command line asks for.
 fn invoke() -> ExitCode {
-    let args = match cli::parse(std::env::args_os(), Origin::is_in_environment()) {
+    let args = match cli::parse(std::env::args_os(), config::origin::is_in_environment()) {
         Invocation::Run(args) => args,
         Invocation::Check(args) => return check::check(args),
         Invocation::Diff(args) => return diff::diff(args).unwrap_or_else(|error| failed(&error)),
@@ -115,7 +114,7 @@ fn invoke() -> ExitCode {
     };
     // Init sets itself up meanwhile.
     let begun = SystemTime::now();
-    let origin = Origin::named(&args);
+    let origin = config::origin::named(&args);
     let init = match init.finish() {
         Ok(Forked::Supervisor(init)) => init,
         Ok(Forked::Init) => return ExitCode::SUCCESS,
@@ -133,7 +132,7 @@ fn invoke() -> ExitCode {
 /// # Errors
 /// They name none, or an invalid one.
 fn print_policy(args: &cli::Args) -> anyhow::Result<ExitCode> {
-    let Origin::Files(policy) = Origin::named(args)? else {
+    let Origin::Files(policy) = config::origin::named(args)? else {
         anyhow::bail!("--print-policy: the gateway gives the policy");
     };
     let Policy { files, version } = *policy;

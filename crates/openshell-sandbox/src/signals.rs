@@ -8,7 +8,7 @@ use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::tasks::Tasks;
+use openshell_sources::tasks::Tasks;
 
 /// Signals that may wait in the channel; more of them carry no more information.
 const WAITING: usize = 64;

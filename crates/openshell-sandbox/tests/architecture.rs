@@ -80,6 +80,17 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
         ],
     ),
     (
+        "openshell-sources",
+        &[
+            "openshell-events",
+            "openshell-gateway",
+            "openshell-policy",
+            "openshell-supervisor",
+            "openshell-telemetry",
+        ],
+        &["std::process", "openshell_proxy", "clap", "regorus"],
+    ),
+    (
         "openshell-sandbox",
         &[
             "openshell-events",
@@ -87,6 +98,7 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
             "openshell-policy",
             "openshell-proxy",
             "openshell-access",
+            "openshell-sources",
             "openshell-supervisor",
             "openshell-telemetry",
         ],

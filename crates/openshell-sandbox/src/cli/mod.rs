@@ -13,6 +13,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use openshell_policy::network::host::HostPattern;
 use openshell_proxy::credentials::leaks::detector::LeakMode;
 use openshell_proxy::doors::dns::pool::NameAddresses;
+use openshell_sources::policy::composed::{Access, Allowed, Flags};
 use openshell_telemetry::logging::{self, Form, Label};
 
 use self::subcommands::{
@@ -390,32 +391,16 @@ pub(crate) struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// Returns true if they grant and hide nothing.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.allow.is_empty()
-            && self.write.is_empty()
-            && self.read.is_empty()
-            && self.hide.is_empty()
-            && self.preset.is_empty()
+    /// What they grant and hide.
+    pub(crate) fn flags(&self) -> Flags<'_> {
+        Flags {
+            allow: &self.allow,
+            write: &self.write,
+            read: &self.read,
+            hide: &self.hide,
+            preset: &self.preset,
+        }
     }
-}
-
-/// A host that every program may connect to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Allowed {
-    pub(crate) host: String,
-    pub(crate) port: NonZeroU16,
-    /// What requests to it may do; `None` for any bytes.
-    pub(crate) access: Option<Access>,
-}
-
-/// What may be done at a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    ReadOnly,
-    ReadWrite,
-    Full,
-    Tcp,
 }
 
 /// Parses `HOST[:PORT][=ACCESS]`.

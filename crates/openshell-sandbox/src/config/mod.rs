@@ -1,7 +1,7 @@
 //! The configuration of a run, from its arguments and the environment, of which this is the only
 //! reader.
 
-mod origin;
+pub(crate) mod origin;
 mod presets;
 mod ssh_doors;
 
@@ -15,6 +15,13 @@ use openshell_access::control::console::Keyboard;
 use openshell_policy::process::RunAs;
 use openshell_proxy::credentials::leaks::detector::LeakMode;
 use openshell_proxy::doors::dns::pool::NameAddresses;
+use openshell_sources::gateway::launcher::{self, Launched, MainProcess, Place};
+use openshell_sources::origin::Secrets;
+use openshell_sources::policy::policy_file::{self, PolicyFiles, RunFolders};
+use openshell_sources::secrets::credential_file::OpenedCredentials;
+use openshell_sources::secrets::environment_secrets;
+use openshell_sources::secrets::route_file::{self, RouteSet};
+use openshell_sources::variables;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::signals;
 use openshell_supervisor::identity::run_as;
@@ -23,14 +30,9 @@ use openshell_telemetry::logging::{Form, Label};
 use rustix::process::Signal;
 use tracing::Level;
 
+use crate::activation::Origin;
 use crate::ca_dir;
 use crate::cli::{self, Args, CarveOutArgs, EnvironmentArgs, LogPlace, NetworkMode, Published};
-use crate::sources::credential_file::OpenedCredentials;
-use crate::sources::gateway::launcher::{self, Launched, MainProcess, Place};
-use crate::sources::origin::{Origin, Secrets};
-use crate::sources::policy_file::{self, PolicyFiles, RunFolders};
-use crate::sources::route_file::{self, RouteSet};
-use crate::sources::{environment_secrets, variables};
 use crate::telemetry;
 pub(crate) use presets::{SYSTEM_PRESETS, own_presets};
 pub(crate) use ssh_doors::{SshDoors, SshOverTcp};
@@ -572,7 +574,7 @@ fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
         ),
         (args.watch, "--watch", "the gateway gives the policy"),
         (
-            !args.policy.is_empty(),
+            !args.policy.flags().is_empty(),
             "--allow, --write, --read, --hide or --preset",
             "the gateway gives the policy",
         ),

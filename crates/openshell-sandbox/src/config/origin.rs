@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
+use openshell_sources::gateway::launcher::Place;
+use openshell_sources::policy::composed::{self, Additions};
+use openshell_sources::policy::policy_file::{PolicyFiles, RunFolders};
 use openshell_supervisor::identity::run_as;
 
 use super::presets::preset_folders;
+use crate::activation::{Origin, Policy};
 use crate::cli::{self, Args};
-use crate::sources::composed::{self, Additions};
-use crate::sources::gateway::launcher::Place;
-use crate::sources::origin::Origin;
-use crate::sources::policy_file::{Policy, PolicyFiles, RunFolders};
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  --allow HOST, --write \
                          PATH, --read PATH, --hide PATH or --preset NAME: the current directory \
@@ -22,125 +22,121 @@ const NO_POLICY: &str = "a sandbox policy is required; give one with\n  --allow 
                          OPENSHELL_ENDPOINT): a gateway's\ndata/examples holds policies to begin \
                          with";
 
-impl Origin {
-    /// Returns true if variables alone name a policy or a gateway.
-    pub(crate) fn is_in_environment() -> bool {
-        let names = [
-            "OPENSHELL_POLICY_DATA",
-            "OPENSHELL_POLICY_RULES",
-            "OPENSHELL_SANDBOX_ID",
-            "OPENSHELL_ENDPOINT",
-        ];
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the rest is read once init is up"
-        )]
-        names
-            .into_iter()
-            .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
-    }
+/// Returns true if variables alone name a policy or a gateway.
+pub(crate) fn is_in_environment() -> bool {
+    let names = [
+        "OPENSHELL_POLICY_DATA",
+        "OPENSHELL_POLICY_RULES",
+        "OPENSHELL_SANDBOX_ID",
+        "OPENSHELL_ENDPOINT",
+    ];
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the rest is read once init is up"
+    )]
+    names
+        .into_iter()
+        .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+}
 
-    /// Returns the policy's files, read, or the gateway that `args` or the environment names; a
-    /// flag wins over its variable, and files over a gateway. Of other variables it reads those of
-    /// folders alone.
-    ///
-    /// # Errors
-    /// None is named, or a gateway by half.
-    pub(crate) fn named(args: &Args) -> anyhow::Result<Self> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the rest is read once init is up"
-        )]
-        let variable = |name: &str| {
-            std::env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
-        let path = |flag: &Option<PathBuf>, name: &str| flag.clone().or_else(|| variable(name));
-        let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
-        let workdir = args
-            .workdir
-            .as_deref()
-            .map(std::path::absolute)
+/// Returns the policy's files, read, or the gateway that `args` or the environment names; a
+/// flag wins over its variable, and files over a gateway. Of other variables it reads those of
+/// folders alone.
+///
+/// # Errors
+/// None is named, or a gateway by half.
+pub(crate) fn named(args: &Args) -> anyhow::Result<Origin> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the rest is read once init is up"
+    )]
+    let variable = |name: &str| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let path = |flag: &Option<PathBuf>, name: &str| flag.clone().or_else(|| variable(name));
+    let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
+    let workdir = args
+        .workdir
+        .as_deref()
+        .map(std::path::absolute)
+        .transpose()
+        .context("--workdir")?;
+    let data = path(&args.policy_data, "OPENSHELL_POLICY_DATA");
+    let number = |name: &str| variable(name)?.to_str()?.parse().ok();
+    let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
+    let home = variable("HOME").filter(|home| home.is_absolute());
+    let presets = preset_folders(variable("XDG_CONFIG_HOME"), home.as_deref());
+    let folders = RunFolders {
+        workdir,
+        current: std::env::current_dir().ok(),
+        sudo,
+        presets,
+    };
+    let files = PolicyFiles {
+        folders,
+        ..PolicyFiles::default()
+    };
+    // An observed run finds out what to grant.
+    let is_alone = data.is_none() && (!args.policy.flags().is_empty() || args.observe.is_some());
+    if is_alone {
+        let current = files.folders.current.as_deref();
+        let further: Vec<_> = sudo
+            .iter()
+            .map(|(uid, _)| *uid)
+            .chain([rustix::process::getuid().as_raw()])
+            .collect();
+        let homes: Vec<_> = run_as::homes(&further)?.into_iter().chain(home).collect();
+        let (project, warning) =
+            composed::project(files.folders.workdir.as_deref(), current, &homes)?;
+        if let Some(warning) = warning {
+            openshell_telemetry::logging::print_stderr(&format!("openshell-sandbox: {warning}"));
+        }
+        let additions = Additions::of(args.policy.flags(), Some(&project), &files.folders.presets)?;
+        return Ok(Origin::Files(Box::new(Policy::load(PolicyFiles {
+            additions,
+            rules,
+            ..files
+        }))));
+    }
+    let additions = Additions::of(args.policy.flags(), None, &files.folders.presets)?;
+    let files = PolicyFiles { additions, ..files };
+    if let Some(data) = data {
+        return Ok(Origin::Files(Box::new(Policy::load(PolicyFiles {
+            data,
+            rules,
+            ..files
+        }))));
+    }
+    if rules.is_some() {
+        bail!("--policy-rules needs --policy-data beside it: the rules decide over its data");
+    }
+    let text = |flag: &Option<String>, name: &str| {
+        let value = variable(name).map(|value| value.into_os_string().into_string());
+        let value = value
             .transpose()
-            .context("--workdir")?;
-        let data = path(&args.policy_data, "OPENSHELL_POLICY_DATA");
-        let number = |name: &str| variable(name)?.to_str()?.parse().ok();
-        let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
-        let home = variable("HOME").filter(|home| home.is_absolute());
-        let presets = preset_folders(variable("XDG_CONFIG_HOME"), home.as_deref());
-        let folders = RunFolders {
-            workdir,
-            current: std::env::current_dir().ok(),
-            sudo,
-            presets,
-        };
-        let files = PolicyFiles {
-            folders,
-            ..PolicyFiles::default()
-        };
-        // An observed run finds out what to grant.
-        let is_alone = data.is_none() && (!args.policy.is_empty() || args.observe.is_some());
-        if is_alone {
-            let current = files.folders.current.as_deref();
-            let further: Vec<_> = sudo
-                .iter()
-                .map(|(uid, _)| *uid)
-                .chain([rustix::process::getuid().as_raw()])
-                .collect();
-            let homes: Vec<_> = run_as::homes(&further)?.into_iter().chain(home).collect();
-            let (project, warning) =
-                composed::project(files.folders.workdir.as_deref(), current, &homes)?;
-            if let Some(warning) = warning {
-                openshell_telemetry::logging::print_stderr(&format!(
-                    "openshell-sandbox: {warning}"
-                ));
-            }
-            let additions = Additions::of(&args.policy, Some(&project), &files.folders.presets)?;
-            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles {
-                additions,
-                rules,
-                ..files
-            }))));
+            .map_err(|_| anyhow!("{name} is not UTF-8"))?;
+        anyhow::Ok(flag.clone().or(value))
+    };
+    let id = text(&args.sandbox_id, "OPENSHELL_SANDBOX_ID")?;
+    let endpoint = text(&args.openshell_endpoint, "OPENSHELL_ENDPOINT")?;
+    let name = text(&args.sandbox, "OPENSHELL_SANDBOX")?;
+    match (id, endpoint) {
+        (Some(id), Some(endpoint)) => Ok(Origin::Gateway {
+            place: Place {
+                endpoint,
+                id: cli::name(&id).map_err(|error| anyhow!("--sandbox-id: {error}"))?,
+                name,
+            },
+            files: Box::new(files),
+        }),
+        (None, None) => bail!(NO_POLICY),
+        (Some(_), None) => {
+            bail!("--sandbox-id needs --openshell-endpoint (or OPENSHELL_ENDPOINT) beside it")
         }
-        let additions = Additions::of(&args.policy, None, &files.folders.presets)?;
-        let files = PolicyFiles { additions, ..files };
-        if let Some(data) = data {
-            return Ok(Self::Files(Box::new(Policy::load(PolicyFiles {
-                data,
-                rules,
-                ..files
-            }))));
-        }
-        if rules.is_some() {
-            bail!("--policy-rules needs --policy-data beside it: the rules decide over its data");
-        }
-        let text = |flag: &Option<String>, name: &str| {
-            let value = variable(name).map(|value| value.into_os_string().into_string());
-            let value = value
-                .transpose()
-                .map_err(|_| anyhow!("{name} is not UTF-8"))?;
-            anyhow::Ok(flag.clone().or(value))
-        };
-        let id = text(&args.sandbox_id, "OPENSHELL_SANDBOX_ID")?;
-        let endpoint = text(&args.openshell_endpoint, "OPENSHELL_ENDPOINT")?;
-        let name = text(&args.sandbox, "OPENSHELL_SANDBOX")?;
-        match (id, endpoint) {
-            (Some(id), Some(endpoint)) => Ok(Self::Gateway {
-                place: Place {
-                    endpoint,
-                    id: cli::name(&id).map_err(|error| anyhow!("--sandbox-id: {error}"))?,
-                    name,
-                },
-                files: Box::new(files),
-            }),
-            (None, None) => bail!(NO_POLICY),
-            (Some(_), None) => {
-                bail!("--sandbox-id needs --openshell-endpoint (or OPENSHELL_ENDPOINT) beside it")
-            }
-            (None, Some(_)) => {
-                bail!("--openshell-endpoint needs --sandbox-id (or OPENSHELL_SANDBOX_ID) beside it")
-            }
+        (None, Some(_)) => {
+            bail!("--openshell-endpoint needs --sandbox-id (or OPENSHELL_SANDBOX_ID) beside it")
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use openshell_events::denial::{Denial, Denials};
 use openshell_events::event::{Audit, Decided, Event};
@@ -13,21 +12,11 @@ use openshell_gateway::convert::denials::Activity;
 use openshell_gateway::error::CallError;
 use openshell_policy::proposal;
 use openshell_proxy::reach::resolve::lookup::Resolver;
+use openshell_sources::gateway::Receiver;
 use parking_lot::Mutex;
-use tokio::sync::watch;
 
 use crate::look_up::LookedUp;
 use crate::refusals::now_ms;
-
-/// The gateway as the receiver of reports.
-pub(crate) struct Receiver {
-    pub(crate) gateway: Gateway,
-    /// The sandbox's workspace, once it is known.
-    pub(crate) workspace: watch::Receiver<String>,
-    /// Interval of reports on denials, and on activity.
-    pub(crate) denials_every: Duration,
-    pub(crate) activity_every: Duration,
-}
 
 /// Denials and counts that the gateway has not acknowledged.
 pub(super) struct DenialReports {

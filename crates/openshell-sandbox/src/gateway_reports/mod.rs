@@ -17,11 +17,12 @@ use openshell_gateway::token::Tokens;
 use openshell_proxy::credentials::leaks::detector::LeakDetector;
 use openshell_proxy::credentials::watched::CurrentVault;
 use openshell_proxy::reach::resolve::lookup::Resolver;
+use openshell_sources::gateway::Receiver;
+use openshell_sources::tasks::Tasks;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::tasks::Tasks;
-use denials::{DenialReports, LookUp, Receiver};
+use denials::{DenialReports, LookUp};
 
 /// Time for the last reports.
 const FINISH: Duration = Duration::from_secs(5);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use openshell_events::words::{ConfigState, Severity};
+use openshell_sources::secrets::credential_file::CredentialSet;
 use openshell_supervisor::calls::file_calls::FileRights;
 use openshell_supervisor::calls::waiting_calls::WaitingCalls;
 use openshell_supervisor::command::environment::{self, Environment, Inputs};
@@ -33,7 +34,6 @@ use tokio::sync::mpsc;
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::run_reports::RunReports;
-use crate::sources::credential_file::CredentialSet;
 use crate::startup::ca_files;
 use crate::startup::carve_outs::ends_when_lost;
 use crate::startup::host::Host;

@@ -31,6 +31,10 @@ use openshell_access::control::console::Console;
 use openshell_access::control::server::{self, Control, State};
 use openshell_access::main_process::MainProcess;
 use openshell_gateway::session::Sessions;
+use openshell_sources::origin::Secrets;
+use openshell_sources::policy::Compile as _;
+use openshell_sources::tasks::Tasks;
+use openshell_sources::watch::Watch;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::packets;
 use openshell_supervisor::command::signals::{Received, SignalAction, action};
@@ -46,6 +50,8 @@ use openshell_supervisor::seccomp::harden;
 use openshell_telemetry::health::Phase;
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::activation::InForce;
+use crate::activation::Origin;
 use crate::audit;
 use crate::background_reporter::BackgroundReporter;
 use crate::config::{CommandTerminal, Config};
@@ -56,10 +62,6 @@ use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::servers::Servers;
 use crate::signals;
-use crate::sources::activation::InForce;
-use crate::sources::origin::{Origin, Secrets};
-use crate::sources::watch::Watch;
-use crate::tasks::Tasks;
 use confine::Confined;
 use file_log::FileLog;
 use host::Host;
@@ -191,7 +193,7 @@ pub(crate) async fn start(
     if is_watched {
         tasks.spawn_watch("watch over the parent", parent_ended);
     }
-    let plan = Plan::make(config, initial.policy.snapshot.policy(), privilege)?;
+    let plan = Plan::make(config, initial.policy.compiled.policy(), privilege)?;
     let ssh_sockets = SshSockets::open(&mut config.ssh);
     // From here on things are made that a signal must not keep from being removed.
     let mut signals = match signals {
@@ -202,7 +204,7 @@ pub(crate) async fn start(
     let directories = plan::start_directories(config, &plan, &host.landlock, &host.home);
     plan::warn_of_program(config, &host.landlock);
     host::log_limits(&init, &plan.privilege);
-    let policy = initial.policy.snapshot.policy();
+    let policy = initial.policy.compiled.policy();
     let run_reports = RunReports::prepare(config, policy, &plan.user)?;
     let report =
         |receiver| GatewayReports::start(receiver, lines, run_reports.resolver(), &mut tasks);

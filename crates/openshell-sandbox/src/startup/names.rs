@@ -19,7 +19,7 @@ use openshell_supervisor::calls::witness::IsDoor;
 use openshell_supervisor::network::netns::{Doors, NameServerSockets};
 use tokio::sync::{mpsc, watch};
 
-use crate::tasks::Tasks;
+use openshell_sources::tasks::Tasks;
 
 /// The doors as names open them.
 #[derive(Debug)]

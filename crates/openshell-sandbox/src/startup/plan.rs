@@ -10,6 +10,7 @@ use anyhow::{Context as _, anyhow, bail};
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
+use openshell_sources::lints;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::confine::Home;
 use openshell_supervisor::files::landlock::Request;
@@ -24,7 +25,6 @@ use tracing::Level;
 
 use crate::cli::GitConfig;
 use crate::config::Config;
-use crate::lints;
 use crate::run_reports::learning;
 use crate::startup::carve_outs::{CarveOuts, GitUse, Writable, linked_repository};
 

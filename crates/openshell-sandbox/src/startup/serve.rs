@@ -27,6 +27,8 @@ use openshell_proxy::reach::egress::Egress;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::relay::services::Services;
 use openshell_proxy::wire::tls::interceptor::Interceptor;
+use openshell_sources::tasks::Tasks;
+use openshell_sources::update::Request;
 use openshell_supervisor::calls::waiting_calls::{Handler, Handlers, WaitingCalls};
 use openshell_supervisor::calls::witness::{IsDoor, WitnessError};
 use openshell_supervisor::files::landlock;
@@ -39,21 +41,19 @@ use openshell_telemetry::metrics::{Read, Readings};
 use tokio::sync::{mpsc, watch};
 use tracing::Level;
 
+use crate::activation::InForce;
 use crate::background_reporter::BackgroundReporter;
 use crate::cli::Published;
 use crate::config::Config;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::servers::Servers;
-use crate::sources::activation::InForce;
-use crate::sources::update::Request;
 use crate::startup::ca_files::CaFiles;
 use crate::startup::file_log::FileLog;
 use crate::startup::names;
 use crate::startup::network::{Network, ProxySockets};
 use crate::startup::resolver_files::LocalNames;
 use crate::startup::witness;
-use crate::tasks::Tasks;
 
 /// The proxy before it serves, and everything that reports on the run.
 pub(super) struct RunServices {

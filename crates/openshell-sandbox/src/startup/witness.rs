@@ -11,6 +11,7 @@ use openshell_proxy::decide::identify::{self, Identifier, Identity};
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::ground::peer::Caller;
 use openshell_proxy::report::record::{Outcome, Record};
+use openshell_sources::tasks::Tasks;
 use openshell_supervisor::calls::waiting_calls::{Handler, WaitingCalls};
 use openshell_supervisor::calls::witness::{
     Callers, IsDoor, Network, Refused, Witness, WitnessError,
@@ -19,7 +20,6 @@ use openshell_supervisor::network::netns::{INTERFACE, NAME_SERVER, WORKLOAD};
 use tokio::sync::mpsc;
 
 use crate::servers::Servers;
-use crate::tasks::Tasks;
 
 /// Refused connects that wait to be reported.
 const REPORTS: usize = 64;

@@ -5,16 +5,18 @@ use std::process::ExitCode;
 
 use openshell_events::text::{self, counted};
 use openshell_policy::policy::Policy;
+use openshell_sources::input::Phase;
+use openshell_sources::lints;
+use openshell_sources::policy::Compile as _;
+use openshell_sources::policy::policy_file::{PolicyFiles, policies};
+use openshell_sources::secrets::credential_file::{self, ParsedCredentials};
+use openshell_sources::secrets::route_file;
 use openshell_supervisor::files::landlock::Request;
 use openshell_supervisor::files::protected::ProtectedPath;
 use openshell_telemetry::logging::{self, print_line};
 
+use crate::activation::Compiled;
 use crate::cli::subcommands::CheckArgs;
-use crate::lints;
-use crate::sources::credential_file::{self, ParsedCredentials};
-use crate::sources::input::Phase;
-use crate::sources::policy_file::{PolicyFiles, policies};
-use crate::sources::route_file;
 use crate::subcommands::replay;
 
 /// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings
@@ -88,8 +90,8 @@ fn check_policy(
     credentials: Option<&Path>,
     replayed: Option<&Path>,
 ) -> anyhow::Result<(Found, Policy)> {
-    let version = files.read(Phase::Start)?.compile(1)?;
-    let policy = version.snapshot.policy();
+    let version = files.read(Phase::Start)?.compile::<Compiled>(1)?;
+    let policy = version.compiled.policy();
     let path = files.data.display();
     let inputs = [
         ("policy", Some(files.data.as_path())),
@@ -126,7 +128,7 @@ fn check_policy(
         counted_warnings(warnings.len())
     ));
     let changes = replayed
-        .map(|log| replay::replay(&version.snapshot, log))
+        .map(|log| replay::replay(&version.compiled.0, log))
         .transpose()?
         .unwrap_or(0);
     Ok((

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use openshell_policy::comparison;
 use openshell_policy::policy::Policy;
+use openshell_sources::input::Phase;
+use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_telemetry::logging::print_line;
 
 use crate::cli::subcommands::DiffArgs;
-use crate::sources::input::Phase;
-use crate::sources::policy_file::PolicyFiles;
 
 /// Exit code if the policy after permits more.
 const MORE: u8 = 3;

@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
+use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_supervisor::checks::{self, Check};
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::launch::Event;
@@ -14,11 +15,10 @@ use openshell_supervisor::init::{self, Command, Forked, IgnoredSignals, Init, Se
 use openshell_telemetry::logging::{self, print_line};
 use serde_json::json;
 
+use crate::activation::{Origin, Policy};
 use crate::cli::subcommands::DoctorArgs;
 use crate::cli::{self, NetworkMode};
 use crate::config::Config;
-use crate::sources::origin::Origin;
-use crate::sources::policy_file::{Policy, PolicyFiles};
 use crate::startup::network::PendingNetwork;
 use crate::startup::{self, Groundwork, Sandbox};
 

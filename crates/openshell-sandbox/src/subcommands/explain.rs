@@ -16,11 +16,12 @@ use openshell_proxy::inference::is_target;
 use openshell_proxy::reach::resolve::guard::Destination;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::reach::resolve::resolve;
+use openshell_sources::input::Phase;
+use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_telemetry::logging::print_line;
 
+use crate::activation::Compiled;
 use crate::cli::subcommands::{DoorName, ExplainArgs};
-use crate::sources::input::Phase;
-use crate::sources::policy_file::PolicyFiles;
 
 /// A connection that is permitted.
 struct Allowed {
@@ -42,7 +43,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         .host()
         .with_context(|| format!("--host {}: name one host, without a wildcard", args.host))?;
     let files = PolicyFiles::to_look_at(args.file, args.policy_rules);
-    let snapshot = files.read(Phase::Start)?.compile(1)?.snapshot;
+    let snapshot = files.read(Phase::Start)?.compile::<Compiled>(1)?.compiled.0;
     let target = Target {
         host,
         port: args.port,

@@ -6,14 +6,15 @@ use anyhow::bail;
 use openshell_events::text::counted;
 use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::config::SandboxConfig;
+use openshell_sources::gateway::launcher::Launched;
+use openshell_sources::policy::Compile as _;
+use openshell_sources::policy::policy_file::{PolicyFiles, policies};
 use openshell_telemetry::logging;
 
+use crate::activation::{Compiled, Origin};
 use crate::cli;
 use crate::cli::subcommands::GatewayArgs;
 use crate::config;
-use crate::sources::gateway::launcher::Launched;
-use crate::sources::origin::Origin;
-use crate::sources::policy_file::{PolicyFiles, policies};
 
 /// Makes the calls of a start, and prints what each gave. Changes nothing at the gateway.
 ///
@@ -32,7 +33,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let run = cli::run_args(words.iter().map(String::as_str))?;
-    let Origin::Gateway { place, files } = Origin::named(&run)? else {
+    let Origin::Gateway { place, files } = config::origin::named(&run)? else {
         bail!(
             "policy files are named, and win over a gateway; unset OPENSHELL_POLICY_DATA to check \
              the gateway"
@@ -126,9 +127,9 @@ fn policy(config: &SandboxConfig, files: &PolicyFiles) -> bool {
         policy.document.clone(),
         Some(String::new()),
     );
-    match document.compile(1) {
+    match document.compile::<Compiled>(1) {
         Ok(version) => {
-            let count = policies(version.snapshot.policy().network().len());
+            let count = policies(version.compiled.policy().network().len());
             row(
                 "policy",
                 &format!("version {}, hash {}: {count}", config.version, config.hash),

@@ -11,12 +11,12 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context as _, bail};
 use openshell_events::text::printable;
 use openshell_policy::yaml;
+use openshell_sources::policy::presets::{PresetEntry, PresetSource, all};
+use openshell_sources::policy::registries::{self, RECIPES, Recipe};
 use openshell_telemetry::logging::{print_line, print_stderr};
 
 use crate::cli::subcommands::PresetsArgs;
 use crate::config::{SYSTEM_PRESETS, own_presets, own_settings};
-use crate::sources::presets::{PresetEntry, PresetSource, all};
-use crate::sources::registries::{self, RECIPES, Recipe};
 
 /// Bytes that are shown of what a client has printed.
 const SHOWN: u64 = 2048;

@@ -12,7 +12,7 @@ use rustix::fs::inotify::{self, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::time::sleep;
 
-use crate::sources::watch::instance;
+use openshell_sources::watch::instance;
 
 /// Age of a sandbox at which the watch begins. To end one takes the kernel some 15 ms, which a
 /// short run should not last longer.

@@ -1,0 +1,237 @@
+//! The policy, credentials and routes in force, and the one task that replaces them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use openshell_events::words::{ConfigState, Severity};
+use openshell_policy::filesystem::Filesystem;
+use openshell_proxy::credentials::leaks::detector::{LeakDetector, LeakMode};
+use openshell_proxy::credentials::vault::{Entry, Vault};
+use openshell_proxy::credentials::watched::CurrentVault;
+use openshell_proxy::decide::snapshot::Snapshot;
+use openshell_proxy::decide::store::PolicyStore;
+use openshell_proxy::inference::route::{Inference, Route, RouteTable};
+use openshell_telemetry::logging;
+use tokio::sync::mpsc;
+
+use openshell_sources::origin;
+use openshell_sources::policy::{Compile, SymlinkTarget, policy_file};
+use openshell_sources::secrets::credential_file::CredentialSet;
+use openshell_sources::secrets::route_file::RouteSet;
+use openshell_sources::update::{self, Answer, Reloads, Request, Update};
+
+/// A policy as the proxy enforces it.
+pub(crate) struct Compiled(pub(crate) Snapshot);
+
+/// The origin that a command line or its environment names.
+pub(crate) type Origin = origin::Origin<Compiled>;
+
+/// The policy that a sandbox starts with.
+pub(crate) type Policy = policy_file::Policy<Compiled>;
+
+/// The parts that a sandbox starts with.
+pub(crate) type Initial = update::Initial<Compiled>;
+
+impl Compile for Compiled {
+    fn compile(
+        generation: u64,
+        policy: openshell_policy::policy::Policy,
+        rules: Option<&str>,
+        target: SymlinkTarget<'_>,
+    ) -> anyhow::Result<Self> {
+        Ok(Self(Snapshot::new(generation, policy, rules, target)?))
+    }
+
+    fn policy(&self) -> &openshell_policy::policy::Policy {
+        self.0.policy()
+    }
+
+    fn links(&self) -> &BTreeMap<String, String> {
+        self.0.links()
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.generation()
+    }
+}
+
+/// Returns the vault of `credentials`.
+fn vault(credentials: CredentialSet) -> Vault {
+    Vault::of(credentials.held.into_iter().map(|held| Entry {
+        name: held.name,
+        secret: held.secret,
+        binding: held.binding,
+        expires: held.expires,
+        aliases: held.aliases,
+    }))
+}
+
+/// Returns the table of `routes`. One whose key cannot be sent, which no source gives, is left out.
+fn table(routes: RouteSet) -> RouteTable {
+    let mut usable = Vec::new();
+    for route in routes.routes {
+        let name = route.spec.name.clone();
+        match Route::new(route.spec, route.key) {
+            Ok(route) => usable.push(route),
+            Err(error) => tracing::error!("the route {name} is left out: {error}"),
+        }
+    }
+    RouteTable::new(usable, routes.max_request_bytes)
+}
+
+/// Everything in force that an update replaces. Only [`Self::run`] replaces it.
+#[derive(Clone)]
+pub(crate) struct InForce {
+    pub(crate) policy: Arc<PolicyStore>,
+    pub(crate) vault: Arc<CurrentVault>,
+    /// `None` if the sandbox was started without routes.
+    pub(crate) inference: Option<Arc<Inference>>,
+    /// Knows the secrets in force.
+    pub(crate) leaks: Arc<LeakDetector>,
+    pub(crate) reloads: Arc<Reloads>,
+}
+
+impl InForce {
+    /// Puts the parts that a sandbox starts with in force, and logs the credentials.
+    pub(crate) fn new(initial: Initial, leaks: LeakMode) -> Self {
+        let Initial {
+            policy,
+            credentials,
+            routes,
+            reloads,
+        } = initial;
+        let vault = Arc::new(CurrentVault::default());
+        if let Some(credentials) = credentials {
+            let report = credentials.report.clone();
+            vault.replace(self::vault(credentials));
+            report.log("credentials loaded");
+        }
+        // A gateway may give routes later.
+        let routes = routes.filter(|routes| routes.may_come_later || !routes.routes.is_empty());
+        let leaks = Arc::new(LeakDetector::new(leaks));
+        let inference = routes.map(|routes| {
+            let table = table(routes);
+            leaks.know_keys(table.keys());
+            Arc::new(Inference::new(table))
+        });
+        Self {
+            policy: Arc::new(PolicyStore::new(policy.compiled.0)),
+            vault,
+            inference,
+            leaks,
+            reloads,
+        }
+    }
+
+    /// Applies each request and answers it, until no source is left.
+    pub(crate) async fn run(self, mut requests: mpsc::Receiver<Request>) {
+        let started = self.policy.load();
+        let in_force = Arc::new(self);
+        while let Some(Request { update, answer }) = requests.recv().await {
+            let in_force = Arc::clone(&in_force);
+            let started = Arc::clone(&started);
+            // Compiling takes time, for which no connection has to wait.
+            match tokio::task::spawn_blocking(move || in_force.apply(update, &started)).await {
+                // A source that is gone needs no answer.
+                Ok(result) => drop(answer.send(result)),
+                Err(error) => tracing::error!("reading the policy again failed: {error}"),
+            }
+        }
+    }
+
+    /// Puts all parts of `update` in force, or none. `started` is the generation that the sandbox
+    /// was started with.
+    fn apply(&self, update: Update, started: &Snapshot) -> Answer {
+        let before = self.policy.load().generation();
+        let is_reload = update.policy.is_some();
+        let count = |number: &AtomicU64| {
+            number.fetch_add(u64::from(is_reload), Ordering::Relaxed);
+        };
+        let policy = match update
+            .policy
+            .map(|policy| policy.compile::<Compiled>(before + 1))
+            .transpose()
+        {
+            Ok(policy) => policy,
+            Err(error) => {
+                if update.refuses_if_invalid {
+                    self.refuse_everything(before + 1, started, &error);
+                }
+                count(&self.reloads.failed);
+                return Answer::Rejected(error);
+            }
+        };
+        let mut deferred = policy
+            .as_ref()
+            .map(|policy| deferred_parts(started.policy(), policy.compiled.policy()))
+            .unwrap_or_default();
+        if update.routes.is_some() && self.inference.is_none() {
+            deferred.push("inference routes");
+        }
+        if !deferred.is_empty() {
+            let parts = deferred.join(", ");
+            let message =
+                format!("changed in the policy, and in force from the next start on only: {parts}");
+            logging::config_event(ConfigState::Unchanged, Severity::Medium, &message);
+        }
+        if let Some(credentials) = update.credentials {
+            let report = credentials.report.clone();
+            self.vault.replace(vault(credentials));
+            report.log("Credentials reloaded successfully");
+        }
+        if let Some((routes, inference)) = update.routes.zip(self.inference.as_ref()) {
+            let report = routes.report.clone();
+            let table = table(routes);
+            self.leaks.know_keys(table.keys());
+            inference.replace(table);
+            report.log();
+        }
+        // No request has to wait for it.
+        self.leaks.prepare(&self.vault.load());
+        let Some(policy) = policy else {
+            return Answer::Applied { generation: before };
+        };
+        // No connection has to wait for it.
+        policy.compiled.0.prepare();
+        self.policy.replace(policy.compiled.0);
+        count(&self.reloads.applied);
+        policy.report.log("Policy reloaded successfully");
+        Answer::Applied {
+            generation: before + 1,
+        }
+    }
+
+    /// Puts a policy in force that permits nothing, in place of an invalid one.
+    fn refuse_everything(&self, generation: u64, started: &Snapshot, error: &anyhow::Error) {
+        let text = format!("{error:#}");
+        let reason = text.lines().next().unwrap_or_default().to_owned();
+        match Snapshot::refusing(generation, started.policy().clone(), reason) {
+            Ok(snapshot) => self.policy.replace(snapshot),
+            Err(error) => {
+                tracing::error!("an invalid policy could not be put out of force: {error}")
+            }
+        }
+    }
+}
+
+/// Returns the parts of a policy that have changed and cannot change while the sandbox runs.
+fn deferred_parts(
+    started: &openshell_policy::policy::Policy,
+    new: &openshell_policy::policy::Policy,
+) -> Vec<&'static str> {
+    let old = started.filesystem();
+    let compatibility = new.filesystem().compatibility;
+    let same_folders = Filesystem {
+        compatibility,
+        ..old.clone()
+    } == *new.filesystem();
+    [
+        ("filesystem_policy", !same_folders),
+        ("landlock", old.compatibility != compatibility),
+        ("process", started.run_as() != new.run_as()),
+    ]
+    .into_iter()
+    .filter_map(|(name, changed)| changed.then_some(name))
+    .collect()
+}

@@ -1,0 +1,217 @@
+//! A gateway's credentials, and their placeholders.
+
+use std::collections::VecDeque;
+use std::time::{Duration, UNIX_EPOCH};
+
+use openshell_events::text::{self, printable};
+use openshell_gateway::convert::environment::{
+    ProviderCredential, ProviderEnvironment, StaticBinding,
+};
+use openshell_gateway::convert::policy::ProviderBinding;
+use openshell_policy::credential::{
+    Binding, BoundHost, CredentialName, MARKER, MAX_CREDENTIALS, PathPrefix, check_secret,
+};
+use openshell_policy::variable;
+use openshell_supervisor::command::environment;
+
+use crate::secrets::credential_file::{CredentialReport, CredentialSet, Held};
+
+/// Revisions before the one in force whose placeholders mean today's values.
+const REVISIONS: usize = 8;
+
+/// Words in placeholders that the workload may still have, and the endpoints that providers are
+/// bound to.
+#[derive(Debug, Default)]
+pub(super) struct Placeholders {
+    /// Revisions of which placeholders were given out, the newest last.
+    revisions: VecDeque<u64>,
+    /// Handles, each with the name of its credential, the newest last.
+    handles: VecDeque<(String, String)>,
+    bindings: Vec<ProviderBinding>,
+}
+
+impl Placeholders {
+    /// Takes over the endpoints that name providers; returns true if they are others than before.
+    pub(super) fn bind(&mut self, bindings: &[ProviderBinding]) -> bool {
+        let is_other = self.bindings != bindings;
+        self.bindings = bindings.to_vec();
+        is_other
+    }
+
+    /// No credentials at all.
+    pub(super) fn none() -> CredentialSet {
+        let report = CredentialReport {
+            warnings: Vec::new(),
+            summary: "the gateway: 0 credentials".to_owned(),
+        };
+        CredentialSet {
+            held: Vec::new(),
+            variables: Vec::new(),
+            report,
+        }
+    }
+
+    /// The credentials of `given`, and the variables of commands.
+    pub(super) fn of(&mut self, given: ProviderEnvironment) -> CredentialSet {
+        let mut warnings = Vec::new();
+        let mut variables = Vec::new();
+        let mut entries = Vec::new();
+        let mut left_out = |name: &str, why: &str| {
+            warnings
+                .push(printable(&format!("the gateway: {name} is left out: {why}")).into_owned());
+        };
+        for name in given.dynamic {
+            left_out(
+                &name,
+                "credentials that are made on demand are not in this build",
+            );
+        }
+        for (name, value) in given.variables {
+            if is_refused(&name) || value.contains('\0') {
+                left_out(&name, "a gateway may not set it")
+            } else {
+                variables.push((name, value))
+            }
+        }
+        if given.revision != 0 && self.revisions.back() != Some(&given.revision) {
+            self.revisions.push_back(given.revision);
+            self.revisions
+                .drain(..self.revisions.len().saturating_sub(REVISIONS + 1));
+        }
+        for ProviderCredential {
+            name,
+            secret,
+            expires_at_ms,
+            binding,
+        } in given.credentials
+        {
+            let Ok(parsed) = CredentialName::parse(&name) else {
+                left_out(&name, "it is no name of a variable");
+                continue;
+            };
+            if is_refused(&name) {
+                left_out(&name, "a gateway may not set it");
+                continue;
+            }
+            if let Err(violation) = check_secret(secret.expose()) {
+                left_out(&name, &violation.to_string());
+                continue;
+            }
+            if entries.len() == MAX_CREDENTIALS {
+                left_out(&name, "there are too many");
+                continue;
+            }
+            let handle = binding
+                .as_ref()
+                .map(|binding| binding.handle.as_str())
+                .filter(|handle| is_handle(handle));
+            if let Some(handle) = handle {
+                let held = (handle.to_owned(), name.clone());
+                self.handles.retain(|known| *known != held);
+                self.handles.push_back(held);
+            }
+            variables.push((name.clone(), self.placeholder(&name, handle)));
+            let hosts = binding.as_ref().map(|binding| self.hosts(binding));
+            entries.push(Held {
+                name: parsed,
+                secret,
+                binding: Binding { hosts, path: None },
+                expires: expires_at_ms.map(|expires| UNIX_EPOCH + Duration::from_millis(expires)),
+                aliases: self.aliases(&name),
+            });
+        }
+        self.handles.drain(
+            ..self
+                .handles
+                .len()
+                .saturating_sub((REVISIONS + 1) * entries.len().max(1)),
+        );
+        let summary = format!(
+            "the gateway: {}",
+            text::counted(entries.len() as u64, "credential", "credentials")
+        );
+        CredentialSet {
+            held: entries,
+            variables,
+            report: CredentialReport { warnings, summary },
+        }
+    }
+
+    /// The placeholder of the credential `name`.
+    fn placeholder(&self, name: &str, handle: Option<&str>) -> String {
+        match (handle, self.revisions.back()) {
+            (Some(handle), _) => format!("{MARKER}{handle}_{name}"),
+            (None, Some(revision)) => format!("{MARKER}v{revision}_{name}"),
+            (None, None) => format!("{MARKER}{name}"),
+        }
+    }
+
+    /// The other names of the credential `name` in placeholders that were given out.
+    fn aliases(&self, name: &str) -> Vec<String> {
+        let revisions = self
+            .revisions
+            .iter()
+            .map(|revision| format!("v{revision}_{name}"));
+        let handles = self
+            .handles
+            .iter()
+            .filter(|(_, of)| of == name)
+            .map(|(handle, _)| format!("{handle}_{name}"));
+        revisions.chain(handles).collect()
+    }
+
+    /// Where a credential may go; without an endpoint of its own, where an endpoint of the policy
+    /// names its provider.
+    fn hosts(&self, binding: &StaticBinding) -> Vec<BoundHost> {
+        if !binding.endpoints.is_empty() {
+            return binding
+                .endpoints
+                .iter()
+                .filter_map(|(host, port, path)| bound(host, *port, path))
+                .collect();
+        }
+        let provider = |bound: &&ProviderBinding| {
+            !bound.provider.is_empty() && bound.provider == binding.identity
+        };
+        let endpoints = self.bindings.iter().filter(provider);
+        endpoints
+            .flat_map(|one| {
+                one.ports
+                    .iter()
+                    .filter_map(|port| bound(&one.host, *port, ""))
+            })
+            .collect()
+    }
+}
+
+/// A host, port and path prefix; `None` if it is none, so that the secret goes nowhere by it.
+fn bound(host: &str, port: u32, path: &str) -> Option<BoundHost> {
+    let host = if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
+    // A gateway names no scheme: what is at other ports than that of HTTPS may speak without TLS.
+    let text = match port {
+        0 => host,
+        443 => format!("{host}:443"),
+        port => format!("http://{host}:{port}"),
+    };
+    let bound = BoundHost::parse(&text).ok()?;
+    match path {
+        "" | "/" => Some(bound),
+        path => Some(bound.with_path(PathPrefix::parse(path).ok()?)),
+    }
+}
+
+/// True if a gateway may not set the variable `name`.
+fn is_refused(name: &str) -> bool {
+    environment::is_reserved(name) || variable::is_refused(name)
+}
+
+/// True if `handle` is one: `s` and 64 hex digits.
+fn is_handle(handle: &str) -> bool {
+    handle.strip_prefix('s').is_some_and(|digits| {
+        digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}

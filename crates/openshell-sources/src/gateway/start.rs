@@ -1,0 +1,294 @@
+//! What a sandbox starts with, as its gateway has it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use openshell_events::words::{ConfigState, Severity};
+use openshell_gateway::channel::Address;
+use openshell_gateway::client::{Gateway, Names, PolicyResult};
+use openshell_gateway::convert::config::SandboxConfig;
+use openshell_gateway::convert::policy;
+use openshell_gateway::error::CallError;
+use openshell_gateway::token::TokenSource;
+use openshell_policy::filesystem::Filesystem;
+use openshell_policy::policy::Policy as ValidPolicy;
+use openshell_supervisor::files::landlock::Request;
+use openshell_telemetry::logging;
+use tokio::sync::watch;
+
+use super::credentials::Placeholders;
+use super::routes::RouteSource;
+use super::settings::Settings;
+use super::status::Outbox;
+use super::{GatewaySource, Receiver, Seen, document};
+use crate::input::Phase;
+use crate::policy::Compile;
+use crate::policy::policy_file::{Policy, PolicyDocument, PolicyFiles, PolicyVersion};
+use crate::secrets::route_file::RouteSet;
+use crate::tasks::Tasks;
+use crate::update::Initial;
+
+/// How a gateway is reached and asked.
+#[derive(Debug)]
+pub struct Options {
+    /// Where it is.
+    pub address: Address,
+    /// What the sandbox is called there.
+    pub names: Names,
+    /// Where tokens come from, if it takes any.
+    pub token: Option<Box<dyn TokenSource>>,
+    /// Interval of polls for the policy.
+    pub poll: Duration,
+    /// Interval of polls for routes.
+    pub route_refresh: Duration,
+    /// Intervals of reports on denials and on activity.
+    pub denials_every: Duration,
+    /// Interval of reports on activity.
+    pub activity_every: Duration,
+}
+
+/// A gateway that has given all that a sandbox starts with.
+pub struct Opened<C> {
+    /// Its policy and credentials, as they change.
+    pub source: GatewaySource,
+    /// `None` if routes are in a file.
+    pub routes: Option<RouteSource>,
+    /// What the sandbox starts with.
+    pub initial: Initial<C>,
+    /// The gateway as the receiver of reports.
+    pub receiver: Receiver,
+}
+
+/// Waits between the attempts of the first call.
+const ATTEMPTS: [Duration; 4] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(4),
+];
+
+/// Policies of images, the first of which counts.
+const IMAGE_POLICIES: [&str; 2] = [IMAGE_POLICY, LEGACY_IMAGE_POLICY];
+const IMAGE_POLICY: &str = "/etc/openshell/policy.yaml";
+const LEGACY_IMAGE_POLICY: &str = "/etc/navigator/policy.yaml";
+
+/// Asks the gateway for the policy, the credentials and, unless they are `routes` of a file, the
+/// routes to models.
+///
+/// # Errors
+/// The gateway cannot be reached, or refuses the sandbox.
+pub async fn open<C: Compile>(
+    options: Options,
+    files: PolicyFiles,
+    routes: Option<RouteSet>,
+    tasks: &mut Tasks,
+) -> anyhow::Result<Opened<C>> {
+    let Options {
+        address,
+        names,
+        token,
+        poll,
+        route_refresh,
+        denials_every,
+        activity_every,
+    } = options;
+    let gateway = Gateway::new(address, names, token)?;
+    authenticate(&gateway).await?;
+    let config = with_policy(&gateway).await?;
+    let (result, version) = first_version::<C>(compile(&config, &files), &files)?;
+    let is_valid = result == PolicyResult::Loaded;
+    let (outbox, reports) = Outbox::new(gateway.clone());
+    tasks.spawn("reports to the gateway", reports);
+    version.report.log("policy loaded");
+    let mut settings = Settings::default();
+    settings.apply(&config.settings);
+    settings.policy_of(config.global_version);
+    if settings.is_own_policy() && config.policy.is_some() {
+        outbox.report(config.version, result);
+    }
+    let mut placeholders = Placeholders::default();
+    let policy = config.policy.clone();
+    if let Some(policy) = policy.as_ref()
+        && is_valid
+    {
+        placeholders.bind(&policy.bindings);
+    }
+    let mut seen = Seen {
+        revision: config.revision,
+        version: config.version,
+        hash: config.hash.clone(),
+        policy,
+        has_failed: !is_valid,
+        provider_revision: config.provider_revision,
+        lacks_credentials: false,
+        has_new_bindings: false,
+    };
+    let credentials = match gateway.provider_environment().await {
+        Ok(environment) => placeholders.of(environment),
+        Err(error) => {
+            seen.lacks_credentials = true;
+            let message = format!("no credentials, as the gateway does not give them: {error}");
+            logging::config_event(ConfigState::Failed, Severity::High, &message);
+            Placeholders::none()
+        }
+    };
+    let (route_source, routes) = match routes {
+        Some(routes) => (None, routes),
+        None => {
+            let (source, routes) = RouteSource::open(gateway.clone(), route_refresh).await;
+            (Some(source), routes)
+        }
+    };
+    let renewal = gateway.clone();
+    tasks.spawn("token of the gateway", async move {
+        renewal.renew_token().await
+    });
+    let generation = version.compiled.generation();
+    let workspace = watch::Sender::new(config.workspace);
+    let receiver = Receiver {
+        gateway: gateway.clone(),
+        workspace: workspace.subscribe(),
+        denials_every,
+        activity_every,
+    };
+    let source = GatewaySource {
+        gateway,
+        files,
+        every: poll,
+        wanted: Arc::default(),
+        workspace,
+        outbox,
+        seen,
+        settings,
+        placeholders,
+        pending: None,
+        next: None,
+        is_lost: false,
+        generation,
+    };
+    let credentials = Some(credentials);
+    let routes = Some(routes);
+    let initial = Initial {
+        policy: version,
+        credentials,
+        routes,
+        reloads: Arc::default(),
+    };
+    Ok(Opened {
+        source,
+        routes: route_source,
+        initial,
+        receiver,
+    })
+}
+
+async fn authenticate(gateway: &Gateway) -> anyhow::Result<()> {
+    let mut waits = ATTEMPTS.iter();
+    loop {
+        match gateway.authenticate().await {
+            Ok(()) => return Ok(()),
+            Err(error) => match waits.next().filter(|_| error.is_transient()) {
+                Some(wait) => tokio::time::sleep(*wait).await,
+                None => bail!(error),
+            },
+        }
+    }
+}
+
+/// Asks for everything in force, several times if need be.
+async fn first(gateway: &Gateway) -> Result<SandboxConfig, CallError> {
+    let mut waits = ATTEMPTS.iter();
+    loop {
+        match gateway.config().await {
+            Ok(config) => return Ok(config),
+            Err(error) => match waits.next().filter(|_| error.is_transient()) {
+                Some(wait) => {
+                    tracing::warn!("asked again in {} s: {error}", wait.as_secs());
+                    tokio::time::sleep(*wait).await;
+                }
+                None => return Err(error),
+            },
+        }
+    }
+}
+
+/// Asks for everything in force; a gateway without a policy is sent one first.
+async fn with_policy(gateway: &Gateway) -> anyhow::Result<SandboxConfig> {
+    let config = first(gateway).await?;
+    if config.policy.is_some() {
+        return Ok(config);
+    }
+    let sent = gateway.send_policy(&of_image(), &config.workspace).await;
+    sent.context("the gateway has no policy, and took none")?;
+    Ok(first(gateway).await?)
+}
+
+/// The version that a run starts with: one that permits nothing in place of an invalid one.
+fn first_version<C: Compile>(
+    compiled: anyhow::Result<PolicyVersion<C>>,
+    files: &PolicyFiles,
+) -> anyhow::Result<(PolicyResult, PolicyVersion<C>)> {
+    let error = match compiled {
+        Ok(version) => return Ok((PolicyResult::Loaded, version)),
+        Err(error) => format!("{error:#}"),
+    };
+    let message = format!("the gateway's policy is invalid, so nothing is permitted: {error}");
+    logging::config_event(ConfigState::Failed, Severity::High, &message);
+    // The file rules of the run, which stay in force.
+    let _ = files.started.set(Request::new(
+        &Filesystem::default(),
+        files.folders.workdir.as_deref(),
+    ));
+    Ok((PolicyResult::Failed(error), Policy::restrictive().version?))
+}
+
+fn compile<C: Compile>(
+    config: &SandboxConfig,
+    files: &PolicyFiles,
+) -> anyhow::Result<PolicyVersion<C>> {
+    let policy = config
+        .policy
+        .as_ref()
+        .context("the gateway has no policy")?;
+    document(files, config, policy.document.clone()).compile(1)
+}
+
+/// The policy that the image brings along, else one that permits nothing but the baseline.
+fn of_image() -> ValidPolicy {
+    let Some(path) = IMAGE_POLICIES
+        .iter()
+        .map(Path::new)
+        .find(|path| path.try_exists().unwrap_or(true))
+    else {
+        return ValidPolicy::restrictive();
+    };
+    if path == Path::new(LEGACY_IMAGE_POLICY) {
+        let message =
+            format!("policy of the image at {LEGACY_IMAGE_POLICY}: move it to {IMAGE_POLICY}");
+        logging::config_event(ConfigState::Validated, Severity::Medium, &message);
+    }
+    let files = PolicyFiles {
+        data: path.to_owned(),
+        ..PolicyFiles::default()
+    };
+    match files.read(Phase::Start).and_then(PolicyDocument::validate) {
+        Ok(policy) if policy::survives(&policy) => policy,
+        Ok(_) => {
+            let message = format!(
+                "the policy of the image at {} says what a gateway cannot (`exact`, `pinned`, \
+                 `resolve`, `case_sensitive`), so it is not used, and nothing is permitted",
+                path.display()
+            );
+            logging::finding_event("Unsafe Disk Policy Content", &message);
+            ValidPolicy::restrictive()
+        }
+        Err(error) => {
+            let message =
+                format!("the policy of the image is not used, and nothing is permitted: {error:#}");
+            logging::finding_event("Unsafe Disk Policy Content", &message);
+            ValidPolicy::restrictive()
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Paths of a policy that are missing, closed to its user, or granted twice.
+
+use std::path::{Path, PathBuf};
+
+use openshell_events::words::FileAccess;
+use openshell_policy::filesystem::{BASELINE, BaselineAccess, Filesystem, GrantedPath};
+use openshell_policy::policy::Policy;
+use openshell_supervisor::host::privilege::Privilege;
+use openshell_supervisor::identity::run_as::{self, User};
+use rustix::fs::{Access, AtFlags, CWD};
+use rustix::io::Errno;
+
+/// Returns the warnings about the file rules of a policy.
+pub(super) fn of_filesystem(filesystem: &Filesystem) -> impl Iterator<Item = String> {
+    let in_proc = filesystem
+        .read_write
+        .iter()
+        .map(GrantedPath::as_path)
+        .find(|path| path.starts_with("/proc"));
+    let in_proc = in_proc.map(|path| {
+        format!(
+            "filesystem_policy.read_write: {} lets processes write each other's memory, so rules \
+             by program mean nothing; remove it, as /proc can be read in any case",
+            path.display()
+        )
+    });
+    of_everything(filesystem)
+        .into_iter()
+        .chain(in_proc)
+        .chain(needed_and_hidden(filesystem))
+}
+
+/// Returns a line for each hidden path that holds what programs need.
+fn needed_and_hidden(filesystem: &Filesystem) -> impl Iterator<Item = String> {
+    let needed = BASELINE
+        .iter()
+        .filter(|row| row.access == BaselineAccess::ReadExecute);
+    let is_hidden = |path: &str| {
+        filesystem
+            .hidden
+            .iter()
+            .find(|hidden| Path::new(path).starts_with(hidden.as_path()))
+    };
+    let hidden = needed.filter_map(move |row| Some((row, is_hidden(row.path)?)));
+    hidden.map(|(row, hidden)| {
+        let hidden = hidden.as_path().display();
+        format!(
+            "filesystem_policy.hidden: {hidden} holds {}, which programs need: {}",
+            row.path, row.reason
+        )
+    })
+}
+
+fn of_everything(filesystem: &Filesystem) -> Option<String> {
+    let is_everything = filesystem
+        .read_write
+        .iter()
+        .any(|path| path.as_path() == Path::new("/"));
+    is_everything.then(|| {
+        "filesystem_policy.read_write: `/` grants writing wherever Unix permissions allow it; list \
+         the folders that are needed"
+            .to_owned()
+    })
+}
+
+/// Returns a line for the user and each path of `policy` that is missing on this host. A start
+/// reports these by itself.
+pub fn missing(policy: &Policy) -> Vec<String> {
+    let filesystem = policy.filesystem();
+    let user = user(policy)
+        .err()
+        .map(|error| format!("process: {error:#}"));
+    let read = filesystem.read_only.iter().filter(|path| !path.is_folder());
+    let read =
+        read.filter_map(|path| absent("read_only", path, "nothing is granted there until it does"));
+    let write = filesystem
+        .read_write
+        .iter()
+        .filter_map(|path| absent("read_write", path, "a start makes it"));
+    let single = single_files(filesystem);
+    user.into_iter()
+        .chain(read)
+        .chain(write)
+        .chain(closed_to_user(policy))
+        .chain(single)
+        .collect()
+}
+
+/// Returns a line for each writable path that is a file: nobody can rename another file over it.
+pub fn single_files(filesystem: &Filesystem) -> impl Iterator<Item = String> {
+    let written = filesystem.read_write.iter().map(GrantedPath::as_path);
+    let files = written.filter(|path| path.symlink_metadata().is_ok_and(|data| data.is_file()));
+    files.map(|file| {
+        let folder = file.parent().unwrap_or(file).display();
+        format!(
+            "filesystem_policy.read_write: {} is a single file, which programs may write in place \
+             and not replace by a rename, as many do; grant a folder of its own for it, or \
+             {folder} if that is meant",
+            file.display()
+        )
+    })
+}
+
+/// Returns those of the `writable` paths that the calling thread's user may not write to, by the
+/// kernel's answer.
+pub fn closed(writable: &[PathBuf]) -> Vec<&Path> {
+    let is_closed = |path: &&Path| {
+        let answer = rustix::fs::accessat(CWD, *path, Access::WRITE_OK, AtFlags::EACCESS);
+        matches!(answer, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+    };
+    writable
+        .iter()
+        .map(PathBuf::as_path)
+        .filter(is_closed)
+        .collect()
+}
+
+/// Returns a line for a writable path that `user` may not write to.
+pub fn closed_line(path: &Path, user: &User) -> String {
+    let path = path.display();
+    let name = &user.name;
+    format!(
+        "filesystem_policy.read_write: the user {name} may not write to {path}, whose owner and \
+         mode, or file system, refuse it; list a folder of that user's, or name another user in \
+         `process`"
+    )
+}
+
+/// Returns a line for each writable path that the user of `policy` may not write to, by owners and
+/// modes.
+fn closed_to_user(policy: &Policy) -> Vec<String> {
+    let Ok(user) = user(policy) else {
+        return Vec::new();
+    };
+    let listed = policy
+        .filesystem()
+        .read_write
+        .iter()
+        .map(GrantedPath::as_path);
+    let real = listed.filter_map(|path| Some((path, std::fs::canonicalize(path).ok()?)));
+    let closed = real.filter(|(_, real)| !user.identity.may_reach(real, FileAccess::Write));
+    closed.map(|(path, _)| closed_line(path, &user)).collect()
+}
+
+/// Returns a line for a path that does not exist, with what follows from it, or that cannot be
+/// looked at. An image may lack paths of the baseline.
+fn absent(key: &str, granted: &GrantedPath, then: &str) -> Option<String> {
+    let path = granted.as_path();
+    if path.to_string_lossy().contains('*')
+        || BASELINE.iter().any(|row| Path::new(row.path) == path)
+    {
+        return None;
+    }
+    let why = match path.try_exists() {
+        Ok(true) => return None,
+        Ok(false) => format!("does not exist; {then}"),
+        Err(error) => format!("cannot be looked at: {error}"),
+    };
+    Some(format!("filesystem_policy.{key}: {} {why}", path.display()))
+}
+
+/// Returns the user that commands of `policy` have if this caller starts them.
+pub fn user(policy: &Policy) -> anyhow::Result<User> {
+    let privilege = Privilege::of_start(true)?;
+    Ok(run_as::resolve(policy.run_as(), &privilege, None)?)
+}
+
+/// Returns a line for each path of `read_only` that is the writable `workdir`.
+pub fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<String> {
+    let covered = filesystem
+        .read_only
+        .iter()
+        .filter(|path| path.as_path() == workdir);
+    let line = |path: &GrantedPath| {
+        let path = path.as_path().display();
+        let workdir = workdir.display();
+        format!(
+            "filesystem_policy.read_only: `{path}` is not read-only: --workdir {workdir} grants \
+             writing it"
+        )
+    };
+    covered.map(line).collect()
+}

@@ -1,0 +1,427 @@
+//! From policy files to a generation of the policy.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use aws_lc_rs::digest::{SHA256, digest};
+use openshell_events::text;
+use openshell_events::words::{ConfigState, Severity};
+use openshell_policy::filesystem::Places;
+use openshell_policy::violation::ViolationKind;
+use openshell_policy::yaml;
+use openshell_supervisor::files::landlock::Request;
+use openshell_supervisor::host::privilege::Privilege;
+use openshell_supervisor::identity::run_as;
+use openshell_supervisor::paths::trusted_symlinks::resolve_unwritable;
+use openshell_telemetry::logging;
+
+use super::Compile;
+use super::composed::Additions;
+use crate::input::{self, Phase};
+use crate::lints;
+
+/// Warnings, notes and symlinks of one generation that are logged; a policy for many images may
+/// name many programs that one image lacks.
+const WARNINGS: usize = 10;
+
+/// Kind of a preset's file, which is read at the start alone.
+pub const PRESET: &str = "policy preset";
+
+/// The files of a policy.
+#[derive(Clone, Debug, Default)]
+pub struct PolicyFiles {
+    /// The file; an empty path if the command line alone says what is granted.
+    pub data: PathBuf,
+    /// Rules instead of the built-in ones.
+    pub rules: Option<PathBuf>,
+    /// What the command line adds.
+    pub additions: Additions,
+    /// The folders of the run.
+    pub folders: RunFolders,
+    /// File rules of the first generation, which stay in force.
+    pub started: Arc<OnceLock<Request>>,
+}
+
+/// Folders of a run, from which paths of a policy may begin, and who called `sudo`, whose home may
+/// be one of them.
+#[derive(Clone, Debug, Default)]
+pub struct RunFolders {
+    /// The folder that `include_workdir` grants for writing.
+    pub workdir: Option<PathBuf>,
+    /// The current directory.
+    pub current: Option<PathBuf>,
+    /// User and group of the caller of `sudo`.
+    pub sudo: Option<(u32, u32)>,
+    /// Folders of presets, of the user and of the machine, which no command may add to.
+    pub presets: Vec<PathBuf>,
+}
+
+impl RunFolders {
+    /// Returns the file rules of `policy` with absolute paths.
+    ///
+    /// # Errors
+    /// A path begins with a folder that the run does not have, or a grant lies in a hidden folder.
+    fn resolve(
+        &self,
+        policy: openshell_policy::policy::Policy,
+    ) -> anyhow::Result<openshell_policy::policy::Policy> {
+        let home = if policy.filesystem().needs_home() {
+            run_as::resolve(policy.run_as(), &Privilege::of_start(true)?, self.sudo)?.home
+        } else {
+            None
+        };
+        let workdir = self.workdir.clone().or_else(|| self.current.clone());
+        Ok(policy.resolved(&Places {
+            home,
+            workdir,
+            is_writable: self.workdir.is_some(),
+        })?)
+    }
+}
+
+/// The text of a policy, not yet validated.
+pub struct PolicyDocument {
+    /// Name of the origin, for messages.
+    origin: String,
+    data: String,
+    rules: Option<String>,
+    /// Number and hash that a gateway has given it; `None` for a file.
+    of_gateway: Option<String>,
+    /// True if it is joined with documents of the command line.
+    has_additions: bool,
+    folders: RunFolders,
+    started: Arc<OnceLock<Request>>,
+    /// Time at which reading began.
+    began: Instant,
+}
+
+/// The policy that a sandbox starts with.
+pub struct Policy<C> {
+    /// Where it comes from.
+    pub files: PolicyFiles,
+    /// The first generation, or every violation.
+    pub version: anyhow::Result<PolicyVersion<C>>,
+}
+
+impl<C: Compile> Policy<C> {
+    /// Reads and compiles `files`. Logs nothing.
+    pub fn load(files: PolicyFiles) -> Self {
+        let version = files
+            .read(Phase::Start)
+            .and_then(|document| document.compile(1));
+        Self { files, version }
+    }
+
+    /// Returns a policy that grants nothing but the baseline, and no network.
+    pub fn restrictive() -> Self {
+        let data = "network_policies: {}\n".to_owned();
+        let files = PolicyFiles {
+            data: PathBuf::from("/dev/null"),
+            ..PolicyFiles::default()
+        };
+        let document = files.document("the restrictive default".to_owned(), data, None);
+        Self {
+            files,
+            version: document.compile(1),
+        }
+    }
+}
+
+/// A generation of the policy, and the log lines about it.
+pub struct PolicyVersion<C> {
+    /// The policy as it is enforced.
+    pub compiled: C,
+    /// What an operator is told of it.
+    pub report: PolicyReport,
+}
+
+/// Facts about a generation that an operator may need.
+pub struct PolicyReport {
+    /// Problems of a valid policy, each with a remedy.
+    pub warnings: Vec<String>,
+    /// Facts that may have no remedy.
+    pub notes: Vec<String>,
+    /// Symlinks of the policy, each with its target.
+    links: Vec<(String, String)>,
+    /// Origin, number of network policies and generation.
+    summary: String,
+    /// Generation and SHA-256 of the files.
+    version: String,
+    /// Time that reading and compiling took.
+    took: Duration,
+}
+
+impl PolicyFiles {
+    /// Returns the files of a policy that is looked at, and not run.
+    pub fn to_look_at(data: PathBuf, rules: Option<PathBuf>) -> Self {
+        let folders = RunFolders {
+            current: std::env::current_dir().ok(),
+            ..RunFolders::default()
+        };
+        Self {
+            data,
+            rules,
+            folders,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the files, each with its kind.
+    pub fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let rules = self.rules.as_deref().map(|rules| ("policy rules", rules));
+        // A gateway's policy is in no file.
+        let data = Some(self.data.as_path()).filter(|path| !path.as_os_str().is_empty());
+        let presets = self
+            .additions
+            .files
+            .iter()
+            .map(|file| (PRESET, file.as_path()));
+        data.map(|data| ("policy", data))
+            .into_iter()
+            .chain(rules)
+            .chain(presets)
+    }
+
+    /// Returns a document that comes from elsewhere, with the number and hash that a gateway has
+    /// given it.
+    pub fn document(
+        &self,
+        origin: String,
+        data: String,
+        of_gateway: Option<String>,
+    ) -> PolicyDocument {
+        let folders = self.folders.clone();
+        let started = Arc::clone(&self.started);
+        let began = Instant::now();
+        PolicyDocument {
+            origin,
+            data,
+            rules: None,
+            of_gateway,
+            has_additions: false,
+            folders,
+            started,
+            began,
+        }
+    }
+
+    /// Returns the name and the text of the policy, with what the command line adds.
+    ///
+    /// # Errors
+    /// The file cannot be read, is too large, is not UTF-8, or is invalid beside what the command
+    /// line adds.
+    pub fn text(&self, phase: Phase) -> anyhow::Result<(String, String)> {
+        if self.data.as_os_str().is_empty() {
+            let files: Vec<_> = self
+                .additions
+                .files
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect();
+            let files = if files.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", files.join(", "))
+            };
+            return Ok((
+                format!("the command line{files}"),
+                self.additions.joined(None)?,
+            ));
+        }
+        let origin = self.data.display().to_string();
+        let data = input::read(&self.data, phase)
+            .with_context(|| format!("failed to read YAML data from {origin}"))?;
+        if self.additions.is_empty() {
+            return Ok((origin, data));
+        }
+        // By itself, so that lines are those of the file.
+        yaml::policy(&data).map_err(|violations| anyhow!("{origin}: {violations}"))?;
+        let joined = self.additions.joined(Some(&data))?;
+        Ok((format!("{origin} and the command line"), joined))
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A file cannot be read, is too large, or is not UTF-8.
+    pub fn read(&self, phase: Phase) -> anyhow::Result<PolicyDocument> {
+        let began = Instant::now();
+        let (origin, data) = self.text(phase)?;
+        let rules = self.rules.as_ref().map(|path| {
+            input::read(path, phase)
+                .with_context(|| format!("failed to read policy rules from {}", path.display()))
+        });
+        let folders = self.folders.clone();
+        let started = Arc::clone(&self.started);
+        let rules = rules.transpose()?;
+        let has_additions = !self.additions.is_empty();
+        Ok(PolicyDocument {
+            origin,
+            data,
+            rules,
+            of_gateway: None,
+            has_additions,
+            folders,
+            started,
+            began,
+        })
+    }
+}
+
+impl PolicyDocument {
+    /// Validates the policy, and compiles nothing.
+    ///
+    /// # Errors
+    /// The policy is invalid: every violation with its line.
+    pub fn validate(self) -> anyhow::Result<openshell_policy::policy::Policy> {
+        let (policy, _) = yaml::policy(&self.data)
+            .map_err(|violations| anyhow!("{}: {violations}", self.origin))?;
+        Ok(policy)
+    }
+
+    /// Validates and compiles the policy as `generation`.
+    ///
+    /// # Errors
+    /// The policy or its rules are invalid: every violation with its line.
+    pub fn compile<C: Compile>(self, generation: u64) -> anyhow::Result<PolicyVersion<C>> {
+        let Self {
+            origin,
+            data,
+            rules,
+            of_gateway,
+            has_additions,
+            folders,
+            started,
+            began,
+        } = self;
+        let read = if of_gateway.is_some() {
+            yaml::policy_of_gateway
+        } else {
+            yaml::policy
+        };
+        let mut version =
+            of_gateway.unwrap_or_else(|| format!("version:{generation} hash:{}", sha256(&data)));
+        if let Some(rules) = &rules {
+            version.push_str(&format!(" rules_hash:{}", sha256(rules)));
+        }
+        let (policy, warnings) =
+            read(&data).map_err(|violations| match violations.0.as_slice() {
+                [only] if matches!(only.kind, ViolationKind::Syntax(_)) => {
+                    anyhow!("failed to parse YAML data: {origin}: {only}")
+                }
+                _ => anyhow!("{origin}: {violations}"),
+            })?;
+        let policy = folders.resolve(policy).with_context(|| origin.clone())?;
+        let granted = Request::new(policy.filesystem(), folders.workdir.as_deref());
+        let started = started.get_or_init(|| granted.clone());
+        // Rules may grant other folders.
+        let is_writable = |folder: &Path| {
+            rules.is_some()
+                || granted.reaches_for_writing(folder)
+                || started.reaches_for_writing(folder)
+        };
+        let symlink_target = |path: &str| symlink_target(path, is_writable);
+        let compiled = C::compile(generation, policy, rules.as_deref(), &symlink_target)?;
+        let warnings = warnings
+            .iter()
+            .map(|warning| format!("L7 policy validation warning: {origin}: {warning}"));
+        let lints = lints::lints(compiled.policy(), &is_writable);
+        // On a command line every program is meant.
+        let is_meant = |lint: &String| has_additions && lint.contains(lints::EVERY_PROGRAM);
+        let of_lints = lints
+            .warnings
+            .into_iter()
+            .filter(|lint| !is_meant(lint))
+            .map(|lint| format!("policy warning: {origin}: {lint}"));
+        let warnings = warnings.chain(of_lints).collect();
+        let notes = lints
+            .notes
+            .into_iter()
+            .map(|note| format!("policy note: {origin}: {note}"))
+            .collect();
+        let links = compiled
+            .links()
+            .iter()
+            .map(|(link, target)| (link.clone(), target.clone()))
+            .collect();
+        let summary = format!(
+            "{origin}: {}, generation {generation}",
+            policies(compiled.policy().network().len())
+        );
+        let report = PolicyReport {
+            warnings,
+            notes,
+            links,
+            summary,
+            version,
+            took: began.elapsed(),
+        };
+        Ok(PolicyVersion { compiled, report })
+    }
+}
+
+impl PolicyReport {
+    /// Logs the warnings and notes, and last that the generation is in force.
+    pub fn log(&self, event: &str) {
+        for warning in self.warnings.iter().take(WARNINGS) {
+            logging::config_event(ConfigState::Validated, Severity::Medium, warning);
+        }
+        if let more @ 1.. = self.warnings.len().saturating_sub(WARNINGS) {
+            let message =
+                format!("policy warning: {more} more; `openshell-sandbox check` names them all");
+            logging::config_event(ConfigState::Validated, Severity::Medium, &message);
+        }
+        for note in self.notes.iter().take(WARNINGS) {
+            logging::config_event(ConfigState::Validated, Severity::Info, note);
+        }
+        for (link, target) in self.links.iter().take(WARNINGS) {
+            logging::config_event(
+                ConfigState::Validated,
+                Severity::Info,
+                &format!("{link} is a symlink: {target} is meant as well"),
+            );
+        }
+        let took = self.took.as_millis();
+        let Self {
+            summary, version, ..
+        } = self;
+        let event = if version.contains(GLOBAL_VERSION) {
+            format!("{event} (global)")
+        } else {
+            event.to_owned()
+        };
+        logging::config_event(
+            ConfigState::Loaded,
+            Severity::Info,
+            &format!("{event} from {summary}, in {took} ms [{version}]"),
+        );
+    }
+}
+
+/// Names the version of a policy that a gateway has for all of its sandboxes.
+pub const GLOBAL_VERSION: &str = "global_version:";
+
+/// Returns the number of network policies, in words.
+pub fn policies(count: usize) -> String {
+    text::counted(count as u64, "network policy", "network policies")
+}
+
+/// Returns the SHA-256 of `text` in hex digits, as `sha256sum` prints it.
+fn sha256(text: &str) -> String {
+    digest(&SHA256, text.as_bytes())
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Returns the path behind the symlinks of `path`, if the workload cannot have made them.
+fn symlink_target(path: &str, is_writable: impl Fn(&Path) -> bool) -> Option<String> {
+    resolve_unwritable(Path::new(path), is_writable)
+        .ok()?
+        .into_os_string()
+        .into_string()
+        .ok()
+}

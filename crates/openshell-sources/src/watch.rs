@@ -1,0 +1,205 @@
+//! Watches the input files: a change of one, by writing, by renaming, or by the swap of a symlink
+//! on its way, has them read again.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// Quiet after which a burst of changes is over.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Longest wait for that.
+const BURST: Duration = Duration::from_secs(2);
+
+/// Interval of looks at files of which a part cannot be watched.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Symlinks on the way of a file, at most, as for the kernel (path_resolution(7)).
+const LINKS: usize = 40;
+
+/// Changes of a folder or a file that may concern a reader.
+const CHANGES: WatchFlags = WatchFlags::CLOSE_WRITE
+    .union(WatchFlags::CREATE)
+    .union(WatchFlags::DELETE)
+    .union(WatchFlags::MOVE)
+    .union(WatchFlags::ATTRIB)
+    .union(WatchFlags::DELETE_SELF)
+    .union(WatchFlags::MOVE_SELF);
+
+/// The state of a file that its readers would notice: device, inode, size, and time of the last
+/// change; `None` if there is none.
+type Fingerprint = Option<(u64, u64, u64, (i64, i64))>;
+
+/// A watch over files.
+pub struct Watch {
+    files: Vec<PathBuf>,
+    events: AsyncFd<OwnedFd>,
+    seen: Vec<Fingerprint>,
+    /// True while a part cannot be watched, which is logged once.
+    is_partial: bool,
+}
+
+impl Watch {
+    /// Watches `files`, which were read after `begun`. To be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The system has no more inotify instances (inotify(7)).
+    pub fn new(files: Vec<PathBuf>, begun: SystemTime) -> io::Result<Self> {
+        let begun = begun
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let begun = (
+            i64::try_from(begun.as_secs()).unwrap_or(i64::MAX),
+            i64::from(begun.subsec_nanos()),
+        );
+        // What has changed since then may have been read before.
+        let known = |file: &PathBuf| fingerprint(file).filter(|(.., changed)| *changed < begun);
+        let seen = files.iter().map(known).collect();
+        Ok(Self {
+            files,
+            events: instance()?,
+            seen,
+            is_partial: false,
+        })
+    }
+
+    /// Notifies `wanted` of every change, for as long as it is polled.
+    pub async fn run(mut self, wanted: Arc<Notify>) {
+        loop {
+            // Before the look, so that no change is between them.
+            let is_whole = self.renew();
+            let now: Vec<_> = self.files.iter().map(|file| fingerprint(file)).collect();
+            if now != self.seen {
+                self.seen = now;
+                wanted.notify_one();
+            }
+            if is_whole {
+                self.changed().await;
+            } else {
+                // Whatever comes first.
+                let _ = timeout(INTERVAL, self.changed()).await;
+            }
+            self.settle().await;
+        }
+    }
+
+    /// Waits for a change, and takes all that there are.
+    async fn changed(&self) {
+        match self.events.readable().await {
+            Ok(mut ready) => {
+                let mut space = [MaybeUninit::uninit(); 4096];
+                let mut taken = || {
+                    rustix::io::read(self.events.get_ref(), &mut space)
+                        .is_ok_and(|(taken, _)| !taken.is_empty())
+                };
+                while taken() {}
+                ready.clear_ready();
+            }
+            Err(error) => {
+                tracing::error!("changes of the input files cannot be watched: {error}");
+                sleep(INTERVAL).await;
+            }
+        }
+    }
+
+    /// Waits until there are no more changes for a while.
+    async fn settle(&self) {
+        let end = Instant::now() + BURST;
+        while Instant::now() < end
+            && timeout_at(end.min(Instant::now() + QUIET), self.changed())
+                .await
+                .is_ok()
+        {}
+    }
+
+    /// Watches everything on the way of the files as it is now, and nothing of before; returns
+    /// false if a part cannot be watched.
+    fn renew(&mut self) -> bool {
+        let renewed = instance().and_then(|events| {
+            let places: BTreeSet<_> = self.files.iter().flat_map(|file| places(file)).collect();
+            let added = places.iter().try_for_each(|place| {
+                match inotify::add_watch(events.get_ref(), place, CHANGES) {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(io::Error::other(format!("{}: {error}", place.display()))),
+                }
+            });
+            self.events = events;
+            added
+        });
+        match &renewed {
+            Err(error) if !self.is_partial => {
+                tracing::info!(
+                    "looking at the input files each second, as a part of their way cannot be \
+                     watched: {error}"
+                );
+            }
+            Ok(()) | Err(_) => {}
+        }
+        self.is_partial = renewed.is_err();
+        !self.is_partial
+    }
+}
+
+/// Makes an inotify instance. To be called inside a tokio runtime.
+///
+/// # Errors
+/// The system has no more of them (inotify(7)).
+pub fn instance() -> io::Result<AsyncFd<OwnedFd>> {
+    let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    #[expect(
+        deprecated,
+        reason = "unsound only for a type whose descriptor may change, which an OwnedFd's does not"
+    )]
+    AsyncFd::with_interest(events, Interest::READABLE)
+}
+
+/// Everything whose change may change what is read at `file`, an absolute path: the folders of its
+/// symlinks, its own, and the file.
+fn places(file: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut path = file.to_owned();
+    'links: for _ in 0..LINKS {
+        let mut walked = PathBuf::new();
+        let mut parts = path.components();
+        while let Some(part) = parts.next() {
+            if part == Component::ParentDir {
+                walked.pop();
+                continue;
+            }
+            walked.push(part);
+            let Ok(target) = std::fs::read_link(&walked) else {
+                continue;
+            };
+            walked.pop();
+            found.push(walked.clone());
+            // The rest of the way goes on from the target.
+            path = walked.join(target).join(parts.as_path());
+            continue 'links;
+        }
+        found.extend(walked.parent().map(Path::to_owned));
+        found.push(walked);
+        break;
+    }
+    found
+}
+
+fn fingerprint(file: &Path) -> Fingerprint {
+    let data = std::fs::metadata(file).ok()?;
+    Some((
+        data.dev(),
+        data.ino(),
+        data.size(),
+        (data.ctime(), data.ctime_nsec()),
+    ))
+}
