@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= no-keep-settings tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= credentials= secrets-from-env proposals= observe= observe-files observe-merge leaks= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-files log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= name-addresses= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
+    string join \n p/policy-data= allow= write= read= hide= preset= print-policy watch policy-rules= network= publish= w/workdir= no-placeholders carve-out-lost= git-config= no-keep-settings tmp-size= t/timeout= grace= drain= i/interactive no-interactive clear-env env= env-file= credentials= secrets-from-env proposals= observe= observe-files observe-merge leaks= inference-routes= sandbox-id= sandbox= openshell-endpoint= log-level= log-files timings log-format= log-to= name= label= die-with-parent= keep log-dir= run-dir= tls-dir= upstream-ca-file= ca-dir= proxy-port= name-addresses= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= ssh-socket-path= health-port= health-socket= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -89,6 +89,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l sec
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe-files -d 'With --observe, also let the command read what its user may read, apart from keys and browsers\' profiles, and write down what it read; what it writes to the home ends with the run'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l observe-merge -d 'Keep the entries of an earlier --observe in the file instead of replacing it'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l log-files -d 'Log each refused access to a file, with its program; every call that opens a file then takes some microseconds longer'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l timings -d 'Print how long each stage of the start took, once the command runs'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l keep -d 'Keep the sandbox after its command has ended, for `exec` and SSH, until a signal ends it'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s V -l version -d 'Print version'

@@ -26,6 +26,7 @@ mod startup;
 mod subcommands;
 mod telemetry;
 mod terminal;
+mod timings;
 mod workload;
 
 use std::io;
@@ -45,11 +46,12 @@ use crate::activation::{Origin, Policy};
 use crate::cli::Invocation;
 use crate::config::Config;
 use crate::parent::Parent;
-use crate::startup::Groundwork;
-use crate::startup::network::PendingNetwork;
+use crate::startup::groundwork::Groundwork;
+use crate::startup::groundwork::network::PendingNetwork;
 use crate::subcommands::{
     ca, check, copy_self, cp, diff, doctor, exec, explain, gateway, internal, presets, ps,
 };
+use crate::timings::Timings;
 
 fn main() -> ExitCode {
     let code = invoke();
@@ -97,6 +99,7 @@ fn invoke() -> ExitCode {
     if args.policy.print_policy {
         return print_policy(&args).unwrap_or_else(|error| failed(&error));
     }
+    let mut timings = Timings::begin(args.timings);
     // It may end at any moment.
     let parent = match args.die_with_parent.map(Parent::open).transpose() {
         Ok(parent) => parent,
@@ -120,8 +123,9 @@ fn invoke() -> ExitCode {
         Ok(Forked::Init) => return ExitCode::SUCCESS,
         Err(error) => return failed(&within_another(error.into())),
     };
+    timings.end("init");
     let code = origin
-        .and_then(|origin| run(*args, origin, begun, privilege, init, parent))
+        .and_then(|origin| run(*args, origin, begun, privilege, init, parent, timings))
         .unwrap_or_else(|error| failed(&error));
     logging::finish();
     code
@@ -151,17 +155,12 @@ fn run(
     privilege: Privilege,
     init: Init,
     parent: Option<Parent>,
+    mut timings: Timings,
 ) -> anyhow::Result<ExitCode> {
     // Init has been cloned before, so that the command keeps the default.
     openshell_supervisor::command::signals::survive_file_size_limit()?;
     // The network takes as long as everything until it is needed.
-    let groundwork = Groundwork {
-        begun,
-        network: PendingNetwork::start(&args)?,
-        privilege,
-        init,
-        parent,
-    };
+    let network = PendingNetwork::start(&args)?;
     let mut config = Config::read(args, &origin)?;
     let directories = config.log_dirs.as_slice();
     // Lines wait there until the gateway takes them.
@@ -197,6 +196,15 @@ fn run(
     for warning in &config.warnings {
         logging::config_event(ConfigState::Validated, Severity::Medium, warning);
     }
+    timings.end("config");
+    let groundwork = Groundwork {
+        begun,
+        network,
+        privilege,
+        init,
+        parent,
+        timings,
+    };
     let ended = run_in_sandbox(&mut config, origin, groundwork);
     match &ended {
         Ok(ended) => {

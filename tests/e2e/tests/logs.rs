@@ -43,6 +43,26 @@ fn without_a_file_the_sandbox_runs_and_says_so() {
 }
 
 #[test]
+fn timings_name_each_stage_of_a_start_that_reached_its_command_and_nothing_does_without() {
+    let lab = Lab::with_web();
+    let stages = |flags: &[&str], program: &str| {
+        let finished = lab.sandbox(&policy("{}")).args(flags).run(&[program]);
+        let lines = finished.stderr.lines();
+        let times = lines.filter(|line| line.ends_with(" ms"));
+        times
+            .map(|line| line.split_whitespace().next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(
+        stages(&["--timings"], "true"),
+        "openshell-sandbox: init config plan host confine serve command"
+    );
+    assert_eq!(stages(&["--timings"], "/nowhere"), "");
+    assert_eq!(stages(&[], "true"), "");
+}
+
+#[test]
 fn a_log_that_others_may_write_is_not_used_and_holds_nobody_up() {
     for make in ["mkfifo", "touch"] {
         let lab = Lab::with_web();

@@ -149,6 +149,10 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) log_files: bool,
 
+    /// Print how long each stage of the start took, once the command runs
+    #[arg(long)]
+    pub(crate) timings: bool,
+
     /// Form of log lines
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub(crate) log_format: LogFormat,

@@ -19,8 +19,11 @@ use crate::activation::{Origin, Policy};
 use crate::cli::subcommands::DoctorArgs;
 use crate::cli::{self, NetworkMode};
 use crate::config::Config;
-use crate::startup::network::PendingNetwork;
-use crate::startup::{self, Groundwork, Sandbox};
+use crate::startup;
+use crate::startup::groundwork::Groundwork;
+use crate::startup::groundwork::network::PendingNetwork;
+use crate::startup::serve::sandbox::Sandbox;
+use crate::timings::Timings;
 
 /// A moment before which no clock is right: seconds since 1970-01-01, UTC, of 2026-01-01.
 const RELEASED: Duration = Duration::from_secs(1_767_225_600);
@@ -206,6 +209,7 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
             init,
             network,
             parent: None,
+            timings: Timings::begin(false),
         };
         let sandbox = Box::pin(startup::start(&mut config, origin, secrets, groundwork)).await?;
         let command = Command {

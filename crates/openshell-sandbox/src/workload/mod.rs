@@ -24,7 +24,7 @@ use tracing::Level;
 
 use crate::config::{CommandTerminal, Config};
 use crate::exit::Ended;
-use crate::startup::Sandbox;
+use crate::startup::serve::sandbox::Sandbox;
 use command_supervisor::{CommandSupervisor, until};
 use event_queue::EventQueue;
 use job_control::JobControl;
@@ -152,6 +152,7 @@ async fn supervise(
     sandbox: &mut Sandbox,
     mut console: Option<&mut Console>,
 ) -> anyhow::Result<Ended> {
+    let mut timings = sandbox.timings.take();
     let events = start(config, sandbox, console.as_deref_mut())?;
     if let Some(sessions) = sandbox.sessions.take() {
         sandbox
@@ -186,6 +187,9 @@ async fn supervise(
         }
         if command.is_running() {
             sandbox.enter(Phase::Ready);
+            if let Some(timings) = timings.take() {
+                timings.print_with("command");
+            }
         }
         if command.is_ending() {
             sandbox.close();

@@ -35,19 +35,19 @@ const BUNDLE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The interception CA, and the mounts that make it known.
 #[derive(Default)]
-pub(super) struct CaFiles {
+pub(crate) struct CaFiles {
     /// `None` without a proxy, or if the CA files could not be written or mounted.
-    pub(super) authority: Option<Authority>,
+    pub(crate) authority: Option<Authority>,
     /// Roots for upstreams, once [`Self::write_bundles`] has read the system's.
-    pub(super) roots: UpstreamRoots,
+    pub(crate) roots: UpstreamRoots,
     /// Those of `--upstream-ca-file`, until then.
     added: Option<Vec<u8>>,
     /// Folder of the CA files inside.
-    pub(super) folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// Mounts of the CA files.
-    pub(super) mounts: Vec<Mount>,
+    pub(crate) mounts: Vec<Mount>,
     /// True if there is a Java trust store among the files.
-    pub(super) has_java: bool,
+    pub(crate) has_java: bool,
     /// What [`Self::write_bundles`] writes.
     unwritten: Option<Unwritten>,
 }
@@ -68,7 +68,7 @@ impl CaFiles {
     ///
     /// # Errors
     /// The CA cannot be made, or `--upstream-ca-file` cannot be used.
-    pub(super) fn create(
+    pub(crate) fn create(
         config: &Config,
         landlock: &Request,
         files: &SandboxFile,
@@ -147,7 +147,7 @@ impl CaFiles {
     ///
     /// # Errors
     /// The bundle cannot be written.
-    pub(super) fn write_bundles(&mut self, config: &Config) -> anyhow::Result<()> {
+    pub(crate) fn write_bundles(&mut self, config: &Config) -> anyhow::Result<()> {
         if config.network != NetworkMode::Proxy {
             return Ok(());
         }
@@ -209,7 +209,7 @@ fn log_no_java(error: &anyhow::Error) {
 }
 
 /// Logs that TLS cannot be intercepted.
-pub(super) fn log_unavailable(why: &str) {
+pub(crate) fn log_unavailable(why: &str) {
     let message =
         format!("connections whose TLS would be opened are refused: {why}; see --tls-dir");
     logging::config_event(ConfigState::Degraded, Severity::High, &message);
@@ -432,7 +432,7 @@ fn make_folder(folder: &SandboxFile) -> io::Result<()> {
 ///
 /// # Errors
 /// It exists, or cannot be written.
-pub(super) fn write_file<'p>(
+pub(crate) fn write_file<'p>(
     file: &SandboxFile,
     parts: impl IntoIterator<Item = &'p [u8]>,
 ) -> anyhow::Result<()> {

@@ -31,13 +31,13 @@ use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
 use openshell_telemetry::logging;
 
 use crate::cli::CarveOutArgs;
-use crate::startup::carve_outs::exclude::{Exclude, is_stand_in};
-use crate::startup::carve_outs::patterns::matches;
-use crate::startup::carve_outs::settings::Settings;
-pub(super) use git::linked_repository;
-pub(super) use git_config::say_how_to_write;
-pub(super) use git_use::GitUse;
-pub(super) use watch::{ends_when_lost, watch};
+use crate::startup::plan::carve_outs::exclude::{Exclude, is_stand_in};
+use crate::startup::plan::carve_outs::patterns::matches;
+use crate::startup::plan::carve_outs::settings::Settings;
+pub(crate) use git::linked_repository;
+pub(crate) use git_config::say_how_to_write;
+pub(crate) use git_use::GitUse;
+pub(crate) use watch::{ends_when_lost, watch};
 
 /// Longest time in which a path that comes and goes is looked for, and the time between two looks.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -48,7 +48,7 @@ const EXCLUDES: usize = 16;
 
 /// The paths to take out, before anything is made for them.
 #[derive(Debug)]
-pub(super) struct CarveOuts {
+pub(crate) struct CarveOuts {
     wanted: BTreeSet<Wanted>,
     /// True if what cannot be had ends the start.
     is_hard: bool,
@@ -67,11 +67,11 @@ pub(super) struct CarveOuts {
 
 /// The folders that may be written.
 #[derive(Debug)]
-pub(super) struct Writable<'p> {
-    pub(super) folders: &'p [PathBuf],
+pub(crate) struct Writable<'p> {
+    pub(crate) folders: &'p [PathBuf],
     /// The folder that the command works in, and its home: which of the others hold them is a
     /// project.
-    pub(super) work: Vec<PathBuf>,
+    pub(crate) work: Vec<PathBuf>,
 }
 
 impl Writable<'_> {
@@ -101,7 +101,7 @@ impl CarveOuts {
     ///
     /// # Errors
     /// A pattern matches too much, or a folder cannot be searched.
-    pub(super) fn plan(
+    pub(crate) fn plan(
         filesystem: &mut Filesystem,
         writable: &Writable<'_>,
         git: &GitUse,
@@ -217,7 +217,7 @@ impl CarveOuts {
     ///
     /// # Errors
     /// The first that has.
-    pub(super) fn verify(&self) -> anyhow::Result<()> {
+    pub(crate) fn verify(&self) -> anyhow::Result<()> {
         for folder in &self.without_git {
             if !has_no_git(folder) {
                 let link = folder.join(".git");
@@ -232,7 +232,7 @@ impl CarveOuts {
     }
 
     /// Lines about what the policy hides and is not there.
-    pub(super) fn idle(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn idle(&self) -> impl Iterator<Item = String> {
         self.idle.iter().map(|path| {
             let later = if path.to_string_lossy().contains('*') {
                 "files that are made later match no pattern"
@@ -247,7 +247,7 @@ impl CarveOuts {
     }
 
     /// Lines about hidden files that git tracks: it takes them for changed, and cannot read them.
-    pub(super) fn tracked(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn tracked(&self) -> impl Iterator<Item = String> {
         let hidden = || {
             let hidden = self
                 .wanted
@@ -279,13 +279,13 @@ impl CarveOuts {
     }
 
     /// Repositories whose configuration is kept.
-    pub(super) fn repositories(&self) -> Vec<PathBuf> {
+    pub(crate) fn repositories(&self) -> Vec<PathBuf> {
         self.repositories.clone()
     }
 
     /// Returns the lists of what git does not add that are to be shown in the sandbox, each with
     /// its place: placeholders are among it.
-    pub(super) fn excludes(&self, made: &mut CreatedDirs) -> Vec<(PathBuf, Vec<u8>)> {
+    pub(crate) fn excludes(&self, made: &mut CreatedDirs) -> Vec<(PathBuf, Vec<u8>)> {
         let mut shown = Vec::new();
         for exclude in self.excludes.iter().take(EXCLUDES) {
             let made = self.has_placeholders.then_some(&mut *made);
@@ -299,7 +299,7 @@ impl CarveOuts {
     }
 
     /// The paths, which another sandbox must not remove.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.wanted.iter().map(|wanted| wanted.path.as_path())
     }
 
@@ -309,7 +309,7 @@ impl CarveOuts {
     /// # Errors
     /// A path cannot be looked at, or comes and goes; or under `hard_requirement` a missing one
     /// cannot be kept from the command.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         landlock: &Request,
         made: &mut CreatedDirs,

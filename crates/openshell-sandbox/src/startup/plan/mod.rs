@@ -1,6 +1,10 @@
 //! Decides what a start makes, from the configuration and the policy. Makes nothing, and reads the
 //! host.
 
+pub(crate) mod carve_outs;
+pub(crate) mod planned;
+pub(crate) mod ssh_sockets;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -26,24 +30,24 @@ use tracing::Level;
 use crate::cli::GitConfig;
 use crate::config::Config;
 use crate::run_reports::learning;
-use crate::startup::carve_outs::{CarveOuts, GitUse, Writable, linked_repository};
+use crate::startup::plan::carve_outs::{CarveOuts, GitUse, Writable, linked_repository};
 
 /// Everything that is decided before a start makes anything.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Privilege under which the sandbox is made.
-    pub(super) privilege: Privilege,
+    pub(crate) privilege: Privilege,
     /// User of the workload.
-    pub(super) user: User,
+    pub(crate) user: User,
     /// File rules of the run: of the policy, and of what is shown to learn from.
-    pub(super) landlock: Request,
+    pub(crate) landlock: Request,
     /// Writable paths, made if they are missing. None of them may go through a symlink.
-    pub(super) writable: Vec<PathBuf>,
+    pub(crate) writable: Vec<PathBuf>,
     /// Paths to take out of what the policy grants.
-    pub(super) carve_outs: CarveOuts,
+    pub(crate) carve_outs: CarveOuts,
     /// Homes of the workload's user and of the caller.
-    pub(super) homes: Vec<Home>,
+    pub(crate) homes: Vec<Home>,
     /// True if commands may trace each other.
-    pub(super) debug: bool,
+    pub(crate) debug: bool,
     /// True if the owner and mode of the current directory keep the workload's user out.
     is_shut_out: bool,
 }
@@ -54,7 +58,7 @@ impl Plan {
     ///
     /// # Errors
     /// The user does not exist, or the working directory cannot be used.
-    pub(super) fn make(
+    pub(crate) fn make(
         config: &Config,
         policy: &Policy,
         privilege: Privilege,
@@ -187,7 +191,7 @@ impl Plan {
 impl Plan {
     /// Returns true if the workload's user can change files of the supervisor in `folder`: it is
     /// the supervisor's user, or may write there and no sticky bit keeps files of others.
-    pub(super) fn may_change_in(&self, folder: &Path) -> bool {
+    pub(crate) fn may_change_in(&self, folder: &Path) -> bool {
         let is_sticky = std::fs::metadata(folder).is_ok_and(|data| data.mode() & 0o1000 != 0);
         let is_unknown =
             |above: &Path| std::fs::metadata(above).is_err_and(|error| !is_missing(&error));
@@ -484,7 +488,7 @@ fn check_workdir(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()>
 /// Returns the directories where the command may start, in order of preference: an explicit working
 /// directory alone; else the current one if the policy grants it, home, and the root. Warns if that
 /// is not the caller's directory.
-pub(super) fn start_directories(
+pub(crate) fn start_directories(
     config: &Config,
     plan: &Plan,
     landlock: &Request,
@@ -506,7 +510,7 @@ pub(super) fn start_directories(
 
 /// Warns if the command is another program inside than outside: the first of its name in PATH is
 /// not granted, and a later one is.
-pub(super) fn warn_of_program(config: &Config, landlock: &Request) {
+pub(crate) fn warn_of_program(config: &Config, landlock: &Request) {
     let Some(name) = config
         .command
         .first()

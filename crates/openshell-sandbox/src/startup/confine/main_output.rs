@@ -17,12 +17,12 @@ use crate::config::Config;
 use crate::terminal::HELD_LINES;
 
 /// Returns the main process as clients see it, if the caller's terminal does not show its output.
-pub(super) fn main_process(config: &Config) -> Option<Arc<MainProcess>> {
+pub(crate) fn main_process(config: &Config) -> Option<Arc<MainProcess>> {
     (config.is_launched && !config.is_interactive()).then(Arc::default)
 }
 
 /// Returns the receiver of what the main process writes.
-pub(super) fn tap(process: &Arc<MainProcess>) -> Tap {
+pub(crate) fn tap(process: &Arc<MainProcess>) -> Tap {
     let process = Arc::clone(process);
     Arc::new(move |output: Output, bytes: &[u8]| process.append(output, bytes))
 }
@@ -32,7 +32,7 @@ pub(super) fn tap(process: &Arc<MainProcess>) -> Tap {
 ///
 /// # Errors
 /// The sandbox has no terminals, or its init is gone.
-pub(super) async fn on_own_terminal(
+pub(crate) async fn on_own_terminal(
     launcher: &Launcher,
     output: BorrowedFd<'_>,
     process: &Arc<MainProcess>,
@@ -49,7 +49,7 @@ pub(super) async fn on_own_terminal(
 ///
 /// # Errors
 /// The sandbox has no terminals, or its init is gone.
-pub(super) async fn on_callers_terminal(
+pub(crate) async fn on_callers_terminal(
     launcher: &Launcher,
     streams: &mut Streams,
     keyboard: Keyboard,

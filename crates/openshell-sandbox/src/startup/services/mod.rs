@@ -1,5 +1,9 @@
 //! Starts the proxy, its reporters, and the tasks that keep it up to date.
 
+pub(crate) mod file_log;
+pub(crate) mod names;
+pub(crate) mod witness;
+
 use std::future::pending;
 use std::io;
 use std::net::{SocketAddrV4, TcpListener};
@@ -48,41 +52,39 @@ use crate::config::Config;
 use crate::refusals::Refusals;
 use crate::run_reports::RunReports;
 use crate::servers::Servers;
-use crate::startup::ca_files::CaFiles;
-use crate::startup::file_log::FileLog;
-use crate::startup::names;
-use crate::startup::network::{Network, ProxySockets};
-use crate::startup::resolver_files::LocalNames;
-use crate::startup::witness;
+use crate::startup::groundwork::network::{Network, ProxySockets};
+use crate::startup::host::ca_files::CaFiles;
+use crate::startup::host::resolver_files::LocalNames;
+use crate::startup::services::file_log::FileLog;
 
 /// The proxy before it serves, and everything that reports on the run.
-pub(super) struct RunServices {
+pub(crate) struct RunServices {
     /// The parts of the proxy, if there is one.
     proxy: Option<ProxyParts>,
     published: Vec<(Listener, PublishedPort)>,
     resolver: Arc<Resolver>,
     /// Receivers of events.
     audit: Arc<dyn Audit>,
-    pub(super) run_reports: RunReports,
-    pub(super) reporters: Vec<BackgroundReporter>,
+    pub(crate) run_reports: RunReports,
+    pub(crate) reporters: Vec<BackgroundReporter>,
     /// Connections at the proxy, at once.
-    pub(super) slots: Slots,
+    pub(crate) slots: Slots,
     /// Ports of this host at which the supervisor listens.
     own_ports: Vec<u16>,
     /// Servers inside.
-    pub(super) servers: Arc<Servers>,
+    pub(crate) servers: Arc<Servers>,
     /// Addresses of names inside.
     name_addresses: NameAddresses,
     /// Once it is true, no more clients are let in from outside.
-    pub(super) closed: watch::Sender<bool>,
+    pub(crate) closed: watch::Sender<bool>,
 }
 
 /// Calls of the sandbox.
-pub(super) struct Calls {
+pub(crate) struct Calls {
     /// Those that wait to be answered, if there are any.
-    pub(super) waiting: Option<WaitingCalls>,
+    pub(crate) waiting: Option<WaitingCalls>,
     /// The log of those about files, if they are logged.
-    pub(super) files: Option<FileLog>,
+    pub(crate) files: Option<FileLog>,
 }
 
 /// The parts of the proxy that are there before its witness.
@@ -102,7 +104,7 @@ impl RunServices {
     ///
     /// # Errors
     /// A port cannot be published, or the sandbox's processes cannot be looked at.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         config: &Config,
         run_reports: RunReports,
         audit: Arc<dyn Audit>,
@@ -167,7 +169,7 @@ impl RunServices {
     }
 
     /// Returns the reader of the numbers that the parts of the sandbox keep.
-    pub(super) fn reader(&self, in_force: &InForce, refusals: &Arc<Refusals>) -> Read {
+    pub(crate) fn reader(&self, in_force: &InForce, refusals: &Arc<Refusals>) -> Read {
         let policy = Arc::clone(&in_force.policy);
         let reloads = Arc::clone(&in_force.reloads);
         let slots = self.slots.clone();
@@ -183,17 +185,17 @@ impl RunServices {
     }
 
     /// Counts the port at which the SSH server listens, if it does, among the supervisor's own.
-    pub(super) fn add_ssh_port(&mut self, port: Option<u16>) {
+    pub(crate) fn add_ssh_port(&mut self, port: Option<u16>) {
         self.own_ports.extend(port);
     }
 
     /// Looks up names outside.
-    pub(super) fn resolver(&self) -> &Arc<Resolver> {
+    pub(crate) fn resolver(&self) -> &Arc<Resolver> {
         &self.resolver
     }
 
     /// Returns the test of the threads of connections, if there is a proxy.
-    pub(super) fn test(&self) -> Option<Respond> {
+    pub(crate) fn test(&self) -> Option<Respond> {
         let workers = Arc::clone(&self.proxy.as_ref()?.workers);
         Some(Box::new(move || {
             let workers = Arc::clone(&workers);
@@ -207,7 +209,7 @@ impl RunServices {
     ///
     /// # Errors
     /// Callers cannot be seen.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &mut self,
         in_force: InForce,
         tls: CaFiles,
@@ -366,7 +368,7 @@ async fn warm_up(services: Arc<Services>) {
 }
 
 /// Starts the task that puts updates in force, and returns its requests.
-pub(super) fn activate(in_force: &InForce, tasks: &mut Tasks) -> mpsc::Sender<Request> {
+pub(crate) fn activate(in_force: &InForce, tasks: &mut Tasks) -> mpsc::Sender<Request> {
     // One request at a time: a source waits for its answer.
     let (requests, updates) = mpsc::channel(1);
     tasks.spawn("policy reload", in_force.clone().run(updates));

@@ -5,16 +5,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::network::host::HostName;
 use openshell_supervisor::confine::{Mount, Purpose};
 use openshell_supervisor::network::netns::NAME_SERVER;
 use openshell_supervisor::runs::sandbox_files::SandboxFile;
-use openshell_telemetry::logging;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
-use crate::startup::ca_files::write_file;
+use crate::startup::host::ca_files::write_file;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
@@ -24,20 +22,20 @@ const DOMAINS: usize = 32;
 
 /// The files, among those of the sandbox.
 #[derive(Default)]
-pub(super) struct ResolverFiles {
+pub(crate) struct ResolverFiles {
     /// Folder of the files; `None` without a proxy.
     folder: Option<PathBuf>,
     /// Settings of resolvers inside.
-    pub(super) local: LocalNames,
+    pub(crate) local: LocalNames,
 }
 
 /// Names that depend on the host.
 #[derive(Default)]
-pub(super) struct LocalNames {
+pub(crate) struct LocalNames {
     /// Domains that resolvers inside add to names.
-    pub(super) search: Vec<HostName>,
+    pub(crate) search: Vec<HostName>,
     /// Names of the host itself.
-    pub(super) own: Vec<HostName>,
+    pub(crate) own: Vec<HostName>,
 }
 
 /// The caller's settings that are kept.
@@ -53,7 +51,7 @@ impl ResolverFiles {
     ///
     /// # Errors
     /// They cannot be written.
-    pub(super) fn create(config: &Config, files: &SandboxFile) -> anyhow::Result<Self> {
+    pub(crate) fn create(config: &Config, files: &SandboxFile) -> anyhow::Result<Self> {
         if config.network != NetworkMode::Proxy {
             return Ok(Self::default());
         }
@@ -83,7 +81,7 @@ impl ResolverFiles {
     }
 
     /// Mounts of the files.
-    pub(super) fn mounts(&self) -> impl Iterator<Item = Mount> {
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = Mount> {
         let mount = |folder: &Path, name, place: &str| Mount {
             source: folder.join(name),
             target: place.into(),
@@ -94,14 +92,6 @@ impl ResolverFiles {
             .iter()
             .flat_map(move |folder| places.map(|(name, place)| mount(folder, name, place)))
     }
-}
-
-/// Logs that names do not resolve inside.
-pub(super) fn log_unavailable(why: &str) {
-    let message = format!(
-        "names do not resolve inside, so only programs that use the proxy reach hosts: {why}"
-    );
-    logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
 }
 
 impl Settings {

@@ -20,39 +20,38 @@ use openshell_telemetry::logging;
 
 use crate::cli::{Args, NetworkMode};
 use crate::config::Config;
-use crate::startup::resolver_files;
 
 /// The workload's network. Held while the sandbox lives: each command tries the probe.
-pub(super) struct Network {
+pub(crate) struct Network {
     /// `None` if the workload has the host's network.
-    pub(super) netns: Option<Netns>,
+    pub(crate) netns: Option<Netns>,
     /// The way to the proxy, if there is one.
-    pub(super) link: Option<Link>,
+    pub(crate) link: Option<Link>,
 }
 
 /// The link of the workload's namespace.
-pub(super) struct Link {
+pub(crate) struct Link {
     /// Address of the proxy.
-    pub(super) proxy: SocketAddrV4,
+    pub(crate) proxy: SocketAddrV4,
     /// Address beside the proxy where [`Self::_probe`] listens.
-    pub(super) probe_address: SocketAddrV4,
+    pub(crate) probe_address: SocketAddrV4,
     /// A listener that the firewall must keep out of reach.
     _probe: TcpListener,
     _landing: Netns,
 }
 
 /// The sockets of the proxy in the sandbox's namespaces.
-pub(super) struct ProxySockets {
+pub(crate) struct ProxySockets {
     /// Accepts the workload's connections.
-    pub(super) listener: TcpListener,
+    pub(crate) listener: TcpListener,
     /// Of the name server; `None` if it cannot be had.
-    pub(super) name_server: Option<NameServerSockets>,
+    pub(crate) name_server: Option<NameServerSockets>,
     /// Addresses that the workload reaches.
-    pub(super) doors: Arc<Doors>,
+    pub(crate) doors: Arc<Doors>,
     /// Any socket of the workload's namespace.
-    pub(super) socket: OwnedFd,
+    pub(crate) socket: OwnedFd,
     /// Receives the packets that the firewall refuses.
-    pub(super) packet_log: std::io::Result<Socket>,
+    pub(crate) packet_log: std::io::Result<Socket>,
 }
 
 impl Drop for Network {
@@ -74,11 +73,19 @@ impl Drop for Network {
 }
 
 /// Returns the kinds of sockets that the workload may open.
-pub(super) fn sockets(config: &Config) -> Sockets {
+pub(crate) fn sockets(config: &Config) -> Sockets {
     match config.network {
         NetworkMode::Block => Sockets::Local,
         NetworkMode::Proxy | NetworkMode::Allow => Sockets::Internet,
     }
+}
+
+/// Logs that names do not resolve inside.
+pub(crate) fn log_no_names(why: &str) {
+    let message = format!(
+        "names do not resolve inside, so only programs that use the proxy reach hosts: {why}"
+    );
+    logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
 }
 
 /// A network that a thread of its own creates.
@@ -113,7 +120,7 @@ impl PendingNetwork {
     ///
     /// # Errors
     /// The kernel refuses a part of it.
-    pub(super) fn finish(self) -> anyhow::Result<(Network, Option<ProxySockets>)> {
+    pub(crate) fn finish(self) -> anyhow::Result<(Network, Option<ProxySockets>)> {
         let enabled =
             |message: &str| logging::config_event(ConfigState::Enabled, Severity::Info, message);
         match self {
@@ -164,7 +171,7 @@ impl PendingNetwork {
                     |error| format!("the name server has no sockets at {NAME_SERVER}: {error}");
                 let name_server = name_server
                     .map_err(failed)
-                    .inspect_err(|why| resolver_files::log_unavailable(why))
+                    .inspect_err(|why| log_no_names(why))
                     .ok();
                 Ok((
                     network,
@@ -183,25 +190,25 @@ impl PendingNetwork {
 
 impl Network {
     /// Returns the address of the proxy, if there is one.
-    pub(super) fn proxy(&self) -> Option<SocketAddrV4> {
+    pub(crate) fn proxy(&self) -> Option<SocketAddrV4> {
         self.link.as_ref().map(|link| link.proxy)
     }
 
     /// Returns the address that the firewall must keep out of reach, if there is one.
-    pub(super) fn probe_address(&self) -> Option<SocketAddrV4> {
+    pub(crate) fn probe_address(&self) -> Option<SocketAddrV4> {
         self.link.as_ref().map(|link| link.probe_address)
     }
 }
 
 /// Everything of the supervisor in the workload's network.
-pub(super) struct Attached {
+pub(crate) struct Attached {
     /// The command's standard streams.
-    pub(super) streams: Streams,
-    pub(super) network: Network,
+    pub(crate) streams: Streams,
+    pub(crate) network: Network,
     /// Taken by the proxy.
-    pub(super) sockets: Option<ProxySockets>,
+    pub(crate) sockets: Option<ProxySockets>,
     /// Listener of the Landlock self-test, if that needs one.
-    pub(super) proof: Option<UnixListener>,
+    pub(crate) proof: Option<UnixListener>,
 }
 
 impl Attached {
@@ -210,7 +217,7 @@ impl Attached {
     ///
     /// # Errors
     /// The kernel refuses a part of it.
-    pub(super) fn open(
+    pub(crate) fn open(
         network: PendingNetwork,
         streams: Inspected<'_>,
         purpose: Purpose<'_>,

@@ -2,7 +2,6 @@
 //! an event, and ends no run.
 
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,21 +11,19 @@ use std::time::Duration;
 
 use openshell_access::main_process::MainProcess;
 use openshell_access::ssh::doors::{self, Closed};
-use openshell_access::ssh::preface::Prefaces;
 use openshell_access::ssh::server::{Client, Server};
 use openshell_access::workload::{Inside as _, Workload};
 use openshell_events::event::Audit;
-use openshell_events::words::{ConfigState, Severity, SshDoor};
+use openshell_events::words::SshDoor;
 use openshell_gateway::session::{self, Dialing, RelayTarget};
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::identity::peer;
 use openshell_supervisor::init::launch::Launcher;
-use openshell_telemetry::logging;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::bound_socket::BoundSocket;
-use crate::config::{SshDoors, SshOverTcp};
-use crate::startup::inside::InsideNetwork;
+use crate::startup::plan::ssh_sockets::{SshSockets, log_failed};
+use crate::startup::serve::inside::InsideNetwork;
 
 /// Longest wait for sessions to tell their clients of the end of the sandbox.
 const ENDING: Duration = Duration::from_secs(1);
@@ -34,81 +31,8 @@ const ENDING: Duration = Duration::from_secs(1);
 /// Relays that wait to be taken by the server.
 const RELAYS: usize = 64;
 
-/// The sockets of the doors.
-#[derive(Default)]
-pub(super) struct SshSockets {
-    tcp: Option<(TcpListener, Prefaces)>,
-    socket: Option<BoundSocket>,
-}
-
-impl SshSockets {
-    /// Port of the TCP door, if it is open.
-    pub(super) fn port(&self) -> Option<u16> {
-        self.tcp
-            .as_ref()
-            .and_then(|(listener, _)| listener.local_addr().ok())
-            .map(|address| address.port())
-    }
-
-    /// Opens the doors that are named; one that cannot be opened is logged.
-    pub(super) fn open(doors: &mut SshDoors) -> Self {
-        let mut sockets = Self::default();
-        if let Some(SshOverTcp {
-            address,
-            secret,
-            skew,
-        }) = doors.tcp.take()
-        {
-            let listen = || {
-                let listener = TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                io::Result::Ok((listener.local_addr()?, listener))
-            };
-            match listen() {
-                Ok((address, listener)) => {
-                    log_enabled(&format!("{address}, for clients with the handshake secret"));
-                    sockets.tcp = Some((listener, Prefaces::new(&secret, skew)));
-                }
-                Err(error) => log_failed(&format!("at {address}: {error}")),
-            }
-        }
-        if let Some(path) = &doors.socket {
-            match BoundSocket::bind(path) {
-                Ok(socket) => {
-                    log_enabled(&format!("{}, for this user and root", path.display()));
-                    sockets.socket = Some(socket);
-                }
-                Err(error) => log_failed(&format!("at {}: {error:#}", path.display())),
-            }
-        }
-        sockets
-    }
-
-    /// Returns true if there is a door, or a gateway's launcher started the supervisor, whose
-    /// relays are one.
-    pub(super) fn is_needed(&self, is_launched: bool) -> bool {
-        is_launched || self.tcp.is_some() || self.socket.is_some()
-    }
-}
-
-fn log_enabled(place: &str) {
-    logging::config_event(
-        ConfigState::Enabled,
-        Severity::Info,
-        &format!("SSH at {place}"),
-    );
-}
-
-fn log_failed(what: &str) {
-    logging::config_event(
-        ConfigState::Failed,
-        Severity::High,
-        &format!("no SSH {what}"),
-    );
-}
-
 /// What sessions run in.
-pub(super) fn workload(
+pub(crate) fn workload(
     launcher: Arc<Launcher>,
     environment: Environment,
     directories: Vec<PathBuf>,
@@ -158,7 +82,7 @@ impl Drop for SshServer {
 
 impl SshServer {
     /// Starts the server; `None` if it cannot be had, which is logged.
-    pub(super) fn start(
+    pub(crate) fn start(
         workload: Workload,
         audit: Arc<dyn Audit>,
         sockets: SshSockets,
@@ -262,16 +186,16 @@ impl SshServer {
     }
 
     /// The way of relays to the server.
-    pub(super) fn door(&self) -> mpsc::Sender<Relayed> {
+    pub(crate) fn door(&self) -> mpsc::Sender<Relayed> {
         self.relays.clone()
     }
 }
 
 /// Targets of a gateway's relays.
-pub(super) struct Relays {
-    pub(super) inside: Arc<InsideNetwork>,
-    pub(super) ssh: Option<mpsc::Sender<Relayed>>,
-    pub(super) closed: Closed,
+pub(crate) struct Relays {
+    pub(crate) inside: Arc<InsideNetwork>,
+    pub(crate) ssh: Option<mpsc::Sender<Relayed>>,
+    pub(crate) closed: Closed,
 }
 
 impl session::Inside for Relays {

@@ -37,7 +37,7 @@ impl dns::Doors for Opened {
 
 /// Creates the names of `policy`, whose doors are among `doors`; also returns their listeners, as
 /// they come.
-pub(super) fn create(
+pub(crate) fn create(
     policy: &Arc<PolicyStore>,
     doors: &Arc<Doors>,
     search: Vec<HostName>,
@@ -61,7 +61,7 @@ pub(super) fn create(
 
 /// Returns the witness's view of the doors. In an observed run those of names open when they are
 /// first needed.
-pub(super) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, is_observed: bool) -> IsDoor {
+pub(crate) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, is_observed: bool) -> IsDoor {
     if !is_observed {
         return Arc::new(move |address| doors.contains(address));
     }
@@ -73,7 +73,7 @@ pub(super) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, is_observed: bool) 
 ///
 /// # Errors
 /// They are none that can be waited for.
-pub(super) fn serve(
+pub(crate) fn serve(
     server: NameServer,
     sockets: Option<NameServerSockets>,
     tasks: &mut Tasks,
@@ -92,14 +92,14 @@ pub(super) fn serve(
 }
 
 /// Opens the doors of the policy in force, and closes others.
-pub(super) fn refresh(names: &Names) {
+pub(crate) fn refresh(names: &Names) {
     if let Err(error) = names.refresh() {
         tracing::error!("connections without the proxy are refused: {error}");
     }
 }
 
 /// Follows `generations` of the policy by changing doors.
-pub(super) async fn follow(names: Arc<Names>, mut generations: watch::Receiver<Generation>) {
+pub(crate) async fn follow(names: Arc<Names>, mut generations: watch::Receiver<Generation>) {
     while generations.changed().await.is_ok() {
         let names = Arc::clone(&names);
         // An error is one of the thread alone.
@@ -110,7 +110,7 @@ pub(super) async fn follow(names: Arc<Names>, mut generations: watch::Receiver<G
 
 /// Follows `generations` of the policy by looking up names whose bytes are never looked into, so
 /// that the log tells where they lead.
-pub(super) async fn announce(
+pub(crate) async fn announce(
     names: Arc<Names>,
     mut generations: watch::Receiver<Generation>,
     resolver: Arc<Resolver>,

@@ -21,7 +21,7 @@ const WAYS: usize = 4000;
 
 /// Returns the folder of the user `uid` that keeps `folder` from being opened, itself or one above;
 /// `None` if that is another user's.
-pub(super) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
+pub(crate) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
     for above in folder.ancestors() {
         if let Ok(data) = above.symlink_metadata() {
             return (data.uid() == uid).then_some(above);
@@ -41,7 +41,7 @@ fn holds_all(folder: &Path, paths: &[PathBuf]) -> bool {
 /// # Errors
 /// There are more than [`MATCHES`], or more than [`ENTRIES`] entries to look at, so that some could
 /// be missed.
-pub(super) fn matches(
+pub(crate) fn matches(
     pattern: &GrantedPath,
     restriction: Restriction,
     uid: u32,

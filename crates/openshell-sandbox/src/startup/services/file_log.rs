@@ -14,10 +14,9 @@ use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
 use crate::config::Config;
 use crate::file_refusals::FileRefusals;
 use crate::run_reports::observed_files::ObservedFiles;
-use crate::startup::confine::Confined;
 
 /// The receivers of accesses, and the rights that tell which are refused.
-pub(super) struct FileLog {
+pub(crate) struct FileLog {
     rights: FileRights,
     refusals: Arc<FileRefusals>,
     /// The collection of an observed run.
@@ -27,11 +26,12 @@ pub(super) struct FileLog {
 }
 
 impl FileLog {
-    /// Creates the log of a run, if `config` asks for one. `observed` is the collection of an
+    /// Creates the log of a run, if `config` asks for one. `rights` are those in force, and those
+    /// of the policy alone. `observed` is the collection of an
     /// observed run, which gets the program of the command at once.
-    pub(super) fn create(
+    pub(crate) fn create(
         config: &Config,
-        confined: &Confined,
+        rights: (FileRights, FileRights),
         user: &User,
         environment: &Environment,
         observed: Option<Arc<ObservedFiles>>,
@@ -40,7 +40,7 @@ impl FileLog {
         if !config.log_files && !config.observe_files {
             return None;
         }
-        let (rights, of_policy) = confined.file_rights();
+        let (rights, of_policy) = rights;
         if let (Some(observed), Some(program)) = (&observed, program(&config.command, environment))
         {
             observed.add_program(&program, &of_policy, &user.identity);
@@ -55,12 +55,12 @@ impl FileLog {
     }
 
     /// The refused accesses so far.
-    pub(super) fn refusals(&self) -> &Arc<FileRefusals> {
+    pub(crate) fn refusals(&self) -> &Arc<FileRefusals> {
         &self.refusals
     }
 
     /// Returns the handler of calls about files among `calls`.
-    pub(super) fn handler(self, calls: &WaitingCalls) -> Handler {
+    pub(crate) fn handler(self, calls: &WaitingCalls) -> Handler {
         let Self {
             rights,
             refusals,

@@ -1,5 +1,10 @@
 //! Makes everything that a sandbox has on the host, beside its processes.
 
+pub(crate) mod ca_files;
+pub(crate) mod hosted;
+pub(crate) mod resolver_files;
+pub(crate) mod ssh_settings;
+
 use std::fs::{DirBuilder, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -23,33 +28,32 @@ use openshell_supervisor::runs::sandbox_files::SandboxFile;
 use openshell_telemetry::logging;
 
 use crate::config::Config;
-use crate::startup::ca_files::{CaFiles, write_file};
+use crate::startup::host::ca_files::{CaFiles, write_file};
+use crate::startup::host::resolver_files::ResolverFiles;
 use crate::startup::plan::Plan;
-use crate::startup::resolver_files::ResolverFiles;
-use crate::startup::ssh_settings;
 
 /// Everything that a start made on the host, in the order in which it is removed if the start
 /// fails.
-pub(super) struct Host {
-    pub(super) private: PrivateFolders,
-    pub(super) tls: CaFiles,
-    pub(super) resolver_files: ResolverFiles,
+pub(crate) struct Host {
+    pub(crate) private: PrivateFolders,
+    pub(crate) tls: CaFiles,
+    pub(crate) resolver_files: ResolverFiles,
     /// Mounts by which git inside does not add placeholders, and ssh reads the host's settings.
-    pub(super) tool_mounts: Vec<Mount>,
-    pub(super) made: CreatedDirs,
-    pub(super) run_dir: RunDir,
+    pub(crate) tool_mounts: Vec<Mount>,
+    pub(crate) made: CreatedDirs,
+    pub(crate) run_dir: RunDir,
     /// The file system of the sandbox's files, if they have one.
-    pub(super) file_system: Option<OwnedFd>,
+    pub(crate) file_system: Option<OwnedFd>,
     /// File rules of the plan, and the private home.
-    pub(super) landlock: Request,
+    pub(crate) landlock: Request,
     /// Home directory of the workload.
-    pub(super) home: PathBuf,
+    pub(crate) home: PathBuf,
     /// The Landlock self-test.
-    pub(super) proof: LandlockProof,
+    pub(crate) proof: LandlockProof,
     /// To be mounted on files and folders with secrets, and on hidden ones.
-    pub(super) covers: Covers,
+    pub(crate) covers: Covers,
     /// Paths to take out of what the policy grants.
-    pub(super) carve_outs: Vec<CarveOut>,
+    pub(crate) carve_outs: Vec<CarveOut>,
 }
 
 impl Host {
@@ -58,7 +62,7 @@ impl Host {
     ///
     /// # Errors
     /// One of them cannot be made; those made before are removed.
-    pub(super) fn create(
+    pub(crate) fn create(
         config: &Config,
         plan: &Plan,
         file_system: Option<OwnedFd>,
@@ -169,11 +173,11 @@ fn landlock_proof(
 }
 
 /// Folders that the workload gets instead of the host's.
-pub(super) struct PrivateFolders {
+pub(crate) struct PrivateFolders {
     /// True if the host's /run is replaced.
-    pub(super) run: bool,
+    pub(crate) run: bool,
     /// A home, if the user has none that the workload can use.
-    pub(super) home: Option<PathBuf>,
+    pub(crate) home: Option<PathBuf>,
 }
 
 impl PrivateFolders {
@@ -198,7 +202,7 @@ impl PrivateFolders {
 }
 
 /// Logs properties of the host that weaken the sandbox.
-pub(super) fn log_limits(init: &Init, privilege: &Privilege) {
+pub(crate) fn log_limits(init: &Init, privilege: &Privilege) {
     log_root(privilege);
     log_shared_pids(init);
     log_core_socket();

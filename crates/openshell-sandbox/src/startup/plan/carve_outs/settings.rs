@@ -81,12 +81,12 @@ const REPOSITORY: [&str; 3] = ["HEAD", "objects", "refs"];
 
 /// What was found in the projects of a run.
 #[derive(Debug, Default)]
-pub(super) struct Settings {
-    pub(super) paths: Vec<(PathBuf, Placeholder<'static>)>,
+pub(crate) struct Settings {
+    pub(crate) paths: Vec<(PathBuf, Placeholder<'static>)>,
     /// Work trees and repositories in subfolders.
-    pub(super) trees: Vec<PathBuf>,
+    pub(crate) trees: Vec<PathBuf>,
     /// The first project of which a part was not looked at.
-    pub(super) cut: Option<PathBuf>,
+    pub(crate) cut: Option<PathBuf>,
     seen: usize,
     /// Folders above what is kept.
     ways: BTreeSet<PathBuf>,
@@ -95,7 +95,7 @@ pub(super) struct Settings {
 impl Settings {
     /// Adds what the settings in the `home` are that lie elsewhere, as in a repository of dotfiles:
     /// who uses that home executes them.
-    pub(super) fn add_linked(&mut self, home: &Path) {
+    pub(crate) fn add_linked(&mut self, home: &Path) {
         let names = AT_THE_TOP.iter().map(|(name, _)| *name).chain(ANYWHERE);
         let links = names
             .map(|name| home.join(name))
@@ -110,7 +110,7 @@ impl Settings {
     ///
     /// # Errors
     /// A folder of `uid`, the command's user, cannot be looked at: the command may open it again.
-    pub(super) fn add(&mut self, project: &Path, is_tree: bool, uid: u32) -> anyhow::Result<()> {
+    pub(crate) fn add(&mut self, project: &Path, is_tree: bool, uid: u32) -> anyhow::Result<()> {
         if is_tree {
             self.paths
                 .extend(AT_THE_TOP.map(|(name, placeholder)| (project.join(name), placeholder)));

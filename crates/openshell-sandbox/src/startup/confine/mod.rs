@@ -1,5 +1,8 @@
 //! Confines init, and makes the environment of the commands inside.
 
+pub(crate) mod confined;
+pub(crate) mod main_output;
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -34,20 +37,19 @@ use tokio::sync::mpsc;
 use crate::cli::NetworkMode;
 use crate::config::Config;
 use crate::run_reports::RunReports;
-use crate::startup::ca_files;
-use crate::startup::carve_outs::ends_when_lost;
+use crate::startup::groundwork::network::{self, Network};
 use crate::startup::host::Host;
-use crate::startup::network::{self, Network};
+use crate::startup::host::ca_files;
 use crate::startup::plan::Plan;
-use crate::startup::resolver_files;
+use crate::startup::plan::carve_outs::ends_when_lost;
 
 /// A confined init.
-pub(super) struct Confined {
-    pub(super) launcher: Arc<Launcher>,
+pub(crate) struct ConfinedInit {
+    pub(crate) launcher: Arc<Launcher>,
     /// The file rules in force.
-    pub(super) granted: Request,
+    pub(crate) granted: Request,
     /// Calls of the sandbox that wait to be answered, if there are any.
-    pub(super) waiting_calls: Option<WaitingCalls>,
+    pub(crate) waiting_calls: Option<WaitingCalls>,
     enforced: Enforced,
     /// Files with secrets that the workload must not read.
     secrets: Vec<PathBuf>,
@@ -55,12 +57,12 @@ pub(super) struct Confined {
     carve_outs: Vec<CarveOut>,
 }
 
-impl Confined {
+impl ConfinedInit {
     /// Has init confine itself. Meanwhile other parts of the start go on.
     ///
     /// # Errors
     /// Init is gone.
-    pub(super) fn start(
+    pub(crate) fn start(
         config: &Config,
         plan: &Plan,
         host: &mut Host,
@@ -134,14 +136,14 @@ impl Confined {
     }
 
     /// Returns the protection of the files that are read again.
-    pub(super) fn protection(&self) -> Protection {
+    pub(crate) fn protection(&self) -> Protection {
         self.launcher
             .protection(&self.enforced, &self.secrets, self.granted.clone())
     }
 
     /// Returns the file rights in force, and those of the policy alone, without what is shown to
     /// learn from.
-    pub(super) fn file_rights(&self) -> (FileRights, FileRights) {
+    pub(crate) fn file_rights(&self) -> (FileRights, FileRights) {
         let rights = FileRights::new(&self.granted, &self.carve_outs)
             .with_stand_ins(&self.enforced.stand_ins);
         (
@@ -151,7 +153,7 @@ impl Confined {
     }
 
     /// Takes the carve-outs, as init numbers them.
-    pub(super) fn take_carve_outs(&mut self) -> Vec<CarveOut> {
+    pub(crate) fn take_carve_outs(&mut self) -> Vec<CarveOut> {
         std::mem::take(&mut self.carve_outs)
     }
 
@@ -159,7 +161,7 @@ impl Confined {
     ///
     /// # Errors
     /// The groups of the command cannot be named.
-    pub(super) fn log(
+    pub(crate) fn log(
         &self,
         config: &Config,
         plan: &Plan,
@@ -237,7 +239,7 @@ const PASSWORD_FILES: &[&str] = &[
 /// # Errors
 /// The workload could make one of their paths lead elsewhere, or the policy grants one of the
 /// folders itself.
-pub(super) fn protected(
+pub(crate) fn protected(
     config: &Config,
     plan: &Plan,
     host: &Host,
@@ -391,7 +393,7 @@ fn identity(plan: &Plan) -> anyhow::Result<String> {
 }
 
 /// A confinement under way, which may wait for a slow file system.
-pub(super) struct PendingConfinement {
+pub(crate) struct PendingConfinement {
     confining: Confining,
     granted: Request,
     secrets: Vec<PathBuf>,
@@ -403,7 +405,7 @@ impl PendingConfinement {
     ///
     /// # Errors
     /// A stream cannot be looked at.
-    pub(super) fn enter(&self, network: &Network, streams: &Streams) -> io::Result<()> {
+    pub(crate) fn enter(&self, network: &Network, streams: &Streams) -> io::Result<()> {
         let outputs = streams.output_files()?;
         self.confining.enter(
             network.netns.as_ref().map(AsFd::as_fd),
@@ -414,7 +416,7 @@ impl PendingConfinement {
     }
 
     /// The init that confines itself.
-    pub(super) fn init(&self) -> &Init {
+    pub(crate) fn init(&self) -> &Init {
         self.confining.init()
     }
 
@@ -423,11 +425,11 @@ impl PendingConfinement {
     ///
     /// # Errors
     /// A restriction cannot be enforced or proved, or a signal ended the start.
-    pub(super) async fn finish(
+    pub(crate) async fn finish(
         self,
         host: &mut Host,
         signals: &mut mpsc::Receiver<Received>,
-    ) -> anyhow::Result<Confined> {
+    ) -> anyhow::Result<ConfinedInit> {
         let Self {
             confining,
             mut granted,
@@ -468,9 +470,9 @@ impl PendingConfinement {
             logging::config_event(ConfigState::Degraded, Severity::Low, &message);
         }
         if let Some(why) = &enforced.no_names {
-            resolver_files::log_unavailable(why);
+            network::log_no_names(why);
         }
-        Ok(Confined {
+        Ok(ConfinedInit {
             launcher: Arc::new(launcher),
             granted,
             waiting_calls,
@@ -482,7 +484,7 @@ impl PendingConfinement {
 }
 
 /// Makes the environment of every command.
-pub(super) fn environment(
+pub(crate) fn environment(
     config: &Config,
     user: &User,
     host: &Host,

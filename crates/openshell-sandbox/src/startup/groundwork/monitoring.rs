@@ -12,7 +12,7 @@ use openshell_events::words::{ConfigState, Severity};
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::wire::tls::originate::UpstreamRoots;
 use openshell_supervisor::identity::peer;
-use openshell_telemetry::export::Exporter;
+use openshell_telemetry::export::{Collector, Exporter};
 use openshell_telemetry::health::Health;
 use openshell_telemetry::logging;
 use openshell_telemetry::metrics::Metrics;
@@ -32,7 +32,9 @@ const BACKLOG: i32 = 128;
 pub(crate) struct Monitoring {
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
-    /// The export to a collector, once it has started.
+    /// The collector that metrics are exported to, if there is one, until the export starts.
+    collector: Option<Collector>,
+    /// The export to it, once it has started.
     exporter: Option<Exporter>,
     _server: Option<Server>,
     /// Path of its socket, removed last.
@@ -45,7 +47,7 @@ impl Monitoring {
     ///
     /// # Errors
     /// A place is taken or may not be used, or the system has no more threads.
-    pub(super) fn start(config: &Config, init: i32) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn start(config: &mut Config, init: i32) -> anyhow::Result<Option<Self>> {
         let port = config.health_port;
         let path = config.health_socket.as_deref();
         let is_served = port.is_some() || path.is_some();
@@ -87,25 +89,24 @@ impl Monitoring {
         Ok(Some(Self {
             health,
             metrics,
+            collector: config.collector.take(),
             exporter: None,
             _server: server,
             _socket: socket,
         }))
     }
 
-    /// Starts the export to the collector of `config`, if there is one, whose names are looked up
-    /// by `resolver`.
+    /// Starts the export to the collector, if there is one, whose names are looked up by `resolver`.
     ///
     /// # Errors
     /// The system has no more threads or descriptors.
-    pub(super) fn export(
+    pub(crate) fn export(
         &mut self,
-        config: &mut Config,
         resolver: &Arc<Resolver>,
         roots: &UpstreamRoots,
         start: SystemTime,
     ) -> anyhow::Result<()> {
-        if let Some(collector) = config.collector.take() {
+        if let Some(collector) = self.collector.take() {
             let roots = UpstreamRoots::new(roots.bundles().to_vec());
             let metrics = Arc::clone(&self.metrics);
             let resolver = Arc::clone(resolver);

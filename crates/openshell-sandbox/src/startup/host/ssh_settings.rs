@@ -11,7 +11,7 @@ use openshell_supervisor::files::landlock::Request;
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::runs::sandbox_files::SandboxFile;
 
-use crate::startup::ca_files::write_file;
+use crate::startup::host::ca_files::write_file;
 
 const FOLDER: &str = "/etc/ssh/ssh_config.d";
 
@@ -25,7 +25,7 @@ const BYTES: u64 = 64 * 1024;
 ///
 /// # Errors
 /// A copy cannot be written.
-pub(super) fn create(
+pub(crate) fn create(
     privilege: &Privilege,
     landlock: &Request,
     carve_outs: &[CarveOut],

@@ -30,10 +30,10 @@ const FOLDERS: usize = 10_000;
 
 /// A path that git takes programs from, or that leads it to them.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct SensitivePath {
-    pub(super) path: PathBuf,
+pub(crate) struct SensitivePath {
+    pub(crate) path: PathBuf,
     /// Content of a file in its place that changes nothing for git.
-    pub(super) placeholder: &'static str,
+    pub(crate) placeholder: &'static str,
 }
 
 impl SensitivePath {
@@ -47,12 +47,12 @@ impl SensitivePath {
 
 /// What was found in a work tree or repository.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) paths: Vec<SensitivePath>,
+pub(crate) struct Found {
+    pub(crate) paths: Vec<SensitivePath>,
     /// Why further paths may not be known.
-    pub(super) unknown: Vec<String>,
+    pub(crate) unknown: Vec<String>,
     /// The repository of a work tree.
-    pub(super) repository: Option<PathBuf>,
+    pub(crate) repository: Option<PathBuf>,
 }
 
 impl Found {
@@ -71,7 +71,7 @@ impl Found {
 
 /// Returns the paths in the work tree or repository `folder` that the command must not change; none
 /// if it is neither.
-pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
+pub(crate) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
     let has_config = git.has_config;
     let link = folder.join(".git");
     let mut found = Found::default();
@@ -247,7 +247,7 @@ pub(crate) fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
 }
 
 /// Returns the repository that a `.git` file names.
-pub(super) fn linked(file: &Path) -> Result<Option<PathBuf>, String> {
+pub(crate) fn linked(file: &Path) -> Result<Option<PathBuf>, String> {
     let target = path_of(file, "gitdir:")?;
     Ok(target.and_then(|target| Some(normal(&file.parent()?.join(target)))))
 }

@@ -33,7 +33,7 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Processes of the sandbox cannot be looked at.
-pub(super) fn create(
+pub(crate) fn create(
     calls: &WaitingCalls,
     doors: IsDoor,
     socket: impl AsFd,

@@ -9,13 +9,13 @@ use openshell_supervisor::network::netns::{self, Netns};
 use tokio::net::{TcpListener, TcpStream};
 
 /// The network of the sandbox: its own, or the host's.
-pub(super) struct InsideNetwork {
+pub(crate) struct InsideNetwork {
     netns: Option<Arc<Netns>>,
     open: OpenInside,
 }
 
 impl InsideNetwork {
-    pub(super) fn new(netns: Option<Netns>) -> Self {
+    pub(crate) fn new(netns: Option<Netns>) -> Self {
         let netns = netns.map(Arc::new);
         let of_socket = netns.clone();
         let open = move |address: IpAddr| match &of_socket {

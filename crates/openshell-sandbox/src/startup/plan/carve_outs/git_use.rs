@@ -137,7 +137,7 @@ impl GitUse {
 
 /// Returns the place of `file` if that is another one than in the `home`, to which a symlink leads.
 /// Where it cannot be looked at, the programs of this user do not read it either.
-pub(super) fn elsewhere(file: &Path, home: Option<&Path>) -> Option<PathBuf> {
+pub(crate) fn elsewhere(file: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let real = std::fs::canonicalize(file).ok()?;
     let own = home.and_then(|home| {
         Some(

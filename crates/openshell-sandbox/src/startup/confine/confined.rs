@@ -1,0 +1,174 @@
+//! The third stage: init is confined, and the supervisor holds the other ends.
+
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use openshell_access::main_process::MainProcess;
+use openshell_events::event::Audit;
+use openshell_sources::origin::Sources;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::command::streams::retained::Tap;
+use openshell_supervisor::command::streams::{Inspected, Purpose, Streams};
+use openshell_supervisor::confine::LandlockProof;
+use openshell_supervisor::seccomp::harden;
+
+use crate::activation::Initial;
+use crate::audit;
+use crate::config::Config;
+use crate::gateway_reports::GatewayReports;
+use crate::refusals::Refusals;
+use crate::startup::confine::{self, ConfinedInit, main_output};
+use crate::startup::groundwork::network::{Attached, Network, PendingNetwork};
+use crate::startup::host::Host;
+use crate::startup::host::hosted::{Hosted, Reports};
+use crate::startup::plan::Plan;
+use crate::startup::plan::planned::Run;
+use crate::startup::plan::ssh_sockets::SshSockets;
+use crate::startup::services::RunServices;
+
+/// A sandbox that is confined and that nothing serves yet.
+pub(crate) struct Confined {
+    pub(crate) plan: Plan,
+    pub(crate) host: Host,
+    pub(crate) init: ConfinedInit,
+    pub(crate) network: Network,
+    /// Listener of the Landlock self-test, if that needs one.
+    pub(crate) proof: Option<UnixListener>,
+    pub(crate) services: RunServices,
+    pub(crate) command: CommandParts,
+    pub(crate) sources: Sources,
+    pub(crate) initial: Initial,
+    pub(crate) ssh: SshSockets,
+    pub(crate) gateway: Option<GatewayReports>,
+    pub(crate) audience: Audience,
+    pub(crate) run: Run,
+}
+
+/// What the main command gets, and what is kept of it.
+pub(crate) struct CommandParts {
+    pub(crate) streams: Streams,
+    pub(crate) environment: Environment,
+    /// Directories where it may start, in order of preference.
+    pub(crate) directories: Vec<PathBuf>,
+    /// It as clients see it, if they may attach to it.
+    pub(crate) main_process: Option<Arc<MainProcess>>,
+    /// Takes what it writes for them.
+    pub(crate) tap: Option<Tap>,
+}
+
+/// The receivers of events.
+pub(crate) struct Audience {
+    pub(crate) audit: Arc<dyn Audit>,
+    pub(crate) refusals: Arc<Refusals>,
+}
+
+impl Confined {
+    /// Has init confine itself. Meanwhile certificates are written, the network is entered, and the
+    /// proxy's sockets are taken.
+    ///
+    /// # Errors
+    /// A restriction cannot be had or proved, or the supervisor cannot be hardened.
+    pub(crate) async fn enclose(config: &mut Config, hosted: Hosted) -> anyhow::Result<Self> {
+        let Hosted {
+            plan,
+            mut host,
+            directories,
+            sources,
+            initial,
+            streams,
+            ssh,
+            init,
+            network,
+            reports: Reports {
+                run: reports,
+                gateway,
+            },
+            mut run,
+        } = hosted;
+        let protected = confine::protected(config, &plan, &host, &reports)?;
+        let confinement = ConfinedInit::start(config, &plan, &mut host, protected, init)?;
+        host.tls.write_bundles(config)?;
+        let main_process = main_output::main_process(config);
+        let tap = main_process.as_ref().map(main_output::tap);
+        let attached = attach(config, network, streams, tap.as_ref(), &host.proof)?;
+        confinement
+            .enter(&attached.network, &attached.streams)
+            .context("cannot look at the standard streams")?;
+        let audience = Audience::gather(&run, gateway.as_ref());
+        let prepared = RunServices::prepare(
+            config,
+            reports,
+            Arc::clone(&audience.audit),
+            attached.sockets,
+            &attached.network,
+            confinement.init(),
+            &host.landlock,
+        );
+        // Init is a process of its own by now, and the whole environment has been read.
+        let hardened = harden::supervisor();
+        // A failure of init comes first: it may be the cause of others.
+        let init = confinement.finish(&mut host, &mut run.signals).await?;
+        plan.carve_outs.verify()?;
+        let mut services = prepared?;
+        services.add_ssh_port(ssh.port());
+        hardened?;
+        let credentials = initial.credentials.as_ref();
+        let environment =
+            confine::environment(config, &plan.user, &host, &attached.network, credentials);
+        run.timings.end("confine");
+        Ok(Self {
+            plan,
+            host,
+            init,
+            network: attached.network,
+            proof: attached.proof,
+            services,
+            command: CommandParts {
+                streams: attached.streams,
+                environment,
+                directories,
+                main_process,
+                tap,
+            },
+            sources,
+            initial,
+            ssh,
+            gateway,
+            audience,
+            run,
+        })
+    }
+}
+
+/// Waits for the network, and opens the command's streams in it; `tap` takes what is written.
+fn attach(
+    config: &Config,
+    network: PendingNetwork,
+    streams: Inspected<'_>,
+    tap: Option<&Tap>,
+    proof: &LandlockProof,
+) -> anyhow::Result<Attached> {
+    let purpose = Purpose {
+        tap,
+        is_log: config.logs_to_stderr,
+        has_keyboard: config.is_interactive(),
+    };
+    Attached::open(network, streams, purpose, proof)
+}
+
+impl Audience {
+    fn gather(run: &Run, gateway: Option<&GatewayReports>) -> Self {
+        let refusals: Arc<Refusals> = Arc::default();
+        let metrics = run
+            .monitoring
+            .as_ref()
+            .map(|monitoring| &monitoring.metrics);
+        let gateway = gateway.map(GatewayReports::audit);
+        Self {
+            audit: audit::receivers(&refusals, metrics, gateway),
+            refusals,
+        }
+    }
+}

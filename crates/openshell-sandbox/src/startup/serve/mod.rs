@@ -1,0 +1,286 @@
+//! The last stage: what a confined sandbox needs is served, until it is ready for its command.
+
+pub(crate) mod inside;
+pub(crate) mod sandbox;
+pub(crate) mod ssh;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use openshell_access::control::console::Console;
+use openshell_access::control::server::{self, Control, State};
+use openshell_sources::origin::Sources;
+use openshell_sources::tasks::Tasks;
+use openshell_sources::watch::Watch;
+use openshell_supervisor::command::packets;
+use openshell_supervisor::network::netns::Netns;
+use rustix::stdio::stdout;
+use tokio::sync::Notify;
+
+use crate::activation::InForce;
+use crate::config::{CommandTerminal, Config};
+use crate::startup::confine::confined::{Audience, CommandParts, Confined};
+use crate::startup::confine::{ConfinedInit, main_output};
+use crate::startup::groundwork::network::Network;
+use crate::startup::host::Host;
+use crate::startup::plan::planned::Run;
+use crate::startup::plan::ssh_sockets::SshSockets;
+use crate::startup::plan::{Plan, carve_outs};
+use crate::startup::serve::inside::InsideNetwork;
+use crate::startup::serve::sandbox::{Resources, Sandbox};
+use crate::startup::serve::ssh::{Relays, SshServer};
+use crate::startup::services::file_log::FileLog;
+use crate::startup::services::{Calls, RunServices, activate};
+
+/// Serves a `confined` sandbox.
+///
+/// # Errors
+/// A part of it cannot be started; everything made before is removed.
+pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Result<Sandbox> {
+    let Confined {
+        plan,
+        host,
+        mut init,
+        network,
+        proof,
+        mut services,
+        mut command,
+        sources,
+        initial,
+        ssh,
+        gateway,
+        audience,
+        mut run,
+    } = confined;
+    let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
+    let in_force = InForce::new(initial, config.leaks);
+    if let Some(gateway) = &gateway {
+        let known = gateway.know_tokens(Arc::clone(&in_force.leaks), Arc::clone(&in_force.vault));
+        run.tasks.spawn("tokens of the gateway", known);
+    }
+    let reload = follow(config, sources, &in_force, &init, &mut run)?;
+    watch_carve_outs(config, &plan, &mut init, &mut run.tasks);
+    init.log(config, &plan, &network)?;
+    if let Some(routes) = &routes {
+        routes.log();
+    }
+    let serving = Serving {
+        config,
+        init: &init,
+        command: &command,
+        audience: &audience,
+        network: &network,
+        services: &services,
+        in_force: &in_force,
+    };
+    let files = serving.file_log(&plan);
+    let file_refusals = files.as_ref().map(|log| Arc::clone(log.refusals()));
+    let (ssh, relays) = serving.ways(ssh)?;
+    serving.control(host.run_dir.control_socket(), &mut run.tasks)?;
+    serving.monitor(&host, &mut run)?;
+    let Host {
+        tls,
+        resolver_files,
+        made,
+        run_dir,
+        ..
+    } = host;
+    let calls = Calls {
+        waiting: init.waiting_calls.take(),
+        files,
+    };
+    let names = resolver_files.local;
+    services.serve(in_force, tls, names, calls, &network, &mut run.tasks)?;
+    // Init opens files from here on, as calls about them are answered.
+    let console = open_terminal(config, &init, &mut command).await?;
+    run.timings.end("serve");
+    Ok(Sandbox {
+        ssh,
+        main_process: command.main_process,
+        launcher: init.launcher,
+        made,
+        signals: run.signals,
+        environment: command.environment,
+        streams: Some(command.streams),
+        console,
+        granted: init.granted,
+        directories: command.directories,
+        reporters: services.reporters,
+        run_reports: services.run_reports,
+        reload,
+        refusals: audience.refusals,
+        servers: services.servers,
+        file_refusals,
+        sessions: gateway.as_ref().map(|gateway| gateway.sessions(relays)),
+        gateway,
+        tasks: run.tasks,
+        closed: services.closed,
+        monitoring: run.monitoring,
+        timings: Some(run.timings),
+        _resources: Resources {
+            _network: network,
+            _proof: proof,
+            _run_dir: run_dir,
+        },
+    })
+}
+
+/// Follows the changes of `sources`, and of the files that are watched; returns what has them read
+/// again.
+fn follow(
+    config: &mut Config,
+    sources: Sources,
+    in_force: &InForce,
+    init: &ConfinedInit,
+    run: &mut Run,
+) -> anyhow::Result<Arc<Notify>> {
+    let reload = sources.reload();
+    if !config.watched.is_empty() {
+        let files = std::mem::take(&mut config.watched);
+        let watch = Watch::new(files, run.begun).context(
+            "cannot watch the input files (--watch); raise fs.inotify.max_user_instances",
+        )?;
+        let watching = watch.run(Arc::clone(&reload));
+        run.tasks.spawn("watch over the input files", watching);
+    }
+    let requests = activate(in_force, &mut run.tasks);
+    sources.follow(requests, init.protection(), &mut run.tasks);
+    Ok(reload)
+}
+
+/// Watches what is taken out of the policy's grants, and says how git's configuration is written.
+fn watch_carve_outs(config: &Config, plan: &Plan, init: &mut ConfinedInit, tasks: &mut Tasks) {
+    let repositories = plan.carve_outs.repositories();
+    if !repositories.is_empty() {
+        tasks.spawn(
+            "watch over git's configuration",
+            carve_outs::say_how_to_write(repositories),
+        );
+    }
+    let kept = init.take_carve_outs();
+    carve_outs::watch(&init.launcher, kept, config.carve_outs.carve_out_lost);
+}
+
+/// Opens the terminal that the command needs, its own or one that is shown on the caller's.
+async fn open_terminal(
+    config: &Config,
+    init: &ConfinedInit,
+    command: &mut CommandParts,
+) -> anyhow::Result<Option<Console>> {
+    match &command.main_process {
+        Some(process) if config.terminal == CommandTerminal::Own => {
+            command.streams =
+                main_output::on_own_terminal(&init.launcher, stdout(), process).await?;
+            Ok(None)
+        }
+        _ if command.streams.need_terminal() => {
+            let streams = &mut command.streams;
+            let keyboard = config.keyboard();
+            let tap = command.tap.take();
+            main_output::on_callers_terminal(&init.launcher, streams, keyboard, tap).await
+        }
+        _ => Ok(None),
+    }
+}
+
+/// What the ways into a sandbox are made of.
+struct Serving<'s> {
+    config: &'s Config,
+    init: &'s ConfinedInit,
+    command: &'s CommandParts,
+    audience: &'s Audience,
+    network: &'s Network,
+    services: &'s RunServices,
+    in_force: &'s InForce,
+}
+
+impl Serving<'_> {
+    /// Returns the log of accesses to files, if they are logged.
+    fn file_log(&self, plan: &Plan) -> Option<FileLog> {
+        FileLog::create(
+            self.config,
+            self.init.file_rights(),
+            &plan.user,
+            &self.command.environment,
+            self.services.run_reports.observed_files(),
+            &self.audience.audit,
+        )
+    }
+
+    /// Starts the SSH server, if a door or a gateway leads to it; returns it, and the inside for
+    /// the relays of a gateway.
+    fn ways(&self, sockets: SshSockets) -> anyhow::Result<(Option<SshServer>, Arc<Relays>)> {
+        let netns = self.netns()?;
+        let inside = Arc::new(InsideNetwork::new(netns));
+        let closed = || self.services.closed.subscribe();
+        let mut server = None;
+        if sockets.is_needed(self.config.is_launched) {
+            let workload = ssh::workload(
+                Arc::clone(&self.init.launcher),
+                self.command.environment.clone(),
+                self.command.directories.clone(),
+                self.config.ssh.has_login_shells,
+                self.command.main_process.clone(),
+                Arc::clone(&inside),
+            );
+            let audit = Arc::clone(&self.audience.audit);
+            server = SshServer::start(workload, audit, sockets, closed());
+        }
+        let relays = Relays {
+            inside,
+            ssh: server.as_ref().map(SshServer::door),
+            closed: closed(),
+        };
+        Ok((server, Arc::new(relays)))
+    }
+
+    /// Listens at `socket` for further commands. Clients find it once the sandbox serves.
+    fn control(&self, socket: impl AsRef<Path>, tasks: &mut Tasks) -> anyhow::Result<()> {
+        let policy = Arc::clone(&self.in_force.policy);
+        let slots = self.services.slots.clone();
+        let words = self.config.command.iter();
+        let control = Control {
+            launcher: Arc::clone(&self.init.launcher),
+            audit: Arc::clone(&self.audience.audit),
+            environment: self.command.environment.clone(),
+            directories: self.command.directories.clone(),
+            netns: self.netns()?,
+            state: Box::new(move || State {
+                generation: policy.load().generation(),
+                connections: slots.taken(),
+            }),
+            name: self.config.sandbox.clone(),
+            command: words.map(|word| word.display().to_string()).collect(),
+            started: SystemTime::now(),
+            slots: server::slots(),
+        };
+        let clients = packets::listen(socket.as_ref())
+            .context("cannot listen in the run directory (--run-dir)")?;
+        tasks.spawn("control socket", control.serve(clients));
+        Ok(())
+    }
+
+    /// Connects health and metrics to what they tell of.
+    fn monitor(&self, host: &Host, run: &mut Run) -> anyhow::Result<()> {
+        let Some(monitoring) = &mut run.monitoring else {
+            return Ok(());
+        };
+        let refusals = &self.audience.refusals;
+        monitoring
+            .metrics
+            .read_with(self.services.reader(self.in_force, refusals));
+        if let Some(test) = self.services.test() {
+            monitoring.health.test_with(test);
+        }
+        let resolver = self.services.resolver();
+        monitoring.export(resolver, &host.tls.roots, run.begun)
+    }
+
+    /// Another handle of the sandbox's network, unless that is the host's.
+    fn netns(&self) -> anyhow::Result<Option<Netns>> {
+        let netns = self.network.netns.as_ref();
+        Ok(netns.map(Netns::try_clone).transpose()?)
+    }
+}

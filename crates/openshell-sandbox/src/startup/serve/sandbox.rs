@@ -1,0 +1,101 @@
+//! A sandbox that is ready for its command.
+
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use openshell_access::control::console::Console;
+use openshell_access::main_process::MainProcess;
+use openshell_gateway::session::Sessions;
+use openshell_sources::tasks::Tasks;
+use openshell_supervisor::command::environment::Environment;
+use openshell_supervisor::command::signals::Received;
+use openshell_supervisor::command::streams::Streams;
+use openshell_supervisor::files::landlock::Request;
+use openshell_supervisor::init::launch::Launcher;
+use openshell_supervisor::runs::run_dir::RunDir;
+use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
+use openshell_telemetry::health::Phase;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::background_reporter::BackgroundReporter;
+use crate::file_refusals::FileRefusals;
+use crate::gateway_reports::GatewayReports;
+use crate::refusals::Refusals;
+use crate::run_reports::RunReports;
+use crate::servers::Servers;
+use crate::startup::groundwork::monitoring::Monitoring;
+use crate::startup::groundwork::network::Network;
+use crate::startup::serve::ssh::SshServer;
+use crate::timings::Timings;
+
+/// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes
+/// everything made for it.
+pub(crate) struct Sandbox {
+    /// The SSH server, if there is one; it ends before everything that it uses.
+    pub(crate) ssh: Option<SshServer>,
+    /// The main process as clients see it, if they may attach to it.
+    pub(crate) main_process: Option<Arc<MainProcess>>,
+    pub(crate) launcher: Arc<Launcher>,
+    /// Folders that the start made on the host.
+    pub(crate) made: CreatedDirs,
+    /// Signals to the supervisor.
+    pub(crate) signals: mpsc::Receiver<Received>,
+    pub(crate) environment: Environment,
+    /// The command's standard streams; taken at its end.
+    pub(crate) streams: Option<Streams>,
+    /// The caller's terminal, if the command may read it.
+    pub(crate) console: Option<Console>,
+    /// The file rules, for messages about a command that cannot run.
+    pub(crate) granted: Request,
+    /// Directories where the command may start, in order of preference.
+    pub(crate) directories: Vec<PathBuf>,
+    /// Tasks to be finished at the end.
+    pub(crate) reporters: Vec<BackgroundReporter>,
+    /// Files to be written at the end.
+    pub(crate) run_reports: RunReports,
+    /// Has the policy read again.
+    pub(crate) reload: Arc<Notify>,
+    /// Refusals so far.
+    pub(crate) refusals: Arc<Refusals>,
+    /// Servers inside.
+    pub(crate) servers: Arc<Servers>,
+    /// Refused accesses to files, if they are logged.
+    pub(crate) file_refusals: Option<Arc<FileRefusals>>,
+    /// Reports to the gateway, if there is one.
+    pub(crate) gateway: Option<GatewayReports>,
+    /// Its sessions, which begin once the command runs.
+    pub(crate) sessions: Option<Sessions>,
+    /// Tasks that must not end before the sandbox does.
+    pub(crate) tasks: Tasks,
+    /// Once it is true, no more clients are let in from outside.
+    pub(crate) closed: watch::Sender<bool>,
+    /// Health and metrics, if they are wanted.
+    pub(crate) monitoring: Option<Monitoring>,
+    /// The stages of its start, until its command runs.
+    pub(crate) timings: Option<Timings>,
+    /// Held for as long as the sandbox lives.
+    pub(super) _resources: Resources,
+}
+
+impl Sandbox {
+    /// Tells probes of a phase.
+    pub(crate) fn enter(&self, phase: Phase) {
+        if let Some(monitoring) = &self.monitoring {
+            monitoring.health.enter(phase);
+        }
+    }
+
+    /// Lets no more clients in from outside; probes hear that the sandbox ends.
+    pub(crate) fn close(&self) {
+        self.enter(Phase::Draining);
+        self.closed.send_replace(true);
+    }
+}
+
+/// Resources of the host, in the order in which they are released.
+pub(super) struct Resources {
+    pub(super) _network: Network,
+    pub(super) _proof: Option<UnixListener>,
+    pub(super) _run_dir: RunDir,
+}
