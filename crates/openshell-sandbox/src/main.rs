@@ -162,9 +162,10 @@ fn run(
     // The network takes as long as everything until it is needed.
     let network = PendingNetwork::start(&args)?;
     let mut config = Config::read(args, &origin)?;
-    let directories = config.log_dirs.as_slice();
+    let directories = config.log.dirs.as_slice();
     // Lines wait there until the gateway takes them.
     let (push, lines) = config
+        .log
         .push_level
         .map(|level| {
             let (queue, lines) = openshell_gateway::logs::queue();
@@ -172,12 +173,14 @@ fn run(
         })
         .unzip();
     config.secrets.lines = lines;
-    let form = config.log_form;
-    let level = config.logs_to_stderr.then_some(config.log_level);
-    let is_plain = config.is_plain;
-    let identity =
-        &logging::RunIdentity::new(config.sandbox.clone(), std::mem::take(&mut config.labels));
-    config.log_dir = logging::start(&logging::Options {
+    let form = config.log.form;
+    let level = config.log.to_stderr.then_some(config.log.level);
+    let is_plain = config.log.is_plain;
+    let identity = &logging::RunIdentity::new(
+        config.sandbox.clone(),
+        std::mem::take(&mut config.log.labels),
+    );
+    config.log.dir = logging::start(&logging::Options {
         directories,
         open: open_log_folder,
         level,

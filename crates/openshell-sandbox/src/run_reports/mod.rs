@@ -64,13 +64,13 @@ impl RunReports {
                 .try_for_each(|output| output.check_inputs(flag, config))?;
             anyhow::Ok(output)
         };
-        let observed = match open("--observe", &config.observe)? {
+        let observed = match open("--observe", &config.reports.observe)? {
             Some(mut output) => {
-                let before = earlier(&mut output, started, config.observe_merge)?;
-                let files = config.observe_files.then(Arc::default);
+                let before = earlier(&mut output, started, config.reports.observe_merge)?;
+                let files = config.reports.observe_files.then(Arc::default);
                 let home = user.home.as_deref().and_then(Home::at);
                 let private = learning::private_paths(
-                    &learning::homes(user, &config.environment),
+                    &learning::homes(user, &config.command.environment),
                     started.filesystem(),
                 );
                 Some(Observed {
@@ -85,7 +85,7 @@ impl RunReports {
             None => None,
         };
         if observed.is_some() {
-            let files = if config.observe_files {
+            let files = if config.reports.observe_files {
                 ", and the files of the user are shown"
             } else {
                 ""
@@ -96,7 +96,7 @@ impl RunReports {
             );
             logging::config_event(ConfigState::Degraded, Severity::High, &message);
         }
-        let proposals = match open("--proposals", &config.proposals)? {
+        let proposals = match open("--proposals", &config.reports.proposals)? {
             Some(mut output) => {
                 let empty = proposal::fragment(&[]);
                 let first = empty

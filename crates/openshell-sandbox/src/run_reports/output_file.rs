@@ -64,7 +64,7 @@ impl OutputFile {
     /// # Errors
     /// The file is an input of the run, by this name or another one.
     pub(super) fn check_inputs(&self, flag: &str, config: &Config) -> anyhow::Result<()> {
-        for (what, path) in config.inputs() {
+        for (what, path) in config.inputs.all() {
             let input = match std::fs::metadata(path) {
                 Err(error) if is_missing(&error) => continue,
                 input => input.with_context(|| {

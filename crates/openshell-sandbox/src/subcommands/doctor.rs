@@ -197,7 +197,7 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
     let network = PendingNetwork::start(&run)?;
     let mut config = Config::read(run, &origin)?;
     // It leaves no line anywhere.
-    config.log_dirs.clear();
+    config.log.dirs.clear();
     let secrets = std::mem::take(&mut config.secrets);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

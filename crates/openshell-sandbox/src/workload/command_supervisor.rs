@@ -59,7 +59,11 @@ impl<'c> CommandSupervisor<'c> {
         reload: Arc<Notify>,
         main_process: Option<Arc<MainProcess>>,
     ) -> Self {
-        let deadline = context.config.timeout.map(|limit| Instant::now() + limit);
+        let deadline = context
+            .config
+            .command
+            .timeout
+            .map(|limit| Instant::now() + limit);
         Self {
             context,
             reload,
@@ -129,6 +133,7 @@ impl<'c> CommandSupervisor<'c> {
             .context
             .config
             .command
+            .words
             .iter()
             .map(|word| word.display().to_string())
             .collect();
@@ -181,9 +186,9 @@ impl<'c> CommandSupervisor<'c> {
             }
             // Only the first one waits.
             SignalAction::Terminate
-                if !self.is_ending() && !self.context.config.drain.is_zero() =>
+                if !self.is_ending() && !self.context.config.command.drain.is_zero() =>
             {
-                self.draining = Some((Instant::now() + self.context.config.drain, number));
+                self.draining = Some((Instant::now() + self.context.config.command.drain, number));
             }
             SignalAction::Terminate => self.terminate(number),
             SignalAction::Reload => self.reload.notify_one(),
@@ -196,7 +201,7 @@ impl<'c> CommandSupervisor<'c> {
         self.draining = None;
         self.forward(number);
         // An interactive shell ignores the others, and takes this one for the end of its terminal.
-        if self.context.config.terminal == CommandTerminal::Own {
+        if self.context.config.command.terminal == CommandTerminal::Own {
             self.forward(Signal::HUP.as_raw());
         }
         self.ask_to_end(EndCause::Signal);
@@ -221,7 +226,8 @@ impl<'c> CommandSupervisor<'c> {
     }
 
     fn print_time_out(&self) {
-        let limit = humantime::format_duration(self.context.config.timeout.unwrap_or_default());
+        let limit =
+            humantime::format_duration(self.context.config.command.timeout.unwrap_or_default());
         logging::print_stderr(&format!(
             "openshell-sandbox: time-out: the command ran for {limit} (--timeout) and is ended"
         ));
@@ -231,7 +237,7 @@ impl<'c> CommandSupervisor<'c> {
     fn ask_to_end(&mut self, cause: EndCause) {
         if self.cause.is_none() {
             self.cause = Some(cause);
-            self.deadline = Some(Instant::now() + self.context.config.grace);
+            self.deadline = Some(Instant::now() + self.context.config.command.grace);
         }
     }
 
@@ -247,6 +253,7 @@ impl<'c> CommandSupervisor<'c> {
         self.context
             .config
             .command
+            .words
             .first()
             .map(|word| word.display().to_string())
             .unwrap_or_default()

@@ -82,7 +82,7 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
         logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
     }
     if let Some(summary) = sandbox.refusals.summary()
-        && config.log_level >= Level::WARN
+        && config.log.level >= Level::WARN
     {
         logging::print_stderr(&summary);
     }
@@ -91,18 +91,22 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
         .as_ref()
         .and_then(|refusals| refusals.summary());
     if let Some(summary) = files
-        && config.log_level >= Level::WARN
+        && config.log.level >= Level::WARN
     {
         logging::print_stderr(&summary);
     }
-    let published = config.publish.iter().map(|published| published.port);
+    let published = config
+        .network
+        .publish
+        .iter()
+        .map(|published| published.port);
     let servers = if has_other_ways {
         None
     } else {
         sandbox.servers.summary(published)
     };
     if let Some(summary) = servers
-        && config.log_level >= Level::WARN
+        && config.log.level >= Level::WARN
     {
         logging::print_stderr(&summary);
     }
@@ -168,7 +172,7 @@ async fn supervise(
         granted,
     };
     let launcher = Arc::clone(&sandbox.launcher);
-    let job = JobControl::new(&launcher, console, config.ignores_stops);
+    let job = JobControl::new(&launcher, console, config.command.ignores_stops);
     let mut command = CommandSupervisor::new(
         context,
         job,
@@ -200,7 +204,7 @@ async fn supervise(
         code,
         cause: command.cause(),
     };
-    if config.keep && !command.is_ending() {
+    if config.command.keep && !command.is_ending() {
         keep(config, sandbox, ended.code).await?;
     }
     Ok(ended)
@@ -214,7 +218,7 @@ async fn keep(config: &Config, sandbox: &mut Sandbox, code: u8) -> anyhow::Resul
     sandbox
         .launcher
         .on_end(Box::new(move |_| drop(ended.lock().take())))?;
-    if config.timeout.is_some() {
+    if config.command.timeout.is_some() {
         // It was the command's.
         sandbox.launcher.end_after(NEVER)?;
     }
@@ -229,9 +233,9 @@ async fn keep(config: &Config, sandbox: &mut Sandbox, code: u8) -> anyhow::Resul
         tokio::select! {
             Some(signal) = sandbox.signals.recv() => match signals::action(signal, false) {
                 // Only the first one waits.
-                SignalAction::Terminate if drained.is_none() && !config.drain.is_zero() => {
+                SignalAction::Terminate if drained.is_none() && !config.command.drain.is_zero() => {
                     sandbox.close();
-                    drained = Some(Instant::now() + config.drain);
+                    drained = Some(Instant::now() + config.command.drain);
                 }
                 SignalAction::Terminate => return Ok(()),
                 SignalAction::Reload => sandbox.reload.notify_one(),
@@ -261,19 +265,21 @@ fn start(
         .iter()
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let command = Command {
-        arguments: config.command.clone(),
+        arguments: config.command.words.clone(),
         environment: variables.collect(),
         directories: sandbox.directories.clone(),
-        session: match config.terminal {
+        session: match config.command.terminal {
             CommandTerminal::Own => Session::Terminal,
             CommandTerminal::Callers(_) if has_keyboard => Session::Job { is_foreground },
             CommandTerminal::Callers(_) => Session::New,
         },
         ignored: IgnoredSignals::Kept,
     };
-    if let Some(limit) = config.timeout {
+    if let Some(limit) = config.command.timeout {
         // The supervisor is earlier, unless it is stopped.
-        sandbox.launcher.end_after(limit + config.grace + SLACK)?;
+        sandbox
+            .launcher
+            .end_after(limit + config.command.grace + SLACK)?;
     }
     let events = Arc::new(EventQueue::default());
     let sender = Arc::clone(&events);

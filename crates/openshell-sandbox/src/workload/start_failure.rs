@@ -46,7 +46,7 @@ impl StartContext<'_> {
 
     /// Tells of a program that exists on the host, out of the sandbox's reach.
     fn missing_grant(&self) -> Option<String> {
-        let word = Path::new(self.config.command.first()?);
+        let word = Path::new(self.config.command.words.first()?);
         let is_program = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|data| data.is_file());
         let found = if word.components().count() > 1 {
             Some(word.to_path_buf()).filter(|word| word.is_absolute() && is_program(word))
@@ -69,13 +69,14 @@ impl StartContext<'_> {
 
     /// Tells of a relative path, which is looked up where the command starts.
     fn other_directory(&self) -> Option<String> {
-        let word = Path::new(self.config.command.first()?);
+        let word = Path::new(self.config.command.words.first()?);
         let is_relative = word.is_relative() && word.components().count() > 1;
         let wanted = self
             .config
+            .command
             .current_dir
             .as_ref()
-            .filter(|_| self.config.workdir.is_none() && is_relative)?;
+            .filter(|_| self.config.command.workdir.is_none() && is_relative)?;
         let is_elsewhere = self.start_dir != Some(wanted);
         is_elsewhere.then(|| {
             format!(

@@ -152,7 +152,7 @@ fn attach(
 ) -> anyhow::Result<Attached> {
     let purpose = Purpose {
         tap,
-        is_log: config.logs_to_stderr,
+        is_log: config.log.to_stderr,
         has_keyboard: config.is_interactive(),
     };
     Attached::open(network, streams, purpose, proof)

@@ -103,7 +103,10 @@ impl ConfinedInit {
                 .as_ref()
                 .map(|_| host.run_dir.path().to_owned()),
             private_run: host.private.run,
-            tmp_bytes: config.tmp_size.unwrap_or_else(private_tmp::default_size),
+            tmp_bytes: config
+                .files
+                .tmp_size
+                .unwrap_or_else(private_tmp::default_size),
             home: host.private.home.clone(),
             homes: plan.homes.clone(),
             landlock: granted.clone(),
@@ -111,8 +114,8 @@ impl ConfinedInit {
             covers: has_hidden.then(|| host.covers.clone()),
             protected,
             carve_outs: carve_outs.clone(),
-            ends_when_lost: ends_when_lost(config.carve_outs.carve_out_lost),
-            keep_visible: config.workdir.clone(),
+            ends_when_lost: ends_when_lost(config.files.carve_outs.carve_out_lost),
+            keep_visible: config.command.workdir.clone(),
             identity: plan.user.identity.clone(),
             sockets: network::sockets(config),
             landlock_proof: host.proof.clone(),
@@ -121,7 +124,7 @@ impl ConfinedInit {
             devices: Family::of(host.landlock.listed()),
             debug: plan.debug,
             shares_pids: init.shared_pids().is_some(),
-            file_calls: match (config.observe_files, config.log_files) {
+            file_calls: match (config.reports.observe_files, config.log.files) {
                 (true, _) => FileCalls::AccessesAndLookups,
                 (false, true) => FileCalls::Accesses,
                 (false, false) => FileCalls::None,
@@ -200,7 +203,7 @@ impl ConfinedInit {
                 &format!("not enforced (best effort): {}", lacking.join("; ")),
             );
         }
-        let how = match (config.network, network.proxy()) {
+        let how = match (config.network.mode, network.proxy()) {
             (NetworkMode::Allow, _) => "network open".to_owned(),
             (_, Some(proxy)) => format!("network through {proxy}"),
             (_, None) => "no network".to_owned(),
@@ -246,8 +249,9 @@ pub(crate) fn protected(
     reports: &RunReports,
 ) -> anyhow::Result<Vec<ProtectedPath>> {
     let program = std::env::current_exe().ok();
-    let changes = config.policy.paths().chain(
+    let changes = config.inputs.policy.paths().chain(
         config
+            .tls
             .upstream_ca_file
             .as_deref()
             .map(|path| ("--upstream-ca-file", path)),
@@ -267,6 +271,7 @@ pub(crate) fn protected(
     let changes = changes.chain(program.as_deref().map(|path| (PROGRAM, path)));
     // The places of other starts of the same user.
     let places = config
+        .files
         .runtime_dir
         .as_deref()
         .filter(|_| plan.user.identity.is_supervisors());
@@ -281,14 +286,16 @@ pub(crate) fn protected(
     // Root's files are safe in a folder that the policy grants and Unix permissions close.
     let is_granted = |path: &Path| host.landlock.grants_itself(path, true);
     let log_dir = config
-        .log_dir
+        .log
+        .dir
         .as_deref()
         .filter(|path| !is_granted(path) || plan.may_change_in(path));
     let changes = changes
         .chain(log_dir.map(|path| ("log folder (--log-dir)", path)))
         .map(|(what, path)| (what, path, false));
     let secrets = config
-        .secret_files
+        .inputs
+        .secrets
         .iter()
         .map(|(what, path)| (*what, path.as_path(), true));
     // Root without capabilities, and members of the group shadow, have files in /etc in reach that
@@ -508,7 +515,7 @@ pub(crate) fn environment(
     };
     environment::workload(&Inputs {
         placeholders: &placeholders,
-        caller: &config.environment,
+        caller: &config.command.environment,
         user,
         home: &host.home,
         is_scratch: &is_scratch,

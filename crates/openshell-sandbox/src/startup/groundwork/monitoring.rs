@@ -48,10 +48,10 @@ impl Monitoring {
     /// # Errors
     /// A place is taken or may not be used, or the system has no more threads.
     pub(crate) fn start(config: &mut Config, init: i32) -> anyhow::Result<Option<Self>> {
-        let port = config.health_port;
-        let path = config.health_socket.as_deref();
+        let port = config.health.port;
+        let path = config.health.socket.as_deref();
         let is_served = port.is_some() || path.is_some();
-        if !is_served && config.collector.is_none() {
+        if !is_served && config.health.collector.is_none() {
             return Ok(None);
         }
         let listen = |port| {
@@ -89,7 +89,7 @@ impl Monitoring {
         Ok(Some(Self {
             health,
             metrics,
-            collector: config.collector.take(),
+            collector: config.health.collector.take(),
             exporter: None,
             _server: server,
             _socket: socket,

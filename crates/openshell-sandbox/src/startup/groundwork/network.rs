@@ -74,7 +74,7 @@ impl Drop for Network {
 
 /// Returns the kinds of sockets that the workload may open.
 pub(crate) fn sockets(config: &Config) -> Sockets {
-    match config.network {
+    match config.network.mode {
         NetworkMode::Block => Sockets::Local,
         NetworkMode::Proxy | NetworkMode::Allow => Sockets::Internet,
     }

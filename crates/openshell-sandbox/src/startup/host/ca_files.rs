@@ -74,14 +74,15 @@ impl CaFiles {
         files: &SandboxFile,
         made: &mut CreatedDirs,
     ) -> anyhow::Result<Self> {
-        if config.network != NetworkMode::Proxy {
+        if config.network.mode != NetworkMode::Proxy {
             return Ok(Self::default());
         }
-        let authority = match &config.ca_dir {
+        let authority = match &config.tls.ca_dir {
             Some(folder) => ca_dir::open(folder)?,
             None => Authority::create()?,
         };
         let added = config
+            .tls
             .upstream_ca_file
             .as_deref()
             .map(read_added)
@@ -89,20 +90,20 @@ impl CaFiles {
         // What the proxy trusts besides the system's, programs inside do too, where TLS is not
         // intercepted.
         let mut besides = added.clone().unwrap_or_default();
-        let callers = CallerCertificates::read(&config.environment);
+        let callers = CallerCertificates::read(&config.command.environment);
         end_line(&mut besides);
         besides.extend_from_slice(&callers.besides);
         let folder = files.join("tls");
-        let place = match ensure_held(config.tls_dir(), made) {
+        let place = match ensure_held(config.tls.dir(), made) {
             // The files are used where they are.
-            Err(_) if config.tls_dir.is_none() => Ok(folder.inside().to_owned()),
-            made => made.with_context(|| format!("cannot make {}", config.tls_dir().display())),
+            Err(_) if !config.tls.is_named() => Ok(folder.inside().to_owned()),
+            made => made.with_context(|| format!("cannot make {}", config.tls.dir().display())),
         };
         let is_in_run_dir = place.as_ref().is_ok_and(|place| place == folder.inside());
         let inside = if is_in_run_dir {
             folder.inside().to_owned()
         } else {
-            config.tls_dir().to_owned()
+            config.tls.dir().to_owned()
         };
         let made = place
             .and_then(|place| make(place, &folder, &authority, &besides))
@@ -114,7 +115,7 @@ impl CaFiles {
         Ok(match made {
             Ok((bundle, mounts)) => {
                 let path = folder.join(JAVA_STORE_FILE);
-                let java = has_java(&config.environment)
+                let java = has_java(&config.command.environment)
                     .then(|| create_file(&path))
                     .transpose();
                 let java = java.inspect_err(log_no_java).ok().flatten();
@@ -148,7 +149,7 @@ impl CaFiles {
     /// # Errors
     /// The bundle cannot be written.
     pub(crate) fn write_bundles(&mut self, config: &Config) -> anyhow::Result<()> {
-        if config.network != NetworkMode::Proxy {
+        if config.network.mode != NetworkMode::Proxy {
             return Ok(());
         }
         let system = system_bundle();

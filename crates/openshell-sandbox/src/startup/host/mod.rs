@@ -74,12 +74,15 @@ impl Host {
             ..
         } = plan;
         let writable = || writable.iter().map(PathBuf::as_path);
-        let mut run_dir = RunDir::create(config.run_dir.as_deref(), config.runtime_dir.as_deref())?;
+        let mut run_dir = RunDir::create(
+            config.files.run_dir.as_deref(),
+            config.files.runtime_dir.as_deref(),
+        )?;
         if config.is_named {
             run_dir.claim(&config.sandbox)?;
         }
         let uses = writable()
-            .chain([config.tls_dir()])
+            .chain([config.tls.dir()])
             .chain(plan.carve_outs.paths());
         let mut made = CreatedDirs::new(&run_dir, uses)
             .context("cannot write to the run directory; see --run-dir")?;

@@ -52,7 +52,7 @@ impl ResolverFiles {
     /// # Errors
     /// They cannot be written.
     pub(crate) fn create(config: &Config, files: &SandboxFile) -> anyhow::Result<Self> {
-        if config.network != NetworkMode::Proxy {
+        if config.network.mode != NetworkMode::Proxy {
             return Ok(Self::default());
         }
         let folder = files.join("names");

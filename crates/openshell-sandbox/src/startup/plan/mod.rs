@@ -82,8 +82,8 @@ impl Plan {
             .home
             .as_deref()
             .and_then(|home| std::fs::canonicalize(home).ok());
-        if config.observe_files {
-            let homes = learning::homes(&user, &config.environment);
+        if config.reports.observe_files {
+            let homes = learning::homes(&user, &config.command.environment);
             let mut private = learning::private_paths(&homes, &filesystem);
             private.retain(|path| {
                 !path
@@ -95,14 +95,14 @@ impl Plan {
         }
         // An earlier command may have left what leads elsewhere: what the workload cannot see is
         // none of its own.
-        let options = &config.carve_outs;
-        let presets = &config.policy.folders.presets;
+        let options = &config.files.carve_outs;
+        let presets = &config.inputs.policy.folders.presets;
         let folders = Writable {
             folders: &writable,
             work: work_folders(config, real_home.as_deref()),
         };
         let git = git_use(config)?;
-        let homes = real_homes(&user, &config.environment)?;
+        let homes = real_homes(&user, &config.command.environment)?;
         let look = || {
             let homes = homes
                 .into_iter()
@@ -119,6 +119,7 @@ impl Plan {
             let closed = lints::files::closed(&writable);
             let tracked: Vec<_> = carve_outs.tracked().collect();
             let is_shut_out = config
+                .command
                 .current_dir
                 .as_deref()
                 .is_some_and(is_closed_to_thread);
@@ -130,7 +131,7 @@ impl Plan {
             .context("cannot look at files as the command's user")?;
         let (carve_outs, homes, closed, tracked, is_shut_out) = looked?;
         // Who lists it on the command line means this folder; a policy file may be for many.
-        let severity = if config.policy.data.as_os_str().is_empty() {
+        let severity = if config.inputs.policy.data.as_os_str().is_empty() {
             Severity::Medium
         } else {
             Severity::Info
@@ -159,13 +160,13 @@ impl Plan {
         filesystem
             .read_only
             .retain(|path| !(is_inside(path.as_path()) && is_itself(path.as_path())));
-        let landlock = Request::new(&filesystem, config.workdir.as_deref());
+        let landlock = Request::new(&filesystem, config.command.workdir.as_deref());
         let landlock = if is_alone(config) {
             landlock
         } else {
             landlock.without_shared_home()
         };
-        let landlock = if config.observe_files {
+        let landlock = if config.reports.observe_files {
             landlock.learning(learning::learning(real_home.as_deref())?)
         } else {
             landlock
@@ -309,7 +310,7 @@ fn check_descriptors() -> anyhow::Result<()> {
 /// Requires that a named working directory exists: made from a typo, it would be an empty folder on
 /// the host.
 fn check_directory(config: &Config) -> anyhow::Result<()> {
-    let Some(workdir) = &config.workdir else {
+    let Some(workdir) = &config.command.workdir else {
         return Ok(());
     };
     match std::fs::metadata(workdir) {
@@ -329,6 +330,7 @@ fn check_directory(config: &Config) -> anyhow::Result<()> {
 /// Returns the writable paths, and the working directory if it is one of them.
 fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
     let workdir = config
+        .command
         .workdir
         .as_deref()
         .filter(|_| policy.filesystem().include_workdir);
@@ -351,7 +353,11 @@ fn repository_elsewhere(
     writable: &[PathBuf],
     user: &User,
 ) -> anyhow::Result<Option<PathBuf>> {
-    let tree = config.workdir.as_ref().or(config.current_dir.as_ref());
+    let tree = config
+        .command
+        .workdir
+        .as_ref()
+        .or(config.command.current_dir.as_ref());
     let Some(tree) = tree.filter(|tree| writable.contains(tree)) else {
         return Ok(None);
     };
@@ -412,8 +418,8 @@ fn covers(listed: &GrantedPath, path: &Path) -> bool {
 
 /// Returns how the caller uses git.
 fn git_use(config: &Config) -> anyhow::Result<GitUse> {
-    let has_config = config.carve_outs.git_config == GitConfig::Ro;
-    GitUse::read(has_config, &config.environment).map_err(|why| {
+    let has_config = config.files.carve_outs.git_config == GitConfig::Ro;
+    GitUse::read(has_config, &config.command.environment).map_err(|why| {
         anyhow!(
             "the hooks of your git cannot be kept from the command: {why}; repair that file, \
                  or remove it"
@@ -432,7 +438,11 @@ fn work_folders(config: &Config, home: Option<&Path>) -> Vec<PathBuf> {
     if is_alone(config) {
         return Vec::new();
     }
-    let work = config.workdir.as_deref().or(config.current_dir.as_deref());
+    let work = config
+        .command
+        .workdir
+        .as_deref()
+        .or(config.command.current_dir.as_deref());
     work.into_iter().chain(home).map(Path::to_owned).collect()
 }
 
@@ -446,7 +456,7 @@ fn check_hidden(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> 
             granted.display()
         );
     }
-    let Some(workdir) = &config.workdir else {
+    let Some(workdir) = &config.command.workdir else {
         return Ok(());
     };
     match filesystem
@@ -466,6 +476,7 @@ fn check_hidden(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> 
 /// they are an error.
 fn check_workdir(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> {
     let Some(workdir) = config
+        .command
         .workdir
         .as_deref()
         .filter(|_| filesystem.include_workdir)
@@ -494,13 +505,13 @@ pub(crate) fn start_directories(
     landlock: &Request,
     home: &Path,
 ) -> Vec<PathBuf> {
-    if let Some(workdir) = &config.workdir {
+    if let Some(workdir) = &config.command.workdir {
         return vec![workdir.clone()];
     }
     let is_private = |path: &PathBuf| landlock.private().contains(path);
     let is_usable =
         |path: &&PathBuf| is_private(path) || landlock.grants_reading(path) && landlock.shows(path);
-    let current = config.current_dir.iter().filter(is_usable).cloned();
+    let current = config.command.current_dir.iter().filter(is_usable).cloned();
     let directories: Vec<_> = current
         .chain([home.to_owned(), PathBuf::from("/")])
         .collect();
@@ -513,13 +524,14 @@ pub(crate) fn start_directories(
 pub(crate) fn warn_of_program(config: &Config, landlock: &Request) {
     let Some(name) = config
         .command
+        .words
         .first()
         .map(Path::new)
         .filter(|name| name.components().count() == 1)
     else {
         return;
     };
-    let path = config.environment.get("PATH").unwrap_or_default();
+    let path = config.command.environment.get("PATH").unwrap_or_default();
     let programs = std::env::split_paths(path)
         .map(|folder| folder.join(name))
         .filter(|program| program.is_file());
@@ -528,7 +540,7 @@ pub(crate) fn warn_of_program(config: &Config, landlock: &Request) {
     let Some((first, shown)) = known.next() else {
         return;
     };
-    if landlock.reaches(&first) || config.log_level < Level::WARN {
+    if landlock.reaches(&first) || config.log.level < Level::WARN {
         return;
     }
     if let Some((_, other)) = known.find(|(real, _)| landlock.reaches(real)) {
@@ -542,7 +554,7 @@ pub(crate) fn warn_of_program(config: &Config, landlock: &Request) {
 }
 
 fn warn_of_directory(config: &Config, plan: &Plan, landlock: &Request, directories: &[PathBuf]) {
-    let (Some(current), Some(start)) = (&config.current_dir, directories.first()) else {
+    let (Some(current), Some(start)) = (&config.command.current_dir, directories.first()) else {
         return;
     };
     let shown = current.display();
@@ -550,7 +562,7 @@ fn warn_of_directory(config: &Config, plan: &Plan, landlock: &Request, directori
     if start == current {
         let is_shown = plan.is_shut_out
             && !landlock.private().contains(current)
-            && config.log_level >= Level::WARN;
+            && config.log.level >= Level::WARN;
         if let Some(next) = directories
             .get(1)
             .filter(|next| is_shown && *next != current)
@@ -572,7 +584,7 @@ fn warn_of_directory(config: &Config, plan: &Plan, landlock: &Request, directori
         }
         return;
     }
-    if config.log_level >= Level::WARN {
+    if config.log.level >= Level::WARN {
         logging::print_stderr(&format!(
             "openshell-sandbox: the policy does not grant the current directory {shown}, so the \
              command starts in {start_shown}; --workdir {shown} grants it"

@@ -55,7 +55,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         mut run,
     } = confined;
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
-    let in_force = InForce::new(initial, config.leaks);
+    let in_force = InForce::new(initial, config.network.leaks);
     if let Some(gateway) = &gateway {
         let known = gateway.know_tokens(Arc::clone(&in_force.leaks), Arc::clone(&in_force.vault));
         run.tasks.spawn("tokens of the gateway", known);
@@ -137,8 +137,8 @@ fn follow(
     run: &mut Run,
 ) -> anyhow::Result<Arc<Notify>> {
     let reload = sources.reload();
-    if !config.watched.is_empty() {
-        let files = std::mem::take(&mut config.watched);
+    if !config.inputs.watched.is_empty() {
+        let files = std::mem::take(&mut config.inputs.watched);
         let watch = Watch::new(files, run.begun).context(
             "cannot watch the input files (--watch); raise fs.inotify.max_user_instances",
         )?;
@@ -160,7 +160,7 @@ fn watch_carve_outs(config: &Config, plan: &Plan, init: &mut ConfinedInit, tasks
         );
     }
     let kept = init.take_carve_outs();
-    carve_outs::watch(&init.launcher, kept, config.carve_outs.carve_out_lost);
+    carve_outs::watch(&init.launcher, kept, config.files.carve_outs.carve_out_lost);
 }
 
 /// Opens the terminal that the command needs, its own or one that is shown on the caller's.
@@ -170,7 +170,7 @@ async fn open_terminal(
     command: &mut CommandParts,
 ) -> anyhow::Result<Option<Console>> {
     match &command.main_process {
-        Some(process) if config.terminal == CommandTerminal::Own => {
+        Some(process) if config.command.terminal == CommandTerminal::Own => {
             command.streams =
                 main_output::on_own_terminal(&init.launcher, stdout(), process).await?;
             Ok(None)
@@ -240,7 +240,7 @@ impl Serving<'_> {
     fn control(&self, socket: impl AsRef<Path>, tasks: &mut Tasks) -> anyhow::Result<()> {
         let policy = Arc::clone(&self.in_force.policy);
         let slots = self.services.slots.clone();
-        let words = self.config.command.iter();
+        let words = self.config.command.words.iter();
         let control = Control {
             launcher: Arc::clone(&self.init.launcher),
             audit: Arc::clone(&self.audience.audit),

@@ -37,11 +37,12 @@ impl FileLog {
         observed: Option<Arc<ObservedFiles>>,
         audit: &Arc<dyn Audit>,
     ) -> Option<Self> {
-        if !config.log_files && !config.observe_files {
+        if !config.log.files && !config.reports.observe_files {
             return None;
         }
         let (rights, of_policy) = rights;
-        if let (Some(observed), Some(program)) = (&observed, program(&config.command, environment))
+        if let (Some(observed), Some(program)) =
+            (&observed, program(&config.command.words, environment))
         {
             observed.add_program(&program, &of_policy, &user.identity);
         }

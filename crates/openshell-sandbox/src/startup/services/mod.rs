@@ -126,9 +126,9 @@ impl RunServices {
             reporters,
             slots,
             closed: watch::Sender::new(false),
-            own_ports: config.health_port.into_iter().collect(),
+            own_ports: config.health.port.into_iter().collect(),
             servers: Arc::default(),
-            name_addresses: config.name_addresses,
+            name_addresses: config.network.name_addresses,
         };
         if let Some(ProxySockets {
             listener,
@@ -140,9 +140,9 @@ impl RunServices {
         {
             let workers: Arc<Workers> = Arc::default();
             let listener = Listener::of_workload(listener, Arc::clone(&workers))?;
-            for published in &config.publish {
+            for published in &config.network.publish {
                 let (listener, port) = publish(published, network, &services.audit, &workers)?;
-                if published.address.port() == 0 && config.log_level >= Level::WARN {
+                if published.address.port() == 0 && config.log.level >= Level::WARN {
                     let address = port.address();
                     let inside = published.port;
                     logging::print_stderr(&format!(
