@@ -9,26 +9,12 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Args;
-use crate::cli::subcommands::{
-    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs,
-    GatewayArgs, PresetsArgs, PsArgs,
-};
+use crate::subcommands::Named;
 
-/// Returns the whole command line, which [`crate::cli::parse`] takes apart by its first word.
+/// Returns the whole command line, which [`crate::invocation::parse`] takes apart by its first word.
 fn whole() -> Command {
-    let subcommands = [
-        CheckArgs::command(),
-        ExplainArgs::command(),
-        DiffArgs::command(),
-        DoctorArgs::command(),
-        ExecArgs::command(),
-        PsArgs::command(),
-        CpArgs::command(),
-        CaArgs::command(),
-        GatewayArgs::command(),
-        PresetsArgs::command(),
-        CopySelfArgs::command(),
-    ];
+    let named = Named::command();
+    let subcommands: Vec<_> = named.get_subcommands().cloned().collect();
     Args::command()
         .subcommands(subcommands)
         .disable_help_subcommand(true)
@@ -54,7 +40,9 @@ fn manual_pages_are_those_of_the_command_line() {
     let whole = whole();
     let subcommands = whole.get_subcommands().map(|subcommand| {
         let name = format!("openshell-sandbox-{}", subcommand.get_name());
-        (subcommand.clone().display_name(&name), name)
+        let called = format!("openshell-sandbox {}", subcommand.get_name());
+        let command = subcommand.clone().display_name(&name).bin_name(called);
+        (command, name)
     });
     let pages = subcommands
         .chain([(whole.clone(), "openshell-sandbox".to_owned())])

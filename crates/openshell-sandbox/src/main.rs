@@ -16,6 +16,7 @@ mod config;
 mod exit;
 mod file_refusals;
 mod gateway_reports;
+mod invocation;
 mod look_up;
 mod parent;
 mod refusals;
@@ -43,14 +44,13 @@ use openshell_supervisor::paths::own_folder::OwnFolder;
 use openshell_telemetry::logging;
 
 use crate::activation::{Origin, Policy};
-use crate::cli::Invocation;
+use crate::cli::Args;
 use crate::config::Config;
+use crate::invocation::Invocation;
 use crate::parent::Parent;
 use crate::startup::groundwork::Groundwork;
 use crate::startup::groundwork::network::PendingNetwork;
-use crate::subcommands::{
-    ca, check, copy_self, cp, diff, doctor, exec, explain, gateway, internal, presets, ps,
-};
+use crate::subcommands::internal;
 use crate::timings::Timings;
 
 fn main() -> ExitCode {
@@ -68,34 +68,18 @@ fn main() -> ExitCode {
 
 /// Does what the command line asks for.
 fn invoke() -> ExitCode {
-    let args = match cli::parse(std::env::args_os(), config::origin::is_in_environment()) {
-        Invocation::Run(args) => args,
-        Invocation::Check(args) => return check::check(args),
-        Invocation::Diff(args) => return diff::diff(args).unwrap_or_else(|error| failed(&error)),
-        Invocation::Explain(args) => {
-            return explain::explain(args).unwrap_or_else(|error| failed(&error));
-        }
-        Invocation::Doctor(args) => return doctor::doctor(&args),
-        Invocation::CopySelf(args) => {
-            return copy_self::copy_self(&args).unwrap_or_else(|error| failed(&error));
-        }
-        Invocation::Gateway(args) => {
-            return gateway::gateway(&args).unwrap_or_else(|error| failed(&error));
-        }
-        Invocation::Exec { sandbox, args } => {
-            return exec::exec(&sandbox, args).unwrap_or_else(|error| failed(&error));
-        }
-        Invocation::Cp(args) => return cp::cp(&args).unwrap_or_else(|error| failed(&error)),
-        Invocation::Ca(args) => return ca::ca(&args).unwrap_or_else(|error| failed(&error)),
-        Invocation::Presets(args) => {
-            return presets::presets(&args).unwrap_or_else(|error| failed(&error));
-        }
-        Invocation::Ps(args) => return ps::ps(&args).unwrap_or_else(|error| failed(&error)),
-        Invocation::Internal { service, words } => {
-            return internal::serve(&service, &words).unwrap_or_else(|error| failed(&error));
-        }
-        Invocation::Printed(code) => return code,
+    let is_policy_given = config::origin::is_in_environment();
+    let done = match invocation::parse(std::env::args_os(), is_policy_given) {
+        Invocation::Run(args) => return run_command(args),
+        Invocation::Subcommand(subcommand) => subcommand.run(),
+        Invocation::Internal { service, words } => internal::serve(&service, &words),
+        Invocation::Printed(code) => Ok(code),
     };
+    done.unwrap_or_else(|error| failed(&error))
+}
+
+/// Runs the command of `args` in a sandbox.
+fn run_command(args: Box<Args>) -> ExitCode {
     if args.policy.print_policy {
         return print_policy(&args).unwrap_or_else(|error| failed(&error));
     }
@@ -135,7 +119,7 @@ fn invoke() -> ExitCode {
 ///
 /// # Errors
 /// They name none, or an invalid one.
-fn print_policy(args: &cli::Args) -> anyhow::Result<ExitCode> {
+fn print_policy(args: &Args) -> anyhow::Result<ExitCode> {
     let Origin::Files(policy) = config::origin::named(args)? else {
         anyhow::bail!("--print-policy: the gateway gives the policy");
     };
@@ -149,7 +133,7 @@ fn print_policy(args: &cli::Args) -> anyhow::Result<ExitCode> {
 }
 
 fn run(
-    args: cli::Args,
+    args: Args,
     origin: Origin,
     begun: SystemTime,
     privilege: Privilege,

@@ -1,12 +1,9 @@
 //! The command line.
 
-pub(crate) mod subcommands;
-
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
@@ -14,12 +11,7 @@ use openshell_policy::network::host::HostPattern;
 use openshell_proxy::credentials::leaks::detector::LeakMode;
 use openshell_proxy::doors::dns::pool::NameAddresses;
 use openshell_sources::policy::composed::{Access, Allowed, Flags};
-use openshell_telemetry::logging::{self, Form, Label};
-
-use self::subcommands::{
-    CaArgs, CheckArgs, CopySelfArgs, CpArgs, DiffArgs, DoctorArgs, ExecArgs, ExplainArgs,
-    GatewayArgs, PresetsArgs, PsArgs, port,
-};
+use openshell_telemetry::logging::{Form, Label};
 
 /// Runs one untrusted command under a policy: confined files, system calls, identity and network,
 /// every connection authorized by its calling program.
@@ -594,97 +586,10 @@ impl NetworkMode {
     }
 }
 
-/// A parsed command line.
-pub(crate) enum Invocation {
-    /// Run a command.
-    Run(Box<Args>),
-    /// Check policies.
-    Check(CheckArgs),
-    /// Compare two policies.
-    Diff(DiffArgs),
-    /// Explain a decision.
-    Explain(ExplainArgs),
-    /// Check the host.
-    Doctor(DoctorArgs),
-    /// Copy the program.
-    CopySelf(CopySelfArgs),
-    /// Check a gateway.
-    Gateway(GatewayArgs),
-    /// Run a further command in the sandbox with this name.
-    Exec { sandbox: OsString, args: ExecArgs },
-    /// Show or replace a kept certificate authority.
-    Ca(CaArgs),
-    /// List or make presets.
-    Presets(PresetsArgs),
-    /// List sandboxes.
-    Ps(PsArgs),
-    /// Copy files.
-    Cp(CpArgs),
-    /// Serve a client of the sandbox that is confined as any other command.
-    Internal {
-        service: String,
-        words: Vec<OsString>,
-    },
-    /// Help, the version or a usage error was printed; no action remains.
-    Printed(ExitCode),
-}
-
-/// Parses the command line. Only the first word can be a subcommand, as any other may be the
-/// command's; where variables give a policy, so that no flag has to, `diff`, `ps` and `cp` are the
-/// programs of these names. Usage errors exit with 1, as 2 could be the command's.
-pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool) -> Invocation {
-    let words: Vec<_> = words.into_iter().collect();
-    let invocation = match words.get(1).and_then(|word| word.to_str()) {
-        Some("check") => parse_as(words.into_iter().skip(1)).map(Invocation::Check),
-        Some("explain") => parse_as(words.into_iter().skip(1)).map(Invocation::Explain),
-        Some("doctor") => parse_as(words.into_iter().skip(1)).map(Invocation::Doctor),
-        Some("exec") => parse_exec(words.into_iter().skip(1))
-            .map(|(sandbox, args)| Invocation::Exec { sandbox, args }),
-        Some("diff") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Diff),
-        Some("ps") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Ps),
-        Some("cp") if !has_policy => parse_as(words.into_iter().skip(1)).map(Invocation::Cp),
-        Some("ca") => parse_as(words.into_iter().skip(1)).map(Invocation::Ca),
-        Some("presets") => parse_as(words.into_iter().skip(1)).map(Invocation::Presets),
-        Some("copy-self") => parse_as(words.into_iter().skip(1)).map(Invocation::CopySelf),
-        Some("--internal") => {
-            let service = words
-                .get(2)
-                .and_then(|word| word.to_str())
-                .unwrap_or_default()
-                .to_owned();
-            return Invocation::Internal {
-                service,
-                words: words.into_iter().skip(3).collect(),
-            };
-        }
-        Some("gateway") => parse_as(words.into_iter().skip(1)).map(Invocation::Gateway),
-        _ => parse_as(words.into_iter()).map(|args| Invocation::Run(Box::new(args))),
-    };
-    match invocation {
-        Ok(invocation) => invocation,
-        Err(error) => {
-            let printed = error.print();
-            // Of a usage error the exit code still tells.
-            if !error.use_stderr() {
-                logging::keep_output_failure(printed);
-            }
-            Invocation::Printed(ExitCode::from(u8::from(error.use_stderr())))
-        }
-    }
-}
-
-/// Parses the command line of `exec`, whose options may stand before and behind the name of the
-/// sandbox. The remaining words are the command's.
-fn parse_exec(words: impl Iterator<Item = OsString>) -> Result<(OsString, ExecArgs), clap::Error> {
-    let mut before: ExecArgs = parse_as(words)?;
-    let sandbox = before.words.remove(0);
-    let rest = std::iter::once(OsString::from("exec")).chain(std::mem::take(&mut before.words));
-    let mut args: ExecArgs = parse_as(rest)?;
-    args.terminal |= before.terminal;
-    args.variables.splice(..0, before.variables);
-    args.workdir = args.workdir.or(before.workdir);
-    args.run_dir = args.run_dir.or(before.run_dir);
-    Ok((sandbox, args))
+/// Parses a port.
+pub(crate) fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| "a port is a whole number from 1 to 65535".to_owned())
 }
 
 /// Parses the command line of a run that a subcommand makes.
@@ -695,7 +600,11 @@ pub(crate) fn run_args<'w>(words: impl IntoIterator<Item = &'w str>) -> Result<A
     parse_as(words.into_iter().map(OsString::from))
 }
 
-fn parse_as<A: CommandFactory + FromArgMatches>(
+/// Parses a command line.
+///
+/// # Errors
+/// It is none, or asks for help or the version.
+pub(crate) fn parse_as<A: CommandFactory + FromArgMatches>(
     words: impl Iterator<Item = OsString>,
 ) -> Result<A, clap::Error> {
     A::command()

@@ -1,11 +1,35 @@
 //! `ca`: shows or replaces a kept certificate authority.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use openshell_telemetry::logging;
 
 use crate::ca_dir;
-use crate::cli::subcommands::{CaAction, CaArgs};
+
+/// Shows or replaces the certificate authority of a folder (--ca-dir).
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0; 1 if there is no authority in the folder, or it cannot be replaced.
+
+Example: openshell-sandbox ca show /var/lib/openshell/ca")]
+pub(crate) struct CaArgs {
+    /// `show` prints the certificates that programs inside trust; `rotate` makes the next authority
+    #[arg(value_name = "ACTION")]
+    pub(crate) action: CaAction,
+
+    /// The folder
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+}
+
+/// Action on a kept authority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum CaAction {
+    Show,
+    Rotate,
+}
 
 /// Prints the certificates of the authority, after it was replaced if that is asked for.
 ///

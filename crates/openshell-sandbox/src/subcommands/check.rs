@@ -1,6 +1,7 @@
 //! `check`: every problem of policies and credentials files.
 
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use openshell_events::text::{self, counted};
@@ -16,8 +17,41 @@ use openshell_supervisor::files::protected::ProtectedPath;
 use openshell_telemetry::logging::{self, print_line};
 
 use crate::activation::Compiled;
-use crate::cli::subcommands::CheckArgs;
 use crate::subcommands::replay;
+
+/// Reports all errors and warnings of a policy, and runs nothing.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 if every file can be used; 1 if one cannot, or for warnings \
+                        that are denied; 3 if decisions of --replay change."
+)]
+pub(crate) struct CheckArgs {
+    /// Policy data (YAML)
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+
+    /// Exit with 1 for warnings too
+    #[arg(long)]
+    pub(crate) deny_warnings: bool,
+
+    /// Policy rules (Rego) instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy_rules: Option<PathBuf>,
+
+    /// A log of an earlier run, of --log-format json, whose decisions are judged by the policy;
+    /// those that change are listed
+    #[arg(long, value_name = "LOG")]
+    pub(crate) replay: Option<PathBuf>,
+
+    /// A credentials file to check too; its secrets are not read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) credentials: Option<PathBuf>,
+
+    /// A file of routes to models to check too; keys in other places are not read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) inference_routes: Option<PathBuf>,
+}
 
 /// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings
 /// that are denied.

@@ -9,7 +9,18 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use openshell_telemetry::logging;
 
-use crate::cli::subcommands::CopySelfArgs;
+/// Copies this program to a place that other containers share, in one step.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0; 1 if it could not be copied.
+
+Example: openshell-sandbox copy-self /shared/openshell-sandbox")]
+pub(crate) struct CopySelfArgs {
+    /// A file, or a folder that the program gets into under its own name
+    #[arg(value_name = "DEST")]
+    pub(crate) destination: PathBuf,
+}
 
 /// The running program, also after its file was replaced.
 const SELF: &str = "/proc/self/exe";

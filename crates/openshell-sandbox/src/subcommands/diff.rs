@@ -9,7 +9,21 @@ use openshell_sources::input::Phase;
 use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_telemetry::logging::print_line;
 
-use crate::cli::subcommands::DiffArgs;
+/// Says what one policy permits more and less than another: hosts, requests, programs, files, user.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0 if the policy after permits nothing more; 3 if it does; 1 if a policy cannot be used.
+A pattern that is written in another way may be named although it means the same.")]
+pub(crate) struct DiffArgs {
+    /// Policy before (YAML)
+    #[arg(value_name = "BEFORE")]
+    pub(crate) before: PathBuf,
+
+    /// Policy after
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: PathBuf,
+}
 
 /// Exit code if the policy after permits more.
 const MORE: u8 = 3;

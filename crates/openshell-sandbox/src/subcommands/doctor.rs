@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
@@ -16,7 +17,6 @@ use openshell_telemetry::logging::{self, print_line};
 use serde_json::json;
 
 use crate::activation::{Origin, Policy};
-use crate::cli::subcommands::DoctorArgs;
 use crate::cli::{self, NetworkMode};
 use crate::config::Config;
 use crate::startup;
@@ -24,6 +24,20 @@ use crate::startup::groundwork::Groundwork;
 use crate::startup::groundwork::network::PendingNetwork;
 use crate::startup::serve::sandbox::Sandbox;
 use crate::timings::Timings;
+
+/// Checks what this host and caller have, and starts a sandbox on trial; leaves nothing.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 if a sandbox under the policy would start; 1 if not.")]
+pub(crate) struct DoctorArgs {
+    /// Policy data (YAML) [default: a policy that grants nothing]
+    #[arg(value_name = "POLICY")]
+    pub(crate) policy: Option<PathBuf>,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// A moment before which no clock is right: seconds since 1970-01-01, UTC, of 2026-01-01.
 const RELEASED: Duration = Duration::from_secs(1_767_225_600);

@@ -1,19 +1,86 @@
 //! `openshell-sandbox exec`: a further command in a running sandbox.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::Parser;
 use openshell_access::control::client::Places;
 use openshell_access::control::run::{self, Outcome};
 use openshell_access::control::wire::Exec;
 use openshell_events::text::indented;
 use openshell_telemetry::logging::print_stderr;
 
-use crate::cli::subcommands::ExecArgs;
+use crate::cli::parse_as;
 use crate::config;
 use crate::terminal::HELD_LINES;
+
+/// Runs a further command in a running sandbox, confined as its main command is.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(override_usage = "openshell-sandbox exec [OPTIONS] NAME|PID [OPTIONS] [--] COMMAND...")]
+#[command(after_help = "\
+Exit codes: the command's own; 128+N if signal N ended it; 126 not executable; 127 not found; 1 for any error before it ran.
+
+Example: openshell-sandbox exec web -- sh -c 'id; pwd'")]
+pub(crate) struct ExecArgs {
+    /// Give the command a terminal of its own [default: when standard input and output are one]
+    #[arg(short, long = "tty")]
+    pub(crate) terminal: bool,
+
+    /// Set a variable of the command; without a value, to that of this process; may be repeated
+    #[arg(short = 'e', long = "env", value_name = "NAME[=VALUE]")]
+    pub(crate) variables: Vec<String>,
+
+    /// Directory inside to start in [default: the main command's]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+
+    /// Directory of the sandboxes' own files, if they were started with one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+
+    /// Name or id of the sandbox, or the PID of its supervisor, as `openshell-sandbox ps` lists
+    /// them; the command and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        value_name = "NAME|PID COMMAND",
+        required = true
+    )]
+    pub(crate) words: Vec<OsString>,
+
+    /// The first of the words, once it is taken from them.
+    #[arg(skip)]
+    pub(crate) sandbox: OsString,
+}
+
+/// What follows the name of the sandbox.
+#[derive(Debug, Parser)]
+#[command(name = "exec", bin_name = "openshell-sandbox exec")]
+struct Behind {
+    #[command(flatten)]
+    args: ExecArgs,
+}
+
+impl ExecArgs {
+    /// Takes the name of the sandbox from the words. Options may stand before and behind it; the
+    /// remaining words are the command's.
+    ///
+    /// # Errors
+    /// What is behind it is no command line.
+    pub(super) fn with_name(mut self) -> Result<Self, clap::Error> {
+        let sandbox = self.words.remove(0);
+        let rest = std::iter::once(OsString::from("exec")).chain(self.words);
+        let Behind { mut args } = parse_as(rest)?;
+        args.sandbox = sandbox;
+        args.terminal |= self.terminal;
+        args.variables.splice(..0, self.variables);
+        args.workdir = args.workdir.or(self.workdir);
+        args.run_dir = args.run_dir.or(self.run_dir);
+        Ok(args)
+    }
+}
 
 /// Returns the places of this user's sandboxes: `run_dir` if given, else the defaults.
 ///
@@ -24,11 +91,12 @@ pub(crate) fn places(run_dir: Option<&Path>) -> anyhow::Result<Places> {
     Places::new(run_dir, runtime_dir.as_deref())
 }
 
-/// Runs a command in `sandbox`; returns its exit code.
+/// Runs a further command; returns its exit code.
 ///
 /// # Errors
 /// There is no such sandbox, or it goes away.
-pub(crate) fn exec(sandbox: &OsStr, args: ExecArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
+    let sandbox = args.sandbox;
     let variables = args
         .variables
         .iter()

@@ -1,5 +1,6 @@
 //! `explain`: the proxy's decision about a connection, without a connection.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -21,7 +22,63 @@ use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_telemetry::logging::print_line;
 
 use crate::activation::Compiled;
-use crate::cli::subcommands::{DoorName, ExplainArgs};
+use crate::cli::port;
+
+/// Way of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DoorName {
+    Connect,
+    Forward,
+    Socks,
+    Name,
+}
+
+/// Prints the proxy's decision on a connection, and runs nothing. Names are looked up as by the
+/// proxy.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0 if it would be permitted; 1 if not, or if the policy cannot be used.
+
+Example: openshell-sandbox explain my.yaml --binary /usr/bin/curl --host example.com --port 443")]
+pub(crate) struct ExplainArgs {
+    /// Policy data (YAML)
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// Policy rules (Rego) instead of the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy_rules: Option<PathBuf>,
+
+    /// Executable of the calling program, without symlinks (`readlink -f`)
+    #[arg(long, value_name = "PATH")]
+    pub(crate) binary: String,
+
+    /// Executable of an ancestor, nearest first; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub(crate) ancestor: Vec<String>,
+
+    /// Destination host
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: String,
+
+    /// Destination port
+    #[arg(long, value_name = "PORT", value_parser = port)]
+    pub(crate) port: u16,
+
+    /// Way of the connection: by the proxy (connect, forward, socks), or by name, of a program that
+    /// knows no proxy
+    #[arg(long, value_name = "DOOR", value_enum, default_value = "connect")]
+    pub(crate) door: DoorName,
+
+    /// Method of a request
+    #[arg(long, value_name = "METHOD", requires = "path")]
+    pub(crate) method: Option<String>,
+
+    /// Path of a request
+    #[arg(long, value_name = "PATH", requires = "method")]
+    pub(crate) path: Option<String>,
+}
 
 /// A connection that is permitted.
 struct Allowed {

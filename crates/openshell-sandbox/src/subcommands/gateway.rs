@@ -13,8 +13,28 @@ use openshell_telemetry::logging;
 
 use crate::activation::{Compiled, Origin};
 use crate::cli;
-use crate::cli::subcommands::GatewayArgs;
 use crate::config;
+
+/// Makes the calls of a start to the gateway that the environment names, and prints what each gave;
+/// changes nothing.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 if a sandbox would start with what the gateway has; 1 if not."
+)]
+pub(crate) struct GatewayArgs {
+    /// `check`
+    #[arg(value_name = "ACTION", value_parser = ["check"])]
+    pub(crate) action: String,
+
+    /// Id of the sandbox [or OPENSHELL_SANDBOX_ID]
+    #[arg(long, value_name = "ID")]
+    pub(crate) sandbox_id: Option<String>,
+
+    /// Address of the gateway [or OPENSHELL_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub(crate) openshell_endpoint: Option<String>,
+}
 
 /// Makes the calls of a start, and prints what each gave. Changes nothing at the gateway.
 ///

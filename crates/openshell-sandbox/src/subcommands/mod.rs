@@ -1,15 +1,80 @@
 //! Subcommands, which run no command of the caller.
 
-pub(crate) mod ca;
-pub(crate) mod check;
-pub(crate) mod copy_self;
-pub(crate) mod cp;
-pub(crate) mod diff;
-pub(crate) mod doctor;
-pub(crate) mod exec;
-pub(crate) mod explain;
-pub(crate) mod gateway;
+mod ca;
+mod check;
+mod copy_self;
+mod cp;
+mod diff;
+mod doctor;
+mod exec;
+mod explain;
+mod gateway;
 pub(crate) mod internal;
-pub(crate) mod presets;
-pub(crate) mod ps;
+mod presets;
+mod ps;
 mod replay;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::parse_as;
+
+/// A command line that begins with a subcommand.
+#[derive(Debug, Parser)]
+#[command(name = "openshell-sandbox", bin_name = "openshell-sandbox")]
+pub(crate) struct Named {
+    #[command(subcommand)]
+    pub(crate) subcommand: Subcommand,
+}
+
+/// A subcommand, each with its arguments.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Subcommand {
+    Check(check::CheckArgs),
+    Explain(explain::ExplainArgs),
+    Diff(diff::DiffArgs),
+    Doctor(doctor::DoctorArgs),
+    Exec(exec::ExecArgs),
+    Ps(ps::PsArgs),
+    Cp(cp::CpArgs),
+    Ca(ca::CaArgs),
+    Gateway(gateway::GatewayArgs),
+    Presets(presets::PresetsArgs),
+    CopySelf(copy_self::CopySelfArgs),
+}
+
+impl Subcommand {
+    /// Parses a command line that begins with one.
+    ///
+    /// # Errors
+    /// It is none, or asks for help.
+    pub(crate) fn parse(words: Vec<OsString>) -> Result<Self, clap::Error> {
+        let Named { subcommand } = parse_as(words.into_iter())?;
+        match subcommand {
+            Self::Exec(args) => args.with_name().map(Self::Exec),
+            other => Ok(other),
+        }
+    }
+
+    /// Does what it says; returns its exit code.
+    ///
+    /// # Errors
+    /// It cannot be done.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Check(args) => Ok(check::check(args)),
+            Self::Explain(args) => explain::explain(args),
+            Self::Diff(args) => diff::diff(args),
+            Self::Doctor(args) => Ok(doctor::doctor(&args)),
+            Self::Exec(args) => exec::exec(args),
+            Self::Ps(args) => ps::ps(&args),
+            Self::Cp(args) => cp::cp(&args),
+            Self::Ca(args) => ca::ca(&args),
+            Self::Gateway(args) => gateway::gateway(&args),
+            Self::Presets(args) => presets::presets(&args),
+            Self::CopySelf(args) => copy_self::copy_self(&args),
+        }
+    }
+}

@@ -15,8 +15,38 @@ use openshell_sources::policy::presets::{PresetEntry, PresetSource, all};
 use openshell_sources::policy::registries::{self, RECIPES, Recipe};
 use openshell_telemetry::logging::{print_line, print_stderr};
 
-use crate::cli::subcommands::PresetsArgs;
 use crate::config::{SYSTEM_PRESETS, own_presets, own_settings};
+
+/// Lists presets, or makes those of package registries: each client is asked, in a sandbox, for
+/// something small, and the hosts that it downloads from get into the preset.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(override_usage = "openshell-sandbox presets [make [OPTIONS] NAME...]")]
+#[command(after_help = "Exit codes: 0; 1 if one was not made.
+
+Example: openshell-sandbox presets make python node")]
+pub(crate) struct PresetsArgs {
+    /// `make`; without it, all presets are listed
+    #[arg(value_name = "ACTION", value_parser = ["make"], requires = "names")]
+    pub(crate) action: Option<String>,
+
+    /// Presets to make: apt, go, java, node, python, rust
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+
+    /// For all users: into /etc/openshell/presets instead of ~/.config/openshell/presets
+    #[arg(long, requires = "names")]
+    pub(crate) system: bool,
+
+    /// Let the client read a path besides its settings and programs where they usually are; may be
+    /// repeated
+    #[arg(long, value_name = "PATH", requires = "names")]
+    pub(crate) read: Vec<PathBuf>,
+
+    /// Replace presets that exist
+    #[arg(long, requires = "names")]
+    pub(crate) replace: bool,
+}
 
 /// Bytes that are shown of what a client has printed.
 const SHOWN: u64 = 2048;

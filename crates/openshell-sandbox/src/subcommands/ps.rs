@@ -1,5 +1,6 @@
 //! `openshell-sandbox ps`: the sandboxes of this user on this host.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,8 +9,21 @@ use openshell_access::control::wire::Description;
 use openshell_events::text::printable;
 use openshell_telemetry::logging::{print_line, print_stderr};
 
-use crate::cli::subcommands::PsArgs;
 use crate::subcommands::exec::places;
+
+/// Lists this user's running sandboxes.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(after_help = "Exit codes: 0; 1 if a sandbox does not answer.")]
+pub(crate) struct PsArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Directory of the sandboxes' own files, if they were started with one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+}
 
 /// Heads of the columns.
 const HEADS: [&str; 6] = ["NAME", "PID", "AGE", "POLICY", "CONNECTIONS", "COMMAND"];
