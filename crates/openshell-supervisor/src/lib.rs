@@ -40,6 +40,7 @@ pub mod network;
 
 pub mod command;
 pub mod confine;
+pub mod covers;
 
 pub mod checks;
 pub mod init;

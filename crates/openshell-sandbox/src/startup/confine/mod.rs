@@ -41,7 +41,7 @@ use crate::startup::groundwork::network::{self, Network};
 use crate::startup::host::Host;
 use crate::startup::host::ca_files;
 use crate::startup::plan::Plan;
-use crate::startup::plan::carve_outs::ends_when_lost;
+use crate::startup::plan::carve_out_loss::ends_when_lost;
 
 /// A confined init.
 pub(crate) struct ConfinedInit {

@@ -1,7 +1,8 @@
 //! Decides what a start makes, from the configuration and the policy. Makes nothing, and reads the
 //! host.
 
-pub(crate) mod carve_outs;
+pub(crate) mod carve_out_loss;
+pub(crate) mod git_config;
 pub(crate) mod planned;
 pub(crate) mod ssh_sockets;
 
@@ -17,6 +18,7 @@ use openshell_policy::policy::Policy;
 use openshell_sources::lints;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::confine::Home;
+use openshell_supervisor::covers::{CarveOuts, GitUse, Options, Writable, linked_repository};
 use openshell_supervisor::files::landlock::Request;
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::identity::run_as::{self, User};
@@ -30,7 +32,6 @@ use tracing::Level;
 use crate::cli::GitConfig;
 use crate::config::Config;
 use crate::run_reports::learning;
-use crate::startup::plan::carve_outs::{CarveOuts, GitUse, Writable, linked_repository};
 
 /// Everything that is decided before a start makes anything.
 pub(crate) struct Plan {
@@ -95,7 +96,10 @@ impl Plan {
         }
         // An earlier command may have left what leads elsewhere: what the workload cannot see is
         // none of its own.
-        let options = &config.files.carve_outs;
+        let options = Options {
+            has_placeholders: !config.files.carve_outs.no_placeholders,
+            keeps_settings: !config.files.carve_outs.no_keep_settings,
+        };
         let presets = &config.inputs.policy.folders.presets;
         let folders = Writable {
             folders: &writable,
@@ -130,6 +134,9 @@ impl Plan {
             .look(look)
             .context("cannot look at files as the command's user")?;
         let (carve_outs, homes, closed, tracked, is_shut_out) = looked?;
+        for line in carve_outs.notes() {
+            logging::config_event(ConfigState::Validated, Severity::Medium, line);
+        }
         // Who lists it on the command line means this folder; a policy file may be for many.
         let severity = if config.inputs.policy.data.as_os_str().is_empty() {
             Severity::Medium

@@ -27,7 +27,7 @@ use crate::startup::groundwork::network::Network;
 use crate::startup::host::Host;
 use crate::startup::plan::planned::Run;
 use crate::startup::plan::ssh_sockets::SshSockets;
-use crate::startup::plan::{Plan, carve_outs};
+use crate::startup::plan::{Plan, carve_out_loss, git_config};
 use crate::startup::serve::inside::InsideNetwork;
 use crate::startup::serve::sandbox::{Resources, Sandbox};
 use crate::startup::serve::ssh::{Relays, SshServer};
@@ -156,11 +156,11 @@ fn watch_carve_outs(config: &Config, plan: &Plan, init: &mut ConfinedInit, tasks
     if !repositories.is_empty() {
         tasks.spawn(
             "watch over git's configuration",
-            carve_outs::say_how_to_write(repositories),
+            git_config::say_how_to_write(repositories),
         );
     }
     let kept = init.take_carve_outs();
-    carve_outs::watch(&init.launcher, kept, config.files.carve_outs.carve_out_lost);
+    carve_out_loss::watch(&init.launcher, kept, config.files.carve_outs.carve_out_lost);
 }
 
 /// Opens the terminal that the command needs, its own or one that is shown on the caller's.

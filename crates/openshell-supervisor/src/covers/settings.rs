@@ -10,14 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::Context as _;
-use openshell_supervisor::files::filesystem::Placeholder;
-use openshell_supervisor::paths::missing::is_missing;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 
+use super::error::{CoverError, unseen};
 use super::git_use::elsewhere;
 use super::patterns::closed_by;
+use crate::files::filesystem::Placeholder;
+use crate::paths::missing::is_missing;
 
 /// Entries of folders that are looked at in all projects of a run.
 const ENTRIES: usize = 50_000;
@@ -81,12 +81,12 @@ const REPOSITORY: [&str; 3] = ["HEAD", "objects", "refs"];
 
 /// What was found in the projects of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Settings {
-    pub(crate) paths: Vec<(PathBuf, Placeholder<'static>)>,
+pub(super) struct Settings {
+    pub(super) paths: Vec<(PathBuf, Placeholder<'static>)>,
     /// Work trees and repositories in subfolders.
-    pub(crate) trees: Vec<PathBuf>,
+    pub(super) trees: Vec<PathBuf>,
     /// The first project of which a part was not looked at.
-    pub(crate) cut: Option<PathBuf>,
+    pub(super) cut: Option<PathBuf>,
     seen: usize,
     /// Folders above what is kept.
     ways: BTreeSet<PathBuf>,
@@ -95,7 +95,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// Adds what the settings in the `home` are that lie elsewhere, as in a repository of dotfiles:
     /// who uses that home executes them.
-    pub(crate) fn add_linked(&mut self, home: &Path) {
+    pub(super) fn add_linked(&mut self, home: &Path) {
         let names = AT_THE_TOP.iter().map(|(name, _)| *name).chain(ANYWHERE);
         let links = names
             .map(|name| home.join(name))
@@ -110,7 +110,12 @@ impl Settings {
     ///
     /// # Errors
     /// A folder of `uid`, the command's user, cannot be looked at: the command may open it again.
-    pub(crate) fn add(&mut self, project: &Path, is_tree: bool, uid: u32) -> anyhow::Result<()> {
+    pub(super) fn add(
+        &mut self,
+        project: &Path,
+        is_tree: bool,
+        uid: u32,
+    ) -> Result<(), CoverError> {
         if is_tree {
             self.paths
                 .extend(AT_THE_TOP.map(|(name, placeholder)| (project.join(name), placeholder)));
@@ -119,9 +124,10 @@ impl Settings {
         let root = match rustix::fs::open(project, flags, Mode::empty()) {
             Err(errno) if is_missing(&errno.into()) => return Ok(()),
             Err(Errno::ACCESS) if closed_by(project, uid).is_none() => return Ok(()),
-            opened => opened.with_context(|| {
-                format!("{} cannot be searched for settings", project.display())
-            })?,
+            opened => opened.map_err(io::Error::from).map_err(unseen(format!(
+                "{} cannot be searched for settings",
+                project.display()
+            )))?,
         };
         let walk = Walk {
             project,
@@ -205,7 +211,7 @@ struct Found {
 
 impl Walk<'_> {
     /// Looks at `folders`, which are in the project, by several threads if they are many.
-    fn look_at_all(&self, folders: &[PathBuf]) -> anyhow::Result<Found> {
+    fn look_at_all(&self, folders: &[PathBuf]) -> Result<Found, CoverError> {
         let next = AtomicUsize::new(0);
         let threads = if folders.len() < MANY {
             1
@@ -219,9 +225,9 @@ impl Walk<'_> {
                 .collect();
             let mut found = self.look_at(folders, &next)?;
             for other in others {
-                let other = other
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("the search for settings failed"))??;
+                let other = other.join().map_err(|_| {
+                    CoverError::Refused("the search for settings failed".to_owned())
+                })??;
                 found.paths.extend(other.paths);
                 found.trees.extend(other.trees);
                 found.folders.extend(other.folders);
@@ -231,7 +237,7 @@ impl Walk<'_> {
     }
 
     /// Looks at those of `folders` that no other thread has taken; `next` is the first of them.
-    fn look_at(&self, folders: &[PathBuf], next: &AtomicUsize) -> anyhow::Result<Found> {
+    fn look_at(&self, folders: &[PathBuf], next: &AtomicUsize) -> Result<Found, CoverError> {
         let mut space = [MaybeUninit::uninit(); 32 * 1024];
         let mut found = Found::default();
         while let Some(folder) = folders.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -243,14 +249,14 @@ impl Walk<'_> {
                 Err(Errno::ACCESS) if closed_by(&whole, self.uid).is_none() => continue,
                 opened => opened
                     .map_err(io::Error::from)
-                    .with_context(|| self.cannot_search(&whole))?,
+                    .map_err(unseen(self.cannot_search(&whole)))?,
             };
             let mut of_repository = 0;
             let mut entries = RawDir::new(&opened, &mut space);
             while let Some(entry) = entries.next() {
                 let entry = entry
                     .map_err(io::Error::from)
-                    .with_context(|| self.cannot_search(&whole))?;
+                    .map_err(unseen(self.cannot_search(&whole)))?;
                 let name = OsStr::from_bytes(entry.file_name().to_bytes());
                 if name == "." || name == ".." {
                     continue;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// Returns those of `names` that git compares with the files (git-update-index(1),
 /// `--skip-worktree` and `--assume-unchanged`); none where the index cannot be read to its end.
-pub(crate) fn compared(index: &[u8], names: &BTreeSet<&[u8]>) -> BTreeSet<Vec<u8>> {
+pub(super) fn compared(index: &[u8], names: &BTreeSet<&[u8]>) -> BTreeSet<Vec<u8>> {
     // Repositories have names of objects of one length or the other.
     [20, 32]
         .into_iter()

@@ -1,16 +1,15 @@
 //! The carve-outs of a start: which paths are taken out of what the policy grants, and what stands
 //! in for those that are missing.
 
+mod error;
 mod exclude;
 mod git;
-mod git_config;
 mod git_files;
 mod git_index;
 mod git_settings;
 mod git_use;
 mod patterns;
 mod settings;
-mod watch;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -19,25 +18,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
-use openshell_supervisor::files::carve_outs::{CarveOut, Restriction};
-use openshell_supervisor::files::filesystem::{self, Placeholder};
-use openshell_supervisor::files::landlock::Request;
-use openshell_supervisor::paths::missing::is_missing;
-use openshell_supervisor::paths::trusted_symlinks::so_far;
-use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
-use openshell_telemetry::logging;
 
-use crate::cli::CarveOutArgs;
-use crate::startup::plan::carve_outs::exclude::{Exclude, is_stand_in};
-use crate::startup::plan::carve_outs::patterns::matches;
-use crate::startup::plan::carve_outs::settings::Settings;
-pub(crate) use git::linked_repository;
-pub(crate) use git_config::say_how_to_write;
-pub(crate) use git_use::GitUse;
-pub(crate) use watch::{ends_when_lost, watch};
+pub use crate::covers::error::CoverError;
+use crate::covers::error::unseen;
+use crate::covers::exclude::{Exclude, is_stand_in};
+use crate::covers::patterns::matches;
+use crate::covers::settings::Settings;
+use crate::files::carve_outs::{CarveOut, Restriction};
+use crate::files::filesystem::{self, Placeholder};
+use crate::files::landlock::Request;
+use crate::paths::missing::is_missing;
+use crate::paths::trusted_symlinks::so_far;
+use crate::runs::run_dir::created_dirs::CreatedDirs;
+pub use git::linked_repository;
+pub use git_use::GitUse;
 
 /// Longest time in which a path that comes and goes is looked for, and the time between two looks.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -48,7 +43,7 @@ const EXCLUDES: usize = 16;
 
 /// The paths to take out, before anything is made for them.
 #[derive(Debug)]
-pub(crate) struct CarveOuts {
+pub struct CarveOuts {
     wanted: BTreeSet<Wanted>,
     /// True if what cannot be had ends the start.
     is_hard: bool,
@@ -63,15 +58,27 @@ pub(crate) struct CarveOuts {
     without_git: Vec<PathBuf>,
     /// What the policy hides and is not there.
     idle: Vec<PathBuf>,
+    /// What else an operator is told.
+    notes: Vec<String>,
+}
+
+/// What is kept from a command beside what the policy lists.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// True if something is made in the place of what is missing.
+    pub has_placeholders: bool,
+    /// True if the settings of projects and homes are kept.
+    pub keeps_settings: bool,
 }
 
 /// The folders that may be written.
 #[derive(Debug)]
-pub(crate) struct Writable<'p> {
-    pub(crate) folders: &'p [PathBuf],
+pub struct Writable<'p> {
+    /// All of them.
+    pub folders: &'p [PathBuf],
     /// The folder that the command works in, and its home: which of the others hold them is a
     /// project.
-    pub(crate) work: Vec<PathBuf>,
+    pub work: Vec<PathBuf>,
 }
 
 impl Writable<'_> {
@@ -101,14 +108,14 @@ impl CarveOuts {
     ///
     /// # Errors
     /// A pattern matches too much, or a folder cannot be searched.
-    pub(crate) fn plan(
+    pub fn plan(
         filesystem: &mut Filesystem,
         writable: &Writable<'_>,
         git: &GitUse,
-        options: &CarveOutArgs,
+        options: Options,
         presets: &[PathBuf],
         uid: u32,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, CoverError> {
         let mut idle = Vec::new();
         let mut wanted = listed(filesystem, uid, &mut idle)?;
         // A command must not widen the next run.
@@ -119,7 +126,7 @@ impl CarveOuts {
             is_default: false,
         }));
         let is_hard = filesystem.compatibility == Compatibility::HardRequirement;
-        let has_placeholders = !options.no_placeholders;
+        let has_placeholders = options.has_placeholders;
         let mut planned = Self {
             wanted,
             is_hard,
@@ -129,6 +136,7 @@ impl CarveOuts {
             repositories: Vec::new(),
             without_git: Vec::new(),
             idle,
+            notes: Vec::new(),
         };
         let mut settings = Settings::default();
         for folder in writable.folders {
@@ -139,7 +147,7 @@ impl CarveOuts {
                     .without_git
                     .extend(Some(folder).filter(|folder| has_no_git(folder)).cloned()),
             }
-            if !options.no_keep_settings && (repository.is_some() || writable.is_project(folder)) {
+            if options.keeps_settings && (repository.is_some() || writable.is_project(folder)) {
                 settings.add(folder, repository.is_some(), uid)?;
             }
         }
@@ -148,17 +156,16 @@ impl CarveOuts {
         }
         planned.keep(git.kept.iter().cloned(), writable.folders);
         if let Some(home) = git.home.as_ref()
-            && !options.no_keep_settings
+            && options.keeps_settings
         {
             settings.add_linked(home);
         }
         if let Some(project) = &settings.cut {
-            let message = format!(
+            planned.notes.push(format!(
                 "{} has so many files or folders that not all settings in its subfolders are kept \
                  from the command; filesystem_policy.read_only keeps what it names",
                 project.display()
-            );
-            logging::config_event(ConfigState::Validated, Severity::Medium, &message);
+            ));
         }
         planned.keep(settings.paths, writable.folders);
         Ok(planned)
@@ -173,14 +180,14 @@ impl CarveOuts {
         folder: &Path,
         git: &GitUse,
         writable: &[PathBuf],
-    ) -> anyhow::Result<Option<PathBuf>> {
+    ) -> Result<Option<PathBuf>, CoverError> {
         let found = git::sensitive_paths(folder, git);
         if let Some(why) = found.unknown.first() {
-            bail!(
+            return Err(CoverError::Refused(format!(
                 "the hooks and attributes of git in {} cannot all be kept from the command: {why}; \
                  look at what is there, and remove or repair it",
                 folder.display()
-            );
+            )));
         }
         let paths = found
             .paths
@@ -217,22 +224,27 @@ impl CarveOuts {
     ///
     /// # Errors
     /// The first that has.
-    pub(crate) fn verify(&self) -> anyhow::Result<()> {
+    pub fn verify(&self) -> Result<(), CoverError> {
         for folder in &self.without_git {
             if !has_no_git(folder) {
                 let link = folder.join(".git");
-                bail!(
+                return Err(CoverError::Refused(format!(
                     "another process has made, renamed or replaced {} while the sandbox started; \
                      stop what does that, and start again",
                     link.display()
-                );
+                )));
             }
         }
         Ok(())
     }
 
+    /// Lines about settings that are not kept.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// Lines about what the policy hides and is not there.
-    pub(crate) fn idle(&self) -> impl Iterator<Item = String> {
+    pub fn idle(&self) -> impl Iterator<Item = String> {
         self.idle.iter().map(|path| {
             let later = if path.to_string_lossy().contains('*') {
                 "files that are made later match no pattern"
@@ -247,7 +259,7 @@ impl CarveOuts {
     }
 
     /// Lines about hidden files that git tracks: it takes them for changed, and cannot read them.
-    pub(crate) fn tracked(&self) -> impl Iterator<Item = String> {
+    pub fn tracked(&self) -> impl Iterator<Item = String> {
         let hidden = || {
             let hidden = self
                 .wanted
@@ -279,13 +291,13 @@ impl CarveOuts {
     }
 
     /// Repositories whose configuration is kept.
-    pub(crate) fn repositories(&self) -> Vec<PathBuf> {
+    pub fn repositories(&self) -> Vec<PathBuf> {
         self.repositories.clone()
     }
 
     /// Returns the lists of what git does not add that are to be shown in the sandbox, each with
     /// its place: placeholders are among it.
-    pub(crate) fn excludes(&self, made: &mut CreatedDirs) -> Vec<(PathBuf, Vec<u8>)> {
+    pub fn excludes(&self, made: &mut CreatedDirs) -> Vec<(PathBuf, Vec<u8>)> {
         let mut shown = Vec::new();
         for exclude in self.excludes.iter().take(EXCLUDES) {
             let made = self.has_placeholders.then_some(&mut *made);
@@ -299,7 +311,7 @@ impl CarveOuts {
     }
 
     /// The paths, which another sandbox must not remove.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.wanted.iter().map(|wanted| wanted.path.as_path())
     }
 
@@ -309,24 +321,27 @@ impl CarveOuts {
     /// # Errors
     /// A path cannot be looked at, or comes and goes; or under `hard_requirement` a missing one
     /// cannot be kept from the command.
-    pub(crate) fn find(
+    pub fn find(
         &self,
         landlock: &Request,
         made: &mut CreatedDirs,
-    ) -> anyhow::Result<Vec<CarveOut>> {
+        lost: &mut Vec<String>,
+    ) -> Result<Vec<CarveOut>, CoverError> {
         let mut found = Vec::with_capacity(self.wanted.len());
         for wanted in &self.wanted {
             let deadline = Instant::now() + PATIENCE;
             let kept = loop {
-                match self.find_one(wanted, landlock, made)? {
+                match self.find_one(wanted, landlock, made, lost)? {
                     Some(kept) => break kept,
                     None if Instant::now() < deadline => std::thread::sleep(PAUSE),
-                    None => bail!(
-                        "filesystem_policy.{}: another process renames or replaces {} while the \
+                    None => {
+                        return Err(CoverError::Refused(format!(
+                            "filesystem_policy.{}: another process renames or replaces {} while the \
                          sandbox starts; stop what does that, and start again",
-                        wanted.restriction.as_str(),
-                        wanted.path.display()
-                    ),
+                            wanted.restriction.as_str(),
+                            wanted.path.display()
+                        )));
+                    }
                 }
             };
             found.extend(kept);
@@ -344,7 +359,8 @@ impl CarveOuts {
         wanted: &Wanted,
         landlock: &Request,
         made: &mut CreatedDirs,
-    ) -> anyhow::Result<Option<Vec<CarveOut>>> {
+        lost: &mut Vec<String>,
+    ) -> Result<Option<Vec<CarveOut>>, CoverError> {
         let Wanted {
             path,
             restriction,
@@ -372,11 +388,11 @@ impl CarveOuts {
                 .metadata()
                 .is_ok_and(|data| data.is_file() && data.nlink() > 1)
         {
-            bail!(
+            return Err(CoverError::Refused(format!(
                 "{}: it has further names (hard links), under which the command may write to it; \
                  make a copy in its place",
                 path.display()
-            );
+            )));
         }
         if let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? {
             // Another sandbox may have made it.
@@ -418,25 +434,26 @@ impl CarveOuts {
                 found.push(carve_out);
             }
             Ok(false) => {}
-            Err(why) => self.give_up(&format!(
+            Err(why) => lost.push(self.given_up(format!(
                 "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
                 restriction.as_str(),
                 path.display()
-            ))?,
+            ))?),
         }
         Ok(Some(found))
     }
 
-    /// Says what is not kept from the command.
+    /// Returns what is said of a path that is not kept from the command.
     ///
     /// # Errors
     /// `line`, under `hard_requirement`.
-    fn give_up(&self, line: &str) -> anyhow::Result<()> {
+    fn given_up(&self, line: String) -> Result<String, CoverError> {
         if self.is_hard {
-            bail!("{line}; `landlock.compatibility` is hard_requirement");
+            return Err(CoverError::Refused(format!(
+                "{line}; `landlock.compatibility` is hard_requirement"
+            )));
         }
-        logging::config_event(ConfigState::Degraded, Severity::Medium, line);
-        Ok(())
+        Ok(line)
     }
 }
 
@@ -468,7 +485,7 @@ fn listed(
     filesystem: &mut Filesystem,
     uid: u32,
     idle: &mut Vec<PathBuf>,
-) -> anyhow::Result<BTreeSet<Wanted>> {
+) -> Result<BTreeSet<Wanted>, CoverError> {
     let mut wanted = BTreeSet::new();
     let lists = [
         (Restriction::ReadOnly, &mut filesystem.read_only),
@@ -518,13 +535,11 @@ struct Place {
 impl Place {
     /// # Errors
     /// A folder on the way cannot be looked at.
-    fn of(path: &Path) -> anyhow::Result<Self> {
-        let (existing, rest) = so_far(path).with_context(|| {
-            format!(
-                "{} cannot be looked at, so it cannot be kept",
-                path.display()
-            )
-        })?;
+    fn of(path: &Path) -> Result<Self, CoverError> {
+        let (existing, rest) = so_far(path).map_err(unseen(format!(
+            "{} cannot be looked at, so it cannot be kept",
+            path.display()
+        )))?;
         let is_there = |path: &&Path| path.symlink_metadata().is_ok();
         let deepest = path
             .ancestors()
@@ -546,7 +561,12 @@ impl Place {
     ///
     /// # Errors
     /// There is such a thing.
-    fn check(&self, wanted: &Wanted, may_replace: bool, is_writable: bool) -> anyhow::Result<()> {
+    fn check(
+        &self,
+        wanted: &Wanted,
+        may_replace: bool,
+        is_writable: bool,
+    ) -> Result<(), CoverError> {
         let Wanted {
             path, restriction, ..
         } = wanted;
@@ -554,19 +574,19 @@ impl Place {
         if let Some(link) = self.dangling.as_ref()
             && may_replace
         {
-            bail!(
+            return Err(CoverError::Refused(format!(
                 "filesystem_policy.{key}: {} is a symlink to nothing; remove it",
                 link.display()
-            );
+            )));
         }
         let existing = &self.existing;
         if is_writable && !existing.is_dir() && !existing.is_file() {
-            bail!(
+            return Err(CoverError::Refused(format!(
                 "filesystem_policy.{key}: {} is no folder, so {} cannot be kept from the command; \
                  remove it",
                 existing.display(),
                 path.display()
-            );
+            )));
         }
         Ok(())
     }

@@ -3,27 +3,27 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use openshell_supervisor::command::environment::Environment;
-use openshell_supervisor::files::filesystem::Placeholder;
 use rustix::fs::Access;
 use rustix::io::Errno;
 
 use super::git_settings::{GitSettings, expanded};
+use crate::command::environment::Environment;
+use crate::files::filesystem::Placeholder;
 
 /// Pairs of key and value in the environment that are looked at.
 const PAIRS: usize = 1000;
 
 /// The caller's use of git.
 #[derive(Debug, Default)]
-pub(crate) struct GitUse {
+pub struct GitUse {
     /// True if the configuration of repositories is kept.
-    pub(crate) has_config: bool,
-    pub(crate) home: Option<PathBuf>,
+    pub(super) has_config: bool,
+    pub(super) home: Option<PathBuf>,
     /// Values of `core.hooksPath` in the caller's and the system's configuration.
-    pub(crate) hooks: Vec<PathBuf>,
+    pub(super) hooks: Vec<PathBuf>,
     /// What else these lead to, and the files themselves where they lie outside of the home (a
     /// repository of dotfiles), each with what stands in for it.
-    pub(crate) kept: Vec<(PathBuf, Placeholder<'static>)>,
+    pub(super) kept: Vec<(PathBuf, Placeholder<'static>)>,
 }
 
 impl GitUse {
@@ -32,7 +32,7 @@ impl GitUse {
     ///
     /// # Errors
     /// In words: it cannot be read or understood.
-    pub(crate) fn read(has_config: bool, environment: &Environment) -> Result<Self, String> {
+    pub fn read(has_config: bool, environment: &Environment) -> Result<Self, String> {
         let path = |name: &str| {
             environment
                 .get(name)
@@ -137,7 +137,7 @@ impl GitUse {
 
 /// Returns the place of `file` if that is another one than in the `home`, to which a symlink leads.
 /// Where it cannot be looked at, the programs of this user do not read it either.
-pub(crate) fn elsewhere(file: &Path, home: Option<&Path>) -> Option<PathBuf> {
+pub(super) fn elsewhere(file: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let real = std::fs::canonicalize(file).ok()?;
     let own = home.and_then(|home| {
         Some(
@@ -159,7 +159,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
     use std::path::PathBuf;
 
-    use openshell_supervisor::command::environment::Environment;
+    use crate::command::environment::Environment;
 
     use super::{GitUse, PAIRS};
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use openshell_supervisor::files::filesystem::{Placeholder, make_placeholder};
-use openshell_supervisor::runs::run_dir::created_dirs::{CreatedDirs, is_placeholder};
+use crate::files::filesystem::{Placeholder, make_placeholder};
+use crate::runs::run_dir::created_dirs::{CreatedDirs, is_placeholder};
 
-use openshell_supervisor::files::carve_outs::Restriction;
+use crate::files::carve_outs::Restriction;
 
 use super::git::linked;
 use super::git_files::{content_of, content_up_to};
@@ -16,7 +16,7 @@ use super::git_index;
 
 /// The list of a work tree of what git does not add.
 #[derive(Debug)]
-pub(crate) struct Exclude {
+pub(super) struct Exclude {
     tree: PathBuf,
     file: PathBuf,
     content: Vec<u8>,
@@ -26,7 +26,7 @@ impl Exclude {
     /// Reads the list of the work tree `tree`, whose repository is given; `None` if it cannot be
     /// shown as another one. To be called as the workload's user, who can put a symlink in its
     /// place.
-    pub(crate) fn read(tree: &Path, repository: &Path) -> Option<Self> {
+    pub(super) fn read(tree: &Path, repository: &Path) -> Option<Self> {
         let file = repository.join("info/exclude");
         let content = content_of(&file).ok()?.unwrap_or_default();
         (!file.is_symlink()).then(|| Self {
@@ -39,7 +39,7 @@ impl Exclude {
     /// Returns the place of the list, which is made if it is missing, and its content with those of
     /// `paths` that are placeholders in the work tree or hidden; `None` if there are none. Without
     /// `made` nothing is made.
-    pub(crate) fn naming<'p>(
+    pub(super) fn naming<'p>(
         &self,
         paths: impl Iterator<Item = (&'p Path, Restriction)>,
         made: Option<&mut CreatedDirs>,
@@ -70,7 +70,7 @@ impl Exclude {
 impl Exclude {
     /// Returns those of `paths` that git tracks in the work tree and compares, by its index as far
     /// as that can be read.
-    pub(crate) fn tracked<'p>(&self, paths: impl Iterator<Item = &'p Path>) -> Vec<&'p Path> {
+    pub(super) fn tracked<'p>(&self, paths: impl Iterator<Item = &'p Path>) -> Vec<&'p Path> {
         let inside = |path: &'p Path| {
             Some((
                 path.strip_prefix(&self.tree).ok()?.as_os_str().as_bytes(),
@@ -109,7 +109,7 @@ impl Exclude {
 const INDEX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Returns true for what may be a placeholder.
-pub(crate) fn is_stand_in(path: &Path) -> bool {
+pub(super) fn is_stand_in(path: &Path) -> bool {
     is_placeholder(path) || is_empty_folder(path)
 }
 

@@ -5,10 +5,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
 use openshell_policy::filesystem::GrantedPath;
-use openshell_supervisor::files::carve_outs::Restriction;
-use openshell_supervisor::paths::missing::is_missing;
+
+use super::error::{CoverError, unseen};
+use crate::files::carve_outs::Restriction;
+use crate::paths::missing::is_missing;
 
 /// Entries of folders that are looked at for one pattern.
 const ENTRIES: usize = 1_000_000;
@@ -21,7 +22,7 @@ const WAYS: usize = 4000;
 
 /// Returns the folder of the user `uid` that keeps `folder` from being opened, itself or one above;
 /// `None` if that is another user's.
-pub(crate) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
+pub(super) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
     for above in folder.ancestors() {
         if let Ok(data) = above.symlink_metadata() {
             return (data.uid() == uid).then_some(above);
@@ -41,11 +42,11 @@ fn holds_all(folder: &Path, paths: &[PathBuf]) -> bool {
 /// # Errors
 /// There are more than [`MATCHES`], or more than [`ENTRIES`] entries to look at, so that some could
 /// be missed.
-pub(crate) fn matches(
+pub(super) fn matches(
     pattern: &GrantedPath,
     restriction: Restriction,
     uid: u32,
-) -> anyhow::Result<Vec<GrantedPath>> {
+) -> Result<Vec<GrantedPath>, CoverError> {
     let (base, is_match) = pattern.matcher();
     let steps = pattern
         .as_path()
@@ -96,7 +97,7 @@ pub(crate) fn matches(
                 );
                 continue;
             }
-            entries => entries.with_context(|| {
+            entries => entries.map_err(unseen({
                 let closed = closed_by(&folder, uid).unwrap_or(&folder).display();
                 format!(
                     "{}: {closed} cannot be searched, so what matches in it cannot be kept from \
@@ -104,17 +105,17 @@ pub(crate) fn matches(
                      of the policy",
                     shown()
                 )
-            })?,
+            }))?,
         };
         for entry in entries {
-            let entry = entry.with_context(shown)?;
+            let entry = entry.map_err(unseen(shown()))?;
             seen += 1;
             if seen > ENTRIES {
-                bail!(
+                return Err(CoverError::Refused(format!(
                     "{}: there are more than {ENTRIES} files to look at in {}; name a folder in it",
                     shown(),
                     base.display()
-                );
+                )));
             }
             let path = entry.path();
             if path.strip_prefix(&base).is_ok_and(&is_match) {
@@ -125,19 +126,19 @@ pub(crate) fn matches(
                         .map(Path::to_owned),
                 );
                 found.extend(Some(path).filter(|path| is_inside(path)));
-            } else if entry.file_type().with_context(shown)?.is_dir() && is_searched(&path) {
+            } else if entry.file_type().map_err(unseen(shown()))?.is_dir() && is_searched(&path) {
                 folders.push(path);
             }
             if found.len() > MATCHES || ways.len() > WAYS {
                 let holder = found
                     .first()
                     .and_then(|first| first.ancestors().find(|above| holds_all(above, &found)));
-                bail!(
+                return Err(CoverError::Refused(format!(
                     "{}: more than {MATCHES} paths match, or in more than {WAYS} folders; name the \
                      folder that holds them, as {}",
                     shown(),
                     holder.unwrap_or(&base).display()
-                );
+                )));
             }
         }
     }

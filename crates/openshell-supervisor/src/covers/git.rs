@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use openshell_supervisor::paths::missing::is_missing;
+use crate::paths::missing::is_missing;
 
 use super::git_files::content_of;
 use super::git_settings::GitSettings;
@@ -30,10 +30,10 @@ const FOLDERS: usize = 10_000;
 
 /// A path that git takes programs from, or that leads it to them.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct SensitivePath {
-    pub(crate) path: PathBuf,
+pub(super) struct SensitivePath {
+    pub(super) path: PathBuf,
     /// Content of a file in its place that changes nothing for git.
-    pub(crate) placeholder: &'static str,
+    pub(super) placeholder: &'static str,
 }
 
 impl SensitivePath {
@@ -47,12 +47,12 @@ impl SensitivePath {
 
 /// What was found in a work tree or repository.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub(crate) paths: Vec<SensitivePath>,
+pub(super) struct Found {
+    pub(super) paths: Vec<SensitivePath>,
     /// Why further paths may not be known.
-    pub(crate) unknown: Vec<String>,
+    pub(super) unknown: Vec<String>,
     /// The repository of a work tree.
-    pub(crate) repository: Option<PathBuf>,
+    pub(super) repository: Option<PathBuf>,
 }
 
 impl Found {
@@ -71,7 +71,7 @@ impl Found {
 
 /// Returns the paths in the work tree or repository `folder` that the command must not change; none
 /// if it is neither.
-pub(crate) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
+pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
     let has_config = git.has_config;
     let link = folder.join(".git");
     let mut found = Found::default();
@@ -229,7 +229,8 @@ fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
 /// Returns the repository of the linked work tree `tree`, if it lies elsewhere, belongs to `uid`,
 /// and names the tree as one of its own (gitrepository-layout(5), worktrees): an earlier command
 /// may have written the tree's `.git` file.
-pub(crate) fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
+#[must_use]
+pub fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
     let link = tree.join(".git");
     let own = linked(&link).ok()??;
     let repository = normal(&own.join(path_of(&own.join("commondir"), "").ok()??));
@@ -247,7 +248,7 @@ pub(crate) fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
 }
 
 /// Returns the repository that a `.git` file names.
-pub(crate) fn linked(file: &Path) -> Result<Option<PathBuf>, String> {
+pub(super) fn linked(file: &Path) -> Result<Option<PathBuf>, String> {
     let target = path_of(file, "gitdir:")?;
     Ok(target.and_then(|target| Some(normal(&file.parent()?.join(target)))))
 }

@@ -3,8 +3,8 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use openshell_supervisor::paths::missing::is_missing;
-use openshell_supervisor::paths::regular_files;
+use crate::paths::missing::is_missing;
+use crate::paths::regular_files;
 
 /// Bytes of a file of git's that are read.
 const BYTES: u64 = 1024 * 1024;
@@ -14,7 +14,7 @@ const BYTES: u64 = 1024 * 1024;
 /// # Errors
 /// It is of another kind, cannot be read, or has more than [`BYTES`], so that git could see in it
 /// what is not seen here.
-pub(crate) fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
+pub(super) fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
     content_up_to(file, BYTES)
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn content_of(file: &Path) -> Result<Option<Vec<u8>>, String> {
 ///
 /// # Errors
 /// As for [`content_of`].
-pub(crate) fn content_up_to(file: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
+pub(super) fn content_up_to(file: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
     let failed = |error: io::Error| format!("{}: {error}", file.display());
     // Of whatever kind an earlier run has left it; git follows symlinks.
     let opened = match regular_files::open(file) {

@@ -12,15 +12,15 @@ const INCLUDED: usize = 64;
 
 /// What a configuration says.
 #[derive(Debug, Default)]
-pub(crate) struct GitSettings {
+pub(super) struct GitSettings {
     /// Values of `core.hooksPath`; the last counts.
-    pub(crate) hooks: Vec<PathBuf>,
+    pub(super) hooks: Vec<PathBuf>,
     /// The last value of `core.worktree`.
-    pub(crate) worktree: Option<PathBuf>,
+    pub(super) worktree: Option<PathBuf>,
     /// Values of `init.templateDir`: what is in it comes into each new repository, hooks among it.
-    pub(crate) templates: Vec<PathBuf>,
+    pub(super) templates: Vec<PathBuf>,
     /// Files that it includes, under whatever condition, there or not.
-    pub(crate) included: Vec<PathBuf>,
+    pub(super) included: Vec<PathBuf>,
 }
 
 impl GitSettings {
@@ -28,7 +28,7 @@ impl GitSettings {
     ///
     /// # Errors
     /// In words: a file cannot be read or understood, or there are too many.
-    pub(crate) fn read(file: &Path, home: Option<&Path>) -> Result<Self, String> {
+    pub(super) fn read(file: &Path, home: Option<&Path>) -> Result<Self, String> {
         let mut settings = Self::default();
         settings.add(file, home)?;
         Ok(settings)
@@ -76,7 +76,7 @@ impl GitSettings {
 }
 
 /// Returns the path that a value stands for; `None` if that depends on more than the home.
-pub(crate) fn expanded(value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
+pub(super) fn expanded(value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
     // Versions of git differ in what a tab in a value is: a blank for 2.39, a tab for 2.47.
     if value.iter().any(u8::is_ascii_control) {
         return None;
