@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use aws_lc_rs::digest::{SHA256, digest};
 use openshell_events::text;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::Places;
@@ -16,6 +15,7 @@ use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::identity::run_as;
 use openshell_supervisor::paths::trusted_symlinks::resolve_unwritable;
 use openshell_telemetry::logging;
+use sha2::{Digest as _, Sha256};
 
 use super::Compile;
 use super::composed::Additions;
@@ -410,8 +410,7 @@ pub fn policies(count: usize) -> String {
 
 /// Returns the SHA-256 of `text` in hex digits, as `sha256sum` prints it.
 fn sha256(text: &str) -> String {
-    digest(&SHA256, text.as_bytes())
-        .as_ref()
+    Sha256::digest(text)
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect()

@@ -1,9 +1,10 @@
 //! The only unsafe code: small functions over one system call each, safe to call.
 //!
-//! System calls go through rustix; libc is used for those that rustix lacks or restricts: clone,
-//! execve, _exit, close_range, seccomp, its notifications, process_vm_readv, some socket options,
-//! signals (sigprocmask, signal, sigaction, signalfd), and getpgid and getsid, whose 0 is no valid
-//! `Pid` of rustix.
+//! System calls go through rustix, and nix for those that it lacks or restricts: execve, unshare,
+//! signalfd, process_vm_readv, masks of signals, and getpgid and getsid, whose 0 is no valid `Pid`
+//! of rustix. libc is used for what neither makes safe: clone, _exit, close_range, mount_setattr,
+//! seccomp and its notifications, some socket options, and dispositions of signals (signal,
+//! sigaction).
 
 #![expect(unsafe_code, reason = "system calls that no safe wrapper offers")]
 
@@ -15,8 +16,10 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::Pid;
-use rustix::thread::UnshareFlags;
 
 /// Result of [`clone_process`] in each process.
 pub(crate) enum Cloned {
@@ -66,19 +69,10 @@ pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
 
 /// Executes a program (execve(2)); returns only on failure.
 pub(crate) fn execve(path: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
-    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
-        strings
-            .iter()
-            .map(|string| string.as_ptr())
-            .chain([std::ptr::null()])
-            .collect()
-    };
-    let arguments = pointers(arguments);
-    let environment = pointers(environment);
-    // SAFETY: `path` and every string are NUL-terminated and live until the call returns, and both
-    // arrays end in null.
-    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
-    io::Error::last_os_error()
+    match nix::unistd::execve(path, arguments, environment) {
+        Ok(never) => match never {},
+        Err(errno) => errno.into(),
+    }
 }
 
 /// Ends the calling process without running destructors or exit handlers (_exit(2)).
@@ -134,46 +128,42 @@ fn close_range(first: libc::c_uint, last: libc::c_uint) -> io::Result<()> {
     }
 }
 
-/// Blocks all signals in the calling thread (sigprocmask(2)).
+/// Blocks all signals in the calling thread (pthread_sigmask(3)).
 pub(crate) fn block_signals() -> io::Result<()> {
-    // SAFETY: an all-zero sigset_t is a valid value for sigfillset to overwrite, and sigprocmask
-    // only reads it.
-    let result = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut())
-    };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    Ok(SigSet::all().thread_set_mask()?)
 }
 
 /// Resets the signal state of the calling process: unblocks all signals, and resets SIGPIPE, which
 /// the Rust runtime ignores, to its default action. Other ignored signals stay ignored, as `nohup`
 /// relies on.
 pub(crate) fn reset_signals() -> io::Result<()> {
-    // SAFETY: SIG_DFL is a valid disposition for SIGPIPE; the set is initialised by sigemptyset
-    // before it is read.
-    let result = unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
-    };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    default_signal(libc::SIGPIPE)?;
+    Ok(SigSet::empty().thread_set_mask()?)
 }
 
 /// Resets `signal` to its default action (signal(2)).
 pub(crate) fn default_signal(signal: libc::c_int) -> io::Result<()> {
-    // SAFETY: SIG_DFL is a valid disposition and runs no code; a number that is no signal is
-    // answered with an error.
-    let previous = unsafe { libc::signal(signal, libc::SIG_DFL) };
+    dispose(signal, Disposition::Default)
+}
+
+/// Ignores `signal` in the calling process (signal(2)).
+pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
+    dispose(signal, Disposition::Ignore)
+}
+
+/// What becomes of a signal.
+enum Disposition {
+    Default,
+    Ignore,
+}
+
+fn dispose(signal: libc::c_int, disposition: Disposition) -> io::Result<()> {
+    let handler = match disposition {
+        Disposition::Default => libc::SIG_DFL,
+        Disposition::Ignore => libc::SIG_IGN,
+    };
+    // SAFETY: both dispositions run no code; a number that is no signal is answered with an error.
+    let previous = unsafe { libc::signal(signal, handler) };
     if previous == libc::SIG_ERR {
         Err(io::Error::last_os_error())
     } else {
@@ -184,36 +174,14 @@ pub(crate) fn default_signal(signal: libc::c_int) -> io::Result<()> {
 /// Process group of `pid`, 0 meaning the calling process. Returns 0 for a group outside this PID
 /// namespace (getpgid(2)).
 pub(crate) fn process_group(pid: libc::pid_t) -> io::Result<libc::pid_t> {
-    // SAFETY: takes a number and returns one.
-    let group = unsafe { libc::getpgid(pid) };
-    if group < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(group)
-    }
+    let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(pid)))?;
+    Ok(group.as_raw())
 }
 
 /// Session of `pid`, with the same meaning of 0 (getsid(2)).
 pub(crate) fn session(pid: libc::pid_t) -> io::Result<libc::pid_t> {
-    // SAFETY: takes a number and returns one.
-    let session = unsafe { libc::getsid(pid) };
-    if session < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(session)
-    }
-}
-
-/// Ignores `signal` in the calling process (signal(2)).
-pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
-    // SAFETY: SIG_IGN is a valid disposition and runs no code; a number that is no signal is
-    // answered with an error.
-    let previous = unsafe { libc::signal(signal, libc::SIG_IGN) };
-    if previous == libc::SIG_ERR {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    let session = nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(pid)))?;
+    Ok(session.as_raw())
 }
 
 /// Returns true if the calling process ignores `signal` (sigaction(2)).
@@ -273,29 +241,15 @@ pub(crate) fn hang_ups() -> io::Result<OwnedFd> {
 
 /// Returns a signalfd(2) for SIGCHLD, which must be blocked.
 pub(crate) fn child_signals() -> io::Result<OwnedFd> {
-    // SAFETY: the set is initialised by sigemptyset before it is read.
-    let fd = unsafe {
-        let mut children: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut children);
-        libc::sigaddset(&raw mut children, libc::SIGCHLD);
-        libc::signalfd(
-            -1,
-            &raw const children,
-            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: signalfd succeeded, so the descriptor is open and has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let mut children = SigSet::empty();
+    children.add(Signal::SIGCHLD);
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    Ok(SignalFd::with_flags(&children, flags)?.into())
 }
 
 /// Moves the calling thread into a new network namespace (unshare(2)).
 pub(crate) fn unshare_network() -> io::Result<()> {
-    // SAFETY: a network namespace shares no descriptor table, which is the one thing that makes
-    // unshare unsafe.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Into::into)
+    Ok(unshare(CloneFlags::CLONE_NEWNET)?)
 }
 
 /// Adds attributes (`MOUNT_ATTR_RDONLY` and the like) to the detached mount `tree`, and with
@@ -333,16 +287,14 @@ pub(crate) fn add_mount_attributes(
 
 /// Moves the process, which must have one thread, into a new user namespace (unshare(2)).
 pub(crate) fn unshare_user() -> io::Result<()> {
-    // SAFETY: a user namespace shares no descriptor table, which is the one thing that makes
-    // unshare unsafe.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }.map_err(Into::into)
+    Ok(unshare(CloneFlags::CLONE_NEWUSER)?)
 }
 
 /// Gives the calling thread a descriptor table of its own, which ends with it (unshare(2)).
 pub(crate) fn copy_descriptors() -> io::Result<()> {
-    // SAFETY: the caller's thread ends after this, so that it uses no descriptor whose number
-    // another thread closes or gives away.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }.map_err(Into::into)
+    // The caller's thread ends after this, so that it uses no descriptor whose number another
+    // thread closes or gives away.
+    Ok(unshare(CloneFlags::CLONE_FILES)?)
 }
 
 /// Threads to install a filter for; threads that they start inherit it.

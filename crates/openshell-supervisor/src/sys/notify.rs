@@ -1,8 +1,11 @@
 //! System calls that the kernel hands to the supervisor instead of running them
 //! (seccomp_unotify(2)).
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
 
 /// A system call that waits for its answer.
 #[derive(Clone, Copy, Debug)]
@@ -152,16 +155,14 @@ pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::R
 pub(crate) fn read_memory(process: i32, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
     let address =
         usize::try_from(address).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
-    let local = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
+    let remote = RemoteIoVec {
+        base: address,
+        len: bytes.len(),
     };
-    let remote = libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(address),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: the kernel writes into `bytes` alone; the remote address is the other process's.
-    let result =
-        unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+    let process = Pid::from_raw(process);
+    Ok(process_vm_readv(
+        process,
+        &mut [IoSliceMut::new(bytes)],
+        &[remote],
+    )?)
 }
