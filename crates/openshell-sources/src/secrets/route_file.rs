@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, bail};
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::inference::interface::Interface;
-use openshell_policy::inference::{KeySource, RouteFile, RouteSpec};
+use openshell_policy::inference::{KeySource, RouteFile, RouteSpec, SYSTEM_ROUTE};
 use openshell_policy::secret::Secret;
 use openshell_policy::yaml;
 use openshell_supervisor::command::environment::Environment;
@@ -205,6 +205,8 @@ pub fn read(path: &Path, environment: &Environment) -> anyhow::Result<RouteSet> 
         path.display(),
         routes.len()
     );
+    // What the system keeps for itself serves nobody inside.
+    routes.retain(|route| route.spec.name != SYSTEM_ROUTE);
     Ok(RouteSet {
         routes,
         max_request_bytes: file.max_request_bytes,

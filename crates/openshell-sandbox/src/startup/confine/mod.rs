@@ -155,9 +155,9 @@ impl ConfinedInit {
         )
     }
 
-    /// Takes the carve-outs, as init numbers them.
-    pub(crate) fn take_carve_outs(&mut self) -> Vec<CarveOut> {
-        std::mem::take(&mut self.carve_outs)
+    /// The carve-outs, as init numbers them.
+    pub(crate) fn carve_outs(&self) -> &[CarveOut] {
+        &self.carve_outs
     }
 
     /// Logs the restrictions in force, and those that are not.

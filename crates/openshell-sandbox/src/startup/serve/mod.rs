@@ -61,7 +61,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         run.tasks.spawn("tokens of the gateway", known);
     }
     let reload = follow(config, sources, &in_force, &init, &mut run)?;
-    watch_carve_outs(config, &plan, &mut init, &mut run.tasks);
+    watch_carve_outs(config, &plan, &init, &mut run.tasks);
     init.log(config, &plan, &network)?;
     if let Some(routes) = &routes {
         routes.log();
@@ -151,7 +151,7 @@ fn follow(
 }
 
 /// Watches what is taken out of the policy's grants, and says how git's configuration is written.
-fn watch_carve_outs(config: &Config, plan: &Plan, init: &mut ConfinedInit, tasks: &mut Tasks) {
+fn watch_carve_outs(config: &Config, plan: &Plan, init: &ConfinedInit, tasks: &mut Tasks) {
     let repositories = plan.carve_outs.repositories();
     if !repositories.is_empty() {
         tasks.spawn(
@@ -159,7 +159,7 @@ fn watch_carve_outs(config: &Config, plan: &Plan, init: &mut ConfinedInit, tasks
             git_config::say_how_to_write(repositories),
         );
     }
-    let kept = init.take_carve_outs();
+    let kept = init.carve_outs().to_vec();
     carve_out_loss::watch(&init.launcher, kept, config.files.carve_outs.carve_out_lost);
 }
 
