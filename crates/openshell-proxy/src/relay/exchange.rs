@@ -16,13 +16,14 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::debug;
 
-use crate::credentials::inject::inject;
+use crate::credentials::inject::{CredentialedRequest, inject};
 use crate::credentials::leaks::detector::LeakWatch;
 use crate::credentials::redact::redact;
 use crate::credentials::searchable::searchable;
 use crate::credentials::vault::Vault;
 use crate::credentials::watched::{CurrentVault, Watched};
 use crate::denial::refusal::Refusal;
+use crate::ground::quota::QuotaGuard;
 use crate::ground::target::Origin;
 use crate::ground::trace::Stopwatch;
 use crate::reach::authorize::connection::Connection;
@@ -191,6 +192,32 @@ enum Unsent {
     Replay(RequestBody),
 }
 
+/// What is known of a request once its body was read.
+#[derive(Default)]
+struct Read {
+    /// Found in the part of the body that is sent while it is read.
+    report: Option<FoundReport>,
+    /// The search, to go on in the messages of a WebSocket.
+    leaks: Option<LeakWatch>,
+}
+
+/// A request as it is sent.
+struct Ready {
+    request: CredentialedRequest<RequestBody>,
+    /// True if it may be sent twice.
+    may_repeat: bool,
+    answer: Answer,
+}
+
+/// What its answer is searched for.
+struct Answer {
+    watched: Watched,
+    /// Memory of the search.
+    room: Option<QuotaGuard>,
+    /// True if one that cannot be searched is refused.
+    must_be_searched: bool,
+}
+
 impl Outbound {
     /// A client's request; the rest of an HTTP/2 body that the upstream does not take is drained by
     /// `tasks`.
@@ -250,128 +277,154 @@ impl Exchange<'_> {
             client,
         } = request;
         let mut client = client.filter(|_| self.upgrades.is_some());
+        let mut read = Read::default();
         let mut is_retry = false;
-        let mut report = None;
-        let mut searched = None;
         loop {
             let authorized = source.prepare(&mut parts, record, is_retry).await?;
             let body = match unsent {
-                Unsent::Pending(body) => {
-                    let report = report.insert(self.found_report(source.connection()));
-                    let vault = self.services.vault.load();
-                    let mut leaks = self.leak_watch(source.connection(), &vault, record);
-                    leaks
-                        .as_mut()
-                        .map_or(Ok(()), |leaks| leaks.head(&parts, record))?;
-                    searched.clone_from(&leaks);
-                    let searches = Searches {
-                        placeholders: !vault.is_empty(),
-                        leaks,
-                        report: report.clone(),
-                    };
-                    let room = |bytes| self.services.memory.prefetching(record.program(), bytes);
-                    body::prefetch(body, &parts.headers, searches, self.held.clone(), room).await?
-                }
+                Unsent::Pending(body) => self.read(body, source, &parts, &mut read, record).await?,
                 Unsent::Replay(body) => body,
             };
-            // As they are now: they may have changed while the body was prefetched.
-            let Secrets { vault, watched } = source.secrets();
-            let room = self
-                .services
-                .memory
-                .searching(record.program(), watched.longest())?;
-            let request = head::outgoing(
-                &parts,
-                body,
-                &authorized.target,
-                authorized.upgrade.as_ref(),
-            );
-            let mut request = request.map_err(Refusal::target)?;
-            if source.upstream().is_shared() {
-                request = head::to_http2(request, source.origin())?;
-            }
-            let may_run_alone = !source.upstream().is_shared() && has_unexpected_body(&request);
-            let has_rules = source
-                .connection()
-                .is_none_or(|connection| connection.permit().rules().is_some());
-            if may_run_alone && (has_rules || !watched.is_empty()) && authorized.upgrade.is_none() {
-                // A server that does not read it must not take it for the next request.
-                request
-                    .headers_mut()
-                    .insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            if authorized.upgrade.is_some() && (searched.is_some() || !watched.is_empty()) {
-                // Compressed messages of a WebSocket cannot be searched.
-                request.headers_mut().remove(SEC_WEBSOCKET_EXTENSIONS);
-            }
-            let may_repeat = is_safe(request.method()) && request.body().is_end_stream();
-            let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
-            record.carries(
-                request
-                    .used()
-                    .iter()
-                    .map(|credential| credential.name().to_owned()),
-            );
-            let may_leak = source
-                .connection()
-                .is_some_and(|connection| connection.permit().allows_leaks());
-            let must_be_searched = !request.used().is_empty() && !may_leak;
-            let sent = within(
-                source.answer_deadline(),
-                source.upstream().send(request, authorized.upgrade.as_ref()),
-            );
+            let is_searched = read.leaks.is_some();
+            let Ready {
+                request,
+                may_repeat,
+                answer,
+            } = self.ready(source, &parts, body, &authorized, is_searched, record)?;
+            let deadline = source.answer_deadline();
+            let upgrade = authorized.upgrade.as_ref();
             let watch = Stopwatch::start();
-            unsent = match sent.await? {
+            match within(deadline, source.upstream().send(request, upgrade)).await? {
                 Ok(response) => {
-                    debug!(
-                        status = response.status().as_u16(),
-                        us = watch.micros(),
-                        "response"
-                    );
-                    let is_grpc_call = source.upstream().is_shared() && head::is_grpc_call(&parts);
+                    let status = response.status().as_u16();
+                    debug!(status, us = watch.micros(), "response");
                     let ends = client.take().zip(source.connection().cloned());
                     let end = ends.map(|(client, connection)| ClientEnd {
                         client,
                         connection,
-                        leaks: searched.take(),
+                        leaks: read.leaks.take(),
                     });
                     let response = self.switched(response, &authorized, end, record);
-                    let response =
-                        response.map(|body| CompleteBody::new(body, source.upstream().is_shared()));
-                    return Ok(if watched.is_empty() {
-                        response.map(boxed)
-                    } else {
-                        let response = searchable(
-                            response,
-                            &self.services.memory,
-                            record.program(),
-                            must_be_searched,
-                        )?;
-                        let finding =
-                            record.echo(watched.iter().map(|credential| credential.name()));
-                        redact(response, watched, finding, is_grpc_call)
-                            .map(|body| boxed(body.holding(room)))
-                    });
+                    let is_shared = source.upstream().is_shared();
+                    return Ok(self.answer(response, answer, &parts, is_shared, record)?);
                 }
-                Err(SendError::NotSent(body)) => match source.remedy() {
-                    Remedy::Redial => Unsent::Replay(body),
-                    Remedy::Client => return Err(ExchangeError::NotSent),
-                    Remedy::None => return Err(ExchangeError::Lost),
-                },
-                Err(SendError::Refused) => return Err(ExchangeError::NotSent),
-                Err(SendError::Closed) if may_repeat && source.remedy() == Remedy::Redial => {
-                    Unsent::Replay(body::whole(Bytes::new()))
-                }
-                Err(SendError::Closed) => return Err(ExchangeError::Closed),
-                Err(SendError::Failed(refusal)) => {
-                    let found = report.as_ref().and_then(FoundReport::take);
-                    return Err(
-                        found.map_or(ExchangeError::Failed(refusal), ExchangeError::Refused)
-                    );
-                }
-            };
+                Err(error) => unsent = again(error, source.remedy(), may_repeat, &read)?,
+            }
             is_retry = true;
         }
+    }
+
+    /// Reads as much of `body` as is looked at before anything is sent. Head and body are searched
+    /// for secrets, and what is found is kept in `read`.
+    ///
+    /// # Errors
+    /// A secret is found that must not be sent, or there is no memory for the body.
+    async fn read(
+        &self,
+        body: CompleteBody,
+        source: &impl UpstreamSource,
+        parts: &Parts,
+        read: &mut Read,
+        record: &mut Record,
+    ) -> Result<RequestBody, Refusal> {
+        let connection = source.connection();
+        let report = read.report.insert(self.found_report(connection));
+        let vault = self.services.vault.load();
+        let mut leaks = self.leak_watch(connection, &vault, record);
+        if let Some(leaks) = &mut leaks {
+            leaks.head(parts, record)?;
+        }
+        read.leaks.clone_from(&leaks);
+        let searches = Searches {
+            placeholders: !vault.is_empty(),
+            leaks,
+            report: report.clone(),
+        };
+        let room = |bytes| self.services.memory.prefetching(record.program(), bytes);
+        body::prefetch(body, &parts.headers, searches, self.held.clone(), room).await
+    }
+
+    /// Writes the request as it is sent to the upstream of `source`, with its credentials.
+    ///
+    /// # Errors
+    /// It cannot be written, or it has a placeholder for what may not be sent there.
+    fn ready(
+        &self,
+        source: &mut impl UpstreamSource,
+        parts: &Parts,
+        body: RequestBody,
+        authorized: &AuthorizedRequest,
+        is_searched: bool,
+        record: &mut Record,
+    ) -> Result<Ready, Refusal> {
+        // As they are now: they may have changed while the body was prefetched.
+        let Secrets { vault, watched } = source.secrets();
+        let memory = &self.services.memory;
+        let room = memory.searching(record.program(), watched.longest())?;
+        let upgrade = authorized.upgrade.as_ref();
+        let request = head::outgoing(parts, body, &authorized.target, upgrade);
+        let mut request = request.map_err(Refusal::target)?;
+        let is_shared = source.upstream().is_shared();
+        if is_shared {
+            request = head::to_http2(request, source.origin())?;
+        }
+        let may_run_alone = !is_shared && has_unexpected_body(&request);
+        let permit = source.connection().map(|connection| connection.permit());
+        let has_rules = permit
+            .as_ref()
+            .is_none_or(|permit| permit.rules().is_some());
+        if may_run_alone && (has_rules || !watched.is_empty()) && upgrade.is_none() {
+            // A server that does not read it must not take it for the next request.
+            let close = HeaderValue::from_static("close");
+            request.headers_mut().insert(CONNECTION, close);
+        }
+        if upgrade.is_some() && (is_searched || !watched.is_empty()) {
+            // Compressed messages of a WebSocket cannot be searched.
+            request.headers_mut().remove(SEC_WEBSOCKET_EXTENSIONS);
+        }
+        let may_repeat = is_safe(request.method()) && request.body().is_end_stream();
+        let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
+        let used = request.used().iter();
+        record.carries(used.map(|credential| credential.name().to_owned()));
+        let may_leak = permit.is_some_and(|permit| permit.allows_leaks());
+        Ok(Ready {
+            answer: Answer {
+                must_be_searched: !request.used().is_empty() && !may_leak,
+                watched,
+                room,
+            },
+            request,
+            may_repeat,
+        })
+    }
+
+    /// Returns `response` for the client, without the secrets that it was watched for.
+    ///
+    /// # Errors
+    /// It has a form that cannot be searched, and must be.
+    fn answer(
+        &self,
+        response: Response<Incoming>,
+        answer: Answer,
+        parts: &Parts,
+        is_shared: bool,
+        record: &Record,
+    ) -> Result<Response<ResponseBody>, Refusal> {
+        let response = response.map(|body| CompleteBody::new(body, is_shared));
+        let Answer {
+            watched,
+            room,
+            must_be_searched,
+        } = answer;
+        if watched.is_empty() {
+            return Ok(response.map(boxed));
+        }
+        let memory = &self.services.memory;
+        let response = searchable(response, memory, record.program(), must_be_searched)?;
+        let finding = record.echo(watched.iter().map(|credential| credential.name()));
+        let is_grpc_call = is_shared && head::is_grpc_call(parts);
+        let response = redact(response, watched, finding, is_grpc_call);
+        Ok(response.map(|body| boxed(body.holding(room))))
     }
 
     /// The detector of secrets in a request on `connection`, unless its endpoints permit them.
@@ -443,6 +496,34 @@ impl Exchange<'_> {
             response.headers_mut().insert(UPGRADE, protocol.clone());
         }
         response
+    }
+}
+
+/// Returns the body to be sent again after `error`, if the request may be.
+///
+/// # Errors
+/// It may not, or nothing remedies that.
+fn again(
+    error: SendError,
+    remedy: Remedy,
+    may_repeat: bool,
+    read: &Read,
+) -> Result<Unsent, ExchangeError> {
+    match error {
+        SendError::NotSent(body) => match remedy {
+            Remedy::Redial => Ok(Unsent::Replay(body)),
+            Remedy::Client => Err(ExchangeError::NotSent),
+            Remedy::None => Err(ExchangeError::Lost),
+        },
+        SendError::Refused => Err(ExchangeError::NotSent),
+        SendError::Closed if may_repeat && remedy == Remedy::Redial => {
+            Ok(Unsent::Replay(body::whole(Bytes::new())))
+        }
+        SendError::Closed => Err(ExchangeError::Closed),
+        SendError::Failed(refusal) => {
+            let found = read.report.as_ref().and_then(FoundReport::take);
+            Err(found.map_or(ExchangeError::Failed(refusal), ExchangeError::Refused))
+        }
     }
 }
 
