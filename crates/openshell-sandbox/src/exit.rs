@@ -1,7 +1,11 @@
 //! Exit codes, and the end of a command.
 
+use std::process::ExitCode;
+
+use openshell_events::text;
 use openshell_supervisor::init::Status;
 use openshell_supervisor::init::launch::LaunchError;
+use openshell_telemetry::logging;
 use rustix::process::Signal;
 
 /// Exit code of `timeout(1)` at a time-out.
@@ -12,6 +16,13 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     error
         .downcast_ref::<LaunchError>()
         .map_or(1, LaunchError::exit_code)
+}
+
+/// Prints the reason why nothing ran: one line, or for a policy one line per violation. Returns the
+/// exit code.
+pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
+    logging::print_failure(&text::indented(&format!("openshell-sandbox: {error:#}")));
+    ExitCode::from(exit_code(error))
 }
 
 /// Cause of an end that the supervisor asked the command for.

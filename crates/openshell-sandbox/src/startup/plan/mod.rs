@@ -73,68 +73,144 @@ impl Plan {
         check_descriptors()?;
         check_groups(&privilege, &user, policy)?;
         check_workdir(config, policy.filesystem())?;
+        let mut files = Files::of(config, policy, &user)?;
+        let looked = files.look(config, &user)?;
+        looked.say(config, policy, &user);
+        check_hidden(config, &files.filesystem)?;
+        let landlock = files.landlock(config)?;
+        // A slow file system is waited for here, where a signal still ends the start.
+        for path in &files.writable {
+            let _ = path.symlink_metadata();
+        }
+        Ok(Self {
+            privilege,
+            user,
+            landlock,
+            writable: files.writable,
+            carve_outs: looked.carve_outs,
+            homes: looked.homes,
+            debug: policy.permits_debugging(),
+            is_shut_out: looked.is_shut_out,
+        })
+    }
+}
+
+/// Files that a policy grants, on this host.
+struct Files {
+    writable: Vec<PathBuf>,
+    filesystem: Filesystem,
+    /// The home of the workload's user, without symlinks.
+    real_home: Option<PathBuf>,
+}
+
+impl Files {
+    /// Returns those of `policy`, with the repository of a linked work tree.
+    ///
+    /// # Errors
+    /// The repository cannot be granted.
+    fn of(config: &Config, policy: &Policy, user: &User) -> anyhow::Result<Self> {
         let mut writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         let mut filesystem = policy.filesystem().clone();
-        if let Some(repository) = repository_elsewhere(config, &filesystem, &writable, &user)? {
+        if let Some(repository) = repository_elsewhere(config, &filesystem, &writable, user)? {
             writable.push(repository.clone());
             filesystem.read_write.push(GrantedPath::found(repository));
         }
-        let real_home = user
-            .home
-            .as_deref()
-            .and_then(|home| std::fs::canonicalize(home).ok());
         if config.reports.observe_files {
-            let homes = learning::homes(&user, &config.command.environment);
+            let homes = learning::homes(user, &config.command.environment);
             let mut private = learning::private_paths(&homes, &filesystem);
             private.retain(|path| {
-                !path
-                    .as_path()
-                    .symlink_metadata()
-                    .is_err_and(|error| is_missing(&error))
+                let data = path.as_path().symlink_metadata();
+                !data.is_err_and(|error| is_missing(&error))
             });
             filesystem.hidden.extend(private);
         }
-        // An earlier command may have left what leads elsewhere: what the workload cannot see is
-        // none of its own.
+        let home = user.home.as_deref();
+        Ok(Self {
+            writable,
+            filesystem,
+            real_home: home.and_then(|home| std::fs::canonicalize(home).ok()),
+        })
+    }
+
+    /// Looks at them as `user`: an earlier command may have left what leads elsewhere, and what the
+    /// workload cannot see is none of its own.
+    ///
+    /// # Errors
+    /// A part cannot be looked at.
+    fn look(&mut self, config: &Config, user: &User) -> anyhow::Result<Looked> {
         let options = Options {
             has_placeholders: !config.files.carve_outs.no_placeholders,
             keeps_settings: !config.files.carve_outs.no_keep_settings,
         };
         let presets = &config.inputs.policy.folders.presets;
         let folders = Writable {
-            folders: &writable,
-            work: work_folders(config, real_home.as_deref()),
+            folders: &self.writable,
+            work: work_folders(config, self.real_home.as_deref()),
         };
         let git = git_use(config)?;
-        let homes = real_homes(&user, &config.command.environment)?;
+        let homes = real_homes(user, &config.command.environment)?;
+        let filesystem = &mut self.filesystem;
         let look = || {
-            let homes = homes
-                .into_iter()
-                .map(home_as_seen)
-                .collect::<anyhow::Result<_>>()?;
-            let carve_outs = CarveOuts::plan(
-                &mut filesystem,
-                &folders,
-                &git,
-                options,
-                presets,
-                user.identity.uid,
-            )?;
-            let closed = lints::files::closed(&writable);
-            let tracked: Vec<_> = carve_outs.tracked().collect();
-            let is_shut_out = config
-                .command
-                .current_dir
-                .as_deref()
-                .is_some_and(is_closed_to_thread);
-            anyhow::Ok((carve_outs, homes, closed, tracked, is_shut_out))
+            let homes = homes.into_iter().map(home_as_seen);
+            let homes = homes.collect::<anyhow::Result<_>>()?;
+            let uid = user.identity.uid;
+            let carve_outs = CarveOuts::plan(filesystem, &folders, &git, options, presets, uid)?;
+            let current = config.command.current_dir.as_deref();
+            let closed = lints::files::closed(folders.folders).into_iter();
+            anyhow::Ok(Looked {
+                tracked: carve_outs.tracked().collect(),
+                carve_outs,
+                homes,
+                closed: closed.map(Path::to_owned).collect(),
+                is_shut_out: current.is_some_and(is_closed_to_thread),
+            })
         };
-        let looked = user
-            .identity
+        user.identity
             .look(look)
-            .context("cannot look at files as the command's user")?;
-        let (carve_outs, homes, closed, tracked, is_shut_out) = looked?;
-        for line in carve_outs.notes() {
+            .context("cannot look at files as the command's user")?
+    }
+
+    /// Returns the file rules.
+    ///
+    /// # Errors
+    /// What is shown to learn from cannot be found.
+    fn landlock(&mut self, config: &Config) -> anyhow::Result<Request> {
+        // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
+        let is_inside = |path: &Path| {
+            self.writable
+                .iter()
+                .any(|folder| path.starts_with(folder) && path != folder)
+        };
+        let is_itself = |path: &Path| std::fs::canonicalize(path).map_or(true, |real| real == path);
+        self.filesystem
+            .read_only
+            .retain(|path| !(is_inside(path.as_path()) && is_itself(path.as_path())));
+        let mut landlock = Request::new(&self.filesystem, config.command.workdir.as_deref());
+        if !is_alone(config) {
+            landlock = landlock.without_shared_home();
+        }
+        if config.reports.observe_files {
+            landlock = landlock.learning(learning::learning(self.real_home.as_deref())?);
+        }
+        Ok(landlock)
+    }
+}
+
+/// What was found as the command's user.
+struct Looked {
+    carve_outs: CarveOuts,
+    homes: Vec<Home>,
+    /// Writable folders that are closed to the user.
+    closed: Vec<PathBuf>,
+    /// Lines about hidden files that git tracks.
+    tracked: Vec<String>,
+    is_shut_out: bool,
+}
+
+impl Looked {
+    /// Says what may not be meant.
+    fn say(&self, config: &Config, policy: &Policy, user: &User) {
+        for line in self.carve_outs.notes() {
             logging::config_event(ConfigState::Validated, Severity::Medium, line);
         }
         // Who lists it on the command line means this folder; a policy file may be for many.
@@ -143,56 +219,15 @@ impl Plan {
         } else {
             Severity::Info
         };
-        for line in carve_outs.idle().chain(tracked) {
+        for line in self.carve_outs.idle().chain(self.tracked.iter().cloned()) {
             logging::config_event(ConfigState::Validated, severity, &line);
         }
-        let closed = closed
-            .into_iter()
-            .map(|path| lints::files::closed_line(path, &user));
+        let closed = self.closed.iter();
+        let closed = closed.map(|path| lints::files::closed_line(path, user));
         for line in closed.chain(lints::files::single_files(policy.filesystem())) {
-            logging::config_event(
-                ConfigState::Validated,
-                Severity::Medium,
-                &format!("policy warning: {line}"),
-            );
+            let line = format!("policy warning: {line}");
+            logging::config_event(ConfigState::Validated, Severity::Medium, &line);
         }
-        check_hidden(config, &filesystem)?;
-        // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
-        let is_inside = |path: &Path| {
-            writable
-                .iter()
-                .any(|folder| path.starts_with(folder) && path != folder)
-        };
-        let is_itself = |path: &Path| std::fs::canonicalize(path).map_or(true, |real| real == path);
-        filesystem
-            .read_only
-            .retain(|path| !(is_inside(path.as_path()) && is_itself(path.as_path())));
-        let landlock = Request::new(&filesystem, config.command.workdir.as_deref());
-        let landlock = if is_alone(config) {
-            landlock
-        } else {
-            landlock.without_shared_home()
-        };
-        let landlock = if config.reports.observe_files {
-            landlock.learning(learning::learning(real_home.as_deref())?)
-        } else {
-            landlock
-        };
-        // A slow file system is waited for here, where a signal still ends the start.
-        for path in &writable {
-            let _ = path.symlink_metadata();
-        }
-        let debug = policy.permits_debugging();
-        Ok(Self {
-            privilege,
-            user,
-            landlock,
-            writable,
-            carve_outs,
-            homes,
-            debug,
-            is_shut_out,
-        })
     }
 }
 

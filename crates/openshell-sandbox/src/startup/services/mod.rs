@@ -17,6 +17,7 @@ use anyhow::Context as _;
 use openshell_events::event::Audit;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_proxy::decide::identify::{Identifier, Processes, Witness};
+use openshell_proxy::decide::store::Generation;
 use openshell_proxy::doors::bypass::Monitor;
 use openshell_proxy::doors::dns::names::Names;
 use openshell_proxy::doors::dns::pool::NameAddresses;
@@ -218,118 +219,124 @@ impl RunServices {
         network: &Network,
         tasks: &mut Tasks,
     ) -> anyhow::Result<()> {
-        let Calls {
-            waiting: calls,
-            files,
-        } = calls;
-        let files = calls
-            .as_ref()
-            .zip(files)
-            .map(|(calls, files)| files.handler(calls));
+        let Calls { waiting, files } = calls;
+        let files = waiting.as_ref().zip(files);
+        let files = files.map(|(calls, files)| files.handler(calls));
         let Some(parts) = self.proxy.take() else {
-            return Ok(calls.map_or(Ok(()), |calls| {
+            if let Some(calls) = waiting {
                 calls.serve(Handlers {
                     connects: None,
                     files,
-                })
-            })?);
+                })?;
+            }
+            return Ok(());
         };
-        let ProxyParts {
-            listener,
-            workers,
-            name_server,
-            doors,
-            identifier,
-            socket,
-            packet_log,
-        } = parts;
-        let calls = calls.context("the sandbox's init did not send the listener of its calls")?;
+        let calls = waiting.context("the sandbox's init did not send the listener of its calls")?;
         let mode = self
             .run_reports
             .observations()
             .map_or(Mode::Enforce, Mode::Observe);
         let is_observed = matches!(mode, Mode::Observe(_));
+        let generations = in_force.policy.subscribe();
         let (names, new_listeners) = names::create(
             &in_force.policy,
-            &doors,
+            &parts.doors,
             local.search,
             is_observed,
             self.name_addresses,
         );
-        let is_door = names::is_door(doors, &names, is_observed);
+        let is_door = names::is_door(parts.doors, &names, is_observed);
+        let identifier = Arc::clone(&parts.identifier);
         let (witness, of_connects) =
-            self.witness(&calls, is_door, socket, Arc::clone(&identifier), tasks)?;
+            self.witness(&calls, is_door, parts.socket, identifier, tasks)?;
         calls.serve(Handlers {
             connects: Some(of_connects),
             files,
         })?;
-        self.reporters.extend(monitor(
-            packet_log,
-            network.probe_address(),
+        let probe = network.probe_address();
+        let packets = monitor(
+            parts.packet_log,
+            probe,
             &names,
             &witness,
             &self.audit,
             tasks,
-        ));
-        let generations = in_force.policy.subscribe();
+        );
+        self.reporters.extend(packets);
+        let own_ports = self.own_ports.clone();
+        let egress = Egress::new(Arc::clone(&self.resolver), tls.roots).without_own(own_ports);
         let services = Arc::new(Services {
-            authorizer: Authorizer::new(in_force.policy, identifier, mode),
-            egress: Egress::new(Arc::clone(&self.resolver), tls.roots)
-                .without_own(self.own_ports.clone()),
+            authorizer: Authorizer::new(in_force.policy, parts.identifier, mode),
+            egress,
             vault: in_force.vault,
             leaks: in_force.leaks,
             memory: Default::default(),
             audit: Arc::clone(&self.audit),
         });
+        tasks.spawn("policy engine", warm_up(Arc::clone(&services)));
         let proxy = Arc::new(Proxy {
-            services: Arc::clone(&services),
+            services,
             witness: Arc::clone(&witness),
             admission: Default::default(),
             interceptor: Interceptor::new(tls.authority),
             names: Some(Arc::clone(&names)),
             inference: in_force.inference,
         });
-        tasks.spawn("policy engine", warm_up(services));
+        self.listen(proxy, parts.listener, parts.workers, new_listeners, tasks);
+        let resolver = Arc::clone(&self.resolver);
+        let audit = Arc::clone(&self.audit);
+        let server = NameServer::new(Arc::clone(&names), local.own, resolver, witness, audit);
+        names::serve(server, parts.name_server, tasks)?;
+        self.follow_names(names, generations, tasks);
+        Ok(())
+    }
+
+    /// Serves the proxy's own door, those of names, and the ports that are published.
+    fn listen(
+        &mut self,
+        proxy: Arc<Proxy>,
+        listener: Listener,
+        workers: Arc<Workers>,
+        new_listeners: mpsc::Receiver<TcpListener>,
+        tasks: &mut Tasks,
+    ) {
         let slots = self.slots.clone();
-        let doors = Arc::new(NamedDoors {
-            proxy: Arc::clone(&proxy),
-            names: Arc::clone(&names),
+        let doors = proxy.names.clone().map(|names| {
+            Arc::new(NamedDoors {
+                proxy: Arc::clone(&proxy),
+                names,
+            })
         });
-        let of_proxy = slots.clone();
-        let reporter = BackgroundReporter::start(tasks, "proxy", |stopped| {
-            listener.run(proxy, of_proxy, stopped)
-        });
-        self.reporters.push(reporter);
-        let run = |stopped| doors.run(new_listeners, workers, slots, stopped);
-        self.reporters
-            .push(BackgroundReporter::start(tasks, "doors of names", run));
-        let server = NameServer::new(
-            Arc::clone(&names),
-            local.own,
-            Arc::clone(&self.resolver),
-            witness,
-            Arc::clone(&self.audit),
-        );
-        names::serve(server, name_server, tasks)?;
-        names::refresh(&names);
-        tasks.spawn(
-            "doors of the policy",
-            names::follow(Arc::clone(&names), generations.clone()),
-        );
-        let announced = names::announce(
-            names,
-            generations,
-            Arc::clone(&self.resolver),
-            Arc::clone(&self.audit),
-        );
-        tasks.spawn("names of the policy", announced);
+        let run = |stopped| listener.run(proxy, slots.clone(), stopped);
+        let served = BackgroundReporter::start(tasks, "proxy", run);
+        self.reporters.push(served);
+        if let Some(doors) = doors {
+            let run = |stopped| doors.run(new_listeners, workers, slots, stopped);
+            let served = BackgroundReporter::start(tasks, "doors of names", run);
+            self.reporters.push(served);
+        }
         for (listener, port) in self.published.drain(..) {
             let slots = Slots::new(Limits::PUBLISHED_CONNECTIONS);
             let run = |stopped| listener.run(Arc::new(port), slots, stopped);
             self.reporters
                 .push(BackgroundReporter::start(tasks, "published port", run));
         }
-        Ok(())
+    }
+
+    /// Keeps the doors of the policy's names those of the policy in force, and says where they are.
+    fn follow_names(
+        &self,
+        names: Arc<Names>,
+        generations: watch::Receiver<Generation>,
+        tasks: &mut Tasks,
+    ) {
+        names::refresh(&names);
+        let following = names::follow(Arc::clone(&names), generations.clone());
+        tasks.spawn("doors of the policy", following);
+        let resolver = Arc::clone(&self.resolver);
+        let audit = Arc::clone(&self.audit);
+        let announced = names::announce(names, generations, resolver, audit);
+        tasks.spawn("names of the policy", announced);
     }
 }
 
