@@ -311,6 +311,17 @@ pub struct Configuration<'e> {
     pub severity: Severity,
     /// The facts, for people.
     pub message: &'e str,
+    /// The version of the policy that it is about, if it is about one.
+    pub policy: Option<PolicyId<'e>>,
+}
+
+/// A version of a policy.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyId<'e> {
+    /// Its number, from 1 on.
+    pub number: u64,
+    /// Its hash: SHA-256 of its file in hex digits, or what its gateway says.
+    pub hash: &'e str,
 }
 
 /// The sandbox's own start or end.

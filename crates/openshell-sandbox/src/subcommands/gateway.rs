@@ -8,7 +8,7 @@ use openshell_gateway::client::Gateway;
 use openshell_gateway::convert::config::SandboxConfig;
 use openshell_sources::gateway::launcher::Launched;
 use openshell_sources::policy::Compile as _;
-use openshell_sources::policy::policy_file::{PolicyFiles, policies};
+use openshell_sources::policy::policy_file::{GatewayVersion, PolicyFiles, policies};
 use openshell_telemetry::logging;
 
 use crate::activation::{Compiled, Origin};
@@ -145,7 +145,11 @@ fn policy(config: &SandboxConfig, files: &PolicyFiles) -> bool {
     let document = files.document(
         "the gateway".to_owned(),
         policy.document.clone(),
-        Some(String::new()),
+        Some(GatewayVersion {
+            number: config.version.into(),
+            hash: config.hash.clone(),
+            global: config.global_version,
+        }),
     );
     match document.compile::<Compiled>(1) {
         Ok(version) => {

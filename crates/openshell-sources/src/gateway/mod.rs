@@ -10,6 +10,7 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
+use openshell_events::event::PolicyId;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_gateway::client::{Gateway, PolicyResult};
 use openshell_gateway::convert::config::{OnInvalid, SandboxConfig};
@@ -18,7 +19,7 @@ use openshell_telemetry::logging;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::policy::policy_file::{GLOBAL_VERSION, PolicyDocument, PolicyFiles};
+use crate::policy::policy_file::{GatewayVersion, PolicyDocument, PolicyFiles};
 use crate::update::{Answer, Source, Update};
 use credentials::Placeholders;
 use settings::Settings;
@@ -237,14 +238,15 @@ fn document(files: &PolicyFiles, config: &SandboxConfig, data: String) -> Policy
         .filter(char::is_ascii_alphanumeric)
         .take(64)
         .collect();
-    let mut version = format!(
-        "version:{} hash:{}",
-        config.version,
-        if hash.is_empty() { "-" } else { &hash }
-    );
-    if let Some(global) = config.global_version {
-        version.push_str(&format!(" {GLOBAL_VERSION}{global}"));
-    }
+    let version = GatewayVersion {
+        number: config.version.into(),
+        hash: if hash.is_empty() {
+            "-".to_owned()
+        } else {
+            hash
+        },
+        global: config.global_version,
+    };
     files.document("the gateway".to_owned(), data, Some(version))
 }
 
@@ -291,7 +293,11 @@ impl Source for GatewaySource {
                      closed [version:{version} hash:{hash} generation:{generation} \
                      error:{error:#}]"
                 );
-                logging::config_event(ConfigState::Failed, Severity::Medium, &message);
+                let policy = PolicyId {
+                    number: (*version).into(),
+                    hash,
+                };
+                logging::policy_event(ConfigState::Failed, Severity::Medium, &message, policy);
                 PolicyResult::Failed(format!("{error:#}"))
             }
         };

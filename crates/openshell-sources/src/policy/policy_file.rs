@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
+use openshell_events::event::PolicyId;
 use openshell_events::text;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::Places;
@@ -87,14 +88,25 @@ pub struct PolicyDocument {
     origin: String,
     data: String,
     rules: Option<String>,
-    /// Number and hash that a gateway has given it; `None` for a file.
-    of_gateway: Option<String>,
+    /// The version that a gateway has given it; `None` for a file.
+    of_gateway: Option<GatewayVersion>,
     /// True if it is joined with documents of the command line.
     has_additions: bool,
     folders: RunFolders,
     started: Arc<OnceLock<Request>>,
     /// Time at which reading began.
     began: Instant,
+}
+
+/// The version that a gateway gives to a policy.
+#[derive(Clone, Debug)]
+pub struct GatewayVersion {
+    /// Its number.
+    pub number: u64,
+    /// Its hash, in letters and digits.
+    pub hash: String,
+    /// The version of the policy that the gateway has for all of its sandboxes, if it is that.
+    pub global: Option<u32>,
 }
 
 /// The policy that a sandbox starts with.
@@ -147,8 +159,14 @@ pub struct PolicyReport {
     links: Vec<(String, String)>,
     /// Origin, number of network policies and generation.
     summary: String,
-    /// Generation and SHA-256 of the files.
-    version: String,
+    /// Its number: the generation, or a gateway's own.
+    number: u64,
+    /// SHA-256 of the file, or a gateway's own.
+    hash: String,
+    /// What else tells it from others, for the log: each with a blank before it.
+    more: String,
+    /// True if a gateway has it for all of its sandboxes.
+    is_global: bool,
     /// Time that reading and compiling took.
     took: Duration,
 }
@@ -190,7 +208,7 @@ impl PolicyFiles {
         &self,
         origin: String,
         data: String,
-        of_gateway: Option<String>,
+        of_gateway: Option<GatewayVersion>,
     ) -> PolicyDocument {
         let folders = self.folders.clone();
         let started = Arc::clone(&self.started);
@@ -301,10 +319,17 @@ impl PolicyDocument {
         } else {
             yaml::policy
         };
-        let mut version =
-            of_gateway.unwrap_or_else(|| format!("version:{generation} hash:{}", sha256(&data)));
+        let version = of_gateway.unwrap_or_else(|| GatewayVersion {
+            number: generation,
+            hash: sha256(&data),
+            global: None,
+        });
+        let mut more = String::new();
+        if let Some(global) = version.global {
+            more.push_str(&format!(" global_version:{global}"));
+        }
         if let Some(rules) = &rules {
-            version.push_str(&format!(" rules_hash:{}", sha256(rules)));
+            more.push_str(&format!(" rules_hash:{}", sha256(rules)));
         }
         let (policy, warnings) =
             read(&data).map_err(|violations| match violations.0.as_slice() {
@@ -355,7 +380,10 @@ impl PolicyDocument {
             notes,
             links,
             summary,
-            version,
+            number: version.number,
+            hash: version.hash,
+            more,
+            is_global: version.global.is_some(),
             took: began.elapsed(),
         };
         Ok(PolicyVersion { compiled, report })
@@ -385,23 +413,26 @@ impl PolicyReport {
         }
         let took = self.took.as_millis();
         let Self {
-            summary, version, ..
+            summary,
+            number,
+            hash,
+            more,
+            ..
         } = self;
-        let event = if version.contains(GLOBAL_VERSION) {
+        let event = if self.is_global {
             format!("{event} (global)")
         } else {
             event.to_owned()
         };
-        logging::config_event(
-            ConfigState::Loaded,
-            Severity::Info,
-            &format!("{event} from {summary}, in {took} ms [{version}]"),
-        );
+        let message =
+            format!("{event} from {summary}, in {took} ms [version:{number} hash:{hash}{more}]");
+        let policy = PolicyId {
+            number: *number,
+            hash,
+        };
+        logging::policy_event(ConfigState::Loaded, Severity::Info, &message, policy);
     }
 }
-
-/// Names the version of a policy that a gateway has for all of its sandboxes.
-pub const GLOBAL_VERSION: &str = "global_version:";
 
 /// Returns the number of network policies, in words.
 pub fn policies(count: usize) -> String {

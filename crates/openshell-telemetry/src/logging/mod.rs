@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use openshell_events::event::{Audit, Configuration, Event, Finding, Lifecycle, Process};
+use openshell_events::event::{Audit, Configuration, Event, Finding, Lifecycle, PolicyId, Process};
 use openshell_events::lines::LineQueue;
 use openshell_events::text::{printable, printable_lines};
 use openshell_events::words::{
@@ -270,6 +270,17 @@ pub fn config_event(state: ConfigState, severity: Severity, message: &str) {
         state,
         severity,
         message,
+        policy: None,
+    }));
+}
+
+/// As [`config_event`], about the version `policy` of the policy.
+pub fn policy_event(state: ConfigState, severity: Severity, message: &str, policy: PolicyId<'_>) {
+    report(&Event::Configuration(Configuration {
+        state,
+        severity,
+        message,
+        policy: Some(policy),
     }));
 }
 

@@ -431,6 +431,7 @@ mod tests {
             state: ConfigState::Loaded,
             severity: Severity::Low,
             message,
+            policy: None,
         });
         let label = Label {
             key: "tenant".to_owned(),

@@ -251,23 +251,10 @@ fn fields(event: &Event<'_>) -> Fields {
             fields.put("dst_host", event.target.unwrap_or_default());
             fields.put("reason", event.reason);
         }
-        // `[version:3 hash:…]` at the end of a line about a policy.
         Event::Configuration(event) => {
-            let versions = event
-                .message
-                .split_once("[version:")
-                .map(|(_, rest)| rest.trim_end_matches(']'));
-            let versions = versions.map(|rest| format!("version:{rest}"));
-            for (name, value) in versions
-                .iter()
-                .flat_map(|text| text.split_whitespace().take(2))
-                .filter_map(|word| word.split_once(':'))
-            {
-                match name {
-                    "version" => fields.put("version", value),
-                    "hash" => fields.put("policy_hash", value),
-                    _ => {}
-                }
+            if let Some(policy) = event.policy {
+                fields.put("version", policy.number);
+                fields.put("policy_hash", policy.hash);
             }
         }
         Event::Finding(_) | Event::Lifecycle(_) => {}

@@ -80,6 +80,7 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
             state,
             severity,
             message,
+            ..
         }) => {
             write!(
                 line,
@@ -978,6 +979,7 @@ mod tests {
                 state,
                 severity,
                 message,
+                policy: None,
             }),
             "CONFIG:DEGRADED [HIGH] the facts",
         );
@@ -1070,6 +1072,7 @@ mod tests {
                 state,
                 severity,
                 message,
+                policy: None,
             }),
             expected,
         );
