@@ -1,6 +1,9 @@
 //! The client of a gateway, which launches sandboxes, tells them what is in force, and hears what
-//! they do. Decides nothing, and reads no files: its caller hands it the sources of tokens and
-//! certificates.
+//! they do.
+//!
+//! Takes an address, and sources of tokens and certificates; gives policies as documents,
+//! credentials, routes and sessions, and sends logs, denials and results.
+//! Never contains a decision, or a look at a file or variable.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! Policies of sandboxes as validated data.
 //!
-//! No I/O, no async, no clock. Text is parsed into types here once; other crates never validate it
-//! again.
+//! Takes the text of policies, credentials and routes; gives types that are valid, every violation
+//! with its line, what one policy permits beyond another, and rules that would permit a refusal.
+//! Never contains I/O, async code or a clock. What is parsed here no other crate validates again.
 
 #![forbid(unsafe_code)]
 

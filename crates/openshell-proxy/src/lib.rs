@@ -1,5 +1,9 @@
 //! The path of a connection out of the sandbox, and every decision on it.
 //!
+//! Takes sockets, a compiled policy, credentials, routes and a witness of callers; gives connections
+//! and answers that are permitted, and one event for each decision.
+//! Never contains a namespace, a command line, a log, or a gateway.
+//!
 //! Folders are listed from the ground up: none uses one below it. A connection goes the other way,
 //! from its door to an upstream. A stage is a function from the previous stage's type to its own:
 //! nothing is dialled without a [`decide::permit::Permit`], and no address without a check.

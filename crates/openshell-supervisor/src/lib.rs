@@ -1,8 +1,9 @@
 //! Turns a policy into kernel state and runs commands inside it.
 //!
-//! Everything that confines a workload is here: namespaces, the egress firewall, Landlock, seccomp,
-//! identity, and the init process that starts commands under all of them. Decisions about
-//! connections are made elsewhere.
+//! Takes a policy, a user, and what is on the host; gives a network, a confined init that starts
+//! commands, and answers to calls that wait. All that confines a workload is here: namespaces, the
+//! egress firewall, Landlock, seccomp and identity.
+//! Never contains HTTP, TLS, async code, or a decision on a connection.
 //!
 //! # What a workload may exchange meanwhile
 //!
