@@ -28,6 +28,18 @@ const ENDPOINTS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_ENDPOINT",
 ];
 
+/// Variables that name the protocol, in the same order.
+const PROTOCOLS: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+];
+
+/// Variables with the time that an export may take, in the same order.
+const TIMEOUTS: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT",
+    "OTEL_EXPORTER_OTLP_TIMEOUT",
+];
+
 /// Variables with headers, which may be secrets.
 const HEADERS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
@@ -53,44 +65,24 @@ pub(crate) fn collector(
         return Ok(None);
     }
     // Taken whether they are used or not: they are meant for that collector.
-    let headers = HEADERS.map(|name| {
-        environment
-            .take(name)
-            .map(OsString::into_vec)
-            .map(Secret::new)
-    });
+    let headers = HEADERS.map(|name| environment.take(name));
+    let headers = headers.into_iter().flatten().map(OsString::into_vec);
     let headers = headers
-        .into_iter()
-        .flatten()
+        .map(Secret::new)
         .find(|value| !value.expose().is_empty());
     let headers = headers.unwrap_or_else(|| Secret::new(Vec::new()));
-    let text = |name: &str| {
-        environment
-            .get(name)
-            .and_then(|value| value.to_str())
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
-    };
-    let first = |names: &[&str]| {
-        names
-            .iter()
-            .map(|name| ((*name).to_owned(), text(name)))
-            .find(|(_, text)| !text.is_empty())
-    };
-    let Some((variable, mut url)) = first(&ENDPOINTS) else {
+    let variables = Variables(environment);
+    let Some((variable, mut url)) = variables.first(&ENDPOINTS) else {
         bail!("{} is blank, or not UTF-8", ENDPOINTS.join(" or "));
     };
-    if text("OTEL_SDK_DISABLED").eq_ignore_ascii_case("true")
-        || text("OTEL_METRICS_EXPORTER") == "none"
-    {
+    let is_disabled = variables
+        .text("OTEL_SDK_DISABLED")
+        .eq_ignore_ascii_case("true");
+    if is_disabled || variables.text("OTEL_METRICS_EXPORTER") == "none" {
         return Ok(None);
     }
-    if let Some((variable, protocol)) = first(&[
-        "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
-        "OTEL_EXPORTER_OTLP_PROTOCOL",
-    ])
-    .filter(|(_, text)| text != "http/protobuf")
+    if let Some((variable, protocol)) = variables.first(&PROTOCOLS)
+        && protocol != "http/protobuf"
     {
         warnings.push(format!(
             "{variable} is {protocol}, so the sandbox's own metrics are not exported; \
@@ -102,53 +94,75 @@ pub(crate) fn collector(
     if variable == "OTEL_EXPORTER_OTLP_ENDPOINT" {
         url = format!("{}/v1/metrics", url.trim_end_matches('/'));
     }
-    let milliseconds = |names: &[&str], usual: u64| match first(names) {
-        Some((variable, text)) => match text.parse() {
-            Ok(number @ 1..) => Ok(Duration::from_millis(number)),
-            _ => Err(anyhow!("{variable} is no number of milliseconds")),
-        },
-        None => Ok(Duration::from_millis(usual)),
-    };
-    let every = milliseconds(&["OTEL_METRIC_EXPORT_INTERVAL"], 60_000)?;
-    let timeout = milliseconds(
-        &[
-            "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT",
-            "OTEL_EXPORTER_OTLP_TIMEOUT",
-        ],
-        10_000,
-    )?;
-    let service = text("OTEL_SERVICE_NAME");
-    let attributes = text("OTEL_RESOURCE_ATTRIBUTES");
+    let every = variables.milliseconds(&["OTEL_METRIC_EXPORT_INTERVAL"], 60_000)?;
+    let timeout = variables.milliseconds(&TIMEOUTS, 10_000)?;
+    let attributes = variables.attributes(name)?;
     let mut collector =
         Collector::parse(&url, &headers).map_err(|why| anyhow!("{variable}: {why}"))?;
-    (collector.every, collector.timeout) = (every, timeout);
-    let mut named = vec![(
-        "service.name".to_owned(),
-        if service.is_empty() {
-            "openshell-sandbox".to_owned()
-        } else {
-            service
-        },
-    )];
-    named.push((
-        "service.version".to_owned(),
-        env!("CARGO_PKG_VERSION").to_owned(),
-    ));
-    named.push(("service.instance.id".to_owned(), name.to_owned()));
-    for pair in attributes
-        .split(',')
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-    {
-        let Some((key, value)) = pair.split_once('=') else {
-            bail!("OTEL_RESOURCE_ATTRIBUTES is not of the form KEY=VALUE,…")
+    collector.every = every;
+    collector.timeout = timeout;
+    collector.attributes = attributes;
+    Ok(Some(collector))
+}
+
+/// The variables of the specification.
+struct Variables<'e>(&'e Environment);
+
+impl Variables<'_> {
+    /// Returns the value of `name`; empty if it is not set, or not UTF-8.
+    fn text(&self, name: &str) -> String {
+        let value = self.0.get(name).and_then(|value| value.to_str());
+        value.unwrap_or_default().trim().to_owned()
+    }
+
+    /// Returns the first of `names` that has a value, with that.
+    fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
+        let mut values = names.iter().map(|name| (*name, self.text(name)));
+        values.find(|(_, text)| !text.is_empty())
+    }
+
+    /// Returns the time that the first of `names` gives, or the `usual` one in milliseconds.
+    ///
+    /// # Errors
+    /// It is no number.
+    fn milliseconds(&self, names: &[&'static str], usual: u64) -> anyhow::Result<Duration> {
+        let Some((variable, text)) = self.first(names) else {
+            return Ok(Duration::from_millis(usual));
         };
-        if !named.iter().any(|(known, _)| known == key.trim()) {
-            named.push((key.trim().to_owned(), value.trim().to_owned()));
+        match text.parse() {
+            Ok(number @ 1..) => Ok(Duration::from_millis(number)),
+            _ => bail!("{variable} is no number of milliseconds"),
         }
     }
-    collector.attributes = named;
-    Ok(Some(collector))
+
+    /// Returns the attributes of the sandbox `name` as a resource; those that are given count after
+    /// its own.
+    ///
+    /// # Errors
+    /// They are no pairs.
+    fn attributes(&self, name: &str) -> anyhow::Result<Vec<(String, String)>> {
+        let mut service = self.text("OTEL_SERVICE_NAME");
+        if service.is_empty() {
+            service.push_str("openshell-sandbox");
+        }
+        let version = env!("CARGO_PKG_VERSION");
+        let mut named = vec![
+            ("service.name".to_owned(), service),
+            ("service.version".to_owned(), version.to_owned()),
+            ("service.instance.id".to_owned(), name.to_owned()),
+        ];
+        let given = self.text("OTEL_RESOURCE_ATTRIBUTES");
+        let pairs = given.split(',').map(str::trim);
+        for pair in pairs.filter(|pair| !pair.is_empty()) {
+            let Some((key, value)) = pair.split_once('=') else {
+                bail!("OTEL_RESOURCE_ATTRIBUTES is not of the form KEY=VALUE,…")
+            };
+            if !named.iter().any(|(known, _)| known == key.trim()) {
+                named.push((key.trim().to_owned(), value.trim().to_owned()));
+            }
+        }
+        Ok(named)
+    }
 }
 
 /// Starts the export of `metrics`; the collector's names are looked up by `resolver`, and its
