@@ -1,12 +1,13 @@
 //! Where a policy comes from: files and flags, or a gateway.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use openshell_sources::gateway::launcher::Place;
 use openshell_sources::policy::composed::{self, Additions};
 use openshell_sources::policy::policy_file::{PolicyFiles, RunFolders};
 use openshell_supervisor::identity::run_as;
+use openshell_telemetry::logging;
 
 use super::presets::preset_folders;
 use crate::activation::{Origin, Policy};
@@ -46,61 +47,27 @@ pub(crate) fn is_in_environment() -> bool {
 /// # Errors
 /// None is named, or a gateway by half.
 pub(crate) fn named(args: &Args) -> anyhow::Result<Origin> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the rest is read once init is up"
-    )]
-    let variable = |name: &str| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    let path = |flag: &Option<PathBuf>, name: &str| flag.clone().or_else(|| variable(name));
+    let path = |flag: &Option<PathBuf>, name| flag.clone().or_else(|| path_in(name));
     let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
-    let workdir = args
-        .workdir
-        .as_deref()
-        .map(std::path::absolute)
-        .transpose()
-        .context("--workdir")?;
     let data = path(&args.policy_data, "OPENSHELL_POLICY_DATA");
-    let number = |name: &str| variable(name)?.to_str()?.parse().ok();
-    let sudo = number("SUDO_UID").zip(number("SUDO_GID"));
-    let home = variable("HOME").filter(|home| home.is_absolute());
-    let presets = preset_folders(variable("XDG_CONFIG_HOME"), home.as_deref());
-    let folders = RunFolders {
-        workdir,
-        current: std::env::current_dir().ok(),
-        sudo,
-        presets,
-    };
+    let home = path_in("HOME").filter(|home| home.is_absolute());
     let files = PolicyFiles {
-        folders,
+        folders: folders(args, home.as_deref())?,
         ..PolicyFiles::default()
     };
     // An observed run finds out what to grant.
-    let is_alone = data.is_none() && (!args.policy.flags().is_empty() || args.observe.is_some());
+    let flags = args.policy.flags();
+    let is_alone = data.is_none() && (!flags.is_empty() || args.observe.is_some());
     if is_alone {
-        let current = files.folders.current.as_deref();
-        let further: Vec<_> = sudo
-            .iter()
-            .map(|(uid, _)| *uid)
-            .chain([rustix::process::getuid().as_raw()])
-            .collect();
-        let homes: Vec<_> = run_as::homes(&further)?.into_iter().chain(home).collect();
-        let (project, warning) =
-            composed::project(files.folders.workdir.as_deref(), current, &homes)?;
-        if let Some(warning) = warning {
-            openshell_telemetry::logging::print_stderr(&format!("openshell-sandbox: {warning}"));
-        }
-        let additions = Additions::of(args.policy.flags(), Some(&project), &files.folders.presets)?;
+        let project = project(&files.folders, home)?;
+        let additions = Additions::of(flags, Some(&project), &files.folders.presets)?;
         return Ok(Origin::Files(Box::new(Policy::load(PolicyFiles {
             additions,
             rules,
             ..files
         }))));
     }
-    let additions = Additions::of(args.policy.flags(), None, &files.folders.presets)?;
+    let additions = Additions::of(flags, None, &files.folders.presets)?;
     let files = PolicyFiles { additions, ..files };
     if let Some(data) = data {
         return Ok(Origin::Files(Box::new(Policy::load(PolicyFiles {
@@ -112,8 +79,63 @@ pub(crate) fn named(args: &Args) -> anyhow::Result<Origin> {
     if rules.is_some() {
         bail!("--policy-rules needs --policy-data beside it: the rules decide over its data");
     }
+    Ok(Origin::Gateway {
+        place: place(args)?,
+        files: Box::new(files),
+    })
+}
+
+/// Returns the path in the variable `name`, if it is set and not empty.
+fn path_in(name: &str) -> Option<PathBuf> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the rest is read once init is up"
+    )]
+    let value = std::env::var_os(name);
+    value.filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Returns the folders of the run of a user with this `home`.
+///
+/// # Errors
+/// `--workdir` is relative, and there is no current directory.
+fn folders(args: &Args, home: Option<&Path>) -> anyhow::Result<RunFolders> {
+    let workdir = args.workdir.as_deref().map(std::path::absolute);
+    let number = |name: &str| path_in(name)?.to_str()?.parse().ok();
+    Ok(RunFolders {
+        workdir: workdir.transpose().context("--workdir")?,
+        current: std::env::current_dir().ok(),
+        sudo: number("SUDO_UID").zip(number("SUDO_GID")),
+        presets: preset_folders(path_in("XDG_CONFIG_HOME"), home),
+    })
+}
+
+/// Returns the folder that may be written where the command line alone says what is granted, and
+/// warns of one that is hardly meant.
+///
+/// # Errors
+/// It is too much to be meant.
+fn project(folders: &RunFolders, home: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let callers = folders.sudo.iter().map(|(uid, _)| *uid);
+    let callers: Vec<_> = callers
+        .chain([rustix::process::getuid().as_raw()])
+        .collect();
+    let homes: Vec<_> = run_as::homes(&callers)?.into_iter().chain(home).collect();
+    let workdir = folders.workdir.as_deref();
+    let (project, warning) = composed::project(workdir, folders.current.as_deref(), &homes)?;
+    if let Some(warning) = warning {
+        logging::print_stderr(&format!("openshell-sandbox: {warning}"));
+    }
+    Ok(project)
+}
+
+/// Returns the place of the gateway that `args` or the environment names.
+///
+/// # Errors
+/// None is named, or one by half.
+fn place(args: &Args) -> anyhow::Result<Place> {
     let text = |flag: &Option<String>, name: &str| {
-        let value = variable(name).map(|value| value.into_os_string().into_string());
+        let value = path_in(name).map(|value| value.into_os_string().into_string());
         let value = value
             .transpose()
             .map_err(|_| anyhow!("{name} is not UTF-8"))?;
@@ -123,13 +145,10 @@ pub(crate) fn named(args: &Args) -> anyhow::Result<Origin> {
     let endpoint = text(&args.openshell_endpoint, "OPENSHELL_ENDPOINT")?;
     let name = text(&args.sandbox, "OPENSHELL_SANDBOX")?;
     match (id, endpoint) {
-        (Some(id), Some(endpoint)) => Ok(Origin::Gateway {
-            place: Place {
-                endpoint,
-                id: cli::name(&id).map_err(|error| anyhow!("--sandbox-id: {error}"))?,
-                name,
-            },
-            files: Box::new(files),
+        (Some(id), Some(endpoint)) => Ok(Place {
+            endpoint,
+            id: cli::name(&id).map_err(|error| anyhow!("--sandbox-id: {error}"))?,
+            name,
         }),
         (None, None) => bail!(NO_POLICY),
         (Some(_), None) => {
