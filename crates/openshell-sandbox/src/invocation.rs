@@ -41,8 +41,11 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
             words: words.into_iter().skip(3).collect(),
         };
     }
+    // Most runs begin with a flag, for which nothing needs to be built.
+    let is_word = !first.is_empty() && !first.starts_with('-');
     let is_program = has_policy && PROGRAMS.contains(&first);
-    let parsed = if !is_program && Named::command().find_subcommand(first).is_some() {
+    let is_subcommand = is_word && !is_program && Named::command().find_subcommand(first).is_some();
+    let parsed = if is_subcommand {
         Subcommand::parse(words).map(Invocation::Subcommand)
     } else {
         parse_as(words.into_iter()).map(|args| Invocation::Run(Box::new(args)))

@@ -65,11 +65,10 @@ pub(crate) fn collector(
         return Ok(None);
     }
     // Taken whether they are used or not: they are meant for that collector.
-    let headers = HEADERS.map(|name| environment.take(name));
-    let headers = headers.into_iter().flatten().map(OsString::into_vec);
-    let headers = headers
-        .map(Secret::new)
-        .find(|value| !value.expose().is_empty());
+    let taken = HEADERS.map(|name| environment.take(name));
+    let taken = taken.map(|value| value.map(OsString::into_vec).map(Secret::new));
+    let mut headers = taken.into_iter().flatten();
+    let headers = headers.find(|value| !value.expose().is_empty());
     let headers = headers.unwrap_or_else(|| Secret::new(Vec::new()));
     let variables = Variables(environment);
     let Some((variable, mut url)) = variables.first(&ENDPOINTS) else {

@@ -73,6 +73,7 @@ const CRATES: &[(&str, &[&str], &[&str])] = &[
         &["openshell-events", "openshell-policy"],
         &[
             "std::env",
+            "process::Command",
             "openshell_proxy",
             "openshell_gateway::",
             "openshell_supervisor",

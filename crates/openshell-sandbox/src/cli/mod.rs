@@ -452,7 +452,7 @@ fn allowed(text: &str) -> Result<Allowed, String> {
 }
 
 /// Options of the command's environment.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct EnvironmentArgs {
     /// Start the command's environment from LANG, LC_*, TERM and TZ alone, and what --env and
     /// --env-file name, instead of the caller's
@@ -479,7 +479,6 @@ pub(crate) struct EnvironmentArgs {
     pub(crate) secrets_from_env: bool,
 }
 
-/// Handling of secrets in requests.
 /// Form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -498,6 +497,7 @@ impl From<LogFormat> for Form {
     }
 }
 
+/// Handling of secrets in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Leaks {
     Report,

@@ -28,7 +28,7 @@ use tracing::Level;
 
 use crate::activation::Origin;
 use crate::ca_dir;
-use crate::cli::{Args, NetworkMode};
+use crate::cli::{Args, EnvironmentArgs, NetworkMode};
 use crate::telemetry;
 pub(crate) use command::{CommandOptions, CommandTerminal};
 pub(crate) use files::{FileOptions, InputFiles, ReportOptions, TlsOptions};
@@ -126,7 +126,12 @@ impl Config {
         let terminal = CommandTerminal::read(&args, words.wants_terminal)?;
         let files = FileOptions::read(&mut args, &environment)?;
         let tls = TlsOptions::read(&mut args)?;
-        let given = Given::read(&args, routes, environment, &mut warnings)?;
+        let given = Given::read(
+            std::mem::take(&mut args.environment),
+            routes,
+            environment,
+            &mut warnings,
+        )?;
         let policy = origin.files();
         let secrets = given.secret_files(launchers, tls.ca_dir.as_deref());
         let inputs = InputFiles::new(policy.clone(), secrets, args.watch)?;
@@ -211,7 +216,7 @@ impl Given {
     /// # Errors
     /// A file cannot be used, or a variable is refused.
     fn read(
-        args: &Args,
+        args: EnvironmentArgs,
         routes_file: Option<PathBuf>,
         environment: Environment,
         warnings: &mut Vec<String>,
@@ -220,7 +225,6 @@ impl Given {
             .as_deref()
             .map(|path| route_file::read(path, &environment))
             .transpose()?;
-        let args = args.environment.clone();
         let credentials_file = args.credentials.clone();
         let Inherited {
             environment,

@@ -55,7 +55,7 @@ pub(crate) struct ExecArgs {
     pub(crate) sandbox: OsString,
 }
 
-/// What follows the name of the sandbox.
+// What follows the name of the sandbox; a doc comment would be its help.
 #[derive(Debug, Parser)]
 #[command(name = "exec", bin_name = "openshell-sandbox exec")]
 struct Behind {

@@ -23,10 +23,10 @@ pub enum CoverError {
     CarveOut(#[from] CarveOutError),
 }
 
-/// Returns the error for what cannot be looked at.
-pub(super) fn unseen(what: impl Into<String>) -> impl FnOnce(io::Error) -> CoverError {
+/// Returns the error for what cannot be looked at; `what` describes it.
+pub(super) fn unseen(what: impl FnOnce() -> String) -> impl FnOnce(io::Error) -> CoverError {
     move |source| CoverError::Unseen {
-        what: what.into(),
+        what: what(),
         source,
     }
 }

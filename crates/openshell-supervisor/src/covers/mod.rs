@@ -536,10 +536,12 @@ impl Place {
     /// # Errors
     /// A folder on the way cannot be looked at.
     fn of(path: &Path) -> Result<Self, CoverError> {
-        let (existing, rest) = so_far(path).map_err(unseen(format!(
-            "{} cannot be looked at, so it cannot be kept",
-            path.display()
-        )))?;
+        let (existing, rest) = so_far(path).map_err(unseen(|| {
+            format!(
+                "{} cannot be looked at, so it cannot be kept",
+                path.display()
+            )
+        }))?;
         let is_there = |path: &&Path| path.symlink_metadata().is_ok();
         let deepest = path
             .ancestors()

@@ -97,7 +97,7 @@ pub(super) fn matches(
                 );
                 continue;
             }
-            entries => entries.map_err(unseen({
+            entries => entries.map_err(unseen(|| {
                 let closed = closed_by(&folder, uid).unwrap_or(&folder).display();
                 format!(
                     "{}: {closed} cannot be searched, so what matches in it cannot be kept from \
@@ -108,7 +108,7 @@ pub(super) fn matches(
             }))?,
         };
         for entry in entries {
-            let entry = entry.map_err(unseen(shown()))?;
+            let entry = entry.map_err(unseen(shown))?;
             seen += 1;
             if seen > ENTRIES {
                 return Err(CoverError::Refused(format!(
@@ -126,7 +126,7 @@ pub(super) fn matches(
                         .map(Path::to_owned),
                 );
                 found.extend(Some(path).filter(|path| is_inside(path)));
-            } else if entry.file_type().map_err(unseen(shown()))?.is_dir() && is_searched(&path) {
+            } else if entry.file_type().map_err(unseen(shown))?.is_dir() && is_searched(&path) {
                 folders.push(path);
             }
             if found.len() > MATCHES || ways.len() > WAYS {

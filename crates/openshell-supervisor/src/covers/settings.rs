@@ -124,10 +124,9 @@ impl Settings {
         let root = match rustix::fs::open(project, flags, Mode::empty()) {
             Err(errno) if is_missing(&errno.into()) => return Ok(()),
             Err(Errno::ACCESS) if closed_by(project, uid).is_none() => return Ok(()),
-            opened => opened.map_err(io::Error::from).map_err(unseen(format!(
-                "{} cannot be searched for settings",
-                project.display()
-            )))?,
+            opened => opened.map_err(io::Error::from).map_err(unseen(|| {
+                format!("{} cannot be searched for settings", project.display())
+            }))?,
         };
         let walk = Walk {
             project,
@@ -249,14 +248,14 @@ impl Walk<'_> {
                 Err(Errno::ACCESS) if closed_by(&whole, self.uid).is_none() => continue,
                 opened => opened
                     .map_err(io::Error::from)
-                    .map_err(unseen(self.cannot_search(&whole)))?,
+                    .map_err(unseen(|| self.cannot_search(&whole)))?,
             };
             let mut of_repository = 0;
             let mut entries = RawDir::new(&opened, &mut space);
             while let Some(entry) = entries.next() {
                 let entry = entry
                     .map_err(io::Error::from)
-                    .map_err(unseen(self.cannot_search(&whole)))?;
+                    .map_err(unseen(|| self.cannot_search(&whole)))?;
                 let name = OsStr::from_bytes(entry.file_name().to_bytes());
                 if name == "." || name == ".." {
                     continue;

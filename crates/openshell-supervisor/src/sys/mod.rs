@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::Pid;
 
@@ -71,7 +71,8 @@ pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
 pub(crate) fn execve(path: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
     match nix::unistd::execve(path, arguments, environment) {
         Ok(never) => match never {},
-        Err(errno) => errno.into(),
+        // nix does not know every errno of every file system.
+        Err(_) => io::Error::last_os_error(),
     }
 }
 
@@ -128,9 +129,13 @@ fn close_range(first: libc::c_uint, last: libc::c_uint) -> io::Result<()> {
     }
 }
 
-/// Blocks all signals in the calling thread (pthread_sigmask(3)).
+/// Blocks all signals in the calling thread (sigprocmask(2)).
 pub(crate) fn block_signals() -> io::Result<()> {
-    Ok(SigSet::all().thread_set_mask()?)
+    Ok(sigprocmask(
+        SigmaskHow::SIG_SETMASK,
+        Some(&SigSet::all()),
+        None,
+    )?)
 }
 
 /// Resets the signal state of the calling process: unblocks all signals, and resets SIGPIPE, which
@@ -138,7 +143,11 @@ pub(crate) fn block_signals() -> io::Result<()> {
 /// relies on.
 pub(crate) fn reset_signals() -> io::Result<()> {
     default_signal(libc::SIGPIPE)?;
-    Ok(SigSet::empty().thread_set_mask()?)
+    Ok(sigprocmask(
+        SigmaskHow::SIG_SETMASK,
+        Some(&SigSet::empty()),
+        None,
+    )?)
 }
 
 /// Resets `signal` to its default action (signal(2)).

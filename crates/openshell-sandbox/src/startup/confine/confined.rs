@@ -30,9 +30,10 @@ use crate::startup::services::RunServices;
 
 /// A sandbox that is confined and that nothing serves yet.
 pub(crate) struct Confined {
+    /// Ends first, if no further stage takes it.
+    pub(crate) init: ConfinedInit,
     pub(crate) plan: Plan,
     pub(crate) host: Host,
-    pub(crate) init: ConfinedInit,
     pub(crate) network: Network,
     /// Listener of the Landlock self-test, if that needs one.
     pub(crate) proof: Option<UnixListener>,

@@ -88,10 +88,11 @@ impl Host {
             .context("cannot write to the run directory; see --run-dir")?;
         filesystem::prepare(writable(), &user.identity, &mut made)?;
         let mut lost = Vec::new();
-        let carve_outs = plan.carve_outs.find(landlock, &mut made, &mut lost)?;
+        let found = plan.carve_outs.find(landlock, &mut made, &mut lost);
         for line in &lost {
             logging::config_event(ConfigState::Degraded, Severity::Medium, line);
         }
+        let carve_outs = found?;
         let files = SandboxFile::root(file_system.as_ref(), &run_dir);
         let mut tool_mounts = git_excludes(plan.carve_outs.excludes(&mut made), &files)?;
         tool_mounts.extend(ssh_settings::create(

@@ -42,7 +42,6 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     let Confined {
         plan,
         host,
-        mut init,
         network,
         proof,
         mut services,
@@ -53,6 +52,8 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         gateway,
         audience,
         mut run,
+        // At a failure it ends before everything else.
+        mut init,
     } = confined;
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
     let in_force = InForce::new(initial, config.network.leaks);
@@ -80,19 +81,12 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     let (ssh, relays) = serving.ways(ssh)?;
     serving.control(host.run_dir.control_socket(), &mut run.tasks)?;
     serving.monitor(&host, &mut run)?;
-    let Host {
-        tls,
-        resolver_files,
-        made,
-        run_dir,
-        ..
-    } = host;
     let calls = Calls {
         waiting: init.waiting_calls.take(),
         files,
     };
-    let names = resolver_files.local;
-    services.serve(in_force, tls, names, calls, &network, &mut run.tasks)?;
+    let names = host.resolver_files.local;
+    services.serve(in_force, host.tls, names, calls, &network, &mut run.tasks)?;
     // Init opens files from here on, as calls about them are answered.
     let console = open_terminal(config, &init, &mut command).await?;
     run.timings.end("serve");
@@ -100,7 +94,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         ssh,
         main_process: command.main_process,
         launcher: init.launcher,
-        made,
+        made: host.made,
         signals: run.signals,
         environment: command.environment,
         streams: Some(command.streams),
@@ -122,7 +116,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         _resources: Resources {
             _network: network,
             _proof: proof,
-            _run_dir: run_dir,
+            _run_dir: host.run_dir,
         },
     })
 }
