@@ -5,38 +5,25 @@
 mod activation;
 #[cfg(test)]
 mod activation_tests;
-mod audit;
-mod background_reporter;
 mod bound_socket;
 mod ca_dir;
 mod cli;
 #[cfg(test)]
 mod cli_pages;
 mod config;
-mod exit;
-mod file_refusals;
-mod gateway_reports;
 mod invocation;
-mod look_up;
-mod parent;
-mod refusals;
+mod process;
+mod reports;
 mod run;
-mod run_reports;
-mod servers;
-mod signals;
 mod startup;
 mod subcommands;
-mod telemetry;
-mod terminal;
-mod timings;
-mod workload;
 
 use std::process::ExitCode;
 
 use openshell_telemetry::logging;
 
-use crate::exit::failed;
 use crate::invocation::Invocation;
+use crate::process::exit::failed;
 use crate::subcommands::internal;
 
 fn main() -> ExitCode {

@@ -1,6 +1,7 @@
 //! The configuration of a run, from its arguments and the environment, of which this is the only
 //! reader.
 
+mod collector;
 mod command;
 mod files;
 mod inherited;
@@ -29,7 +30,6 @@ use tracing::Level;
 use crate::activation::Origin;
 use crate::ca_dir;
 use crate::cli::{Args, EnvironmentArgs, NetworkMode};
-use crate::telemetry;
 pub(crate) use command::{CommandOptions, CommandTerminal};
 pub(crate) use files::{FileOptions, InputFiles, ReportOptions, TlsOptions};
 use inherited::{Inherited, inherited};
@@ -142,7 +142,7 @@ impl Config {
         let sandbox = args.name.take();
         let sandbox = sandbox.or_else(|| place.map(|place| place.id.clone()));
         let sandbox = sandbox.map_or_else(random_id, Ok)?;
-        let collector = telemetry::collector(&mut environment, &sandbox, &mut warnings)?;
+        let collector = collector::collector(&mut environment, &sandbox, &mut warnings)?;
         Ok(Self {
             inputs,
             secrets: Secrets {

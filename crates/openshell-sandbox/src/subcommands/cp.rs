@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use openshell_access::control::copy::{Copy, copy};
 use openshell_telemetry::logging::print_stderr;
 
+use crate::process::terminal::HELD_LINES;
 use crate::subcommands::exec::places;
-use crate::terminal::HELD_LINES;
 
 /// Copies a file or folder into a running sandbox, or out of it. Out of it come no links that leave
 /// the copy, no devices, no set-id bits and no hooks of git repositories.

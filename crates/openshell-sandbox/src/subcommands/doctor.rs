@@ -19,11 +19,11 @@ use serde_json::json;
 use crate::activation::{Origin, Policy};
 use crate::cli::{self, NetworkMode};
 use crate::config::Config;
+use crate::process::timings::Timings;
 use crate::startup;
 use crate::startup::groundwork::Groundwork;
 use crate::startup::groundwork::network::PendingNetwork;
 use crate::startup::serve::sandbox::Sandbox;
-use crate::timings::Timings;
 
 /// Checks what this host and caller have, and starts a sandbox on trial; leaves nothing.
 #[derive(Debug, clap::Args)]

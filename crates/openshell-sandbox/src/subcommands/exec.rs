@@ -14,7 +14,7 @@ use openshell_telemetry::logging::print_stderr;
 
 use crate::cli::parse_as;
 use crate::config;
-use crate::terminal::HELD_LINES;
+use crate::process::terminal::HELD_LINES;
 
 /// Runs a further command in a running sandbox, confined as its main command is.
 #[derive(Debug, clap::Args)]

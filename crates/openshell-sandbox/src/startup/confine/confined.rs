@@ -15,10 +15,10 @@ use openshell_supervisor::confine::LandlockProof;
 use openshell_supervisor::seccomp::harden;
 
 use crate::activation::Initial;
-use crate::audit;
 use crate::config::Config;
-use crate::gateway_reports::GatewayReports;
-use crate::refusals::Refusals;
+use crate::reports::audit;
+use crate::reports::gateway_reports::GatewayReports;
+use crate::reports::refusals::Refusals;
 use crate::startup::confine::{self, ConfinedInit, main_output};
 use crate::startup::groundwork::network::{Attached, Network, PendingNetwork};
 use crate::startup::host::Host;

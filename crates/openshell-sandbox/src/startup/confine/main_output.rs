@@ -14,7 +14,7 @@ use rustix::termios::isatty;
 use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::terminal::HELD_LINES;
+use crate::process::terminal::HELD_LINES;
 
 /// Returns the main process as clients see it, if the caller's terminal does not show its output.
 pub(crate) fn main_process(config: &Config) -> Option<Arc<MainProcess>> {

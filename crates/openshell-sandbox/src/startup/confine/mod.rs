@@ -36,7 +36,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::NetworkMode;
 use crate::config::Config;
-use crate::run_reports::RunReports;
+use crate::reports::run_reports::RunReports;
 use crate::startup::groundwork::network::{self, Network};
 use crate::startup::host::Host;
 use crate::startup::host::ca_files;

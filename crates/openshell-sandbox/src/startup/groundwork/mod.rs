@@ -1,5 +1,6 @@
 //! The parts of a sandbox that are under way before its configuration has been read.
 
+mod export;
 pub(crate) mod monitoring;
 pub(crate) mod network;
 
@@ -8,9 +9,9 @@ use std::time::SystemTime;
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::Init;
 
-use crate::parent::Parent;
+use crate::process::parent::Parent;
+use crate::process::timings::Timings;
 use crate::startup::groundwork::network::PendingNetwork;
-use crate::timings::Timings;
 
 /// What a start begins with.
 pub(crate) struct Groundwork {

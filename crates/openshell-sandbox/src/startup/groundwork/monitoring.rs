@@ -22,7 +22,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use crate::bound_socket::BoundSocket;
 use crate::config::Config;
-use crate::telemetry;
+use crate::startup::groundwork::export::export;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -110,9 +110,7 @@ impl Monitoring {
             let roots = UpstreamRoots::new(roots.bundles().to_vec());
             let metrics = Arc::clone(&self.metrics);
             let resolver = Arc::clone(resolver);
-            self.exporter = Some(telemetry::export(
-                collector, metrics, resolver, roots, start,
-            )?);
+            self.exporter = Some(export(collector, metrics, resolver, roots, start)?);
         }
         Ok(())
     }

@@ -9,8 +9,8 @@ use openshell_supervisor::init::Init;
 
 use crate::activation::Initial;
 use crate::config::Config;
-use crate::gateway_reports::GatewayReports;
-use crate::run_reports::RunReports;
+use crate::reports::gateway_reports::GatewayReports;
+use crate::reports::run_reports::RunReports;
 use crate::startup::groundwork::network::PendingNetwork;
 use crate::startup::host::{self, Host};
 use crate::startup::plan::planned::{Given, Planned, Run};

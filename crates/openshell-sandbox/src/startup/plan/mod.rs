@@ -31,7 +31,7 @@ use tracing::Level;
 
 use crate::cli::GitConfig;
 use crate::config::Config;
-use crate::run_reports::learning;
+use crate::reports::run_reports::learning;
 
 /// Everything that is decided before a start makes anything.
 pub(crate) struct Plan {

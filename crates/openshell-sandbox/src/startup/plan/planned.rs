@@ -17,14 +17,14 @@ use tokio::sync::mpsc;
 
 use crate::activation::{Initial, Origin};
 use crate::config::Config;
-use crate::parent::{self, Parent};
-use crate::signals;
+use crate::process::parent::{self, Parent};
+use crate::process::signals;
+use crate::process::timings::Timings;
 use crate::startup::groundwork::Groundwork;
 use crate::startup::groundwork::monitoring::Monitoring;
 use crate::startup::groundwork::network::PendingNetwork;
 use crate::startup::plan::Plan;
 use crate::startup::plan::ssh_sockets::SshSockets;
-use crate::timings::Timings;
 
 /// A sandbox that is planned.
 pub(crate) struct Planned {

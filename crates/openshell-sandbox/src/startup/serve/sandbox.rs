@@ -18,16 +18,16 @@ use openshell_supervisor::runs::run_dir::created_dirs::CreatedDirs;
 use openshell_telemetry::health::Phase;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::background_reporter::BackgroundReporter;
-use crate::file_refusals::FileRefusals;
-use crate::gateway_reports::GatewayReports;
-use crate::refusals::Refusals;
-use crate::run_reports::RunReports;
-use crate::servers::Servers;
+use crate::process::timings::Timings;
+use crate::reports::background_reporter::BackgroundReporter;
+use crate::reports::file_refusals::FileRefusals;
+use crate::reports::gateway_reports::GatewayReports;
+use crate::reports::refusals::Refusals;
+use crate::reports::run_reports::RunReports;
+use crate::reports::servers::Servers;
 use crate::startup::groundwork::monitoring::Monitoring;
 use crate::startup::groundwork::network::Network;
 use crate::startup::serve::ssh::SshServer;
-use crate::timings::Timings;
 
 /// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes
 /// everything made for it.

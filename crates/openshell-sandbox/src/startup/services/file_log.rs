@@ -12,8 +12,8 @@ use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
 
 use crate::config::Config;
-use crate::file_refusals::FileRefusals;
-use crate::run_reports::observed_files::ObservedFiles;
+use crate::reports::file_refusals::FileRefusals;
+use crate::reports::run_reports::observed_files::ObservedFiles;
 
 /// The receivers of accesses, and the rights that tell which are refused.
 pub(crate) struct FileLog {

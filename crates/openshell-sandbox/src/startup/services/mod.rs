@@ -47,12 +47,12 @@ use tokio::sync::{mpsc, watch};
 use tracing::Level;
 
 use crate::activation::InForce;
-use crate::background_reporter::BackgroundReporter;
 use crate::cli::Published;
 use crate::config::Config;
-use crate::refusals::Refusals;
-use crate::run_reports::RunReports;
-use crate::servers::Servers;
+use crate::reports::background_reporter::BackgroundReporter;
+use crate::reports::refusals::Refusals;
+use crate::reports::run_reports::RunReports;
+use crate::reports::servers::Servers;
 use crate::startup::groundwork::network::{Network, ProxySockets};
 use crate::startup::host::ca_files::CaFiles;
 use crate::startup::host::resolver_files::LocalNames;

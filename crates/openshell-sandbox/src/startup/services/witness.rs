@@ -19,7 +19,7 @@ use openshell_supervisor::calls::witness::{
 use openshell_supervisor::network::netns::{INTERFACE, NAME_SERVER, WORKLOAD};
 use tokio::sync::mpsc;
 
-use crate::servers::Servers;
+use crate::reports::servers::Servers;
 
 /// Refused connects that wait to be reported.
 const REPORTS: usize = 64;

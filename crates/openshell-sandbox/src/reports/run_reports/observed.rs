@@ -18,8 +18,8 @@ use openshell_proxy::report::observe::Observation;
 use openshell_proxy::secrets::needles::Needles;
 use serde_json::Value;
 
-use crate::run_reports::observed_files::Learned;
-use crate::run_reports::output_file::OutputFile;
+use crate::reports::run_reports::observed_files::Learned;
+use crate::reports::run_reports::output_file::OutputFile;
 
 /// Beginning of the first line of an observed policy.
 const OBSERVED: &str = "# Observed, not reviewed: ";
@@ -480,9 +480,9 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::{Home, LearnedPaths, earlier, observed_policy, united};
-    use crate::run_reports::learning;
-    use crate::run_reports::observed_files::Learned;
-    use crate::run_reports::output_file::OutputFile;
+    use crate::reports::run_reports::learning;
+    use crate::reports::run_reports::observed_files::Learned;
+    use crate::reports::run_reports::output_file::OutputFile;
 
     #[test]
     fn merging_takes_all_that_observing_writes() {

@@ -1,5 +1,7 @@
 //! One run: init is cloned, the log is started, the command runs in its sandbox.
 
+mod workload;
+
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,13 +17,12 @@ use openshell_telemetry::logging;
 use crate::activation::{Origin, Policy};
 use crate::cli::Args;
 use crate::config::{self, Config, origin};
-use crate::exit::{self, failed};
-use crate::parent::Parent;
+use crate::process::exit::{self, failed};
+use crate::process::parent::Parent;
+use crate::process::timings::Timings;
 use crate::startup;
 use crate::startup::groundwork::Groundwork;
 use crate::startup::groundwork::network::PendingNetwork;
-use crate::timings::Timings;
-use crate::workload;
 
 /// Runs the command of `args` in a sandbox, or prints the policy that they mean.
 pub(crate) fn run(args: Box<Args>) -> ExitCode {

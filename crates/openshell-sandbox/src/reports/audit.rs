@@ -6,7 +6,7 @@ use openshell_events::event::{Audit, Event};
 use openshell_telemetry::logging::AuditLog;
 use openshell_telemetry::metrics::Metrics;
 
-use crate::refusals::Refusals;
+use crate::reports::refusals::Refusals;
 
 /// All receivers of events: the log, the count of refusals, metrics, and the reports to a gateway.
 pub(crate) fn receivers(

@@ -15,8 +15,8 @@ use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_sources::gateway::Receiver;
 use parking_lot::Mutex;
 
-use crate::look_up::LookedUp;
-use crate::refusals::now_ms;
+use crate::reports::look_up::LookedUp;
+use crate::reports::refusals::now_ms;
 
 /// Denials and counts that the gateway has not acknowledged.
 pub(super) struct DenialReports {

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tracing::Level;
 
 use crate::config::{CommandTerminal, Config};
-use crate::exit::Ended;
+use crate::process::exit::Ended;
 use crate::startup::serve::sandbox::Sandbox;
 use command_supervisor::{CommandSupervisor, until};
 use event_queue::EventQueue;

@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::config::CommandTerminal;
-use crate::exit::{self, EndCause};
-use crate::signals::forward;
-use crate::workload::job_control::JobControl;
-use crate::workload::start_failure::StartContext;
+use crate::process::exit::{self, EndCause};
+use crate::process::signals::forward;
+use crate::run::workload::job_control::JobControl;
+use crate::run::workload::start_failure::StartContext;
 
 /// Reason in the log lines of a command that ran too long.
 const TIMED_OUT_REASON: &str = "time-out";

@@ -7,7 +7,7 @@ use openshell_access::control::console::{self, Console};
 use openshell_supervisor::init::launch::{Launcher, Running};
 use rustix::process::Signal;
 
-use crate::signals::forward;
+use crate::process::signals::forward;
 
 /// Job control of the command.
 pub(super) struct JobControl<'c> {

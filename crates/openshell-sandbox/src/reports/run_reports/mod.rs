@@ -19,8 +19,8 @@ use openshell_supervisor::identity::run_as::User;
 use openshell_telemetry::logging;
 
 use crate::config::Config;
-use crate::look_up::look_up;
-use crate::refusals::Refusals;
+use crate::reports::look_up::look_up;
+use crate::reports::refusals::Refusals;
 use observed::{Earlier, Home, earlier, observed_policy, united};
 use observed_files::ObservedFiles;
 use output_file::OutputFile;

@@ -1,26 +1,13 @@
-//! Export of metrics to a collector, as OpenTelemetry's variables ask for it.
+//! The collector of metrics that OpenTelemetry's variables name.
 
 use std::ffi::OsString;
-use std::io;
-use std::net::SocketAddr;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
-use openshell_events::words::{ConfigState, Severity};
-use openshell_policy::network::host::Host;
+use anyhow::{anyhow, bail};
 use openshell_policy::secret::Secret;
-use openshell_proxy::denial::refusal::Refusal;
-use openshell_proxy::reach::egress::dial_without_deadline;
-use openshell_proxy::reach::resolve::guard::Destination;
-use openshell_proxy::reach::resolve::lookup::Resolver;
-use openshell_proxy::wire::tls::originate::UpstreamRoots;
 use openshell_supervisor::command::environment::Environment;
-use openshell_telemetry::export::{Collector, Connect, Connection, Exporter};
-use openshell_telemetry::metrics::Metrics;
-
-use openshell_telemetry::logging;
+use openshell_telemetry::export::Collector;
 
 /// Variables that name the collector, the one of metrics alone first.
 const ENDPOINTS: [&str; 2] = [
@@ -53,7 +40,7 @@ const HEADERS: [&str; 2] = [
 ///
 /// # Errors
 /// A variable is invalid.
-pub(crate) fn collector(
+pub(super) fn collector(
     environment: &mut Environment,
     name: &str,
     warnings: &mut Vec<String>,
@@ -162,73 +149,4 @@ impl Variables<'_> {
         }
         Ok(named)
     }
-}
-
-/// Starts the export of `metrics`; the collector's names are looked up by `resolver`, and its
-/// certificate is verified by `roots`.
-///
-/// # Errors
-/// The system has no more threads or descriptors.
-pub(crate) fn export(
-    collector: Collector,
-    metrics: Arc<Metrics>,
-    resolver: Arc<Resolver>,
-    roots: UpstreamRoots,
-    start: SystemTime,
-) -> anyhow::Result<Exporter> {
-    let place = format!("{}:{}", collector.host(), collector.port());
-    let host = collector.host().to_owned();
-    let port = collector.port();
-    let name = Host::parse(&host).map_err(|error| anyhow!("{host}: {error}"))?;
-    let is_tls = collector.is_tls();
-    let roots = Arc::new(roots);
-    let connect: Connect = Box::new(move || {
-        let host = host.clone();
-        let name = name.clone();
-        let resolver = Arc::clone(&resolver);
-        let roots = Arc::clone(&roots);
-        Box::pin(async move {
-            let failed = |error: Refusal| io::Error::other(error.reason().to_string());
-            let addresses = resolver
-                .addresses(&host)
-                .await
-                .into_iter()
-                .map(|address| SocketAddr::new(address, port));
-            let dialed =
-                dial_without_deadline(&Destination::configured_by_operator(addresses.collect()))
-                    .await;
-            let (stream, _) = dialed.map_err(failed)?;
-            let stream: Box<dyn Connection> = if is_tls {
-                Box::new(roots.open(&name, stream, false).await.map_err(failed)?)
-            } else {
-                Box::new(stream)
-            };
-            Ok(stream)
-        })
-    });
-    let at = place.clone();
-    let report = Box::new(move |failure: Option<&str>| match failure {
-        Some(why) => log(
-            ConfigState::Degraded,
-            Severity::Medium,
-            &format!("no metrics are exported to {place}: {why}"),
-        ),
-        None => log(
-            ConfigState::Enabled,
-            Severity::Info,
-            &format!("metrics are exported to {place} again"),
-        ),
-    });
-    let exporter = Exporter::start(collector, connect, report, metrics, start)
-        .context("cannot export metrics")?;
-    log(
-        ConfigState::Enabled,
-        Severity::Info,
-        &format!("Export of metrics to {at}"),
-    );
-    Ok(exporter)
-}
-
-fn log(state: ConfigState, severity: Severity, message: &str) {
-    logging::config_event(state, severity, message);
 }
