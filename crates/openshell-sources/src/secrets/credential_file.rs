@@ -88,7 +88,7 @@ pub struct CredentialReport {
 
 impl Held {
     /// A credential that does not end, under one name.
-    fn of_file((name, secret, binding): (CredentialName, Secret, Binding)) -> Self {
+    fn new(name: CredentialName, secret: Secret, binding: Binding) -> Self {
         Self {
             name,
             secret,
@@ -211,12 +211,9 @@ impl CredentialSources {
         }
         if let Some(environment) = &self.environment {
             for own in &environment.secrets {
-                if credentials.iter().all(|(name, ..)| *name != own.name) {
-                    credentials.push((
-                        own.name.clone(),
-                        Secret::new(own.secret.expose().to_vec()),
-                        own.binding(),
-                    ));
+                if credentials.iter().all(|held| held.name != own.name) {
+                    let secret = Secret::new(own.secret.expose().to_vec());
+                    credentials.push(Held::new(own.name.clone(), secret, own.binding()));
                 }
             }
             warnings.extend(environment.warnings());
@@ -224,14 +221,14 @@ impl CredentialSources {
         }
         let variables = credentials
             .iter()
-            .map(|(name, ..)| (name.to_string(), name.placeholder()))
+            .map(|held| (held.name.to_string(), held.name.placeholder()))
             .collect();
         let report = CredentialReport {
             warnings,
             summary: summaries.join("; "),
         };
         Ok(CredentialSet {
-            held: credentials.into_iter().map(Held::of_file).collect(),
+            held: credentials,
             variables,
             report,
         })
@@ -257,7 +254,7 @@ impl CredentialFile {
         specs: Vec<CredentialSpec>,
         warnings: &mut Vec<String>,
         phase: Phase,
-    ) -> anyhow::Result<Vec<(CredentialName, Secret, Binding)>> {
+    ) -> anyhow::Result<Vec<Held>> {
         let mut credentials = Vec::new();
         let mut errors = Vec::new();
         for CredentialSpec {
@@ -276,7 +273,7 @@ impl CredentialFile {
                             self.path.display()
                         ));
                     }
-                    credentials.push((name, secret, binding));
+                    credentials.push(Held::new(name, secret, binding));
                 }
                 Err(error) => errors.push(format!("credentials.{name}: {error:#}")),
             }
