@@ -3,11 +3,9 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
-pub mod action;
 pub mod admission;
 pub mod connection;
 pub mod engine;
-pub mod http_request;
 pub mod identify;
 pub mod message;
 pub mod permit;
@@ -15,6 +13,7 @@ pub mod rego_data;
 pub mod rules;
 pub mod snapshot;
 pub mod store;
+pub mod verdict;
 
 #[cfg(test)]
 mod tests;

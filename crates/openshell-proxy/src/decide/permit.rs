@@ -7,7 +7,8 @@ use std::sync::Arc;
 use openshell_events::reason::ReasonCode;
 use openshell_policy::address::AddressRange;
 
-use crate::decide::action::{Action, Message};
+use crate::decide::message::http::HttpRequest;
+use crate::decide::message::{Message, Need, Reading};
 use crate::decide::rules::Rules;
 use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
 use crate::ground::target::Target;
@@ -122,30 +123,47 @@ impl Permit {
         self.is_observed
     }
 
-    /// Returns `message` in the form in which it is judged and sent.
+    /// What must be read of a request before its messages can be judged.
+    #[must_use]
+    pub fn need(&self) -> Need {
+        self.rules()
+            .map_or(Need::Head, |rules| rules.protocol().need())
+    }
+
+    /// Reads `message` in the form in which it is judged and sent.
     ///
     /// # Errors
-    /// Rules judge the message, and its target has no canonical form.
-    pub fn action(&self, message: &Message) -> Result<Action, Refusal> {
+    /// Rules judge it, and its target has no canonical form, or less of it was read than they need.
+    pub fn read(&self, message: &Message) -> Result<Reading, Refusal> {
         let Some(rules) = self.rules() else {
-            return Ok(message.as_written());
+            let http = HttpRequest::as_written(&message.method, &message.uri);
+            return Ok(Reading::of_head(http));
         };
-        let canonical =
-            |takes_encoded_slash| message.canonical(rules.protocol(), takes_encoded_slash);
+        if message.ahead.meets < self.need() {
+            let reason = "there are rules now for the body of the request, which was sent unread";
+            return Err(Refusal::policy_changed(reason.to_owned()));
+        }
+        let http = self.canonical(message, rules)?;
+        Ok(rules.protocol().read(http))
+    }
+
+    /// The head of `message` in the form that `rules` read.
+    fn canonical(&self, message: &Message, rules: &Rules) -> Result<HttpRequest, Refusal> {
+        let canonical = |takes_encoded_slash| {
+            HttpRequest::canonical(&message.method, &message.uri, takes_encoded_slash)
+        };
         match canonical(rules.takes_encoded_slash() || self.is_observed) {
             Err(error @ TargetError::EncodedSlash) => {
-                let action = canonical(true).map_err(Refusal::target)?;
-                let (method, path) = action.rule();
-                let fault = RequestFault::EncodedSlash;
+                let (method, path) = canonical(true).map_err(Refusal::target)?.rule();
                 let request = JudgedRequest {
                     policy: self.policy.clone(),
                     method,
                     path,
-                    fault,
+                    fault: RequestFault::EncodedSlash,
                 };
                 Err(Refusal::request(error.to_string(), request))
             }
-            action => action.map_err(Refusal::target),
+            http => http.map_err(Refusal::target),
         }
     }
 

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, Protocol, UpgradeProtocol};
+use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, UpgradeProtocol};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
 
-use crate::decide::action::{Action, message_rules};
 use crate::decide::engine::{Engine, EngineError, Query};
-use crate::decide::http_request::Reads;
+use crate::decide::message::http::Reads;
+use crate::decide::message::{Action, JudgedProtocol};
 use crate::denial::refusal::{Refusal, RequestFault};
 use crate::ground::limits::Limits;
 
@@ -19,7 +19,7 @@ use crate::ground::limits::Limits;
 pub struct Rules {
     /// Keeps its cached decisions apart from those of other connections.
     id: u64,
-    protocol: Protocol,
+    protocol: JudgedProtocol,
     slice: Slice,
     enforcement: Enforcement,
     takes_encoded_slash: bool,
@@ -100,11 +100,15 @@ impl Rules {
         cache: Arc<MessageCache>,
     ) -> Option<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        let judging: Vec<(&Endpoint, &L7)> = endpoints
-            .iter()
-            .filter_map(|endpoint| Some((endpoint, message_rules(endpoint)?)))
-            .collect();
-        let protocol = judging.first().map(|(_, l7)| l7.protocol)?;
+        let mut protocol = None;
+        let mut judging: Vec<(&Endpoint, &L7)> = Vec::new();
+        for endpoint in endpoints {
+            if let Some((of_endpoint, l7)) = JudgedProtocol::of(endpoint) {
+                protocol.get_or_insert(of_endpoint);
+                judging.push((endpoint, l7));
+            }
+        }
+        let protocol = protocol?;
         let is_enforced = judging
             .iter()
             .any(|(_, l7)| l7.enforcement == Enforcement::Enforce);
@@ -155,7 +159,7 @@ impl Rules {
 
     /// Protocol of the judged messages.
     #[must_use]
-    pub fn protocol(&self) -> Protocol {
+    pub(super) fn protocol(&self) -> JudgedProtocol {
         self.protocol
     }
 

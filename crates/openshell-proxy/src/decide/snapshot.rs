@@ -14,8 +14,8 @@ use quick_cache::sync::Cache;
 use regorus::Value;
 use serde_json::{Value as Json, json};
 
-use crate::decide::action::message_rules;
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
+use crate::decide::message::JudgedProtocol;
 use crate::decide::rego_data::{rego_data, static_data};
 use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice};
 use crate::denial::refusal::{Matches, Nearest};
@@ -383,7 +383,7 @@ impl Snapshot {
                 .and_then(|policy| policy.endpoints.get(place))
                 .ok_or_else(unexpected)?;
             // Keys are sorted.
-            if judging_policy.is_none() && message_rules(endpoint).is_some() {
+            if judging_policy.is_none() && JudgedProtocol::of(endpoint).is_some() {
                 judging_policy = Some(name.to_string());
             }
             slices

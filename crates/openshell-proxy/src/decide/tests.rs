@@ -6,13 +6,13 @@ use openshell_events::reason::ReasonCode;
 use openshell_policy::network::host::Host;
 use serde_json::{Value, json};
 
-use super::action::Message;
 use super::connection::judge;
 use super::engine::{BUILT_IN, Engine, Query};
-use super::message::{self, Judged};
+use super::message::Message;
 use super::permit::{Inspection, Permit};
 use super::rego_data::rego_data;
 use super::snapshot::{LoadError, Snapshot};
+use super::verdict::{self, Judged};
 use crate::denial::refusal::Refusal;
 use crate::ground::peer::{Caller, Program};
 use crate::ground::target::Target;
@@ -296,7 +296,7 @@ fn a_refused_fetch_of_git_is_told_the_rule_for_it_and_that_permits_it() {
     };
     let permit = by_curl(&endpoint("access: read-only"), "a.test:1").unwrap();
     let path = "/owner/repo.git/git-upload-pack";
-    let refusal = message::ask(&permit, "POST", path).unwrap_err();
+    let refusal = verdict::ask(&permit, "POST", path).unwrap_err();
     let rule = "{method: POST, path: \"/**/git-upload-pack\"}";
     let fix = refusal.fix(&target("a.test:1"), None).unwrap();
     assert!(
@@ -345,12 +345,8 @@ fn asked(
     target: &str,
 ) -> Result<(Option<String>, Judged), ReasonCode> {
     let method = Method::from_bytes(method.as_bytes()).unwrap();
-    let message = Message::Http {
-        method,
-        uri: target.parse().unwrap(),
-    };
-    let action = permit.action(&message).map_err(|refusal| refusal.code())?;
-    let leave = message::judge_now(permit, &action).map_err(|refusal| refusal.code())?;
+    let message = Message::of_head(method, target.parse().unwrap());
+    let leave = verdict::judge_read(permit, &message).map_err(|refusal| refusal.code())?;
     Ok((leave.policy().map(str::to_owned), leave.judged().clone()))
 }
 
@@ -467,7 +463,7 @@ fn an_encoded_slash_is_allowed_only_where_all_endpoints_allow_it() {
         asked(&both, "GET", "/@types%2fnode"),
         Err(ReasonCode::BadRequest)
     );
-    let refusal = message::ask(&both, "GET", "/@types%2fnode").unwrap_err();
+    let refusal = verdict::ask(&both, "GET", "/@types%2fnode").unwrap_err();
     let fix = refusal.fix(&target("a.test:1"), None).unwrap();
     assert_eq!(
         fix,

@@ -489,6 +489,25 @@ impl Refusal {
         Self::new(ReasonCode::BadRequest, reason)
     }
 
+    /// The body of the request has more than the `most` bytes that its rules read.
+    #[must_use]
+    pub fn body_too_large(most: usize) -> Self {
+        let reason = format!("the policy judges bodies of at most {most} bytes here");
+        Self {
+            status: Some(413),
+            ..Self::because(ReasonCode::RequestTooLarge, reason)
+        }
+    }
+
+    /// A part of the request that must be read before it is judged has not arrived in time.
+    #[must_use]
+    pub fn late() -> Self {
+        Self {
+            status: Some(408),
+            ..Self::bad_request("the body of the request did not arrive in time")
+        }
+    }
+
     /// The target of the request has no canonical form.
     #[must_use]
     pub fn target(error: impl Display) -> Self {

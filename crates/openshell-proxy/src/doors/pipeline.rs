@@ -75,7 +75,8 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
     let (dialed, mut watch) = match opened {
         Opened::Upstream(dialed, watch) => (dialed, watch),
         Opened::Models(models) => {
-            return Box::pin(serve_models(&proxy, client, surplus, models, closing)).await;
+            let served = Box::pin(serve_models(&proxy, client, surplus, models, closing));
+            return served.await;
         }
     };
     let connection = Arc::clone(watch.connection());
@@ -195,10 +196,9 @@ async fn relay(
     let permit = connection.permit();
     if let Inspection::Passthrough = permit.inspection() {
         let search = start_opaque(services, connection, true).await?;
-        return noted(
-            closing,
-            opaque::relay(client, surplus, upstream, Bytes::new(), search, meter).await,
-        );
+        let relayed = opaque::relay(client, surplus, upstream, Bytes::new(), search, meter);
+        let relayed = Box::pin(relayed);
+        return noted(closing, relayed.await);
     }
     let found = match Box::pin(detect(
         &mut client,
@@ -264,10 +264,10 @@ async fn relay(
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
             let search = start_opaque(services, connection, true).await?;
-            noted(
-                closing,
-                opaque::relay(client, from_client, upstream, from_upstream, search, meter).await,
-            )
+            let relayed =
+                opaque::relay(client, from_client, upstream, from_upstream, search, meter);
+            let relayed = Box::pin(relayed);
+            noted(closing, relayed.await)
         }
     }
 }

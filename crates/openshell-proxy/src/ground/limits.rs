@@ -107,12 +107,19 @@ impl Limits {
     pub const SEARCHED_BYTES: usize = 64 * 1024;
     /// Such larger ones that are searched at once.
     pub const LARGE_SEARCHES: usize = 2;
+    /// KiB of everything that is read of requests before they are sent, for rules and for searches.
+    pub const AHEAD_KIB: usize = 256 * 1024;
+    /// The part of it that one program may have.
+    pub const AHEAD_KIB_PER_PROGRAM: usize = Self::AHEAD_KIB / 4;
+    /// Time that a request waits for such memory.
+    pub const AHEAD_WAIT: Duration = Duration::from_secs(10);
+    /// Time for a part of a body to arrive that rules read.
+    pub const AHEAD_DEADLINE: Duration = Duration::from_secs(120);
+    /// The longest pause in it.
+    pub const AHEAD_PAUSE: Duration = Duration::from_secs(30);
     /// Bytes of a body that are searched before its request is sent, so that a refusal can still be
     /// the response.
-    pub const PREFETCH_BYTES: u64 = 64 * 1024;
-    /// KiB of these bytes in all requests at once. Beyond them bodies are searched as they are sent
-    /// on.
-    pub const PREFETCHED_KIB: usize = 64 * 1024;
+    pub const PREFETCH_BYTES: usize = 64 * 1024;
     /// Time for these bytes to arrive.
     pub const PREFETCH_DEADLINE: Duration = Duration::from_millis(100);
     /// The same for long or unsized bodies: a client may be waiting for a response to the first

@@ -47,6 +47,14 @@ impl Shares {
         Ok(Share { own, all })
     }
 
+    /// As [`Self::take`], without waiting; `None` if there is not so much left.
+    #[must_use]
+    pub fn take_now(&self, program: &str, amount: u32, most: usize) -> Option<Share> {
+        let own = self.of(program, most).try_acquire_many_owned(amount).ok()?;
+        let all = Arc::clone(&self.all).try_acquire_many_owned(amount).ok()?;
+        Some(Share { own, all })
+    }
+
     fn of(&self, program: &str, most: usize) -> Arc<Semaphore> {
         let mut programs = self.programs.lock();
         if let Some(own) = programs.get(program).and_then(Weak::upgrade) {
@@ -91,6 +99,7 @@ mod tests {
         };
         let first = take("/a", 2).unwrap();
         assert!(take("/a", 1).is_none());
+        assert!(shares.take_now("/a", 1, 2).is_none() && shares.take_now("/c", 1, 2).is_some());
         let mut other = take("/b", 1).unwrap();
         assert!(other.grow(2).is_err() && other.grow(1).is_ok());
         assert!(take("/c", 1).is_none(), "all is taken");

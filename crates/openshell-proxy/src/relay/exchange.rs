@@ -27,7 +27,9 @@ use crate::ground::quota::QuotaGuard;
 use crate::ground::target::Origin;
 use crate::ground::trace::Stopwatch;
 use crate::reach::authorize::connection::Connection;
-use crate::relay::body::{self, FoundReport, Held, RequestBody, Searches};
+use crate::relay::body::Unsent;
+use crate::relay::body::ahead::AheadBody;
+use crate::relay::body::searched::{self, FoundReport, Held, RequestBody, Searches};
 use crate::relay::inspect::AuthorizedRequest;
 use crate::relay::services::Services;
 use crate::relay::upstream::{SendError, Upstream};
@@ -39,12 +41,13 @@ use crate::wire::io::tasks::ConnectionTasks;
 
 /// The upstream side of an exchange.
 pub trait UpstreamSource: Send {
-    /// Authorizes the request with the head `parts` under the policy in force, and provides a
-    /// connection to its origin: a new one for a `retry`, since the last was closed before anything
-    /// was sent.
+    /// Authorizes the request with the head `parts` under the policy in force, which may read of
+    /// `body` what it judges, and provides a connection to its origin: a new one for a `retry`,
+    /// since the last was closed before anything was sent.
     fn prepare(
         &mut self,
         parts: &mut Parts,
+        body: &mut Unsent,
         record: &mut Record,
         retry: bool,
     ) -> impl Future<Output = Result<AuthorizedRequest, ExchangeError>> + Send;
@@ -184,14 +187,6 @@ struct ClientEnd {
     leaks: Option<LeakWatch>,
 }
 
-/// Body of a request that is not sent yet.
-enum Unsent {
-    /// Not read yet.
-    Pending(CompleteBody),
-    /// Prepared by an earlier attempt, or held whole.
-    Replay(RequestBody),
-}
-
 /// What is known of a request once its body was read.
 #[derive(Default)]
 struct Read {
@@ -231,18 +226,18 @@ impl Outbound {
         };
         Self {
             parts,
-            body: Unsent::Pending(body),
+            body: Unsent::Unread(AheadBody::new(body)),
             client,
         }
     }
 
     /// A request of the proxy's own.
     #[must_use]
-    pub fn own(request: Request<RequestBody>) -> Self {
+    pub fn own(request: Request<Bytes>) -> Self {
         let (parts, body) = request.into_parts();
         Self {
             parts,
-            body: Unsent::Replay(body),
+            body: Unsent::whole(body),
             client: None,
         }
     }
@@ -280,10 +275,16 @@ impl Exchange<'_> {
         let mut read = Read::default();
         let mut is_retry = false;
         loop {
-            let authorized = source.prepare(&mut parts, record, is_retry).await?;
-            let body = match unsent {
-                Unsent::Pending(body) => self.read(body, source, &parts, &mut read, record).await?,
-                Unsent::Replay(body) => body,
+            let authorized = source
+                .prepare(&mut parts, &mut unsent, record, is_retry)
+                .await?;
+            let (body, ahead) = match unsent {
+                Unsent::Unread(body) => {
+                    let ahead = body.ahead();
+                    let body = self.search(body, source, &parts, &mut read, record).await?;
+                    (body, ahead)
+                }
+                Unsent::Ready(body, ahead) => (body, ahead),
             };
             let is_searched = read.leaks.is_some();
             let Ready {
@@ -308,20 +309,23 @@ impl Exchange<'_> {
                     let is_shared = source.upstream().is_shared();
                     return Ok(self.answer(response, answer, &parts, is_shared, record)?);
                 }
-                Err(error) => unsent = again(error, source.remedy(), may_repeat, &read)?,
+                Err(error) => {
+                    let body = again(error, source.remedy(), may_repeat, &read)?;
+                    unsent = Unsent::Ready(body, ahead);
+                }
             }
             is_retry = true;
         }
     }
 
-    /// Reads as much of `body` as is looked at before anything is sent. Head and body are searched
-    /// for secrets, and what is found is kept in `read`.
+    /// Searches head and `body` for secrets and placeholders, the beginning of the body before
+    /// anything is sent. What is found is kept in `read`.
     ///
     /// # Errors
-    /// A secret is found that must not be sent, or there is no memory for the body.
-    async fn read(
+    /// A secret is found that must not be sent.
+    async fn search(
         &self,
-        body: CompleteBody,
+        body: AheadBody,
         source: &impl UpstreamSource,
         parts: &Parts,
         read: &mut Read,
@@ -340,8 +344,8 @@ impl Exchange<'_> {
             leaks,
             report: report.clone(),
         };
-        let room = |bytes| self.services.memory.prefetching(record.program(), bytes);
-        body::prefetch(body, &parts.headers, searches, self.held.clone(), room).await
+        let room = |bytes| self.services.memory.ahead_now(record.program(), bytes);
+        searched::prefetch(body, &parts.headers, searches, self.held.clone(), room).await
     }
 
     /// Writes the request as it is sent to the upstream of `source`, with its credentials.
@@ -508,16 +512,16 @@ fn again(
     remedy: Remedy,
     may_repeat: bool,
     read: &Read,
-) -> Result<Unsent, ExchangeError> {
+) -> Result<RequestBody, ExchangeError> {
     match error {
         SendError::NotSent(body) => match remedy {
-            Remedy::Redial => Ok(Unsent::Replay(body)),
+            Remedy::Redial => Ok(body),
             Remedy::Client => Err(ExchangeError::NotSent),
             Remedy::None => Err(ExchangeError::Lost),
         },
         SendError::Refused => Err(ExchangeError::NotSent),
         SendError::Closed if may_repeat && remedy == Remedy::Redial => {
-            Ok(Unsent::Replay(body::whole(Bytes::new())))
+            Ok(searched::whole(Bytes::new()))
         }
         SendError::Closed => Err(ExchangeError::Closed),
         SendError::Failed(refusal) => {
@@ -563,13 +567,12 @@ mod tests {
     use hyper::{Method, Request, Response, StatusCode};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
-    use super::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
+    use super::{Exchange, ExchangeError, Outbound, Remedy, Secrets, Unsent, UpstreamSource};
     use crate::credentials::vault::Vault;
     use crate::credentials::watched::Watched;
     use crate::denial::refusal::Refusal;
     use crate::ground::target::{Origin, Scheme};
     use crate::reach::authorize::connection::Connection;
-    use crate::relay::body::whole;
     use crate::relay::inspect::AuthorizedRequest;
     use crate::relay::upstream::Upstream;
     use crate::report::record::{Outcome, Record};
@@ -606,6 +609,7 @@ mod tests {
         async fn prepare(
             &mut self,
             parts: &mut Parts,
+            _: &mut Unsent,
             _: &mut Record,
             _: bool,
         ) -> Result<AuthorizedRequest, ExchangeError> {
@@ -654,6 +658,7 @@ mod tests {
         async fn prepare(
             &mut self,
             _: &mut Parts,
+            _: &mut Unsent,
             _: &mut Record,
             _: bool,
         ) -> Result<AuthorizedRequest, ExchangeError> {
@@ -688,7 +693,7 @@ mod tests {
         text: &'static str,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let (services, audit) = testing::services("{host: web.test, port: 80}");
-        let mut request = Request::new(whole(Bytes::from_static(text.as_bytes())));
+        let mut request = Request::new(Bytes::from_static(text.as_bytes()));
         (*request.method_mut(), *request.uri_mut()) = (Method::POST, "/a".parse().unwrap());
         let mut record = Record::new(&(Arc::clone(&audit) as _), "POST /a".to_owned(), None);
         let exchange = Exchange {

@@ -1,21 +1,22 @@
-//! Inspection of requests: the checks of their heads, and the judgement that the connection's
-//! permit demands.
+//! Inspection of requests: the checks of their heads, the part of their bodies that rules read, and
+//! the judgement that the connection's permit demands.
 
 use std::time::Instant;
 
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
-use openshell_policy::network::endpoint::{Protocol, UpgradeProtocol};
+use openshell_policy::network::endpoint::UpgradeProtocol;
 
-use crate::decide::action::{Action, Message};
-use crate::decide::http_request::HttpRequest;
-use crate::decide::permit::{Inspection, Permit};
+use crate::decide::message::{Message, Reading};
+use crate::decide::permit::Permit;
 use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
 use crate::ground::peer::Caller;
 use crate::reach::authorize::authorizer::Authorizer;
+use crate::relay::body::Unsent;
 use crate::report::record::Record;
 use crate::wire::http::head;
 use crate::wire::http::target::RequestTarget;
+use crate::wire::memory::Memory;
 
 /// A request that may be sent.
 #[derive(Debug)]
@@ -26,35 +27,6 @@ pub struct AuthorizedRequest {
     pub upgrade: Option<HeaderValue>,
 }
 
-/// Reader of the messages of one protocol. Protocols are matched exhaustively here, so that one
-/// without an inspector does not compile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Inspector {
-    /// Nothing is judged: heads are read to be relayed.
-    Unjudged,
-    /// Every HTTP request is judged by its method and target.
-    Rest,
-}
-
-impl Inspector {
-    /// The inspector of a connection with `permit`.
-    ///
-    /// # Errors
-    /// The permit demands the inspection of a protocol whose messages are not HTTP requests.
-    pub fn of(permit: &Permit) -> Result<Self, Refusal> {
-        match permit.inspection() {
-            Inspection::Passthrough | Inspection::Unjudged => Ok(Self::Unjudged),
-            Inspection::Judged(rules) => match rules.protocol() {
-                Protocol::Rest => Ok(Self::Rest),
-                Protocol::Sql | Protocol::Tcp => Err(Refusal::unsupported_protocol(
-                    "the policy has rules for a protocol that is not HTTP",
-                    permit.policy().map(str::to_owned),
-                )),
-            },
-        }
-    }
-}
-
 /// The protocol to which `request` asks to switch, and may under `permit`: without rules any, with
 /// rules those that they permit.
 ///
@@ -63,7 +35,7 @@ impl Inspector {
 fn upgrade(
     permit: &Permit,
     request: &Parts,
-    action: &Action,
+    target: &RequestTarget,
 ) -> Result<Option<HeaderValue>, Refusal> {
     let (Some(requested), Some(rules)) = (head::requested_upgrade(request), permit.rules()) else {
         return Ok(head::requested_upgrade(request));
@@ -91,12 +63,10 @@ fn upgrade(
                 "it asks to switch to {}, which no rule can judge",
                 protocol.as_str()
             );
-            let (method, path) = action.rule();
-            let policy = permit.policy().map(str::to_owned);
             let request = JudgedRequest {
-                policy,
-                method,
-                path,
+                policy: permit.policy().map(str::to_owned),
+                method: request.method.to_string(),
+                path: target.path().to_owned(),
                 fault: RequestFault::Upgrade(protocol),
             };
             Err(Refusal::request(reason, request))
@@ -106,31 +76,46 @@ fn upgrade(
     }
 }
 
-/// Checks and judges the head of `request`, sent by `caller` on a connection with `permit`.
+/// Checks the head of `request`, and reads as much of its `body` as the rules of `permit` need.
 ///
 /// # Errors
-/// The head is malformed, or the policy refuses the request.
+/// The head is malformed, or the body is not read.
+pub async fn read_message(
+    memory: &Memory,
+    permit: &Permit,
+    request: &Parts,
+    body: &mut Unsent,
+    record: &Record,
+) -> Result<Message, Refusal> {
+    head::check_method(&request.method)?;
+    head::check_size(request)?;
+    head::check_framing(&request.headers)?;
+    let ahead = body.read(permit.need(), memory, record.program()).await?;
+    Ok(Message::of(request, ahead))
+}
+
+/// Judges `message`, which was read from `request`, sent by `caller` on a connection with `permit`.
+///
+/// # Errors
+/// It has no form that rules can read, or the policy refuses a part of it.
 pub async fn authorize_request(
     authorizer: &Authorizer,
     permit: &Permit,
     caller: &Caller,
     request: &Parts,
+    message: &Message,
     record: &mut Record,
 ) -> Result<AuthorizedRequest, Refusal> {
-    head::check_method(&request.method)?;
-    head::check_size(request)?;
-    head::check_framing(&request.headers)?;
-    Inspector::of(permit)?;
-    let action = permit.action(&Message::of(request))?;
-    let Action::Http(http) = &action;
-    record.asks_for(http.target.path());
-    let began = Instant::now();
-    let message_permit = authorizer.authorize_message(permit, caller, &action).await;
-    record.decided_since(began);
-    let message_permit = message_permit?;
-    record.request_permitted_by(message_permit.policy(), message_permit.judged());
-    let upgrade = upgrade(permit, request, &action)?;
-    let Action::Http(HttpRequest { target, .. }) = action;
+    let Reading { target, actions } = permit.read(message)?;
+    record.asks_for(target.path());
+    for action in &actions {
+        let began = Instant::now();
+        let judged = authorizer.authorize_message(permit, caller, action).await;
+        record.decided_since(began);
+        let judged = judged?;
+        record.request_permitted_by(judged.policy(), judged.judged());
+    }
+    let upgrade = upgrade(permit, request, &target)?;
     Ok(AuthorizedRequest { target, upgrade })
 }
 
@@ -138,14 +123,16 @@ pub async fn authorize_request(
 mod tests {
     use std::sync::Arc;
 
+    use bytes::Bytes;
     use hyper::header::HeaderValue;
     use hyper::{Request, Version};
     use openshell_events::reason::ReasonCode;
 
-    use super::{AuthorizedRequest, Inspector, authorize_request};
+    use super::{AuthorizedRequest, authorize_request, read_message};
     use crate::denial::refusal::Refusal;
     use crate::ground::limits::Limits;
     use crate::ground::target::Scheme;
+    use crate::relay::body::Unsent;
     use crate::relay::services::Services;
     use crate::report::record::{Outcome, Record};
     use crate::testing;
@@ -178,14 +165,15 @@ mod tests {
             testing::target("web.test:80"),
         );
         let authorizer = &services.authorizer;
-        let asked = authorize_request(
-            authorizer,
-            &permit,
-            caller,
-            &testing::head(request),
-            &mut record,
-        )
-        .await;
+        let head = testing::head(request);
+        let mut body = Unsent::whole(Bytes::new());
+        let read = read_message(&services.memory, &permit, &head, &mut body, &record).await;
+        let asked = match read {
+            Ok(message) => {
+                authorize_request(authorizer, &permit, caller, &head, &message, &mut record).await
+            }
+            Err(refusal) => Err(refusal),
+        };
         record.finish(Outcome::Allowed);
         asked
     }
@@ -310,20 +298,6 @@ mod tests {
                 .map(|authorized| authorized.upgrade.is_some())
                 .map_err(|refusal| refusal.code());
             assert_eq!(asks, expected, "{protocol}: {endpoints}");
-        }
-    }
-
-    #[tokio::test]
-    async fn the_inspector_is_that_of_the_permit() {
-        let skipped = "{host: web.test, port: 80, tls: skip}";
-        for (endpoints, inspector) in [
-            (PLAIN, Inspector::Unjudged),
-            (skipped, Inspector::Unjudged),
-            (FULL, Inspector::Rest),
-        ] {
-            let (services, _) = testing::services(endpoints);
-            let permit = testing::connection(&services, "web.test:80").permit();
-            assert_eq!(Inspector::of(&permit), Ok(inspector), "{endpoints}");
         }
     }
 }

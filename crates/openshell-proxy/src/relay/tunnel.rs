@@ -11,7 +11,7 @@ use hyper::{Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{Instrument as _, debug_span};
 
-use crate::decide::action::Message;
+use crate::decide::message::Message;
 use crate::decide::permit::Permit;
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
@@ -19,9 +19,10 @@ use crate::ground::target::{Origin, Scheme};
 use crate::reach::authorize::connection::{Connection, StreamId};
 use crate::reach::egress::dial;
 use crate::reach::resolve::guard;
+use crate::relay::body::Unsent;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::{self, Session, report_refused};
-use crate::relay::inspect::{AuthorizedRequest, authorize_request};
+use crate::relay::inspect::{AuthorizedRequest, authorize_request, read_message};
 use crate::relay::services::Services;
 use crate::relay::upstream::Upstream;
 use crate::report::record::{Outcome, Record};
@@ -220,6 +221,7 @@ impl UpstreamSource for TunnelSource<'_> {
     async fn prepare(
         &mut self,
         parts: &mut Parts,
+        body: &mut Unsent,
         record: &mut Record,
         retry: bool,
     ) -> Result<AuthorizedRequest, ExchangeError> {
@@ -231,11 +233,13 @@ impl UpstreamSource for TunnelSource<'_> {
         let mut must_dial = retry;
         loop {
             head::check_authority(parts, origin)?;
-            let message = Message::of(parts);
+            let permit = connection.current_permit(&services.authorizer).await?;
+            let message = read_message(&services.memory, &permit, parts, body, record).await?;
             let permit = self.permit(&message).await?;
             let caller = connection.caller();
+            let authorizer = &services.authorizer;
             let authorized =
-                authorize_request(&services.authorizer, &permit, caller, parts, record).await?;
+                authorize_request(authorizer, &permit, caller, parts, &message, record).await?;
             if let Some(stream) = self.stream {
                 if !connection.register(&services.authorizer, &permit, stream, message) {
                     continue;
@@ -284,15 +288,16 @@ impl UpstreamSource for TunnelSource<'_> {
 mod tests {
     use std::sync::Arc;
 
+    use bytes::Bytes;
     use hyper::Method;
     use openshell_events::reason::ReasonCode;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::{
-        AuthorizedRequest, HttpTunnel, Parts, Remedy, Request, StreamId, Upstream,
+        AuthorizedRequest, HttpTunnel, Parts, Remedy, Request, StreamId, Unsent, Upstream,
         UpstreamSource as _,
     };
-    use crate::decide::action::Message;
+    use crate::decide::message::Message;
     use crate::relay::exchange::ExchangeError;
     use crate::report::record::{Outcome, Record};
     use crate::testing::{self, Remembered, UPSTREAM};
@@ -324,9 +329,10 @@ mod tests {
     ) -> Result<AuthorizedRequest, ExchangeError> {
         let mut record = Record::new(&tunnel.services.audit, String::new(), None);
         let mut upstream = unused();
+        let mut body = Unsent::whole(Bytes::new());
         let prepared = tunnel
             .source(&mut upstream, stream)
-            .prepare(&mut parts, &mut record, false)
+            .prepare(&mut parts, &mut body, &mut record, false)
             .await;
         record.finish(Outcome::Allowed);
         prepared
@@ -532,10 +538,7 @@ mod tests {
         let tunnel = testing::tunnel(&services, "web.test:80");
         let mut upstream = unused();
         let mut source = tunnel.source(&mut upstream, None);
-        let message = Message::Http {
-            method: Method::GET,
-            uri: "/a".parse().unwrap(),
-        };
+        let message = Message::of_head(Method::GET, "/a".parse().unwrap());
         source.dialed = Some("10.0.0.1".parse().unwrap());
         assert_eq!(
             source.permit(&message).await.unwrap_err().code(),

@@ -13,7 +13,7 @@ use openshell_events::words::{
     Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity,
 };
 
-use crate::decide::message::Judged;
+use crate::decide::verdict::Judged;
 use crate::denial::refusal::{Refusal, Subject};
 use crate::ground::peer::Caller;
 use crate::ground::target::{Scheme, Target};
@@ -668,7 +668,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::{Outcome, Record};
-    use crate::decide::message::Judged;
+    use crate::decide::verdict::Judged;
     use crate::denial::refusal::Refusal;
     use crate::ground::peer::{Caller, Program};
     use crate::ground::target::{Scheme, Target};

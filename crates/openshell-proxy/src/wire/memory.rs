@@ -1,13 +1,15 @@
-//! Memory shared by all connections: HTTP/2 flow-control windows, heads of unanswered requests, and
-//! the parts of searched responses that are held back.
+//! Memory shared by all connections: HTTP/2 flow-control windows, heads of unanswered requests, what
+//! is read ahead of requests, and the parts of searched responses that are held back.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::ground::quota::{Quota, QuotaGuard};
+use crate::ground::shares::{Share, Shares};
 
 /// The memory budgets of all connections.
 #[derive(Debug)]
@@ -16,7 +18,7 @@ pub struct Memory {
     heads: Arc<Quota>,
     searched: Arc<Quota>,
     decoded: Arc<Quota>,
-    prefetched: Arc<Quota>,
+    ahead: Shares,
 }
 
 impl Default for Memory {
@@ -32,10 +34,7 @@ impl Default for Memory {
                 Limits::DECODED_ANSWERS / 2,
                 Limits::DECODED_ANSWERS,
             )),
-            prefetched: Arc::new(Quota::new(
-                Limits::PREFETCHED_KIB / 2,
-                Limits::PREFETCHED_KIB,
-            )),
+            ahead: Shares::new(Limits::AHEAD_KIB),
         }
     }
 }
@@ -98,13 +97,30 @@ impl Memory {
         ))
     }
 
-    /// Reserves memory for the first `bytes` of the body of a request of `program`, which are read
-    /// ahead, until the guard is dropped; `None` if its part, or all, is in use.
+    /// Reserves memory for `bytes` of a request of `program` that are read before it is sent, until
+    /// the share is dropped.
+    ///
+    /// # Errors
+    /// The program's part, or all, is still in use after [`Limits::AHEAD_WAIT`].
+    pub async fn ahead(&self, program: &str, bytes: usize) -> Result<Share, Refusal> {
+        let taken = self
+            .ahead
+            .take(program, kib(bytes), Limits::AHEAD_KIB_PER_PROGRAM);
+        let taken = timeout(Limits::AHEAD_WAIT, taken).await;
+        taken
+            .ok()
+            .and_then(Result::ok)
+            .ok_or(Refusal::limit_reached(
+                "too much is read ahead of requests at once",
+            ))
+    }
+
+    /// As [`Self::ahead`], without waiting, for bytes that may also be sent as they arrive; `None`
+    /// if the program's part, or all, is in use.
     #[must_use]
-    pub fn prefetching(&self, program: &str, bytes: u64) -> Option<QuotaGuard> {
-        let kib = usize::try_from(bytes.min(Limits::PREFETCH_BYTES))
-            .map_or(0, |bytes| bytes.div_ceil(1024));
-        self.prefetched.take_many(program, kib)
+    pub fn ahead_now(&self, program: &str, bytes: usize) -> Option<Share> {
+        self.ahead
+            .take_now(program, kib(bytes), Limits::AHEAD_KIB_PER_PROGRAM)
     }
 
     /// Reserves the window of a decoder of an answer to `program`, until the guard is dropped.
@@ -117,6 +133,11 @@ impl Memory {
             "too many compressed answers at once that are searched for secrets",
         ))
     }
+}
+
+/// KiB of so many bytes.
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
 /// HTTP/2 window sizes of one connection, and their lease of the shared budget until they are
@@ -202,21 +223,20 @@ mod tests {
         assert_eq!(memory.windows().upstream(), Limits::UPSTREAM_WINDOW);
     }
 
-    #[test]
-    fn bodies_that_are_read_ahead_have_a_bound_and_short_ones_take_what_they_have() {
+    #[tokio::test(start_paused = true)]
+    async fn what_is_read_ahead_has_a_bound_and_a_program_a_quarter_of_it() {
+        const PART: usize = 64 * 1024;
         let memory = Memory::default();
-        let held: Vec<_> = std::iter::from_fn(|| memory.prefetching("/a", u64::MAX)).collect();
-        assert_eq!(
-            held.len() as u64 * Limits::PREFETCH_BYTES,
-            Limits::PREFETCHED_KIB as u64 * 1024 / 2
-        );
-        assert!(memory.prefetching("/a", 1).is_none());
-        let short: Vec<_> = (0..1000)
-            .map_while(|_| memory.prefetching("/b", 1024))
-            .collect();
-        assert_eq!(short.len(), 1000);
-        drop(held);
-        assert!(memory.prefetching("/a", 1).is_some());
+        let held: Vec<_> = std::iter::from_fn(|| memory.ahead_now("/a", PART)).collect();
+        assert_eq!(held.len() * PART, Limits::AHEAD_KIB * 1024 / 4);
+        let refusal = memory.ahead("/a", 1).await.unwrap_err();
+        assert_eq!(refusal.status(), 503);
+        let quarter = Limits::AHEAD_KIB_PER_PROGRAM * 1024;
+        let others = ["/b", "/c", "/d"].map(|program| memory.ahead_now(program, quarter).unwrap());
+        assert!(memory.ahead_now("/e", 1).is_none());
+        let (waited, ()) = tokio::join!(memory.ahead("/a", PART), async { drop(held) });
+        assert!(waited.is_ok());
+        drop(others);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use openshell_policy::network::host::{Host, HostPattern};
 use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
-use openshell_proxy::decide::message::{self, Judged, MessagePermit};
 use openshell_proxy::decide::permit::Permit;
+use openshell_proxy::decide::verdict::{self, Judged, MessagePermit};
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::doors::dns::names::{Way, way};
 use openshell_proxy::ground::peer::{Caller, Program};
@@ -139,7 +139,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         .build()?;
     let judged = judged.and_then(|permit| {
         let request = request
-            .map(|(method, path)| message::ask(&permit, method, path))
+            .map(|(method, path)| verdict::ask(&permit, method, path))
             .transpose()?;
         let destination = runtime.block_on(destination(&permit))?;
         Ok(Allowed {

@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use openshell_events::reason::{DenialStage, ReasonCode};
 use openshell_policy::network::host::Host;
 use openshell_proxy::decide::connection::judge;
-use openshell_proxy::decide::message;
 use openshell_proxy::decide::snapshot::Snapshot;
+use openshell_proxy::decide::verdict;
 use openshell_proxy::denial::refusal::Refusal;
 use openshell_proxy::ground::peer::{Caller, Program};
 use openshell_proxy::ground::target::Target;
@@ -190,7 +190,7 @@ fn change(snapshot: &Snapshot, recorded: &Recorded) -> Option<String> {
     let judged = judge(snapshot, caller, target, || Ok(())).and_then(|permit| {
         let request = request
             .as_ref()
-            .map(|(method, path)| message::ask(&permit, method, path))
+            .map(|(method, path)| verdict::ask(&permit, method, path))
             .transpose()?;
         Ok::<_, Refusal>(request)
     });

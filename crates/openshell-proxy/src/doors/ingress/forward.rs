@@ -9,16 +9,16 @@ use hyper::{Request, Response};
 use openshell_events::words::Door;
 use openshell_policy::network::host::Host;
 
-use crate::decide::action::Message;
 use crate::denial::refusal::Refusal;
 use crate::doors::dns::names::{Names, named};
 use crate::doors::ingress::HttpIngress;
 use crate::ground::target::{Origin, Scheme, Target, port};
 use crate::reach::authorize::connection::Connection;
 use crate::reach::authorize::revocation::RevocationWatch;
+use crate::relay::body::Unsent;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::KeptUpstream;
-use crate::relay::inspect::{AuthorizedRequest, authorize_request};
+use crate::relay::inspect::{AuthorizedRequest, authorize_request, read_message};
 use crate::relay::services::Services;
 use crate::relay::upstream::Upstream;
 use crate::report::record::Record;
@@ -102,7 +102,8 @@ impl HttpIngress<'_> {
             upgrades: Some(&session.upgrades),
             held: None,
         };
-        exchange.run(&mut source, request, record).await
+        let exchanged = Box::pin(exchange.run(&mut source, request, record));
+        exchanged.await
     }
 }
 
@@ -127,6 +128,7 @@ impl UpstreamSource for ForwardSource<'_> {
     async fn prepare(
         &mut self,
         parts: &mut Parts,
+        body: &mut Unsent,
         record: &mut Record,
         retry: bool,
     ) -> Result<AuthorizedRequest, ExchangeError> {
@@ -138,8 +140,10 @@ impl UpstreamSource for ForwardSource<'_> {
                 ingress.authorize(&self.origin.target, record).await?;
             let permit = &authorization.permit;
             let caller = &authorization.caller;
+            let message = read_message(&services.memory, permit, parts, body, record).await?;
+            let authorizer = &services.authorizer;
             let authorized =
-                authorize_request(&services.authorizer, permit, caller, parts, record).await?;
+                authorize_request(authorizer, permit, caller, parts, &message, record).await?;
             let reusable = self
                 .kept
                 .upstream
@@ -180,7 +184,6 @@ impl UpstreamSource for ForwardSource<'_> {
             }
             record.came_by(ingress.way_to(address));
             let watch = RevocationWatch::new(authorization, address.ip());
-            let message = Message::of(parts);
             watch
                 .connection()
                 .replace_message(&services.authorizer, message)

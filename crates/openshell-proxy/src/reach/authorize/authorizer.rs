@@ -6,13 +6,13 @@ use std::time::Instant;
 use tokio::sync::watch;
 use tracing::debug;
 
-use crate::decide::action::Action;
 use crate::decide::connection::{judge, observe};
 use crate::decide::identify::{Identified, Identifier, Identity};
-use crate::decide::message::{self, MessagePermit};
+use crate::decide::message::Action;
 use crate::decide::permit::Permit;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::{Generation, PolicyStore};
+use crate::decide::verdict::{self, MessagePermit};
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::ground::peer::{Caller, Program};
@@ -216,7 +216,7 @@ impl Authorizer {
         action: &Action,
     ) -> Result<MessagePermit, Refusal> {
         let watch = Stopwatch::start();
-        let judged = message::judge(&self.places.new, permit, action).await;
+        let judged = verdict::judge(&self.places.new, permit, action).await;
         let us = watch.micros();
         let message_permit = judged
             .inspect_err(|refusal| debug!(code = refusal.code().as_str(), us, "message denied"))?;

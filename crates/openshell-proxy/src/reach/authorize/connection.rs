@@ -9,9 +9,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::decide::action::Message;
-use crate::decide::message;
+use crate::decide::message::Message;
 use crate::decide::permit::Permit;
+use crate::decide::verdict;
 use crate::denial::refusal::Refusal;
 use crate::ground::peer::Caller;
 use crate::ground::target::Target;
@@ -230,9 +230,10 @@ impl Activities {
                 permit.policy().map(str::to_owned),
             ));
         }
-        let mut messages = self.message.iter().chain(self.streams.values());
-        messages
-            .try_for_each(|message| message::judge_now(permit, &permit.action(message)?).map(drop))
+        for message in self.message.iter().chain(self.streams.values()) {
+            verdict::judge_read(permit, message)?;
+        }
+        Ok(())
     }
 }
 
@@ -244,7 +245,7 @@ mod tests {
     use openshell_events::reason::ReasonCode;
 
     use super::StreamId;
-    use crate::decide::action::Message;
+    use crate::decide::message::Message;
     use crate::testing;
 
     const PLAIN: &str = "{host: web.test, port: 80}";
@@ -255,10 +256,7 @@ mod tests {
     const LISTED: &str = "{host: web.test, port: 80, allowed_ips: [8.8.8.0/24]}";
 
     fn get(path: &str) -> Message {
-        Message::Http {
-            method: Method::GET,
-            uri: path.parse().unwrap(),
-        }
+        Message::of_head(Method::GET, path.parse().unwrap())
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::ground::limits::Limits;
 use crate::reach::authorize::connection::StreamId;
-use crate::relay::body::Held;
+use crate::relay::body::searched::Held;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
 use crate::report::record::{Outcome, Record};
 use crate::wire::http::body::{ResponseBody, boxed, full};

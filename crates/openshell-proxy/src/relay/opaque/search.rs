@@ -6,7 +6,7 @@ use crate::credentials::leaks::websocket::MessageScan;
 use crate::credentials::vault::Vault;
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
-use crate::relay::body::Scanner;
+use crate::relay::body::searched::Scanner;
 use crate::relay::opaque::hello::HelloSearch;
 use crate::relay::opaque::look::{Look, refused};
 use crate::wire::detect::is_blank;

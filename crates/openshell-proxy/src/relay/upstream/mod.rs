@@ -23,7 +23,7 @@ use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::ground::target::{Origin, Scheme};
 use crate::reach::resolve::guard::Destination;
-use crate::relay::body::{RequestBody, Unsendable};
+use crate::relay::body::searched::{RequestBody, Unsendable};
 use crate::wire::http::head;
 use crate::wire::io::tasks::{AbortOnDrop, ConnectionTasks};
 use crate::wire::memory::Windows;

@@ -13,7 +13,7 @@ use crate::credentials::vault::Vault;
 use crate::ground::limits::Limits;
 use crate::ground::target::{Origin, Scheme};
 use crate::reach::resolve::guard::Destination;
-use crate::relay::body::whole;
+use crate::relay::body::searched::whole;
 use crate::testing;
 use crate::wire::io::tasks::ConnectionTasks;
 use crate::wire::memory::Memory;

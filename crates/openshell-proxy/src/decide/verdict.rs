@@ -6,7 +6,7 @@ use hyper::{Method, Uri};
 use openshell_events::reason::ReasonCode;
 use tokio::sync::Semaphore;
 
-use crate::decide::action::{Action, Message};
+use crate::decide::message::{Action, Message};
 use crate::decide::permit::Permit;
 use crate::decide::rules::MessageVerdict;
 use crate::denial::refusal::{JudgedRequest, Refusal};
@@ -87,7 +87,21 @@ pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit,
     let uri: Uri = target
         .parse()
         .map_err(|_| Refusal::bad_request("the path is no path"))?;
-    judge_now(permit, &permit.action(&Message::Http { method, uri })?)
+    judge_read(permit, &Message::of_head(method, uri))
+}
+
+/// Judges all messages in `message` as [`judge`] does, on the calling thread; returns the permit of
+/// the first.
+///
+/// # Errors
+/// As [`judge`], or `message` has no form that rules can read.
+pub fn judge_read(permit: &Permit, message: &Message) -> Result<MessagePermit, Refusal> {
+    let mut first = None;
+    for action in permit.read(message)?.actions {
+        let permitted = judge_now(permit, &action)?;
+        first.get_or_insert(permitted);
+    }
+    first.ok_or_else(|| Refusal::bad_request("the request holds no message"))
 }
 
 /// Judges as [`judge`] does, on the calling thread.

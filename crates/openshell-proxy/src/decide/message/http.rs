@@ -11,11 +11,11 @@ use crate::wire::http::target::{RequestTarget, TargetError, decoded, folded, wit
 
 /// Parts of requests that the rules of a connection read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reads {
+pub(in crate::decide) struct Reads {
     /// True if they read queries.
-    pub(super) queries: bool,
+    pub(in crate::decide) queries: bool,
     /// True if they read other readings of paths.
-    pub(super) readings: bool,
+    pub(in crate::decide) readings: bool,
 }
 
 /// An HTTP request.
@@ -54,12 +54,12 @@ impl HttpRequest {
     }
 
     /// The method and path that denials, proposals and observations name.
-    pub(super) fn rule(&self) -> (String, String) {
+    pub(in crate::decide) fn rule(&self) -> (String, String) {
         (self.method.to_string(), self.target.path().to_owned())
     }
 
     /// Bytes that the workload chose.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::decide) fn bytes(&self) -> usize {
         let Self { method, target } = self;
         let texts = [
             Some(target.path()),
@@ -71,7 +71,7 @@ impl HttpRequest {
     }
 
     /// The parts that a decision depends on, as its key in the cache.
-    pub(super) fn key(&self, reads: Reads) -> Self {
+    pub(in crate::decide) fn key(&self, reads: Reads) -> Self {
         let target = if reads.queries {
             self.target.clone()
         } else {
@@ -84,7 +84,7 @@ impl HttpRequest {
     }
 
     /// Checks that the query can be decoded, if the rules read it.
-    pub(super) fn check(&self, reads: Reads) -> Result<(), Refusal> {
+    pub(in crate::decide) fn check(&self, reads: Reads) -> Result<(), Refusal> {
         if reads.queries {
             self.target.parameters().map_err(Refusal::target)?;
         }
@@ -92,7 +92,7 @@ impl HttpRequest {
     }
 
     /// Inputs of the rules: the request, and, if its path has parameters, the request without them.
-    pub(super) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
+    pub(in crate::decide) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
         let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, value) in self
             .target

@@ -17,10 +17,11 @@ use crate::credentials::leaks::detector::LeakWatch;
 use crate::credentials::leaks::scan::Scan;
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
-use crate::ground::quota::QuotaGuard;
+use crate::ground::shares::Share;
+use crate::relay::body::ahead::{AheadBody, MALFORMED};
 use crate::secrets::placeholder::{self, is_in_header};
 use crate::wire::http::head;
-use crate::wire::io::complete_body::{CompleteBody, IncompleteBody};
+use crate::wire::io::complete_body::IncompleteBody;
 use crate::wire::io::pace::{Paced, longer};
 
 /// Searches for placeholders in a text that arrives in parts.
@@ -92,9 +93,9 @@ struct Scanned {
     /// Data that was prefetched.
     first: Bytes,
     /// Guard of the memory for it.
-    room: Option<QuotaGuard>,
+    room: Option<Share>,
     trailers: Option<HeaderMap>,
-    rest: Paced<CompleteBody>,
+    rest: Paced<AheadBody>,
     placeholders: Option<Scanner>,
     leaks: Option<LeakScan>,
     report: FoundReport,
@@ -250,8 +251,9 @@ impl Unsendable {
 
 impl From<Unsendable> for Refusal {
     fn from(error: Unsendable) -> Self {
-        let broken = "the body of the request is malformed, or ended before its end";
-        error.refusal().unwrap_or_else(|| Self::bad_request(broken))
+        error
+            .refusal()
+            .unwrap_or_else(|| Self::bad_request(MALFORMED))
     }
 }
 
@@ -261,11 +263,11 @@ impl From<Unsendable> for Refusal {
 /// # Errors
 /// The beginning holds a placeholder or a secret that is refused, or the body is malformed.
 pub async fn prefetch(
-    body: CompleteBody,
+    body: AheadBody,
     headers: &HeaderMap,
     searches: Searches,
     held: Option<Held>,
-    room: impl FnOnce(u64) -> Option<QuotaGuard>,
+    room: impl FnOnce(usize) -> Option<Share>,
 ) -> Result<RequestBody, Refusal> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     let is_encoded =
@@ -276,6 +278,7 @@ pub async fn prefetch(
         report,
     } = searches;
     let has_body = !body.is_end_stream();
+    let most = Limits::PREFETCH_BYTES.max(body.ahead().bytes.len());
     let mut scanned = Scanned {
         first: Bytes::new(),
         room: None,
@@ -293,7 +296,8 @@ pub async fn prefetch(
             .as_ref()
             .is_some_and(|leaks| leaks.watch.blocks());
     if is_refused && has_body {
-        scanned.room = room(scanned.rest.size_hint().upper().unwrap_or(u64::MAX));
+        let length = scanned.rest.size_hint().upper().unwrap_or(u64::MAX);
+        scanned.room = room(usize::try_from(length).map_or(most, |length| length.min(most)));
     }
     // A body for which there is no room is sent on as it arrives.
     if scanned.room.is_some() {
@@ -301,7 +305,7 @@ pub async fn prefetch(
             .rest
             .size_hint()
             .exact()
-            .is_some_and(|length| length <= Limits::PREFETCH_BYTES);
+            .is_some_and(|length| length <= most as u64);
         let patience = if is_short {
             Limits::PREFETCH_DEADLINE
         } else {
@@ -309,7 +313,7 @@ pub async fn prefetch(
         };
         let mut first = BytesMut::new();
         // So is one that takes longer.
-        let prefetched = tokio::time::timeout(patience, scanned.prefetch(&mut first)).await;
+        let prefetched = tokio::time::timeout(patience, scanned.prefetch(&mut first, most)).await;
         prefetched.unwrap_or(Ok(()))?;
         scanned.first = match &mut scanned.leaks {
             Some(leaks) => leaks.released(first.freeze()),
@@ -321,8 +325,9 @@ pub async fn prefetch(
 }
 
 impl Scanned {
-    async fn prefetch(&mut self, first: &mut BytesMut) -> Result<(), Unsendable> {
-        while (first.len() as u64) < Limits::PREFETCH_BYTES {
+    /// Searches the body, and adds it to `first`, until that has `most` bytes.
+    async fn prefetch(&mut self, first: &mut BytesMut, most: usize) -> Result<(), Unsendable> {
+        while first.len() < most {
             let Some(frame) = self.rest.frame().await else {
                 return self.finish();
             };

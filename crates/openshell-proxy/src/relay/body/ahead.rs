@@ -1,0 +1,281 @@
+//! Bodies of requests, of which as much is read before anything is sent as rules need.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use hyper::HeaderMap;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::time::timeout;
+
+use crate::decide::message::{Ahead, Need};
+use crate::denial::refusal::Refusal;
+use crate::ground::limits::Limits;
+use crate::wire::io::complete_body::{CompleteBody, IncompleteBody};
+use crate::wire::io::pace::longer;
+use crate::wire::memory::Memory;
+
+/// Reason of a refusal of a body that is not what its head said.
+pub const MALFORMED: &str = "the body of the request is malformed, or ended before its end";
+
+/// Body of a client's request, of which a beginning may be read ahead. It is sent on from its
+/// beginning all the same.
+#[derive(Debug)]
+pub struct AheadBody<B = CompleteBody> {
+    /// What was read ahead.
+    ahead: Ahead,
+    /// The part of it that was not sent on yet.
+    unsent: Bytes,
+    trailers: Option<HeaderMap>,
+    rest: B,
+    /// True once `rest` has ended.
+    is_over: bool,
+}
+
+impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
+    /// A body of which nothing was read.
+    #[must_use]
+    pub fn new(body: B) -> Self {
+        Self {
+            ahead: Ahead::default(),
+            unsent: Bytes::new(),
+            trailers: None,
+            is_over: body.is_end_stream(),
+            rest: body,
+        }
+    }
+
+    /// What was read ahead.
+    #[must_use]
+    pub fn ahead(&self) -> Ahead {
+        self.ahead.clone()
+    }
+
+    /// Reads as much as rules `need`, into memory of `program`.
+    ///
+    /// # Errors
+    /// The body is larger than what rules read, is malformed, or does not arrive in
+    /// [`Limits::AHEAD_DEADLINE`] or after a pause of [`Limits::AHEAD_PAUSE`]; or there is no memory
+    /// in [`Limits::AHEAD_WAIT`].
+    pub async fn read(
+        &mut self,
+        need: Need,
+        memory: &Memory,
+        program: &str,
+    ) -> Result<Ahead, Refusal> {
+        let (most, is_whole) = match need {
+            Need::Head => return Ok(self.ahead.clone()),
+            Need::Prefix(most) => (most, false),
+            Need::Body(most) => (most, true),
+        };
+        if is_whole && self.size_hint().lower() > most as u64 {
+            return Err(Refusal::body_too_large(most));
+        }
+        if need > self.ahead.meets && !self.is_over {
+            let length = self.size_hint().upper().unwrap_or(u64::MAX);
+            let room = usize::try_from(length).map_or(most, |length| length.min(most));
+            self.ahead.room = Some(Arc::new(memory.ahead(program, room).await?));
+            let read = timeout(Limits::AHEAD_DEADLINE, self.fill(most, room)).await;
+            read.unwrap_or_else(|_| Err(Refusal::late()))?;
+        }
+        if is_whole && self.ahead.bytes.len() > most {
+            return Err(Refusal::body_too_large(most));
+        }
+        self.ahead.meets = self.ahead.meets.max(need);
+        Ok(self.ahead.clone())
+    }
+
+    /// Reads on until there are more than `most` bytes, or the body has ended.
+    async fn fill(&mut self, most: usize, room: usize) -> Result<(), Refusal> {
+        let mut read = BytesMut::with_capacity(room);
+        read.extend_from_slice(&self.ahead.bytes);
+        while !self.is_over && read.len() <= most {
+            let frame = timeout(Limits::AHEAD_PAUSE, self.rest.frame()).await;
+            let Some(frame) = frame.map_err(|_| Refusal::late())? else {
+                self.is_over = true;
+                break;
+            };
+            match frame
+                .map_err(|_| Refusal::bad_request(MALFORMED))?
+                .into_data()
+            {
+                Ok(data) => read.extend_from_slice(&data),
+                Err(other) => self.trailers = other.into_trailers().ok(),
+            }
+            self.is_over = self.rest.is_end_stream();
+        }
+        self.ahead.bytes = read.freeze();
+        self.unsent = self.ahead.bytes.clone();
+        Ok(())
+    }
+}
+
+impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> Body for AheadBody<B> {
+    type Data = Bytes;
+    type Error = IncompleteBody;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
+        let this = self.get_mut();
+        if !this.unsent.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.unsent)))));
+        }
+        if !this.is_over {
+            return Poll::Ready(ready!(Pin::new(&mut this.rest).poll_frame(cx)));
+        }
+        let trailers = this.trailers.take();
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let is_over = self.is_over || self.rest.is_end_stream();
+        self.unsent.is_empty() && self.trailers.is_none() && is_over
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        longer(self.rest.size_hint(), self.unsent.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use futures_util::stream::{self, Stream, StreamExt as _};
+    use http_body_util::{BodyExt as _, StreamBody};
+    use hyper::HeaderMap;
+    use hyper::body::{Body as _, Frame};
+
+    use super::{AheadBody, IncompleteBody, Need};
+    use crate::ground::limits::Limits;
+    use crate::wire::memory::Memory;
+
+    type Part = Result<Frame<Bytes>, IncompleteBody>;
+
+    fn data(text: &'static str) -> Part {
+        Ok(Frame::data(Bytes::from_static(text.as_bytes())))
+    }
+
+    /// A body of unknown length, and how many of its `parts` were read.
+    fn body(
+        parts: Vec<Part>,
+    ) -> (
+        AheadBody<StreamBody<impl Stream<Item = Part> + Unpin>>,
+        Arc<AtomicUsize>,
+    ) {
+        let read = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&read);
+        let parts = stream::iter(parts).inspect(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        (AheadBody::new(StreamBody::new(parts)), read)
+    }
+
+    #[tokio::test]
+    async fn as_much_is_read_as_rules_need_and_all_is_sent_from_its_beginning() {
+        for (need, ahead, parts) in [
+            (Need::Head, "", 0),
+            (Need::Prefix(3), "abcd", 2),
+            (Need::Prefix(100), "abcdef", 4),
+            (Need::Body(100), "abcdef", 4),
+        ] {
+            let trailers = HeaderMap::from_iter([(hyper::header::TE, "x".parse().unwrap())]);
+            let trailers = Ok(Frame::trailers(trailers));
+            let (mut body, read) = body(vec![data("ab"), data("cd"), data("ef"), trailers]);
+            let memory = Memory::default();
+            let known = body.read(need, &memory, "/a").await.unwrap();
+            assert_eq!((known.meets, &*known.bytes), (need, ahead.as_bytes()));
+            assert_eq!(read.load(Ordering::Relaxed), parts, "{need:?}");
+            let sent = body.collect().await.unwrap();
+            assert!(sent.trailers().is_some(), "{need:?}");
+            assert_eq!(sent.to_bytes(), "abcdef", "{need:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_read_is_read_on_when_more_is_needed() {
+        let (mut body, _) = body(vec![data("ab"), data("cd"), data("ef")]);
+        let memory = Memory::default();
+        for (need, ahead) in [(Need::Prefix(1), "ab"), (Need::Body(6), "abcdef")] {
+            assert_eq!(body.read(need, &memory, "/a").await.unwrap().bytes, ahead);
+        }
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "abcdef");
+    }
+
+    #[tokio::test]
+    async fn a_body_beyond_what_rules_read_is_refused_before_it_is_read_if_it_says_so() {
+        let memory = Memory::default();
+        let (mut endless, read) = body((0..100).map(|_| data("abcdefgh")).collect());
+        let refusal = endless
+            .read(Need::Body(20), &memory, "/a")
+            .await
+            .unwrap_err();
+        assert_eq!(refusal.status(), 413);
+        assert_eq!(read.load(Ordering::Relaxed), 3);
+        let sized = http_body_util::Full::new(Bytes::from_static(b"abcdefgh"));
+        let mut sized = AheadBody::new(sized.map_err(|never| match never {}));
+        let refusal = sized.read(Need::Body(7), &memory, "/a").await.unwrap_err();
+        assert_eq!(
+            (refusal.status(), sized.size_hint().exact()),
+            (413, Some(8))
+        );
+        assert_eq!(
+            sized
+                .read(Need::Body(8), &memory, "/a")
+                .await
+                .unwrap()
+                .bytes,
+            "abcdefgh"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_does_not_come_is_refused() {
+        let memory = Memory::default();
+        let silent = stream::iter([data("ab")]).chain(stream::pending());
+        let slow = stream::unfold((), |()| async {
+            tokio::time::sleep(Limits::AHEAD_PAUSE / 2).await;
+            Some((data("a"), ()))
+        });
+        for (parts, after) in [
+            (silent.boxed(), Limits::AHEAD_PAUSE),
+            (slow.boxed(), Limits::AHEAD_DEADLINE),
+        ] {
+            let began = tokio::time::Instant::now();
+            let mut body = AheadBody::new(StreamBody::new(parts));
+            let refusal = body.read(Need::Body(100), &memory, "/a").await.unwrap_err();
+            assert_eq!((refusal.status(), began.elapsed()), (408, after));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_taken_until_what_was_read_is_gone() {
+        let memory = Memory::default();
+        let all = Limits::AHEAD_KIB_PER_PROGRAM * 1024;
+        let (mut first, _) = body(vec![data("ab")]);
+        let known = first.read(Need::Body(all), &memory, "/a").await.unwrap();
+        let (mut second, _) = body(vec![data("cd")]);
+        let refusal = second
+            .read(Need::Body(1024), &memory, "/a")
+            .await
+            .unwrap_err();
+        assert_eq!(refusal.status(), 503);
+        drop(first);
+        assert!(second.read(Need::Body(1024), &memory, "/a").await.is_err());
+        drop(known);
+        assert_eq!(
+            second
+                .read(Need::Body(1024), &memory, "/a")
+                .await
+                .unwrap()
+                .bytes,
+            "cd"
+        );
+    }
+}
