@@ -31,7 +31,7 @@ use crate::reach::egress::Dialed;
 use crate::relay::http1::{self, denial_of_revoked, report_refused};
 use crate::relay::http2::UpstreamProtocol;
 use crate::relay::intercept::{Intercepted, intercept};
-use crate::relay::opaque::{self, AnswerSearch, ClientSearch, Mask, OpaqueSearch, refusal_of};
+use crate::relay::opaque::{self, AnswerSearch, ClientSearch, Mask, OpaqueSearch, StreamEnd};
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;
 use crate::report::closing::Closing;
@@ -440,21 +440,17 @@ async fn start_opaque(
     })
 }
 
-/// The refusal of a placeholder, if that has ended an uninspected connection. An I/O error of
-/// either side is no decision: the other side learns of it by the end of its connection.
-fn noted(closing: &Closing, relayed: io::Result<()>) -> Result<(), Refusal> {
-    if let Some(idle) = relayed
-        .as_ref()
-        .err()
-        .and_then(|error| error.get_ref()?.downcast_ref::<opaque::Idle>())
-    {
-        closing.limited(&idle.to_string());
+/// The refusal that has ended an uninspected connection, if one has. An I/O error of either side is
+/// no decision: the other side learns of it by the end of its connection.
+fn noted(closing: &Closing, relayed: Result<(), StreamEnd>) -> Result<(), Refusal> {
+    match relayed {
+        Err(StreamEnd::Refused(refusal)) => Err(*refusal),
+        Err(StreamEnd::Idle) => {
+            closing.limited("neither side has sent anything for too long");
+            Ok(())
+        }
+        Ok(()) | Err(StreamEnd::Io(_)) => Ok(()),
     }
-    relayed
-        .err()
-        .as_ref()
-        .and_then(refusal_of)
-        .map_or(Ok(()), Err)
 }
 
 /// Refuses a connection whose protocol cannot be judged although it has rules; returns the answer.

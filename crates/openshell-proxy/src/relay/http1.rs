@@ -25,7 +25,7 @@ use crate::reach::authorize::connection::Connection;
 use crate::reach::authorize::hold::Hold;
 use crate::reach::authorize::revocation::RevocationWatch;
 use crate::relay::exchange::Upgraded;
-use crate::relay::opaque::{self, AnswerSearch, ClientSearch, Mask, OpaqueSearch, refusal_of};
+use crate::relay::opaque::{self, AnswerSearch, ClientSearch, Mask, OpaqueSearch, StreamEnd};
 use crate::relay::services::Services;
 use crate::relay::upstream::Upstream;
 use crate::report::closing::Closing;
@@ -368,7 +368,7 @@ where
     // An I/O error of either side is no decision: the other side learns of it by the end of its
     // connection.
     let relayed = Box::pin(opaque::copy(client, TokioIo::new(upstream), search)).await;
-    if let Some(refusal) = relayed.err().as_ref().and_then(refusal_of) {
+    if let Err(StreamEnd::Refused(refusal)) = relayed {
         report_refused(services, &connection, &refusal);
     }
 }

@@ -1,6 +1,5 @@
 //! Search of what an upstream answers on a connection whose requests are not inspected.
 
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -13,11 +12,10 @@ use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::ground::quota::QuotaGuard;
 use crate::reach::authorize::connection::Connection;
-use crate::relay::opaque::look::{Look, refused};
+use crate::relay::opaque::look::{Look, Searched, StreamEnd};
 use crate::relay::opaque::messages::Messages;
 use crate::relay::services::Services;
 use crate::report::record::{LeakFinding, Record};
-use crate::wire::io::delegate::delegate_async_write;
 use crate::wire::io::pace::Pace;
 
 /// Search for an answer in HTTP or TLS, and for secrets.
@@ -57,7 +55,7 @@ impl Look for AnswerSearch {
         self.begin.is_some()
     }
 
-    fn scan(&mut self, part: &[u8]) -> io::Result<()> {
+    fn scan(&mut self, part: &[u8]) -> Result<(), Refusal> {
         let Some(begin) = &mut self.begin else {
             return Ok(());
         };
@@ -65,7 +63,7 @@ impl Look for AnswerSearch {
             .seen
             .extend_from_slice(part.get(..Begin::BYTES).unwrap_or(part));
         if is_http_or_tls(&begin.seen) {
-            return Err(refused(begin.refusal.clone()));
+            return Err(begin.refusal.clone());
         }
         if begin.seen.len() >= Begin::BYTES {
             self.begin = None;
@@ -151,9 +149,9 @@ impl Mask {
         }
     }
 
-    fn push(&mut self, part: &[u8]) -> io::Result<Bytes> {
+    fn push(&mut self, part: &[u8]) -> Result<Bytes, Refusal> {
         let (clean, is_found) = match &mut self.messages {
-            Some(messages) => messages.push(part, &mut self.scrubber).map_err(refused)?,
+            Some(messages) => messages.push(part, &mut self.scrubber)?,
             None => self.scrubber.push(Bytes::copy_from_slice(part)),
         };
         if is_found && let Some(finding) = self.finding.take() {
@@ -203,49 +201,45 @@ impl<S> Answers<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Answers<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
+impl<S: AsyncRead + Unpin> Searched for Answers<S> {
+    fn poll_part(
+        &mut self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let before = buf.filled().len();
-        while this.ready.is_empty() && !this.is_over {
-            ready!(this.pace.poll_turn(cx));
-            let read = Pin::new(&mut this.stream).poll_read(cx, buf)?;
-            let part = buf.filled().get(before..).unwrap_or_default();
-            this.search.scan(part)?;
-            let Some(mask) = &mut this.search.mask else {
+    ) -> Poll<Result<(), StreamEnd>> {
+        while self.ready.is_empty() && !self.is_over {
+            ready!(self.pace.poll_turn(cx));
+            let read = Pin::new(&mut self.stream).poll_read(cx, buf)?;
+            let part = buf.filled();
+            self.search.scan(part)?;
+            let Some(mask) = &mut self.search.mask else {
                 return read.map(Ok);
             };
             if read.is_ready() {
-                this.is_over = part.is_empty();
-                this.ready = if this.is_over {
+                self.is_over = part.is_empty();
+                self.ready = if self.is_over {
                     mask.finish()
                 } else {
-                    this.pace.measure(part.len(), || mask.push(part))?
+                    self.pace.measure(part.len(), || mask.push(part))?
                 };
-                buf.set_filled(before);
-                this.hold = mask
+                buf.clear();
+                self.hold = mask
                     .holds_back()
                     .then(|| Box::pin(sleep(Limits::MASK_HOLD)));
             } else {
-                match &mut this.hold {
+                match &mut self.hold {
                     Some(hold) => ready!(hold.as_mut().poll(cx)),
                     None => return Poll::Pending,
                 }
-                this.hold = None;
-                this.ready = mask.finish();
+                self.hold = None;
+                self.ready = mask.finish();
             }
         }
-        let part = this.ready.split_to(this.ready.len().min(buf.remaining()));
+        let part = self.ready.split_to(self.ready.len().min(buf.remaining()));
         buf.put_slice(&part);
         Poll::Ready(Ok(()))
     }
 }
-
-delegate_async_write!(Answers);
 
 #[cfg(test)]
 mod tests {

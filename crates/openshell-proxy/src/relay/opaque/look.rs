@@ -1,8 +1,35 @@
 //! What searches of a connection that is not inspected have in common.
 
 use std::io;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::denial::refusal::Refusal;
+use crate::wire::io::pace::Pace;
+
+/// End of a relay of bytes before both sides have ended.
+#[derive(Debug)]
+pub enum StreamEnd {
+    /// One side failed.
+    Io(io::Error),
+    /// Something was found that must not pass.
+    Refused(Box<Refusal>),
+    /// Neither side has sent anything for too long.
+    Idle,
+}
+
+impl From<io::Error> for StreamEnd {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Refusal> for StreamEnd {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
+}
 
 /// A search through the bytes of one side, which change nothing in them.
 pub(super) trait Look {
@@ -12,24 +39,47 @@ pub(super) trait Look {
     /// Searches `part`, the next one.
     ///
     /// # Errors
-    /// Something ends in it that is refused; [`refusal_of`] has the refusal.
-    fn scan(&mut self, part: &[u8]) -> io::Result<()>;
+    /// Something ends in it that is refused.
+    fn scan(&mut self, part: &[u8]) -> Result<(), Refusal>;
 }
 
-/// Error of bytes that are refused.
-#[derive(Debug, thiserror::Error)]
-#[error("the bytes of the connection are refused")]
-struct Refused(Refusal);
-
-pub(super) fn refused(refusal: Refusal) -> io::Error {
-    io::Error::other(Refused(refusal))
+/// Bytes of one side that were searched.
+pub(super) trait Searched {
+    /// Reads the next part into `buf`, which stays empty at the end.
+    fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<Result<(), StreamEnd>>;
 }
 
-/// The refusal for what was found in a connection that is not inspected, if `error` stands for one.
-#[must_use]
-pub fn refusal_of(error: &io::Error) -> Option<Refusal> {
-    error
-        .get_ref()?
-        .downcast_ref()
-        .map(|Refused(refusal)| refusal.clone())
+/// The bytes of a stream, which change nothing by their search.
+pub(super) struct Looked<S, L> {
+    stream: S,
+    search: L,
+    pace: Pace,
+}
+
+impl<S, L> Looked<S, L> {
+    pub(super) fn new(stream: S, search: L) -> Self {
+        Self {
+            stream,
+            search,
+            pace: Pace::default(),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin, L: Look> Searched for Looked<S, L> {
+    fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<Result<(), StreamEnd>> {
+        ready!(self.pace.poll_turn(cx));
+        ready!(std::pin::Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let part = buf.filled();
+        self.pace.measure(part.len(), || self.search.scan(part))?;
+        Poll::Ready(Ok(()))
+    }
 }

@@ -12,28 +12,25 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::pipe::{PipeFlags, SpliceFlags};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Semaphore;
 
 pub use self::answers::{AnswerSearch, Mask};
-pub use self::look::refusal_of;
+pub use self::look::StreamEnd;
 pub use self::search::ClientSearch;
 
 use self::answers::Answers;
-use self::look::Look;
+use self::look::{Look, Looked, Searched};
 use crate::ground::limits::Limits;
 use crate::wire::io::coop::CoopBudget;
 use crate::wire::io::metered::{Meter, Side};
-use crate::wire::io::pace::Pace;
 use crate::wire::io::prefixed::Prefixed;
 
 /// Bytes of one copy. A side that fills the buffer streams, and moves to a pipe.
@@ -70,7 +67,7 @@ pub async fn relay(
     early: Bytes,
     mut search: OpaqueSearch,
     meter: &Meter,
-) -> io::Result<()> {
+) -> Result<(), StreamEnd> {
     search.client.scan(&surplus)?;
     let mut ends = Ends {
         client,
@@ -81,10 +78,11 @@ pub async fn relay(
         client, upstream, ..
     } = &mut ends;
     let relayed = relay_all(client, surplus, upstream, early, search, meter).await;
-    let is_reset = relayed
-        .as_ref()
-        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset);
-    ends.is_complete = !is_reset && relayed.as_ref().err().and_then(refusal_of).is_none();
+    ends.is_complete = match &relayed {
+        Ok(()) | Err(StreamEnd::Idle) => true,
+        Err(StreamEnd::Io(error)) => error.kind() != io::ErrorKind::ConnectionReset,
+        Err(StreamEnd::Refused(_)) => false,
+    };
     relayed
 }
 
@@ -116,7 +114,7 @@ async fn relay_all(
     early: Bytes,
     search: OpaqueSearch,
     meter: &Meter,
-) -> io::Result<()> {
+) -> Result<(), StreamEnd> {
     let OpaqueSearch {
         client: mut client_search,
         mut answers,
@@ -143,7 +141,7 @@ async fn relay_all(
     let answered = async {
         if answers.masks() {
             let answers = Answers::new(Prefixed::new(early, from_upstream), answers);
-            return one_way_changed(answers, &mut to_client, &to).await;
+            return one_way_searched(answers, &mut to_client, &to).await;
         }
         answers.scan(&early)?;
         to_client.write_all(&early).await?;
@@ -154,14 +152,9 @@ async fn relay_all(
     let both = async { tokio::try_join!(asked, answered) };
     tokio::select! {
         done = both => done.map(drop),
-        () = idle(|| meter.bytes()) => Err(io::Error::other(Idle)),
+        () = idle(meter) => Err(StreamEnd::Idle),
     }
 }
-
-/// Error of a relay whose sides were both silent for [`Limits::IDLE`].
-#[derive(Debug, thiserror::Error)]
-#[error("neither side has sent anything for too long")]
-pub struct Idle;
 
 /// Counts the bytes that one side sends.
 struct Counter<'m> {
@@ -194,79 +187,30 @@ impl Counter<'_> {
 ///
 /// # Errors
 /// As [`relay`].
-pub async fn copy<C, U>(client: C, upstream: U, search: OpaqueSearch) -> io::Result<()>
+pub async fn copy<C, U>(client: C, upstream: U, search: OpaqueSearch) -> Result<(), StreamEnd>
 where
-    C: AsyncRead + AsyncWrite + Unpin,
-    U: AsyncRead + AsyncWrite + Unpin,
+    C: AsyncRead + AsyncWrite,
+    U: AsyncRead + AsyncWrite,
 {
-    let moved = Arc::new(AtomicU64::new(0));
-    let OpaqueSearch {
-        client: client_search,
-        answers,
-    } = search;
-    let mut client = Counted {
-        stream: client,
-        moved: Arc::clone(&moved),
-        search: client_search,
-        pace: Pace::default(),
+    let meter = Meter::default();
+    let from = Counter {
+        meter: &meter,
+        side: Side::Client,
     };
-    let mut upstream = Answers::new(upstream, answers);
+    let to = Counter {
+        meter: &meter,
+        side: Side::Upstream,
+    };
+    let (from_client, mut to_client) = tokio::io::split(client);
+    let (from_upstream, mut to_upstream) = tokio::io::split(upstream);
+    let questions = Looked::new(from_client, search.client);
+    let answers = Answers::new(from_upstream, search.answers);
+    let asked = one_way_searched(questions, &mut to_upstream, &from);
+    let answered = one_way_searched(answers, &mut to_client, &to);
+    let both = async { tokio::try_join!(asked, answered) };
     tokio::select! {
-        done = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut upstream, BUFFER_BYTES, BUFFER_BYTES) => done.map(drop),
-        () = idle(|| moved.load(Ordering::Relaxed)) => Err(io::Error::other(Idle)),
-    }
-}
-
-/// A stream that counts bytes both ways, and searches those that are read.
-struct Counted<S> {
-    stream: S,
-    moved: Arc<AtomicU64>,
-    search: ClientSearch,
-    pace: Pace,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Self {
-            stream,
-            moved,
-            search,
-            pace,
-        } = self.get_mut();
-        ready!(pace.poll_turn(cx));
-        let before = buf.filled().len();
-        let read = Pin::new(stream).poll_read(cx, buf);
-        let new = buf.filled().get(before..).unwrap_or_default();
-        moved.fetch_add(new.len() as u64, Ordering::Relaxed);
-        pace.measure(new.len(), || search.scan(new))?;
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let Self { stream, moved, .. } = self.get_mut();
-        let written = Pin::new(stream).poll_write(cx, bytes);
-        if let Poll::Ready(Ok(count)) = written {
-            moved.fetch_add(count as u64, Ordering::Relaxed);
-        }
-        written
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        done = both => done.map(drop),
+        () = idle(&meter) => Err(StreamEnd::Idle),
     }
 }
 
@@ -290,7 +234,7 @@ async fn one_way(
     to: &mut WriteHalf<'_>,
     counter: &Counter<'_>,
     search: &mut impl Look,
-) -> io::Result<()> {
+) -> Result<(), StreamEnd> {
     loop {
         let copied = poll_fn(|cx| {
             BUFFER.with_borrow_mut(|buffer| copy_once(from, to, counter, search, buffer, cx))
@@ -298,7 +242,7 @@ async fn one_way(
         let Copied { read, rest } = copied.await?;
         if read == 0 {
             counter.end();
-            return to.shutdown().await;
+            return Ok(to.shutdown().await?);
         }
         to.write_all(&rest)
             .await
@@ -311,31 +255,33 @@ async fn one_way(
             && let Paused::Ended = pipe.stream(from.as_ref(), to.as_ref(), counter).await?
         {
             counter.end();
-            return to.shutdown().await;
+            return Ok(to.shutdown().await?);
         }
     }
 }
 
-/// Relays one direction, whose bytes are not those of the socket, to its end, which is passed on.
-async fn one_way_changed(
-    mut from: impl AsyncRead + Unpin,
-    to: &mut WriteHalf<'_>,
+/// Relays the bytes of one direction after their search to its end, which is passed on.
+async fn one_way_searched(
+    mut from: impl Searched,
+    to: &mut (impl AsyncWrite + Unpin),
     counter: &Counter<'_>,
-) -> io::Result<()> {
+) -> Result<(), StreamEnd> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let read = from
-            .read(&mut buffer)
-            .await
-            .inspect_err(|_| counter.end())?;
-        if read == 0 {
+        let mut part = ReadBuf::new(&mut buffer);
+        let read = poll_fn(|cx| from.poll_part(cx, &mut part)).await;
+        read.inspect_err(|_| counter.end())?;
+        if part.filled().is_empty() {
             counter.end();
-            return to.shutdown().await;
+            return Ok(to.shutdown().await?);
         }
-        counter.add(read);
-        to.write_all(buffer.get(..read).unwrap_or_default())
-            .await
-            .inspect_err(|_| counter.other_end())?;
+        counter.add(part.filled().len());
+        // What TLS has taken is not sent before it is flushed.
+        let written = async {
+            to.write_all(part.filled()).await?;
+            to.flush().await
+        };
+        written.await.inspect_err(|_| counter.other_end())?;
     }
 }
 
@@ -347,7 +293,7 @@ fn copy_once(
     search: &mut impl Look,
     buffer: &mut [u8],
     cx: &mut Context<'_>,
-) -> Poll<io::Result<Copied>> {
+) -> Poll<Result<Copied, StreamEnd>> {
     let mut buffer = ReadBuf::new(buffer);
     ready!(Pin::new(from).poll_read(cx, &mut buffer)).inspect_err(|_| counter.end())?;
     let read = buffer.filled();
@@ -456,12 +402,12 @@ impl Pipe {
     }
 }
 
-/// Returns when the count of bytes `moved` has not changed for [`Limits::IDLE`].
-async fn idle<C: PartialEq>(moved: impl Fn() -> C) {
-    let mut before = moved();
+/// Returns when nothing was moved for [`Limits::IDLE`].
+async fn idle(meter: &Meter) {
+    let mut before = meter.bytes();
     loop {
         tokio::time::sleep(Limits::IDLE).await;
-        let now = moved();
+        let now = meter.bytes();
         if now == before {
             return;
         }

@@ -1,14 +1,12 @@
 //! Search of what a client sends on a connection whose requests are not inspected.
 
-use std::io;
-
 use crate::credentials::leaks::websocket::MessageScan;
 use crate::credentials::vault::Vault;
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::relay::body::searched::Scanner;
 use crate::relay::opaque::hello::HelloSearch;
-use crate::relay::opaque::look::{Look, refused};
+use crate::relay::opaque::look::Look;
 use crate::wire::detect::is_blank;
 
 /// Search for placeholders in the first [`Limits::FIRST_BYTES`], for a request that does not begin
@@ -66,13 +64,13 @@ impl Look for ClientSearch {
         self.left > 0 || self.hidden.is_some() || self.messages.is_some()
     }
 
-    fn scan(&mut self, part: &[u8]) -> io::Result<()> {
+    fn scan(&mut self, part: &[u8]) -> Result<(), Refusal> {
         let seen = part.get(..self.left).unwrap_or(part);
         self.left -= seen.len();
         if self.scanner.finds_end_in(seen) {
-            return Err(refused(Refusal::placeholder_misplaced(
+            return Err(Refusal::placeholder_misplaced(
                 "the first bytes of the connection",
-            )));
+            ));
         }
         if let Some(Hidden {
             refusal,
@@ -81,13 +79,12 @@ impl Look for ClientSearch {
         }) = &mut self.hidden
             && (request.finds_in(part) || hello.finds_in(part))
         {
-            return Err(refused(refusal.clone()));
+            return Err(refusal.clone());
         }
-        let found = self
-            .messages
-            .as_mut()
-            .map_or(Ok(()), |messages| messages.push(part));
-        found.map_err(refused)
+        match &mut self.messages {
+            Some(messages) => messages.push(part),
+            None => Ok(()),
+        }
     }
 }
 
