@@ -30,7 +30,7 @@ use crate::inference::route::Route;
 use crate::reach::authorize::authorizer::{Authorization, Authorizer, Mode};
 use crate::reach::authorize::connection::Connection;
 use crate::reach::authorize::revocation::RevocationWatch;
-use crate::reach::egress::Egress;
+use crate::reach::dial::Egress;
 use crate::reach::resolve::lookup::Resolver;
 use crate::relay::services::Services;
 use crate::relay::tunnel::HttpTunnel;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use openshell_events::words::Door;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::debug;
 
@@ -27,7 +26,7 @@ use crate::ground::trace::Stopwatch;
 use crate::inference::serve::Models;
 use crate::reach::authorize::connection::Connection;
 use crate::reach::authorize::hold::Hold;
-use crate::reach::egress::Dialed;
+use crate::reach::dial::Dialed;
 use crate::relay::http1::{self, denial_of_revoked, report_refused};
 use crate::relay::http2::UpstreamProtocol;
 use crate::relay::intercept::{Intercepted, intercept};
@@ -40,6 +39,7 @@ use crate::wire::detect::{Detected, Protocol, detect};
 use crate::wire::io::lingering::Linger;
 use crate::wire::io::metered::{Metered, Side};
 use crate::wire::io::prefixed::Prefixed;
+use crate::wire::io::upstream_stream::UpstreamStream;
 use crate::wire::tls::terminate::read_client_hello;
 
 /// The door at which a client came.
@@ -276,7 +276,7 @@ async fn relay(
 async fn relay_tls(
     proxy: &Proxy,
     client: Prefixed<Metered<ClientStream>>,
-    upstream: TcpStream,
+    upstream: UpstreamStream,
     address: SocketAddr,
     connection: &Arc<Connection>,
     closing: &Closing,
@@ -561,7 +561,7 @@ mod tests {
         let connection = testing::connection(&proxy.services, "web.test:80");
         let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
         let dialed = Dialed {
-            stream: far,
+            stream: far.into(),
             address: (UPSTREAM, 80).into(),
             quota,
         };
@@ -746,7 +746,7 @@ mod tests {
             let connection = testing::connection(&proxy.services, "web.test:80");
             let quota = proxy.services.egress.reserve("/usr/bin/curl").unwrap();
             let dialed = Dialed {
-                stream: far,
+                stream: far.into(),
                 address: (UPSTREAM, 80).into(),
                 quota,
             };

@@ -125,7 +125,7 @@ impl Service for PublishedPort {
                 let _ = opaque::relay(
                     client,
                     Bytes::new(),
-                    server,
+                    server.into(),
                     Bytes::new(),
                     first,
                     &Meter::default(),

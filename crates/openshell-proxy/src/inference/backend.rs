@@ -21,7 +21,7 @@ use crate::inference::model::{self, BodyError};
 use crate::inference::route::Route;
 use crate::inference::tools;
 use crate::reach::authorize::connection::Connection;
-use crate::reach::egress::dial_without_deadline;
+use crate::reach::dial::dial_without_deadline;
 use crate::reach::resolve::guard::Destination;
 use crate::relay::body::Unsent;
 use crate::relay::exchange::{ExchangeError, Remedy, Secrets, UpstreamSource};

@@ -2,7 +2,6 @@
 
 use std::pin::pin;
 
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::denial::refusal::Refusal;
@@ -16,6 +15,7 @@ use crate::report::record::{Outcome, Record};
 use crate::wire::detect::Protocol;
 use crate::wire::io::metered::Metered;
 use crate::wire::io::prefixed::Prefixed;
+use crate::wire::io::upstream_stream::UpstreamStream;
 use crate::wire::tls::authority::HTTP2;
 use crate::wire::tls::interceptor::Interceptor;
 use crate::wire::tls::originate::{self, UpstreamTls};
@@ -63,7 +63,7 @@ pub async fn intercept(
     services: &Services,
     interceptor: &Interceptor,
     client: Prefixed<Metered<ClientStream>>,
-    upstream: TcpStream,
+    upstream: UpstreamStream,
     connection: &Connection,
     closing: &Closing,
 ) -> Option<Intercepted> {
@@ -115,7 +115,7 @@ async fn handshakes(
     services: &Services,
     interceptor: &Interceptor,
     client: Prefixed<Metered<ClientStream>>,
-    upstream: TcpStream,
+    upstream: UpstreamStream,
     connection: &Connection,
 ) -> Result<Handshakes, Refusal> {
     let host = &connection.target().host;
@@ -218,13 +218,13 @@ mod tests {
                 services,
                 &self.interceptor,
                 near,
-                far,
+                far.into(),
                 &connection,
                 &closing,
             ));
             let accepted = Box::pin(acceptor.accept(upstream));
             let client = Box::pin(async {
-                let mut client = roots.open(host, client, client_may).await?;
+                let mut client = roots.open(host, client.into(), client_may).await?;
                 client
                     .write_all(b"GET /a HTTP/1.1\r\nHost: web.test\r\n\r\n")
                     .await

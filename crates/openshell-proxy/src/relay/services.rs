@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::credentials::leaks::detector::LeakDetector;
 use crate::credentials::watched::CurrentVault;
 use crate::reach::authorize::authorizer::Authorizer;
-use crate::reach::egress::Egress;
+use crate::reach::dial::Egress;
 use crate::wire::memory::Memory;
 use openshell_events::event::Audit;
 

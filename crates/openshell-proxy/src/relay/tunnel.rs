@@ -17,7 +17,7 @@ use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::ground::target::{Origin, Scheme};
 use crate::reach::authorize::connection::{Connection, StreamId};
-use crate::reach::egress::dial;
+use crate::reach::dial::dial;
 use crate::reach::resolve::guard;
 use crate::relay::body::Unsent;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};

@@ -20,7 +20,7 @@ use crate::ground::target::Target;
 use crate::inference;
 use crate::reach::authorize::authorizer::Authorization;
 use crate::reach::authorize::revocation::RevocationWatch;
-use crate::reach::egress::Dialed;
+use crate::reach::dial::Dialed;
 use crate::reach::resolve::guard::Destination;
 use crate::report::closing::Closing;
 use crate::report::record::Record;

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::ground::quota::QuotaGuard;
-use crate::reach::egress::Egress;
+use crate::reach::dial::Egress;
 use crate::relay::http1::KeptUpstream;
 use crate::relay::upstream::Upstream;
 use crate::wire::io::tasks::ConnectionTasks;

@@ -32,6 +32,7 @@ use crate::ground::limits::Limits;
 use crate::wire::io::coop::CoopBudget;
 use crate::wire::io::metered::{Meter, Side};
 use crate::wire::io::prefixed::Prefixed;
+use crate::wire::io::upstream_stream::UpstreamStream;
 
 /// Bytes of one copy. A side that fills the buffer streams, and moves to a pipe.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -63,12 +64,13 @@ pub struct OpaqueSearch {
 pub async fn relay(
     client: TcpStream,
     surplus: Bytes,
-    upstream: TcpStream,
+    upstream: UpstreamStream,
     early: Bytes,
     mut search: OpaqueSearch,
     meter: &Meter,
 ) -> Result<(), StreamEnd> {
     search.client.scan(&surplus)?;
+    let UpstreamStream::Direct(upstream) = upstream;
     let mut ends = Ends {
         client,
         upstream,

@@ -15,7 +15,6 @@ use hyper::header::{
 use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use crate::credentials::inject::CredentialedRequest;
@@ -26,6 +25,7 @@ use crate::reach::resolve::guard::Destination;
 use crate::relay::body::searched::{RequestBody, Unsendable};
 use crate::wire::http::head;
 use crate::wire::io::tasks::{AbortOnDrop, ConnectionTasks};
+use crate::wire::io::upstream_stream::UpstreamStream;
 use crate::wire::memory::Windows;
 use crate::wire::tls::originate::{UpstreamRoots, wants_certificate};
 use guard::{Unanswered, UpstreamGuard};
@@ -221,7 +221,7 @@ impl Upstream {
         &mut self,
         origin: &Origin,
         roots: &UpstreamRoots,
-        stream: TcpStream,
+        stream: UpstreamStream,
         address: SocketAddr,
     ) -> Result<(), Refusal> {
         match origin.scheme {

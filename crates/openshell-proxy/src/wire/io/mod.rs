@@ -10,3 +10,4 @@ pub(crate) mod pace;
 pub mod prefixed;
 pub mod read_ahead;
 pub mod tasks;
+pub mod upstream_stream;

@@ -10,7 +10,6 @@ use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, RootCertStore, SignatureScheme};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -18,11 +17,12 @@ use tokio_rustls::client::TlsStream;
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::wire::io::read_ahead::ReadAhead;
+use crate::wire::io::upstream_stream::UpstreamStream;
 use crate::wire::tls::authority::{HTTP1, HTTP2, VERSIONS, provider};
 use crate::wire::tls::trust::certificates;
 
 /// A verified upstream.
-pub type UpstreamTls = TlsStream<ReadAhead<TcpStream>>;
+pub type UpstreamTls = TlsStream<ReadAhead<UpstreamStream>>;
 
 /// Trusted roots for upstreams: Mozilla's, the system's, and those that the operator adds.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl UpstreamRoots {
     pub async fn open(
         &self,
         host: &Host,
-        stream: TcpStream,
+        stream: UpstreamStream,
         may_be_http2: bool,
     ) -> Result<UpstreamTls, Refusal> {
         let invalid = |why: String| Refusal::upstream_tls_invalid(why);

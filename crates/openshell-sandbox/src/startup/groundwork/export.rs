@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::network::host::Host;
 use openshell_proxy::denial::refusal::Refusal;
-use openshell_proxy::reach::egress::dial_without_deadline;
+use openshell_proxy::reach::dial::dial_without_deadline;
 use openshell_proxy::reach::resolve::guard::Destination;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::wire::tls::originate::UpstreamRoots;

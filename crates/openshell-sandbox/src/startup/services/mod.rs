@@ -28,7 +28,7 @@ use openshell_proxy::doors::publish::PublishedPort;
 use openshell_proxy::ground::limits::Limits;
 use openshell_proxy::ground::workers::Workers;
 use openshell_proxy::reach::authorize::authorizer::{Authorizer, Mode};
-use openshell_proxy::reach::egress::Egress;
+use openshell_proxy::reach::dial::Egress;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::relay::services::Services;
 use openshell_proxy::wire::tls::interceptor::Interceptor;

@@ -1,13 +1,13 @@
 //! Connections out of the sandbox: a permit's host is resolved, its addresses are checked, and one
 //! of them is dialled.
 
+mod direct;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use openshell_events::reason::ReasonCode;
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::debug;
 
@@ -20,6 +20,7 @@ use crate::ground::trace::Stopwatch;
 use crate::reach::resolve::guard::Destination;
 use crate::reach::resolve::lookup::Resolver;
 use crate::reach::resolve::resolve;
+use crate::wire::io::upstream_stream::UpstreamStream;
 use crate::wire::tls::originate::UpstreamRoots;
 
 /// Handles for connections to upstreams.
@@ -39,7 +40,7 @@ pub struct Egress {
 #[derive(Debug)]
 pub struct Dialed {
     /// The connected socket.
-    pub stream: TcpStream,
+    pub stream: UpstreamStream,
     /// The address that was checked and dialled.
     pub address: SocketAddr,
     /// Guard of the program's connection quota.
@@ -150,7 +151,7 @@ fn in_words(addresses: &[SocketAddr]) -> String {
 ///
 /// # Errors
 /// No address answered in [`Limits::CONNECT_DEADLINE`], or all refused.
-pub async fn dial(destination: &Destination) -> Result<(TcpStream, SocketAddr), Refusal> {
+pub async fn dial(destination: &Destination) -> Result<(UpstreamStream, SocketAddr), Refusal> {
     timeout(Limits::CONNECT_DEADLINE, dial_without_deadline(destination))
         .await
         .unwrap_or_else(|_| Err(Refusal::upstream_timeout()))
@@ -162,44 +163,15 @@ pub async fn dial(destination: &Destination) -> Result<(TcpStream, SocketAddr), 
 /// All addresses refused.
 pub async fn dial_without_deadline(
     destination: &Destination,
-) -> Result<(TcpStream, SocketAddr), Refusal> {
+) -> Result<(UpstreamStream, SocketAddr), Refusal> {
     let watch = Stopwatch::start();
     let unreachable = |error: io::Error| Refusal::upstream_unreachable(error.to_string());
-    let (stream, address) = race(destination.addresses()).await.map_err(unreachable)?;
+    let (stream, address) = direct::race(destination.addresses())
+        .await
+        .map_err(unreachable)?;
     prepare(&stream).map_err(unreachable)?;
     debug!(%address, us = watch.micros(), "connected");
-    Ok((stream, address))
-}
-
-/// Connects to the first of `addresses` that answers, each with a head start over the next (RFC
-/// 8305 §5).
-async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
-    // Dropping the set aborts the attempts that lost.
-    let mut attempts = JoinSet::new();
-    let mut remaining = addresses.iter().copied();
-    let mut last_error = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    loop {
-        match remaining.next() {
-            Some(address) => {
-                attempts.spawn(async move {
-                    TcpStream::connect(address)
-                        .await
-                        .map(|stream| (stream, address))
-                });
-            }
-            None if attempts.is_empty() => return Err(last_error),
-            None => {}
-        }
-        let head_start = tokio::time::sleep(Limits::CONNECT_STAGGER);
-        tokio::select! {
-            Some(result) = attempts.join_next() => match result {
-                Ok(Ok(connected)) => return Ok(connected),
-                Ok(Err(error)) => last_error = error,
-                Err(error) => last_error = io::Error::other(error),
-            },
-            () = head_start => {}
-        }
-    }
+    Ok((UpstreamStream::Direct(stream), address))
 }
 
 #[cfg(test)]
@@ -209,7 +181,7 @@ mod tests {
     use openshell_events::reason::ReasonCode;
     use tokio::net::TcpListener;
 
-    use super::{Destination, Limits, dial};
+    use super::{Destination, Limits, UpstreamStream, dial};
     use crate::testing;
 
     /// Checked addresses, as the operator's are without a check.
@@ -228,6 +200,7 @@ mod tests {
         let (_listener, open) = listening().await;
         let closed = testing::closed_address().await;
         let (stream, address) = dial(&at(vec![closed, open])).await.unwrap();
+        let UpstreamStream::Direct(stream) = stream;
         assert_eq!((address, stream.peer_addr().unwrap()), (open, open));
     }
 
@@ -268,9 +241,10 @@ mod tests {
             .await
             .unwrap();
         let (_, first) = listener.accept().await.unwrap();
+        let UpstreamStream::Direct(stream) = dialed.stream;
         assert_eq!(
             first,
-            dialed.stream.local_addr().unwrap(),
+            stream.local_addr().unwrap(),
             "nothing was dialled before"
         );
     }
