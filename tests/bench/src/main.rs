@@ -29,7 +29,7 @@ use lab::host::{Program, UID};
 /// Pairs of a row; the median of their ratios counts.
 const PAIRS: usize = 9;
 
-pub(crate) fn main() {
+fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
         Some("client") => client::run(&words[1..]),

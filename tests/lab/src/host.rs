@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -32,21 +31,17 @@ pub enum Tier {
     Rootless,
 }
 
-/// Returns the tier of the running test program: a name that begins with `rootless` selects
-/// [`Tier::Rootless`].
+/// Returns the tier of this run: that of the variable `TIER`, or [`Tier::Root`].
+///
+/// # Panics
+/// `TIER` names no tier.
 #[must_use]
 pub fn tier() -> Tier {
     static TIER: OnceLock<Tier> = OnceLock::new();
-    *TIER.get_or_init(|| {
-        let program = std::env::current_exe().unwrap();
-        let is_rootless = program
-            .file_name()
-            .is_some_and(|name| name.as_bytes().starts_with(b"rootless"));
-        if is_rootless {
-            Tier::Rootless
-        } else {
-            Tier::Root
-        }
+    *TIER.get_or_init(|| match std::env::var("TIER").as_deref() {
+        Ok("root") | Err(_) => Tier::Root,
+        Ok("rootless") => Tier::Rootless,
+        Ok(other) => panic!("TIER is root or rootless, not {other}"),
     })
 }
 
