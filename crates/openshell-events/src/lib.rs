@@ -10,6 +10,7 @@
 pub mod denial;
 pub mod event;
 pub mod lines;
+pub mod packet;
 pub mod reason;
 pub mod text;
 pub mod words;

@@ -7,5 +7,6 @@ pub(crate) mod file_refusals;
 pub(crate) mod gateway_reports;
 pub(crate) mod look_up;
 pub(crate) mod refusals;
+pub(crate) mod refused_packets;
 pub(crate) mod run_reports;
 pub(crate) mod servers;

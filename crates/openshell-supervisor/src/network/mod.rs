@@ -2,3 +2,4 @@
 
 pub mod netlink;
 pub mod netns;
+pub mod refused_packets;

@@ -1,7 +1,7 @@
 //! Netlink requests and the socket that carries them (netlink(7)).
 //!
-//! Synchronous: every request asks for an acknowledgement, which is read at once. A socket belongs
-//! to the network namespace in which it was opened.
+//! Every request asks for an acknowledgement, which is read at once. A socket belongs to the
+//! network namespace in which it was opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +21,7 @@ const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLA_F_NESTED: u16 = 0x8000;
+const NLA_TYPE_MASK: u16 = 0x3fff;
 const HEADER: usize = 16;
 
 /// Receive buffer in bytes.
@@ -192,7 +193,7 @@ impl Socket {
         }
     }
 
-    fn receive(&self) -> io::Result<Vec<Response>> {
+    pub(super) fn receive(&self) -> io::Result<Vec<Response>> {
         let mut buffer = vec![0_u8; RECEIVE_BUFFER];
         let (_, length) = rustix::net::recv(&self.fd, buffer.as_mut_slice(), RecvFlags::TRUNC)?;
         let bytes = buffer.get(..length).ok_or(io::ErrorKind::InvalidData)?;
@@ -206,15 +207,25 @@ impl AsFd for Socket {
     }
 }
 
-impl From<Socket> for OwnedFd {
-    fn from(socket: Socket) -> Self {
-        socket.fd
-    }
+/// A message of the kernel.
+pub(super) struct Response {
+    pub(super) kind: u16,
+    pub(super) payload: Vec<u8>,
 }
 
-struct Response {
-    kind: u16,
-    payload: Vec<u8>,
+/// The value of the attribute `kind` among `attributes`.
+pub(super) fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    while let Some(header) = attributes.first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let value = attributes.get(4..length)?;
+        if u16::from_ne_bytes([header[2], header[3]]) & NLA_TYPE_MASK == kind {
+            return Some(value);
+        }
+        attributes = attributes
+            .get(length.next_multiple_of(4)..)
+            .unwrap_or_default();
+    }
+    None
 }
 
 fn responses(mut bytes: &[u8]) -> io::Result<Vec<Response>> {

@@ -18,7 +18,7 @@ use openshell_events::event::Audit;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_proxy::decide::identify::{Identifier, Processes, Witness};
 use openshell_proxy::decide::store::Generation;
-use openshell_proxy::doors::bypass::Monitor;
+use openshell_proxy::doors::bypass::BypassReports;
 use openshell_proxy::doors::dns::names::Names;
 use openshell_proxy::doors::dns::pool::NameAddresses;
 use openshell_proxy::doors::dns::server::NameServer;
@@ -40,6 +40,7 @@ use openshell_supervisor::files::landlock;
 use openshell_supervisor::init::Init;
 use openshell_supervisor::network::netlink::Socket;
 use openshell_supervisor::network::netns::{Doors, NameServerSockets, firewall};
+use openshell_supervisor::network::refused_packets::RefusedPackets;
 use openshell_telemetry::health::Respond;
 use openshell_telemetry::logging;
 use openshell_telemetry::metrics::{Read, Readings};
@@ -51,6 +52,7 @@ use crate::cli::Published;
 use crate::config::Config;
 use crate::reports::background_reporter::BackgroundReporter;
 use crate::reports::refusals::Refusals;
+use crate::reports::refused_packets::PacketReporter;
 use crate::reports::run_reports::RunReports;
 use crate::reports::servers::Servers;
 use crate::startup::groundwork::network::{Network, ProxySockets};
@@ -434,25 +436,20 @@ fn monitor(
     audit: &Arc<dyn Audit>,
     tasks: &mut Tasks,
 ) -> Option<BackgroundReporter> {
-    let names = Arc::clone(names);
-    let witness = Arc::clone(witness);
-    let audit = Arc::clone(audit);
-    let start = |socket| {
-        Monitor::start(
-            OwnedFd::from(socket),
-            firewall::LOG_GROUP,
-            probe,
-            names,
-            witness,
-            audit,
-        )
+    let reports = BypassReports {
+        probe,
+        names: Arc::clone(names),
+        witness: Arc::clone(witness),
+        audit: Arc::clone(audit),
     };
-    let monitor = packet_log.and_then(start);
-    match monitor {
-        Ok(monitor) => Some(BackgroundReporter::start(
+    let reporter = packet_log
+        .and_then(|socket| RefusedPackets::listen(socket, firewall::LOG_GROUP))
+        .and_then(|packets| PacketReporter::new(packets, reports));
+    match reporter {
+        Ok(reporter) => Some(BackgroundReporter::start(
             tasks,
             "bypass monitor",
-            |stopped| monitor.run(stopped),
+            |stopped| reporter.run(stopped),
         )),
         Err(error) => {
             let message =
