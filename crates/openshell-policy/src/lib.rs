@@ -11,6 +11,7 @@ pub mod yaml;
 pub mod policy;
 
 pub mod credential;
+pub mod document;
 pub mod filesystem;
 pub mod inference;
 pub mod issuers;

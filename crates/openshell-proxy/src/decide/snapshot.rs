@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
+use openshell_policy::document::StaticParts;
 use openshell_policy::network::binary::Binary;
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::network::host::Host;
@@ -16,7 +17,7 @@ use serde_json::{Value as Json, json};
 
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
 use crate::decide::message::JudgedProtocol;
-use crate::decide::rego_data::{rego_data, static_data};
+use crate::decide::rego_data::rego_data;
 use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice};
 use crate::denial::refusal::{Matches, Nearest};
 use crate::ground::limits::Limits;
@@ -138,7 +139,7 @@ impl Snapshot {
             // Custom rules may change the static data; their answers are held to the schema of a
             // policy document.
             Some(rules) => {
-                let engine = Engine::new(rules, rego_data(&policy, &links))?;
+                let engine = Engine::new(rules, rego_data(&policy, &links)?)?;
                 (
                     with_static_answers(&engine, policy)?,
                     SnapshotRules::Custom(engine),
@@ -214,8 +215,8 @@ impl Snapshot {
         match &self.rules {
             SnapshotRules::Custom(engine) => Ok(engine),
             SnapshotRules::BuiltIn(engine) => {
-                let engine =
-                    engine.get_or_init(|| Engine::built_in(rego_data(&self.policy, &self.links)));
+                let made = || rego_data(&self.policy, &self.links).and_then(Engine::built_in);
+                let engine = engine.get_or_init(made);
                 engine.as_ref().map_err(Clone::clone)
             }
         }
@@ -503,7 +504,8 @@ fn nearest(answer: &Value) -> Option<Nearest> {
 
 /// Replaces the static parts of `policy` by the answers of custom rules.
 fn with_static_answers(engine: &Engine, policy: Policy) -> Result<Policy, LoadError> {
-    let mut parts = static_data(&policy);
+    let mut parts = serde_json::to_value(StaticParts::of(&policy))
+        .map_err(|error| EngineError::Data(error.to_string()))?;
     let mut session = engine.about(Value::new_object())?;
     let queries = [
         (Query::FilesystemPolicy, "filesystem_policy"),

@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use openshell_policy::document::StaticParts;
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::issuers::Issuers;
 use openshell_policy::network::endpoint::{Endpoint, Enforcement, TlsMode};
@@ -13,7 +14,6 @@ use openshell_policy::network::rule::{Glob, HttpRule};
 use openshell_policy::policy::Policy;
 use openshell_policy::proposal::{endpoint, is_one_program, quoted};
 use openshell_policy::yaml;
-use openshell_proxy::decide::rego_data::static_data;
 use openshell_proxy::report::observe::Observation;
 use openshell_proxy::secrets::needles::Needles;
 use serde_json::Value;
@@ -391,7 +391,8 @@ pub(super) fn observed_policy(
             "{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"
         ));
     }
-    let parts = static_data(started);
+    // Writing a valid policy cannot fail.
+    let parts = serde_json::to_value(StaticParts::of(started)).unwrap_or_default();
     text.push_str(&filesystem_policy(&parts["filesystem_policy"], paths));
     for key in ["landlock", "process"] {
         text.push_str(&format!("{key}: {}\n", parts[key]));
