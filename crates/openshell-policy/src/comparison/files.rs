@@ -36,6 +36,14 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
                 .to_owned(),
         );
     }
+    plain(one, other, &mut words);
+    patterns(one, other, &mut words);
+    by_name(one, other, &mut words);
+    words
+}
+
+/// Adds what `one` permits at the plain paths that either lists.
+fn plain(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     let lists = |filesystem: &Filesystem| {
         let all = [
             &filesystem.read_only,
@@ -69,7 +77,11 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
             ));
         }
     }
-    // What a pattern means, or a path in the home or the working directory, depends on the run.
+}
+
+/// Adds the patterns of `one`, and its paths in the home or the working directory: what they mean
+/// depends on the run.
+fn patterns(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     for (verb, listed, known) in [
         ("read", &other.hidden, &one.hidden),
         ("write to", &other.read_only, &one.read_only),
@@ -77,46 +89,43 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
         ("read", &one.read_only, &other.read_only),
         ("write to", &one.read_write, &other.read_write),
     ] {
-        let new = listed
-            .iter()
-            .filter(|path| !is_plain(path) && !known.contains(path));
-        words
-            .extend(new.map(|path| format!("the command may {verb} {}", path.as_path().display())));
+        for path in listed {
+            if !is_plain(path) && !known.contains(path) {
+                let path = path.as_path().display();
+                words.push(format!("the command may {verb} {path}"));
+            }
+        }
     }
-    // An entry by name keeps hooks of git and sockets writable, and stands for the host's temporary
-    // files.
+}
+
+/// Adds the entries by name of `one`: they keep hooks of git and sockets writable, and stand for
+/// the host's temporary files.
+fn by_name(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
+    let is_temporary = |path: &Path| path.starts_with("/tmp") || path.starts_with("/dev/shm");
     let is_special = |path: &Path| {
-        let has = |name: &str| path.components().any(|part| part.as_os_str() == name);
-        has(".git")
-            || ["/tmp", "/dev/shm"]
-                .iter()
-                .any(|folder| path.starts_with(folder))
+        path.components().any(|part| part.as_os_str() == ".git")
+            || is_temporary(path)
             || access(other, path) == Access::Write
     };
-    let new = one
-        .read_write
-        .iter()
-        .filter(|path| is_plain(path) && !other.read_write.contains(path));
-    let new = new
-        .map(GrantedPath::as_path)
-        .filter(|path| is_special(path) && access(other, path) == access(one, path));
-    words.extend(new.map(|path| {
-        format!(
-            "the command may write to {}, which is listed by name",
-            path.display()
-        )
-    }));
-    let temporary = one
-        .read_only
-        .iter()
-        .filter(|path| is_plain(path) && !other.read_only.contains(path));
-    let temporary = temporary
-        .map(GrantedPath::as_path)
-        .filter(|path| path.starts_with("/tmp") || path.starts_with("/dev/shm"));
-    words.extend(
-        temporary.map(|path| format!("the command may read {} of the host", path.display())),
-    );
-    words
+    for listed in &one.read_write {
+        let path = listed.as_path();
+        if is_plain(listed)
+            && !other.read_write.contains(listed)
+            && is_special(path)
+            && access(other, path) == access(one, path)
+        {
+            let path = path.display();
+            words.push(format!(
+                "the command may write to {path}, which is listed by name"
+            ));
+        }
+    }
+    for listed in &one.read_only {
+        if is_plain(listed) && !other.read_only.contains(listed) && is_temporary(listed.as_path()) {
+            let path = listed.as_path().display();
+            words.push(format!("the command may read {path} of the host"));
+        }
+    }
 }
 
 /// Returns true for an absolute path that is no pattern.

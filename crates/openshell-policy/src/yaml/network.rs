@@ -166,6 +166,19 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     parts.unsupported = keys.read(reader, "unsupported", |reader, at| {
         reader.text(at, |text| Ok(text.to_owned()))
     });
+    warn_of(reader, at, &parts);
+    let (endpoint, violations) = match Endpoint::new(parts) {
+        Ok(endpoint) => (Some(endpoint), Vec::new()),
+        Err(violations) => (None, violations),
+    };
+    for violation in keys.contradictions(violations) {
+        reader.reject(at, violation);
+    }
+    endpoint.filter(|_| reader.violation_count() == before)
+}
+
+/// Warns of `parts` that may not be meant.
+fn warn_of(reader: &mut Reader, at: &At<'_>, parts: &EndpointParts) {
     if let Some(what) = &parts.unsupported {
         reader.warn(at, WarningKind::Unsupported(what.clone()));
     }
@@ -191,14 +204,6 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
             WarningKind::EnforcementDefaults(format!("{host}:{}", ports.join(","))),
         );
     }
-    let (endpoint, violations) = match Endpoint::new(parts) {
-        Ok(endpoint) => (Some(endpoint), Vec::new()),
-        Err(violations) => (None, violations),
-    };
-    for violation in keys.contradictions(violations) {
-        reader.reject(at, violation);
-    }
-    endpoint.filter(|_| reader.violation_count() == before)
 }
 
 /// Keys of an endpoint and their state.

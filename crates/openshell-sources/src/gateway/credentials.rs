@@ -73,11 +73,7 @@ impl Placeholders {
                 variables.push((name, value))
             }
         }
-        if given.revision != 0 && self.revisions.back() != Some(&given.revision) {
-            self.revisions.push_back(given.revision);
-            self.revisions
-                .drain(..self.revisions.len().saturating_sub(REVISIONS + 1));
-        }
+        self.note_revision(given.revision);
         for ProviderCredential {
             name,
             secret,
@@ -101,16 +97,8 @@ impl Placeholders {
                 left_out(&name, "there are too many");
                 continue;
             }
-            let handle = binding
-                .as_ref()
-                .map(|binding| binding.handle.as_str())
-                .filter(|handle| is_handle(handle));
-            if let Some(handle) = handle {
-                let held = (handle.to_owned(), name.clone());
-                self.handles.retain(|known| *known != held);
-                self.handles.push_back(held);
-            }
-            variables.push((name.clone(), self.placeholder(&name, handle)));
+            let placeholder = self.note_handle(&name, binding.as_ref());
+            variables.push((name.clone(), placeholder));
             let hosts = binding.as_ref().map(|binding| self.hosts(binding));
             entries.push(Held {
                 name: parsed,
@@ -135,6 +123,28 @@ impl Placeholders {
             variables,
             report: CredentialReport { warnings, summary },
         }
+    }
+
+    /// Notes a `revision` of the credentials.
+    fn note_revision(&mut self, revision: u64) {
+        if revision != 0 && self.revisions.back() != Some(&revision) {
+            self.revisions.push_back(revision);
+            self.revisions
+                .drain(..self.revisions.len().saturating_sub(REVISIONS + 1));
+        }
+    }
+
+    /// Notes the handle of the credential `name`, if its `binding` has one; returns its placeholder.
+    fn note_handle(&mut self, name: &str, binding: Option<&StaticBinding>) -> String {
+        let handle = binding
+            .map(|binding| binding.handle.as_str())
+            .filter(|handle| is_handle(handle));
+        if let Some(handle) = handle {
+            let held = (handle.to_owned(), name.to_owned());
+            self.handles.retain(|known| *known != held);
+            self.handles.push_back(held);
+        }
+        self.placeholder(name, handle)
     }
 
     /// The placeholder of the credential `name`.

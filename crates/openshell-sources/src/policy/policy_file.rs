@@ -9,7 +9,7 @@ use openshell_events::event::PolicyId;
 use openshell_events::text;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::Places;
-use openshell_policy::violation::ViolationKind;
+use openshell_policy::violation::{ViolationKind, Violations};
 use openshell_policy::yaml;
 use openshell_supervisor::files::landlock::Request;
 use openshell_supervisor::host::privilege::Privilege;
@@ -331,13 +331,7 @@ impl PolicyDocument {
         if let Some(rules) = &rules {
             more.push_str(&format!(" rules_hash:{}", sha256(rules)));
         }
-        let (policy, warnings) =
-            read(&data).map_err(|violations| match violations.0.as_slice() {
-                [only] if matches!(only.kind, ViolationKind::Syntax(_)) => {
-                    anyhow!("failed to parse YAML data: {origin}: {only}")
-                }
-                _ => anyhow!("{origin}: {violations}"),
-            })?;
+        let (policy, warnings) = read(&data).map_err(|violations| invalid(&origin, &violations))?;
         let policy = folders.resolve(policy).with_context(|| origin.clone())?;
         let granted = Request::new(policy.filesystem(), folders.workdir.as_deref());
         let started = started.get_or_init(|| granted.clone());
@@ -349,18 +343,17 @@ impl PolicyDocument {
         };
         let symlink_target = |path: &str| symlink_target(path, is_writable);
         let compiled = C::compile(generation, policy, rules.as_deref(), &symlink_target)?;
-        let warnings = warnings
-            .iter()
-            .map(|warning| format!("L7 policy validation warning: {origin}: {warning}"));
+        let mut lines = Vec::new();
+        for warning in &warnings {
+            lines.push(format!("L7 policy validation warning: {origin}: {warning}"));
+        }
         let lints = lints::lints(compiled.policy(), &is_writable);
-        // On a command line every program is meant.
-        let is_meant = |lint: &String| has_additions && lint.contains(lints::EVERY_PROGRAM);
-        let of_lints = lints
-            .warnings
-            .into_iter()
-            .filter(|lint| !is_meant(lint))
-            .map(|lint| format!("policy warning: {origin}: {lint}"));
-        let warnings = warnings.chain(of_lints).collect();
+        for lint in lints.warnings {
+            // On a command line every program is meant.
+            if !(has_additions && lint.contains(lints::EVERY_PROGRAM)) {
+                lines.push(format!("policy warning: {origin}: {lint}"));
+            }
+        }
         let notes = lints
             .notes
             .into_iter()
@@ -376,7 +369,7 @@ impl PolicyDocument {
             policies(compiled.policy().network().len())
         );
         let report = PolicyReport {
-            warnings,
+            warnings: lines,
             notes,
             links,
             summary,
@@ -387,6 +380,16 @@ impl PolicyDocument {
             took: began.elapsed(),
         };
         Ok(PolicyVersion { compiled, report })
+    }
+}
+
+/// The error of an invalid policy from `origin`.
+fn invalid(origin: &str, violations: &Violations) -> anyhow::Error {
+    match violations.0.as_slice() {
+        [only] if matches!(only.kind, ViolationKind::Syntax(_)) => {
+            anyhow!("failed to parse YAML data: {origin}: {only}")
+        }
+        _ => anyhow!("{origin}: {violations}"),
     }
 }
 

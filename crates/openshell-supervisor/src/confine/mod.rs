@@ -260,13 +260,7 @@ impl Confinement {
         network: impl FnOnce() -> io::Result<Network>,
     ) -> Result<AppliedToInit, ApplyError> {
         // A filter that cannot be compiled must fail the start, not the first command.
-        let others = rows_for_shared_pids(self.shares_pids);
-        let filter = if self.debug {
-            Filter::compile(rows_with_debugging(self.sockets, &self.devices).chain(others))
-        } else {
-            Filter::compile(rows(self.sockets, &self.devices).chain(others))
-        };
-        let filter = filter.map_err(ApplyError::Filter)?;
+        let filter = self.filter()?;
         let files = OwnFiles::attach(files, self.files.as_deref())?;
         // Opened before the private /run hides it.
         let covers = self
@@ -292,16 +286,9 @@ impl Confinement {
         let Masked {
             unmasked: not_masked,
             folder,
-        } = mask_all_but(
-            self.visible(&granted),
-            &self.landlock.without_services(),
-            self.identity.uid,
-        );
+        } = self.mask(&granted)?;
         self.masks = folder.as_ref().and_then(device);
         stand_ins.extend(folder);
-        if self.landlock.is_hard() && !not_masked.is_empty() {
-            return Err(ApplyError::NotMasked(not_masked.join("; ")));
-        }
         carve_outs::show_read_only(self.landlock.shown_folders(), &granted)
             .map_err(ApplyError::CarveOut)?;
         let carve_outs = carve_outs::apply(
@@ -353,25 +340,55 @@ impl Confinement {
         };
         // Init itself connects to nothing from here on, and opens nothing before the calls are
         // answered.
-        let notified = Notified {
-            connects: firewall_probe.is_some(),
-            files: self.file_calls,
-        };
-        let listener = (!notified.is_empty())
-            .then(|| notify::install(notified))
-            .transpose();
-        let waiting_calls = listener.map_err(|source| {
-            if notified.connects {
-                ApplyError::Connects { source }
-            } else {
-                ApplyError::FileCalls { source }
-            }
-        })?;
+        let waiting_calls = self.have_calls_wait(firewall_probe.is_some())?;
         Ok(AppliedToInit {
             enforced,
             filter,
             waiting_calls,
         })
+    }
+
+    /// Compiles the filter of commands.
+    fn filter(&self) -> Result<Filter, ApplyError> {
+        let others = rows_for_shared_pids(self.shares_pids);
+        let filter = if self.debug {
+            Filter::compile(rows_with_debugging(self.sockets, &self.devices).chain(others))
+        } else {
+            Filter::compile(rows(self.sockets, &self.devices).chain(others))
+        };
+        filter.map_err(ApplyError::Filter)
+    }
+
+    /// Masks what is not `granted`.
+    fn mask(&self, granted: &[Resolved<'_>]) -> Result<Masked, ApplyError> {
+        let masked = mask_all_but(
+            self.visible(granted),
+            &self.landlock.without_services(),
+            self.identity.uid,
+        );
+        if self.landlock.is_hard() && !masked.unmasked.is_empty() {
+            return Err(ApplyError::NotMasked(masked.unmasked.join("; ")));
+        }
+        Ok(masked)
+    }
+
+    /// Has connects wait, if there is a firewall, and calls about files, if they are asked for.
+    fn have_calls_wait(&self, connects: bool) -> Result<Option<OwnedFd>, ApplyError> {
+        let notified = Notified {
+            connects,
+            files: self.file_calls,
+        };
+        if notified.is_empty() {
+            return Ok(None);
+        }
+        let listener = notify::install(notified).map_err(|source| {
+            if connects {
+                ApplyError::Connects { source }
+            } else {
+                ApplyError::FileCalls { source }
+            }
+        })?;
+        Ok(Some(listener))
     }
 
     /// Makes the mounts; returns descriptions of those that failed, of trust, of files among

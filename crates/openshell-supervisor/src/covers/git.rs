@@ -72,54 +72,16 @@ impl Found {
 /// Returns the paths in the work tree or repository `folder` that the command must not change; none
 /// if it is neither.
 pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
-    let has_config = git.has_config;
-    let link = folder.join(".git");
     let mut found = Found::default();
-    let mut is_tree = true;
-    let own = match link.metadata() {
-        // A linked work tree, or a submodule (gitrepository-layout(5)).
-        Ok(data) if data.is_file() => {
-            found.add(link.clone());
-            let Some(own) = found.known(linked(&link)) else {
-                return found;
-            };
-            own
-        }
-        Ok(_) => link,
-        Err(error) if is_missing(&error) => {
-            if !found.known(is_repository(folder)) {
-                return found;
-            }
-            // A bare one.
-            is_tree = false;
-            folder.to_owned()
-        }
-        Err(error) => {
-            // A folder that the command's user may not enter holds nothing for it.
-            if !is_closed(folder, &error) {
-                found.unknown.push(format!("{}: {error}", link.display()));
-            }
-            return found;
-        }
+    let Some(Own { path: own, is_tree }) = own_repository(folder, &mut found) else {
+        return found;
     };
     let common = found
         .known(path_of(&own.join("commondir"), ""))
         .map(|common| normal(&own.join(common)));
     let repository = common.unwrap_or_else(|| own.clone());
     found.repository = is_tree.then(|| repository.clone());
-    let mut repositories = vec![repository.clone()];
-    let mut holders = vec![repository.clone(), own.clone()];
-    holders.extend(
-        found
-            .known(entries(&repository.join("worktrees")))
-            .iter()
-            .map(DirEntry::path),
-    );
-    holders.dedup();
-    for holder in holders {
-        let searched = modules(&holder, &mut repositories);
-        found.known(searched);
-    }
+    let repositories = with_submodules(&repository, &own, &mut found);
     if repositories.len() > REPOSITORIES {
         found.unknown.push(format!(
             "{} has more than {REPOSITORIES} submodules",
@@ -128,86 +90,149 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
         return found;
     }
     if own != repository {
-        let leads = leads(&own, has_config);
+        let leads = leads(&own, git.has_config);
         found.paths.extend(leads);
     }
     for repository in &repositories {
-        let config = found.known(GitSettings::read(
-            &repository.join("config"),
-            git.home.as_deref(),
-        ));
-        let of_trees = found.known(GitSettings::read(
-            &repository.join("config.worktree"),
-            git.home.as_deref(),
-        ));
-        // The `.git` file of a submodule's work tree leads to its repository.
-        let own_tree = config
-            .worktree
-            .as_ref()
-            .map(|tree| normal(&repository.join(tree)));
-        let link = own_tree.as_ref().map(|tree| tree.join(".git"));
-        found.paths.extend(
-            link.filter(|link| !repository.starts_with(link))
-                .map(SensitivePath::new),
-        );
-        let named = config.hooks.iter().chain(&of_trees.hooks).chain(&git.hooks);
-        // Those of a relative path are in the work tree that git is used in (git-config(1),
-        // core.hooksPath).
-        let mut trees = vec![repository.parent().unwrap_or(repository)];
-        trees.extend(own_tree.as_deref());
-        trees.extend(is_tree.then_some(folder));
-        let named = named.flat_map(|hooks| trees.iter().map(move |tree| normal(&tree.join(hooks))));
-        let all: BTreeSet<_> = named.chain([repository.join("hooks")]).collect();
-        for hooks in all {
-            if folder.starts_with(&hooks) {
-                found.unknown.push(format!(
-                    "core.hooksPath is {}, which holds everything",
-                    hooks.display()
-                ));
-            }
-            for target in found.known(targets(&hooks)) {
-                found.add(target);
-            }
-            // The programs of husky run those beside them.
-            found.add(
-                hooks
-                    .parent()
-                    .filter(|_| hooks.ends_with("_"))
-                    .unwrap_or(&hooks)
-                    .to_owned(),
-            );
-        }
-        found.add(repository.join("info/attributes"));
-        for linked in found.known(entries(&repository.join("worktrees"))) {
-            found.paths.extend(leads(&linked.path(), has_config));
-        }
-        if has_config {
-            // Remotes are named in the latter two as well (gitrepository-layout(5)).
-            for name in ["config", "config.worktree", "remotes", "branches"] {
-                found.add(repository.join(name));
-            }
-            let included = config
-                .included
-                .iter()
-                .chain(&of_trees.included)
-                .map(|path| normal(path));
-            found.paths.extend(included.map(SensitivePath::new));
-            // It would make another folder's configuration count. With a mere dot libgit2 finds no
-            // repository.
-            let placeholder = if repository.ends_with(".git") {
-                "../.git\n"
-            } else {
-                ".\n"
-            };
-            found.paths.push(SensitivePath {
-                path: repository.join("commondir"),
-                placeholder,
-            });
-        }
+        add_repository(repository, folder, is_tree, git, &mut found);
     }
     // Each is looked at as part of the whole.
     found.paths.retain(|found| found.path != folder);
     found
+}
+
+/// The part of a repository that belongs to a folder alone.
+struct Own {
+    path: PathBuf,
+    /// False for a bare repository.
+    is_tree: bool,
+}
+
+/// Returns the repository of `folder`; `None` if it has none, or what it has is not known.
+fn own_repository(folder: &Path, found: &mut Found) -> Option<Own> {
+    let link = folder.join(".git");
+    match link.metadata() {
+        // A linked work tree, or a submodule (gitrepository-layout(5)).
+        Ok(data) if data.is_file() => {
+            found.add(link.clone());
+            let path = found.known(linked(&link))?;
+            Some(Own {
+                path,
+                is_tree: true,
+            })
+        }
+        Ok(_) => Some(Own {
+            path: link,
+            is_tree: true,
+        }),
+        Err(error) if is_missing(&error) => found.known(is_repository(folder)).then(|| Own {
+            path: folder.to_owned(),
+            is_tree: false,
+        }),
+        Err(error) => {
+            // A folder that the command's user may not enter holds nothing for it.
+            if !is_closed(folder, &error) {
+                found.unknown.push(format!("{}: {error}", link.display()));
+            }
+            None
+        }
+    }
+}
+
+/// Returns `repository`, and those of the submodules of all its work trees.
+fn with_submodules(repository: &Path, own: &Path, found: &mut Found) -> Vec<PathBuf> {
+    let mut repositories = vec![repository.to_owned()];
+    let mut holders = vec![repository.to_owned(), own.to_owned()];
+    let trees = found.known(entries(&repository.join("worktrees")));
+    holders.extend(trees.iter().map(DirEntry::path));
+    holders.dedup();
+    for holder in holders {
+        let searched = modules(&holder, &mut repositories);
+        found.known(searched);
+    }
+    repositories
+}
+
+/// Adds the paths of `repository` that git executes or is configured by; `folder` is a work tree if
+/// it `is_tree`.
+fn add_repository(
+    repository: &Path,
+    folder: &Path,
+    is_tree: bool,
+    git: &GitUse,
+    found: &mut Found,
+) {
+    let home = git.home.as_deref();
+    let config = found.known(GitSettings::read(&repository.join("config"), home));
+    let of_trees = repository.join("config.worktree");
+    let of_trees = found.known(GitSettings::read(&of_trees, home));
+    // The `.git` file of a submodule's work tree leads to its repository.
+    let own_tree = config
+        .worktree
+        .as_ref()
+        .map(|tree| normal(&repository.join(tree)));
+    let link = own_tree.as_ref().map(|tree| tree.join(".git"));
+    found.paths.extend(
+        link.filter(|link| !repository.starts_with(link))
+            .map(SensitivePath::new),
+    );
+    let named = config.hooks.iter().chain(&of_trees.hooks).chain(&git.hooks);
+    // Those of a relative path are in the work tree that git is used in (git-config(1),
+    // core.hooksPath).
+    let mut trees = vec![repository.parent().unwrap_or(repository)];
+    trees.extend(own_tree.as_deref());
+    trees.extend(is_tree.then_some(folder));
+    let named = named.flat_map(|hooks| trees.iter().map(move |tree| normal(&tree.join(hooks))));
+    let all: BTreeSet<_> = named.chain([repository.join("hooks")]).collect();
+    for hooks in &all {
+        add_hooks(hooks, folder, found);
+    }
+    found.add(repository.join("info/attributes"));
+    for linked in found.known(entries(&repository.join("worktrees"))) {
+        found.paths.extend(leads(&linked.path(), git.has_config));
+    }
+    if git.has_config {
+        let included = config.included.iter().chain(&of_trees.included);
+        found
+            .paths
+            .extend(included.map(|path| SensitivePath::new(normal(path))));
+        add_config(repository, found);
+    }
+}
+
+/// Adds the folder `hooks`, and where the symlinks in it lead.
+fn add_hooks(hooks: &Path, folder: &Path, found: &mut Found) {
+    if folder.starts_with(hooks) {
+        found.unknown.push(format!(
+            "core.hooksPath is {}, which holds everything",
+            hooks.display()
+        ));
+    }
+    for target in found.known(targets(hooks)) {
+        found.add(target);
+    }
+    // The programs of husky run those beside them.
+    let beside = hooks.parent().filter(|_| hooks.ends_with("_"));
+    found.add(beside.unwrap_or(hooks).to_owned());
+}
+
+/// Adds the configuration of `repository`.
+fn add_config(repository: &Path, found: &mut Found) {
+    // Remotes are named in the latter two as well (gitrepository-layout(5)).
+    for name in ["config", "config.worktree", "remotes", "branches"] {
+        found.add(repository.join(name));
+    }
+    // It would make another folder's configuration count. With a mere dot libgit2 finds no
+    // repository.
+    let placeholder = if repository.ends_with(".git") {
+        "../.git\n"
+    } else {
+        ".\n"
+    };
+    found.paths.push(SensitivePath {
+        path: repository.join("commondir"),
+        placeholder,
+    });
 }
 
 /// The files of a linked work tree's own part of the repository that lead to the rest.

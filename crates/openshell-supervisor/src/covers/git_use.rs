@@ -33,33 +33,8 @@ impl GitUse {
     /// # Errors
     /// In words: it cannot be read or understood.
     pub fn read(has_config: bool, environment: &Environment) -> Result<Self, String> {
-        let path = |name: &str| {
-            environment
-                .get(name)
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
-        };
-        let home = path("HOME");
-        let of_xdg = path("XDG_CONFIG_HOME").or_else(|| Some(home.as_ref()?.join(".config")));
-        let of_home = [
-            of_xdg.map(|folder| folder.join("git/config")),
-            home.as_ref().map(|home| home.join(".gitconfig")),
-        ];
-        let named = |name: &str| match environment.get(name).map(PathBuf::from) {
-            Some(file) if file.is_absolute() || file.as_os_str().is_empty() => Ok(Some(file)),
-            Some(file) => Err(format!(
-                "{name}: {} is another file in each folder; name it from the root",
-                file.display()
-            )),
-            None => Ok(None),
-        };
-        let system = named("GIT_CONFIG_SYSTEM")?.unwrap_or_else(|| PathBuf::from("/etc/gitconfig"));
-        let files = match named("GIT_CONFIG_GLOBAL")? {
-            Some(global) => vec![system, global],
-            None => std::iter::once(system)
-                .chain(of_home.into_iter().flatten())
-                .collect(),
-        };
+        let home = absolute(environment, "HOME");
+        let files = config_files(environment, home.as_deref())?;
         let mut git = Self {
             has_config,
             home,
@@ -69,31 +44,36 @@ impl GitUse {
         let is_closed =
             |file: &PathBuf| rustix::fs::access(file, Access::READ_OK) == Err(Errno::ACCESS);
         let is_none = |file: &PathBuf| file == "/dev/null" || file.as_os_str().is_empty();
-        for file in files
-            .iter()
-            .filter(|file| !is_none(file) && !is_closed(file))
-        {
-            let settings = GitSettings::read(file, git.home.as_deref())?;
-            git.hooks.extend(settings.hooks);
-            git.kept.extend(
-                settings
-                    .included
-                    .into_iter()
-                    .map(|file| (file, Placeholder::File(""))),
-            );
-            git.kept.extend(
-                settings
-                    .templates
-                    .into_iter()
-                    .map(|folder| (folder, Placeholder::Folder)),
-            );
-            if has_config {
-                git.kept.extend(
-                    elsewhere(file, git.home.as_deref()).map(|file| (file, Placeholder::File(""))),
-                );
+        for file in files {
+            if !is_none(&file) && !is_closed(&file) {
+                git.add_file(&file)?;
             }
         }
-        // What `git -c` hands on to the programs that it runs.
+        git.add_variables(environment)?;
+        Ok(git)
+    }
+
+    /// Adds what `file`, one of git's own, names.
+    fn add_file(&mut self, file: &Path) -> Result<(), String> {
+        let settings = GitSettings::read(file, self.home.as_deref())?;
+        self.hooks.extend(settings.hooks);
+        for file in settings.included {
+            self.kept.push((file, Placeholder::File("")));
+        }
+        for folder in settings.templates {
+            self.kept.push((folder, Placeholder::Folder));
+        }
+        if self.has_config {
+            let elsewhere = elsewhere(file, self.home.as_deref());
+            self.kept
+                .extend(elsewhere.map(|file| (file, Placeholder::File(""))));
+        }
+        Ok(())
+    }
+
+    /// Adds what variables name: those of callers, and what `git -c` hands on to the programs that
+    /// it runs.
+    fn add_variables(&mut self, environment: &Environment) -> Result<(), String> {
         let handed_on = environment
             .get("GIT_CONFIG_PARAMETERS")
             .unwrap_or_default()
@@ -121,18 +101,49 @@ impl GitUse {
             if let Some(hooks) = value("VALUE")
                 && is_hooks
             {
-                let path = expanded(hooks.as_bytes(), git.home.as_deref());
+                let path = expanded(hooks.as_bytes(), self.home.as_deref());
                 let path = path.ok_or_else(|| {
                     format!(
                         "GIT_CONFIG_VALUE_{number}: the path {} is not understood",
                         hooks.display()
                     )
                 })?;
-                git.hooks.push(path);
+                self.hooks.push(path);
             }
         }
-        Ok(git)
+        Ok(())
     }
+}
+
+/// Returns the absolute path in the variable `name`.
+fn absolute(environment: &Environment, name: &str) -> Option<PathBuf> {
+    environment
+        .get(name)
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+}
+
+/// Returns the files of configuration that the caller's git reads, in its `home` and beside it.
+fn config_files(environment: &Environment, home: Option<&Path>) -> Result<Vec<PathBuf>, String> {
+    let named = |name: &str| match environment.get(name).map(PathBuf::from) {
+        Some(file) if file.is_absolute() || file.as_os_str().is_empty() => Ok(Some(file)),
+        Some(file) => Err(format!(
+            "{name}: {} is another file in each folder; name it from the root",
+            file.display()
+        )),
+        None => Ok(None),
+    };
+    let mut files =
+        vec![named("GIT_CONFIG_SYSTEM")?.unwrap_or_else(|| PathBuf::from("/etc/gitconfig"))];
+    if let Some(global) = named("GIT_CONFIG_GLOBAL")? {
+        files.push(global);
+        return Ok(files);
+    }
+    let of_xdg = absolute(environment, "XDG_CONFIG_HOME");
+    let of_xdg = of_xdg.or_else(|| Some(home?.join(".config")));
+    files.extend(of_xdg.map(|folder| folder.join("git/config")));
+    files.extend(home.map(|home| home.join(".gitconfig")));
+    Ok(files)
 }
 
 /// Returns the place of `file` if that is another one than in the `home`, to which a symlink leads.

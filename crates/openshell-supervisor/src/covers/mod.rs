@@ -383,16 +383,8 @@ impl CarveOuts {
         if *restriction == Restriction::ReadOnly && !is_writable && way.is_none() {
             return Ok(Some(Vec::new()));
         }
-        if *is_default
-            && path
-                .metadata()
-                .is_ok_and(|data| data.is_file() && data.nlink() > 1)
-        {
-            return Err(CoverError::Refused(format!(
-                "{}: it has further names (hard links), under which the command may write to it; \
-                 make a copy in its place",
-                path.display()
-            )));
+        if *is_default {
+            check_names(path)?;
         }
         if let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? {
             // Another sandbox may have made it.
@@ -419,12 +411,7 @@ impl CarveOuts {
             )?);
             return Ok(Some(found));
         }
-        let kept = if self.has_placeholders {
-            placeholder(wanted, &place, self.uid, made).map_err(|error| error.to_string())
-        } else {
-            Err("--no-placeholders is given".to_owned())
-        };
-        match kept {
+        match self.keep_missing(wanted, &place, made) {
             Ok(true) => {
                 made.share(&place.whole());
                 // What has been there a moment ago must be kept.
@@ -441,6 +428,19 @@ impl CarveOuts {
             ))?),
         }
         Ok(Some(found))
+    }
+
+    /// Puts a placeholder at a `place` that is missing; returns true if one is there now.
+    fn keep_missing(
+        &self,
+        wanted: &Wanted,
+        place: &Place,
+        made: &mut CreatedDirs,
+    ) -> Result<bool, String> {
+        if !self.has_placeholders {
+            return Err("--no-placeholders is given".to_owned());
+        }
+        placeholder(wanted, place, self.uid, made).map_err(|error| error.to_string())
     }
 
     /// Returns what is said of a path that is not kept from the command.
@@ -651,4 +651,17 @@ fn placeholder(
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
         Err(error) => Err(error),
     }
+}
+
+/// Refuses a file at `path` that has further names.
+fn check_names(path: &Path) -> Result<(), CoverError> {
+    let has_names = |data: std::fs::Metadata| data.is_file() && data.nlink() > 1;
+    if path.metadata().is_ok_and(has_names) {
+        return Err(CoverError::Refused(format!(
+            "{}: it has further names (hard links), under which the command may write to it; make \
+             a copy in its place",
+            path.display()
+        )));
+    }
+    Ok(())
 }

@@ -152,30 +152,8 @@ fn walk(
     is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool,
     followed: &mut Vec<PathBuf>,
 ) -> io::Result<Way> {
-    // Most paths have no symlink: one call instead of one for each component.
-    if path.is_absolute() && !path.components().any(|part| part == Component::ParentDir) {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let open =
-            |path| rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-        match open(path) {
-            Ok(_) => {
-                return Ok(Way {
-                    existing: path.components().collect(),
-                    missing: None,
-                });
-            }
-            // No symlink comes before what is missing.
-            Err(Errno::NOENT) => {
-                if let Some(existing) = path.ancestors().skip(1).find(|above| open(above).is_ok()) {
-                    let rest = path.strip_prefix(existing).unwrap_or(path).to_owned();
-                    return Ok(Way {
-                        existing: existing.components().collect(),
-                        missing: Some((rest, Errno::NOENT)),
-                    });
-                }
-            }
-            Err(_) => {}
-        }
+    if let Some(way) = without_symlinks(path) {
+        return Ok(way);
     }
     let mut resolved = PathBuf::from("/");
     // The root, and what was found of each component of `resolved`.
@@ -215,17 +193,11 @@ fn walk(
         let target = rustix::fs::readlinkat(&file, "", Vec::new())?;
         let target = Path::new(OsStr::from_bytes(target.as_bytes()));
         if !is_trusted(&data, &resolved, &rustix::fs::fstat(folder)?) {
-            // With the rest of the path behind it.
             let whole = left
                 .iter()
                 .rev()
                 .fold(resolved.join(target), |path, name| path.join(name));
-            let whole = std::fs::canonicalize(&whole).unwrap_or(whole);
-            let link = link.display();
-            let whole = whole.display();
-            return Err(io::Error::other(format!(
-                "{link} is a symlink that is not root's alone; list {whole} instead"
-            )));
+            return Err(untrusted(&link, whole));
         }
         if target.is_absolute() {
             resolved = PathBuf::from("/");
@@ -238,6 +210,42 @@ fn walk(
         existing: resolved,
         missing: None,
     })
+}
+
+/// Finds `path` if it has no symlink, as most paths: one call instead of one for each component.
+fn without_symlinks(path: &Path) -> Option<Way> {
+    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
+        return None;
+    }
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let open =
+        |path| rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    match open(path) {
+        Ok(_) => Some(Way {
+            existing: path.components().collect(),
+            missing: None,
+        }),
+        // No symlink comes before what is missing.
+        Err(Errno::NOENT) => {
+            let existing = path.ancestors().skip(1).find(|above| open(above).is_ok())?;
+            let rest = path.strip_prefix(existing).unwrap_or(path).to_owned();
+            Some(Way {
+                existing: existing.components().collect(),
+                missing: Some((rest, Errno::NOENT)),
+            })
+        }
+        Err(_) => None,
+    }
+}
+
+/// The error of a symlink at `link` that others may exchange, which makes the path lead to `whole`.
+fn untrusted(link: &Path, whole: PathBuf) -> io::Error {
+    let whole = std::fs::canonicalize(&whole).unwrap_or(whole);
+    let link = link.display();
+    let whole = whole.display();
+    io::Error::other(format!(
+        "{link} is a symlink that is not root's alone; list {whole} instead"
+    ))
 }
 
 /// Opens `name` in `folder`; a symlink is opened itself.

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use openshell_events::event::{Decided, Ends, Event, Lineage, Way};
+use openshell_events::event::{Decided, Ends, Event, Lineage, RequestDecided, Way};
 use openshell_events::lines::{Line, LineQueue};
 use openshell_events::words::{Action, Decision, Engine};
 use tracing::Level;
@@ -150,6 +150,25 @@ impl Fields {
         self.put("cmdline", lineage.cmdline_paths.join(" "));
     }
 
+    fn request(&mut self, event: &RequestDecided<'_>) {
+        self.ends(&event.ends);
+        self.way(&event.way);
+        self.lineage(&event.lineage);
+        self.decided(&event.decided);
+        self.put("l7_protocol", event.scheme);
+        self.put("l7_action", event.method);
+        self.put("l7_target", event.path);
+        let decision = match event.decided.decision {
+            Decision::Allow | Decision::AllowUpgrade => "allow",
+            Decision::Audit => "audit",
+            Decision::Deny | Decision::None => "deny",
+        };
+        self.put("l7_decision", decision);
+        if decision != "allow" {
+            self.put("l7_deny_reason", event.decided.reason);
+        }
+    }
+
     fn decided(&mut self, decided: &Decided<'_>) {
         self.put("action", action(decided.action));
         self.put("engine", decided.engine.map_or("", Engine::as_str));
@@ -178,29 +197,7 @@ fn fields(event: &Event<'_>) -> Fields {
             fields.lineage(&event.lineage);
             fields.decided(&event.decided);
         }
-        Event::Request(event) => {
-            fields.ends(&event.ends);
-            fields.way(&event.way);
-            fields.lineage(&event.lineage);
-            fields.decided(&event.decided);
-            fields.put("l7_protocol", event.scheme);
-            fields.put("l7_action", event.method);
-            fields.put("l7_target", event.path);
-            let decision = match event.decided.decision {
-                Decision::Allow | Decision::AllowUpgrade => "allow",
-                Decision::Audit => "audit",
-                Decision::Deny | Decision::None => "deny",
-            };
-            fields.put("l7_decision", decision);
-            fields.put(
-                "l7_deny_reason",
-                if decision == "allow" {
-                    ""
-                } else {
-                    event.decided.reason
-                },
-            );
-        }
+        Event::Request(event) => fields.request(event),
         Event::Closed(event) => {
             fields.ends(&event.ends);
             fields.way(&event.way);

@@ -332,6 +332,69 @@ pub(super) fn observed_policy(
     paths: &LearnedPaths,
     learned: &Learned,
 ) -> String {
+    let mut text = notes(learned);
+    let needles = Needles::new(Issuers::known().into_shapes(), std::iter::empty());
+    let without_secrets = |mut seen: Observation| {
+        // The policy is shown around.
+        seen.paths
+            .retain(|path| !needles.finds_any(path.as_bytes()));
+        seen
+    };
+    let all = all.into_iter().map(without_secrets);
+    let (all, others): (Vec<_>, Vec<_>) = all.partition(|seen| is_one_program(&seen.program));
+    if !others.is_empty() {
+        text.push_str(&format!(
+            "{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"
+        ));
+    }
+    // Writing a valid policy cannot fail.
+    let parts = serde_json::to_value(StaticParts::of(started)).unwrap_or_default();
+    text.push_str(&filesystem_policy(&parts["filesystem_policy"], paths));
+    for key in ["landlock", "process"] {
+        text.push_str(&format!("{key}: {}\n", parts[key]));
+    }
+    if all.is_empty() {
+        text.push_str("network_policies: {}\n");
+        return text;
+    }
+    text.push_str(&network_policies(&all));
+    text
+}
+
+/// Returns the section about the network, a policy for each program.
+fn network_policies(all: &[Observation]) -> String {
+    let mut text = "network_policies:\n".to_owned();
+    for (index, of_program) in all
+        .chunk_by(|one, other| one.program == other.program)
+        .enumerate()
+    {
+        let program = of_program
+            .first()
+            .map_or("", |observation| observation.program.as_str());
+        let name: String = program
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .take(64)
+            .collect();
+        let endpoints: String = of_program.iter().map(observed_endpoint).collect();
+        // The number keeps two programs of one name apart.
+        text.push_str(&format!(
+            "  {name}_{}:\n    endpoints:\n{endpoints}",
+            index + 1
+        ));
+        text.push_str(&format!(
+            "    binaries:\n      - {{path: {}}}\n",
+            quoted(program)
+        ));
+    }
+    text
+}
+
+/// Returns the comments that such a policy begins with.
+fn notes(learned: &Learned) -> String {
     let mut text = format!(
         "{OBSERVED}what was used while nothing was refused. Look at each line before you enforce \
          it.\n"
@@ -375,57 +438,6 @@ pub(super) fn observed_policy(
         text.push_str(&format!(
             "{LEFT_OUT}the names in {folder}; whoever may list a folder may read all that is in \
              it.\n"
-        ));
-    }
-    let needles = Needles::new(Issuers::known().into_shapes(), std::iter::empty());
-    let without_secrets = |mut seen: Observation| {
-        // The policy is shown around.
-        seen.paths
-            .retain(|path| !needles.finds_any(path.as_bytes()));
-        seen
-    };
-    let all = all.into_iter().map(without_secrets);
-    let (all, others): (Vec<_>, Vec<_>) = all.partition(|seen| is_one_program(&seen.program));
-    if !others.is_empty() {
-        text.push_str(&format!(
-            "{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"
-        ));
-    }
-    // Writing a valid policy cannot fail.
-    let parts = serde_json::to_value(StaticParts::of(started)).unwrap_or_default();
-    text.push_str(&filesystem_policy(&parts["filesystem_policy"], paths));
-    for key in ["landlock", "process"] {
-        text.push_str(&format!("{key}: {}\n", parts[key]));
-    }
-    if all.is_empty() {
-        text.push_str("network_policies: {}\n");
-        return text;
-    }
-    text.push_str("network_policies:\n");
-    for (index, of_program) in all
-        .chunk_by(|one, other| one.program == other.program)
-        .enumerate()
-    {
-        let program = of_program
-            .first()
-            .map_or("", |observation| observation.program.as_str());
-        let name: String = program
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .filter(char::is_ascii_alphanumeric)
-            .take(64)
-            .collect();
-        let endpoints: String = of_program.iter().map(observed_endpoint).collect();
-        // The number keeps two programs of one name apart.
-        text.push_str(&format!(
-            "  {name}_{}:\n    endpoints:\n{endpoints}",
-            index + 1
-        ));
-        text.push_str(&format!(
-            "    binaries:\n      - {{path: {}}}\n",
-            quoted(program)
         ));
     }
     text
