@@ -37,7 +37,7 @@ use crate::report::closing::Closing;
 use crate::report::record::{Outcome, Record};
 use crate::wire::detect::{Detected, Protocol, detect};
 use crate::wire::io::lingering::Linger;
-use crate::wire::io::metered::{Metered, Side};
+use crate::wire::io::metered::{Meter, Metered, Side};
 use crate::wire::io::prefixed::Prefixed;
 use crate::wire::io::upstream_stream::UpstreamStream;
 use crate::wire::tls::terminate::read_client_hello;
@@ -200,30 +200,19 @@ async fn relay(
         let relayed = Box::pin(relayed);
         return noted(closing, relayed.await);
     }
-    let found = match Box::pin(detect(
-        &mut client,
-        surplus,
-        &mut upstream,
-        permit.rules().is_none(),
-    ))
-    .await
-    {
-        Ok(found) => found,
-        Err(error) => {
-            match error.kind() {
-                io::ErrorKind::ConnectionReset => ingress::named::reset(&client),
-                // The client has said nothing.
-                io::ErrorKind::UnexpectedEof => meter.note_end(Side::Client),
-                _ => {}
-            }
-            return Ok(());
-        }
-    };
+    let may_be_opaque = permit.rules().is_none();
+    let found = Box::pin(detect(&mut client, surplus, &mut upstream, may_be_opaque)).await;
     let Detected {
         protocol,
         from_client,
         from_upstream,
-    } = found;
+    } = match found {
+        Ok(found) => found,
+        Err(error) => {
+            undetected(&error, &client, meter);
+            return Ok(());
+        }
+    };
     debug!(?protocol, "detected");
     // The policy may have changed while the client was silent.
     let permit = connection.permit();
@@ -272,6 +261,16 @@ async fn relay(
     }
 }
 
+/// Ends a connection in which no protocol is detected, as one side has ended it.
+fn undetected(error: &io::Error, client: &ClientStream, meter: &Meter) {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset => ingress::named::reset(client),
+        // The client has said nothing.
+        io::ErrorKind::UnexpectedEof => meter.note_end(Side::Client),
+        _ => {}
+    }
+}
+
 /// Intercepts TLS, and relays the connection inside.
 async fn relay_tls(
     proxy: &Proxy,
@@ -296,29 +295,17 @@ async fn relay_tls(
     let Some(mut intercepted) = intercepted else {
         return Ok(());
     };
-    let negotiated = intercepted.negotiated();
     let upstream_protocol = intercepted.upstream_protocol();
     let may_be_opaque = connection.permit().rules().is_none();
-    let found = match negotiated {
-        Some(protocol) => Detected {
-            protocol,
-            from_client: Bytes::new(),
-            from_upstream: Bytes::new(),
-        },
-        None => {
-            let client = &mut intercepted.client;
-            let upstream = &mut intercepted.upstream;
-            match Box::pin(detect(client, Bytes::new(), upstream, may_be_opaque)).await {
-                Ok(found) => found,
-                Err(_) => return Ok(()),
-            }
-        }
-    };
-    let Detected {
+    let found = Box::pin(inside(&mut intercepted, may_be_opaque)).await;
+    let Ok(Detected {
         protocol,
         from_client,
         from_upstream,
-    } = found;
+    }) = found
+    else {
+        return Ok(());
+    };
     debug!(?protocol, upstream = ?upstream_protocol, us = watch.micros(), "TLS intercepted");
     let Intercepted {
         client,
@@ -359,6 +346,20 @@ async fn relay_tls(
             noted(closing, opaque::copy(client, upstream, search).await)
         }
     }
+}
+
+/// The protocol inside TLS: what was negotiated, or is detected.
+async fn inside(intercepted: &mut Intercepted, may_be_opaque: bool) -> io::Result<Detected> {
+    if let Some(protocol) = intercepted.negotiated() {
+        return Ok(Detected {
+            protocol,
+            from_client: Bytes::new(),
+            from_upstream: Bytes::new(),
+        });
+    }
+    let client = &mut intercepted.client;
+    let upstream = &mut intercepted.upstream;
+    detect(client, Bytes::new(), upstream, may_be_opaque).await
 }
 
 /// Both ends of a connection that carries HTTP.

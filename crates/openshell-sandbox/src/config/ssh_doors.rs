@@ -7,7 +7,7 @@ use openshell_supervisor::command::environment::Environment;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Doors of the SSH server.
@@ -45,13 +45,6 @@ impl SshDoors {
         let socket = variable("OPENSHELL_SSH_SOCKET_PATH");
         let has_login_shells =
             variable("OPENSHELL_NO_LOGIN_SHELL").is_none_or(|value| value != "1");
-        let parsed = |value: Option<OsString>, name: &str| {
-            let text = value
-                .map(OsString::into_string)
-                .transpose()
-                .map_err(|_| anyhow!("{name} is not UTF-8"))?;
-            anyhow::Ok(text.filter(|text| !text.trim().is_empty()))
-        };
         let address = parsed(address, "OPENSHELL_SSH_LISTEN_ADDR")?;
         let address = address.map(|text| {
             text.trim().parse().map_err(|_| {
@@ -97,23 +90,31 @@ impl SshDoors {
             (None, _) => None,
         };
         let socket = args.ssh_socket_path.take().or(socket.map(PathBuf::from));
-        if let Some(path) = socket
-            .as_deref()
-            .filter(|path| path.as_os_str().as_encoded_bytes().starts_with(b"@"))
-        {
-            bail!(
-                "--ssh-socket-path {} is an abstract socket, which has no permissions; name a path",
-                path.display()
-            );
-        }
-        let socket = socket
-            .map(std::path::absolute)
-            .transpose()
-            .context("--ssh-socket-path")?;
+        let socket = socket.as_deref().map(socket_path).transpose()?;
         Ok(Self {
             tcp,
             socket,
             has_login_shells,
         })
     }
+}
+
+/// Returns the text of a variable; `None` if it is blank.
+fn parsed(value: Option<OsString>, name: &str) -> anyhow::Result<Option<String>> {
+    let text = value
+        .map(OsString::into_string)
+        .transpose()
+        .map_err(|_| anyhow!("{name} is not UTF-8"))?;
+    Ok(text.filter(|text| !text.trim().is_empty()))
+}
+
+/// Returns the absolute form of the socket's `path`.
+fn socket_path(path: &Path) -> anyhow::Result<PathBuf> {
+    if path.as_os_str().as_encoded_bytes().starts_with(b"@") {
+        bail!(
+            "--ssh-socket-path {} is an abstract socket, which has no permissions; name a path",
+            path.display()
+        );
+    }
+    std::path::absolute(path).context("--ssh-socket-path")
 }

@@ -26,6 +26,7 @@ use super::{GatewaySource, Receiver, Seen, document};
 use crate::input::Phase;
 use crate::policy::Compile;
 use crate::policy::policy_file::{Policy, PolicyDocument, PolicyFiles, PolicyVersion};
+use crate::secrets::credential_file::CredentialSet;
 use crate::secrets::route_file::RouteSet;
 use crate::tasks::Tasks;
 use crate::update::Initial;
@@ -115,25 +116,18 @@ pub async fn open<C: Compile>(
     {
         placeholders.bind(&policy.bindings);
     }
-    let mut seen = Seen {
+    let given = credentials(&gateway, &mut placeholders).await;
+    let seen = Seen {
         revision: config.revision,
         version: config.version,
         hash: config.hash.clone(),
         policy,
         has_failed: !is_valid,
         provider_revision: config.provider_revision,
-        lacks_credentials: false,
+        lacks_credentials: given.is_none(),
         has_new_bindings: false,
     };
-    let credentials = match gateway.provider_environment().await {
-        Ok(environment) => placeholders.of(environment),
-        Err(error) => {
-            seen.lacks_credentials = true;
-            let message = format!("no credentials, as the gateway does not give them: {error}");
-            logging::config_event(ConfigState::Failed, Severity::High, &message);
-            Placeholders::none()
-        }
-    };
+    let credentials = given.unwrap_or_else(Placeholders::none);
     let (route_source, routes) = match routes {
         Some(routes) => (None, routes),
         None => {
@@ -168,20 +162,29 @@ pub async fn open<C: Compile>(
         is_lost: false,
         generation,
     };
-    let credentials = Some(credentials);
-    let routes = Some(routes);
-    let initial = Initial {
-        policy: version,
-        credentials,
-        routes,
-        reloads: Arc::default(),
-    };
     Ok(Opened {
         source,
         routes: route_source,
-        initial,
+        initial: Initial {
+            policy: version,
+            credentials: Some(credentials),
+            routes: Some(routes),
+            reloads: Arc::default(),
+        },
         receiver,
     })
+}
+
+/// Asks for the credentials; `None` if the gateway does not give them, which is logged.
+async fn credentials(gateway: &Gateway, placeholders: &mut Placeholders) -> Option<CredentialSet> {
+    match gateway.provider_environment().await {
+        Ok(environment) => Some(placeholders.of(environment)),
+        Err(error) => {
+            let message = format!("no credentials, as the gateway does not give them: {error}");
+            logging::config_event(ConfigState::Failed, Severity::High, &message);
+            None
+        }
+    }
 }
 
 async fn authenticate(gateway: &Gateway) -> anyhow::Result<()> {

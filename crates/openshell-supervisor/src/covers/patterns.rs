@@ -1,6 +1,7 @@
 //! What the patterns of a policy match at the start.
 
 use std::collections::BTreeSet;
+use std::fs::ReadDir;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -83,29 +84,16 @@ pub(super) fn matches(
     let mut seen = 0;
     let mut ways = BTreeSet::new();
     while let Some(folder) = folders.pop() {
-        let entries = match std::fs::read_dir(&folder) {
-            Err(error) if is_missing(&error) => continue,
-            // The command cannot open a folder of another user; should that one do, what is hidden
-            // in it stays so.
-            Err(error)
-                if error.kind() == io::ErrorKind::PermissionDenied
-                    && closed_by(&folder, uid).is_none() =>
-            {
-                found.extend(
-                    Some(folder)
-                        .filter(|folder| restriction == Restriction::Hidden && *folder != base),
-                );
+        let entries = match searched(&folder, uid, &shown)? {
+            Searched::Missing => continue,
+            // Should its owner open it, what is hidden in it stays so.
+            Searched::Closed => {
+                if restriction == Restriction::Hidden && folder != base {
+                    found.push(folder);
+                }
                 continue;
             }
-            entries => entries.map_err(unseen(|| {
-                let closed = closed_by(&folder, uid).unwrap_or(&folder).display();
-                format!(
-                    "{}: {closed} cannot be searched, so what matches in it cannot be kept from \
-                     the command, which may open it again; `chmod u+rx {closed}`, or take it out \
-                     of the policy",
-                    shown()
-                )
-            }))?,
+            Searched::Open(entries) => entries,
         };
         for entry in entries {
             let entry = entry.map_err(unseen(shown))?;
@@ -119,13 +107,11 @@ pub(super) fn matches(
             }
             let path = entry.path();
             if path.strip_prefix(&base).is_ok_and(&is_match) {
-                ways.extend(
-                    path.ancestors()
-                        .skip(1)
-                        .take_while(|above| *above != base)
-                        .map(Path::to_owned),
-                );
-                found.extend(Some(path).filter(|path| is_inside(path)));
+                let above = path.ancestors().skip(1);
+                ways.extend(above.take_while(|above| *above != base).map(Path::to_owned));
+                if is_inside(&path) {
+                    found.push(path);
+                }
             } else if entry.file_type().map_err(unseen(shown))?.is_dir() && is_searched(&path) {
                 folders.push(path);
             }
@@ -143,4 +129,43 @@ pub(super) fn matches(
         }
     }
     Ok(found.into_iter().map(GrantedPath::found).collect())
+}
+
+/// A folder that is searched.
+enum Searched {
+    /// Nothing is there.
+    Missing,
+    /// It is another user's, and the command cannot open it.
+    Closed,
+    /// Its entries.
+    Open(ReadDir),
+}
+
+/// Opens `folder` for the search of the pattern that is `shown`.
+///
+/// # Errors
+/// It cannot be searched, and the command, which is the user `uid`, may make it so.
+fn searched(folder: &Path, uid: u32, shown: &impl Fn() -> String) -> Result<Searched, CoverError> {
+    match std::fs::read_dir(folder) {
+        Ok(entries) => Ok(Searched::Open(entries)),
+        Err(error) if is_missing(&error) => Ok(Searched::Missing),
+        Err(error)
+            if error.kind() == io::ErrorKind::PermissionDenied
+                && closed_by(folder, uid).is_none() =>
+        {
+            Ok(Searched::Closed)
+        }
+        Err(error) => {
+            let closed = closed_by(folder, uid).unwrap_or(folder).display();
+            let why = || {
+                format!(
+                    "{}: {closed} cannot be searched, so what matches in it cannot be kept from \
+                     the command, which may open it again; `chmod u+rx {closed}`, or take it out \
+                     of the policy",
+                    shown()
+                )
+            };
+            Err(unseen(why)(error))
+        }
+    }
 }

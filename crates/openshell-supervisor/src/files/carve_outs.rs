@@ -512,39 +512,9 @@ impl Grants {
         if kind == FileType::RegularFile && data.st_nlink > 1 && has_other_names {
             return Err(CarveOutError::Linked(restriction, path.to_owned()));
         }
-        let (is_kept, mounted) = match restriction {
-            Restriction::ReadOnly => {
-                let root = self
-                    .pin_read_only(path, &spot, &mut points)
-                    .map_err(failed)?;
-                (is_read_only(&root), root)
-            }
-            // Mounting verifies that the cover is in its place.
-            Restriction::Hidden => {
-                let cover = covers.of(kind).map_err(failed)?;
-                (
-                    true,
-                    self.pins
-                        .mount(cover, &spot, Shown::Cover, path, &mut points)
-                        .map_err(failed)?,
-                )
-            }
-            Restriction::NoExec => {
-                let shown = Shown::NoExecWithin;
-                let root = self
-                    .pins
-                    .mount(&spot.file, &spot, shown, path, &mut points)
-                    .map_err(failed)?;
-                let options = rustix::fs::fstatvfs(&root)
-                    .map_err(|errno| failed(errno.into()))?
-                    .f_flag;
-                (
-                    options.contains(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)),
-                    root,
-                )
-            }
-        };
-        drop(mounted);
+        let is_kept = self
+            .restrict(restriction, path, &spot, kind, covers, &mut points)
+            .map_err(failed)?;
         if !is_kept {
             return Err(CarveOutError::NotProved(restriction, path.to_owned()));
         }
@@ -552,6 +522,37 @@ impl Grants {
             self.kept_by_option.push((restriction, path.to_owned()));
         }
         Ok(points)
+    }
+
+    /// Mounts what a `restriction` wants at `spot`, which is at `path` and has this `kind`; returns
+    /// true if it holds.
+    fn restrict(
+        &mut self,
+        restriction: Restriction,
+        path: &Path,
+        spot: &Spot,
+        kind: FileType,
+        covers: &OpenCovers,
+        points: &mut BTreeSet<MountPoint>,
+    ) -> io::Result<bool> {
+        match restriction {
+            Restriction::ReadOnly => {
+                let root = self.pin_read_only(path, spot, points)?;
+                Ok(is_read_only(&root))
+            }
+            // Mounting verifies that the cover is in its place.
+            Restriction::Hidden => {
+                let cover = covers.of(kind)?;
+                self.pins.mount(cover, spot, Shown::Cover, path, points)?;
+                Ok(true)
+            }
+            Restriction::NoExec => {
+                let shown = Shown::NoExecWithin;
+                let root = self.pins.mount(&spot.file, spot, shown, path, points)?;
+                let options = rustix::fs::fstatvfs(&root)?.f_flag;
+                Ok(options.contains(StatVfsMountFlags::from_bits_retain(libc::ST_NOEXEC)))
+            }
+        }
     }
 
     /// Mounts what is at `spot`, at `path`, on itself, read-only with the mounts in it, apart from

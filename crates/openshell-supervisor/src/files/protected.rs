@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -393,6 +393,38 @@ impl Grants {
         }
     }
 
+    /// Checks that a protected path with this `data` can be kept from the workload.
+    fn check(
+        &self,
+        protected: &ProtectedPath,
+        data: &Stat,
+        grant: &Path,
+    ) -> Result<(), ProtectError> {
+        let what = &protected.what;
+        let path = &protected.path;
+        let (act, forbidden) = if protected.holds_secret {
+            ("read", &self.listed)
+        } else {
+            ("change", &self.writing)
+        };
+        if forbidden.contains(path) {
+            return Err(ProtectError::Granted {
+                what: what.clone(),
+                path: path.clone(),
+                act,
+            });
+        }
+        let kind = FileType::from_raw_mode(data.st_mode);
+        if kind == FileType::RegularFile && data.st_nlink > 1 && what != PROGRAM {
+            return Err(ProtectError::Linked {
+                what: what.clone(),
+                path: path.clone(),
+                grant: grant.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
     fn protect(
         &self,
         protected: &ProtectedPath,
@@ -445,26 +477,8 @@ impl Grants {
         if !holds_secret && writable.is_none() && !is_changeable {
             return Ok(());
         }
-        let (act, forbidden) = if *holds_secret {
-            ("read", &self.listed)
-        } else {
-            ("change", &self.writing)
-        };
-        if forbidden.contains(path) {
-            return Err(ProtectError::Granted {
-                what: what.clone(),
-                path: path.clone(),
-                act,
-            });
-        }
+        self.check(protected, &data, &grant)?;
         let kind = FileType::from_raw_mode(data.st_mode);
-        if kind == FileType::RegularFile && data.st_nlink > 1 && what != PROGRAM {
-            return Err(ProtectError::Linked {
-                what: what.clone(),
-                path: path.clone(),
-                grant,
-            });
-        }
         let spot = made
             .pins
             .reach(writable.as_deref(), path, &mut made.points)

@@ -140,27 +140,7 @@ impl SshServer {
                     closed.clone(),
                 ));
             }
-            let relays = async {
-                while let Some((stream, name)) = tokio::select! {
-                    biased;
-                    () = doors::until(&mut closed) => None,
-                    relayed = relayed.recv() => relayed,
-                } {
-                    let client = Client {
-                        door: SshDoor::Relay,
-                        name,
-                        addresses: None,
-                    };
-                    match tokio::net::UnixStream::from_std(stream) {
-                        Ok(stream) => drop(tokio::spawn(Arc::clone(&server).serve(stream, client))),
-                        Err(error) => tracing::warn!("a relay to the SSH server is lost: {error}"),
-                    }
-                }
-                // Those that are not served yet end with their streams.
-                relayed.close();
-                while relayed.try_recv().is_ok() {}
-                std::future::pending().await
-            };
+            let relays = serve_relays(&server, &mut relayed, &mut closed);
             tokio::select! {
                 () = relays => {}
                 _ = stopped => {}
@@ -232,4 +212,31 @@ fn connect(ssh: &mpsc::Sender<Relayed>, id: &str) -> io::Result<tokio::net::Unix
     ssh.try_send((theirs, id.to_owned()))
         .map_err(io::Error::other)?;
     tokio::net::UnixStream::from_std(ours)
+}
+
+/// Serves the clients that come by a relay, until the run is over; does not end by itself.
+async fn serve_relays(
+    server: &Arc<Server>,
+    relayed: &mut mpsc::Receiver<Relayed>,
+    closed: &mut Closed,
+) {
+    while let Some((stream, name)) = tokio::select! {
+        biased;
+        () = doors::until(closed) => None,
+        relayed = relayed.recv() => relayed,
+    } {
+        let client = Client {
+            door: SshDoor::Relay,
+            name,
+            addresses: None,
+        };
+        match tokio::net::UnixStream::from_std(stream) {
+            Ok(stream) => drop(tokio::spawn(Arc::clone(server).serve(stream, client))),
+            Err(error) => tracing::warn!("a relay to the SSH server is lost: {error}"),
+        }
+    }
+    // Those that are not served yet end with their streams.
+    relayed.close();
+    while relayed.try_recv().is_ok() {}
+    std::future::pending().await
 }
