@@ -301,24 +301,10 @@ impl Confinement {
         .map_err(ApplyError::CarveOut)?;
         let protected = protect(&self.protected, &granted, self.identity.uid, &covers)
             .map_err(ApplyError::Protected)?;
-        let Network {
-            namespace,
-            firewall_probe,
-            outputs,
-        } = network().map_err(|source| ApplyError::NoNetwork { source })?;
-        if let Some(namespace) = &namespace {
-            enter(namespace).map_err(|source| ApplyError::Network { source })?;
-        }
-        // PID 1 has a PID namespace of its own.
-        let scopes = namespace.is_some() && rustix::process::getpid().is_init();
-        let compensating = CompensatingMechanisms {
-            masked_sockets: not_masked.is_empty(),
-            scopes,
-        };
-        let landlock = self
-            .landlock
-            .enforce(granted, &stand_ins, &outputs, compensating)
-            .map_err(ApplyError::Landlock)?;
+        let network = network().map_err(|source| ApplyError::NoNetwork { source })?;
+        let firewall_probe = network.firewall_probe;
+        let masked_sockets = not_masked.is_empty();
+        let landlock = self.enter_domain(granted, &stand_ins, network, masked_sockets)?;
         self.is_init_exposed =
             self.identity.is_supervisors() && !rustix::process::getpid().is_init();
         if self.is_init_exposed && !landlock.scopes {
@@ -346,6 +332,27 @@ impl Confinement {
             filter,
             waiting_calls,
         })
+    }
+
+    /// Enters the namespace of `network`, and the Landlock domain that has `granted`.
+    fn enter_domain(
+        &self,
+        granted: Vec<Resolved<'_>>,
+        stand_ins: &[OwnedFd],
+        network: Network,
+        masked_sockets: bool,
+    ) -> Result<Granted, ApplyError> {
+        if let Some(namespace) = &network.namespace {
+            enter(namespace).map_err(|source| ApplyError::Network { source })?;
+        }
+        let compensating = CompensatingMechanisms {
+            masked_sockets,
+            // PID 1 has a PID namespace of its own.
+            scopes: network.namespace.is_some() && rustix::process::getpid().is_init(),
+        };
+        self.landlock
+            .enforce(granted, stand_ins, &network.outputs, compensating)
+            .map_err(ApplyError::Landlock)
     }
 
     /// Compiles the filter of commands.

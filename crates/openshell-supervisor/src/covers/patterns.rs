@@ -116,19 +116,23 @@ pub(super) fn matches(
                 folders.push(path);
             }
             if found.len() > MATCHES || ways.len() > WAYS {
-                let holder = found
-                    .first()
-                    .and_then(|first| first.ancestors().find(|above| holds_all(above, &found)));
-                return Err(CoverError::Refused(format!(
-                    "{}: more than {MATCHES} paths match, or in more than {WAYS} folders; name the \
-                     folder that holds them, as {}",
-                    shown(),
-                    holder.unwrap_or(&base).display()
-                )));
+                return Err(too_many(&found, &base, &shown()));
             }
         }
     }
     Ok(found.into_iter().map(GrantedPath::found).collect())
+}
+
+/// The error of a pattern, which is `shown`, with too many matches, such as those `found`.
+fn too_many(found: &[PathBuf], base: &Path, shown: &str) -> CoverError {
+    let holder = found
+        .first()
+        .and_then(|first| first.ancestors().find(|above| holds_all(above, found)));
+    CoverError::Refused(format!(
+        "{shown}: more than {MATCHES} paths match, or in more than {WAYS} folders; name the folder \
+         that holds them, as {}",
+        holder.unwrap_or(base).display()
+    ))
 }
 
 /// A folder that is searched.

@@ -393,6 +393,17 @@ impl Grants {
         }
     }
 
+    /// Mounts the writable grants within `path` on themselves, so that they stay so.
+    fn keep_inner(&self, path: &Path) -> io::Result<()> {
+        for inner in &self.writing {
+            if inner.starts_with(path) {
+                let opened = open(inner, OFlags::PATH)?;
+                bind_at(&opened, inner, Shown::AsItIs)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that a protected path with this `data` can be kept from the workload.
     fn check(
         &self,
@@ -449,21 +460,7 @@ impl Grants {
         let (writable, Some(grant)) = (above(&self.writing), above(&self.reading)) else {
             return Ok(());
         };
-        let failed = |source: io::Error| {
-            if is_of_change(&source) {
-                ProtectError::Changing {
-                    what: what.clone(),
-                    path: path.clone(),
-                }
-            } else {
-                ProtectError::Mount {
-                    what: what.clone(),
-                    path: path.clone(),
-                    grant: grant.clone(),
-                    source,
-                }
-            }
-        };
+        let failed = |source: io::Error| ProtectError::of(protected, &grant, source);
         let spot = match Spot::at(path) {
             // Where the workload may write it could make one.
             Err(Errno::NOENT | Errno::NOTDIR) if writable.is_none() => return Ok(()),
@@ -494,14 +491,7 @@ impl Grants {
                 path: path.clone(),
             });
         }
-        for inner in self
-            .writing
-            .iter()
-            .filter(|inside| inside.starts_with(path))
-        {
-            let opened = open(inner, OFlags::PATH).map_err(|errno| failed(errno.into()))?;
-            bind_at(&opened, inner, Shown::AsItIs).map_err(failed)?;
-        }
+        self.keep_inner(path).map_err(failed)?;
         let (source, shown) = if *holds_secret {
             (covers.of(kind).map_err(failed)?, Shown::Cover)
         } else {
@@ -600,6 +590,23 @@ impl Protection {
             }
             // Where the workload may write, it could make a missing one before it is read.
             Err(_) => !self.landlock.reaches(path),
+        }
+    }
+}
+
+impl ProtectError {
+    /// The error of a `protected` path below `grant` that could not be kept, because of `source`.
+    fn of(protected: &ProtectedPath, grant: &Path, source: io::Error) -> Self {
+        let what = protected.what.clone();
+        let path = protected.path.clone();
+        if is_of_change(&source) {
+            return Self::Changing { what, path };
+        }
+        Self::Mount {
+            what,
+            path,
+            grant: grant.to_owned(),
+            source,
         }
     }
 }

@@ -298,20 +298,11 @@ pub(crate) fn protected(
         .secrets
         .iter()
         .map(|(what, path)| (*what, path.as_path(), true));
-    // Root without capabilities, and members of the group shadow, have files in /etc in reach that
-    // the baseline grants.
-    let hosts = match plan.privilege.caller() {
-        Some(caller) if caller.uid == 0 => closed_files(Path::new("/etc"))?,
-        Some(_) => PASSWORD_FILES.iter().map(PathBuf::from).collect(),
-        None => Vec::new(),
-    };
-    let is_readable = |path: &Path| rustix::fs::access(path, Access::READ_OK).is_ok();
-    let is_meant = |path: &Path| host.landlock.grants_itself(path, false);
-    let hosts = hosts
+    let hosts = hosts_secrets(plan, host)?;
+    let of_host = hosts
         .iter()
-        .map(PathBuf::as_path)
-        .filter(|path| is_readable(path) && !is_meant(path));
-    let secrets = secrets.chain(hosts.map(|path| ("host's file with secrets", path, true)));
+        .map(|path| ("host's file with secrets", path.as_path(), true));
+    let secrets = secrets.chain(of_host);
     let find = |(what, path, holds_secret): (&str, &Path, bool)| {
         let found = ProtectedPath::find(what, path, holds_secret, &host.landlock)?;
         let is_made = host.file_system.is_some() && path.starts_with(host.run_dir.path());
@@ -331,6 +322,22 @@ pub(crate) fn protected(
         .filter_map(|path| find(path).transpose())
         .chain(certificates)
         .collect()
+}
+
+/// Returns the files of the host with secrets that the workload has in reach, and the policy does
+/// not name: root without capabilities, and members of the group shadow, may read some in /etc,
+/// which the baseline grants.
+fn hosts_secrets(plan: &Plan, host: &Host) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = match plan.privilege.caller() {
+        Some(caller) if caller.uid == 0 => closed_files(Path::new("/etc"))?,
+        Some(_) => PASSWORD_FILES.iter().map(PathBuf::from).collect(),
+        None => Vec::new(),
+    };
+    files.retain(|path| {
+        rustix::fs::access(path, Access::READ_OK).is_ok()
+            && !host.landlock.grants_itself(path, false)
+    });
+    Ok(files)
 }
 
 /// Entries of /etc that are looked at.
