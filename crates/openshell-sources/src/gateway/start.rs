@@ -118,14 +118,8 @@ pub async fn open<C: Compile>(
     }
     let given = credentials(&gateway, &mut placeholders).await;
     let seen = Seen {
-        revision: config.revision,
-        version: config.version,
-        hash: config.hash.clone(),
-        policy,
-        has_failed: !is_valid,
-        provider_revision: config.provider_revision,
         lacks_credentials: given.is_none(),
-        has_new_bindings: false,
+        ..first_seen(&config, policy, is_valid)
     };
     let credentials = given.unwrap_or_else(Placeholders::none);
     let (route_source, routes) = match routes {
@@ -173,6 +167,24 @@ pub async fn open<C: Compile>(
         },
         receiver,
     })
+}
+
+/// What is known of the gateway's configuration after the first one.
+fn first_seen(
+    config: &SandboxConfig,
+    policy: Option<policy::GatewayPolicy>,
+    is_valid: bool,
+) -> Seen {
+    Seen {
+        revision: config.revision,
+        version: config.version,
+        hash: config.hash.clone(),
+        policy,
+        has_failed: !is_valid,
+        provider_revision: config.provider_revision,
+        lacks_credentials: false,
+        has_new_bindings: false,
+    }
 }
 
 /// Asks for the credentials; `None` if the gateway does not give them, which is logged.
