@@ -92,6 +92,9 @@ struct EndpointPart<'p> {
     rules: Option<Vec<AllowPart<'p>>>,
     #[serde(skip_serializing_if = "is_empty")]
     deny_rules: &'p [DenyRule],
+    /// Of a gateway's endpoint alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsupported: Option<&'p str>,
 }
 
 #[derive(Serialize)]
@@ -216,6 +219,7 @@ impl Serialize for Endpoint {
             enforcement: l7.map(|l7| l7.enforcement.as_str()),
             rules,
             deny_rules: l7.map_or(&[], |l7| &l7.deny_rules),
+            unsupported: self.unsupported(),
         };
         part.serialize(serializer)
     }
@@ -285,5 +289,15 @@ network_policies:
         let document = serde_json::to_string(&policy).unwrap();
         let (again, _) = yaml::policy(&document).unwrap();
         assert_eq!(policy, again, "{document}");
+    }
+
+    #[test]
+    fn what_a_gateway_asks_of_a_later_build_is_kept() {
+        let json = r#"{"network_policies": {"a": {"endpoints": [{"host": "a.test", "port": 1, "unsupported": "`path`"}], "binaries": [{"path": "/x"}]}}}"#;
+        let (policy, _) = yaml::policy_of_gateway(json).unwrap();
+        let document = serde_json::to_string(&policy).unwrap();
+        let (again, _) = yaml::policy_of_gateway(&document).unwrap();
+        assert_eq!(policy, again, "{document}");
+        assert!(document.contains("unsupported"), "{document}");
     }
 }

@@ -1,5 +1,6 @@
 //! A private host.
 
+use std::env::VarError;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -39,9 +40,9 @@ pub enum Tier {
 pub fn tier() -> Tier {
     static TIER: OnceLock<Tier> = OnceLock::new();
     *TIER.get_or_init(|| match std::env::var("TIER").as_deref() {
-        Ok("root") | Err(_) => Tier::Root,
+        Ok("root") | Err(VarError::NotPresent) => Tier::Root,
         Ok("rootless") => Tier::Rootless,
-        Ok(other) => panic!("TIER is root or rootless, not {other}"),
+        other => panic!("TIER is root or rootless, not {other:?}"),
     })
 }
 

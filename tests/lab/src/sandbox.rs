@@ -53,7 +53,7 @@ pub fn binary() -> &'static PathBuf {
     })
 }
 
-/// Makes `command` run as the user of the test program's tier.
+/// Makes `command` run as the user of this run's tier.
 pub fn as_caller(command: &mut Command) {
     if tier() == Tier::Rootless {
         command.uid(UID).gid(UID);

@@ -133,18 +133,23 @@ impl Permit {
     /// Reads `message` in the form in which it is judged and sent.
     ///
     /// # Errors
-    /// Rules judge it, and its target has no canonical form, or less of it was read than they need.
+    /// Rules judge it, and its target has no canonical form, it holds no message, or less of it was
+    /// read than they need.
     pub fn read(&self, message: &Message) -> Result<Reading, Refusal> {
         let Some(rules) = self.rules() else {
             let http = HttpRequest::as_written(&message.method, &message.uri);
             return Ok(Reading::of_head(http));
         };
-        if message.ahead.meets < self.need() {
-            let reason = "there are rules now for the body of the request, which was sent unread";
+        if !message.ahead.meets(self.need()) {
+            let reason = "there are rules now for a part of the body that was not read";
             return Err(Refusal::policy_changed(reason.to_owned()));
         }
         let http = self.canonical(message, rules)?;
-        Ok(rules.protocol().read(http))
+        let reading = rules.protocol().read(http);
+        if reading.actions.is_empty() {
+            return Err(Refusal::bad_request("the request holds no message"));
+        }
+        Ok(reading)
     }
 
     /// The head of `message` in the form that `rules` read.

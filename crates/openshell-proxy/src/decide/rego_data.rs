@@ -56,7 +56,7 @@ fn add_targets(binaries: &mut Vec<Value>, links: &BTreeMap<String, String>) {
 
 /// Writes the path of a deny `rule` as readings of paths are written.
 fn make_readable(rule: &mut Value) {
-    let is_case_sensitive = rule.get("case_sensitive").is_some();
+    let is_case_sensitive = rule.get("case_sensitive") == Some(&Value::Bool(true));
     if let Some(Value::String(path)) = rule.get_mut("path") {
         let pattern = readable(path);
         *path = if is_case_sensitive {

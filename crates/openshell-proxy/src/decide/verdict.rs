@@ -101,7 +101,7 @@ pub fn judge_read(permit: &Permit, message: &Message) -> Result<MessagePermit, R
         let permitted = judge_now(permit, &action)?;
         first.get_or_insert(permitted);
     }
-    first.ok_or_else(|| Refusal::bad_request("the request holds no message"))
+    first.ok_or(Refusal::bad_request("the request holds no message"))
 }
 
 /// Judges as [`judge`] does, on the calling thread.

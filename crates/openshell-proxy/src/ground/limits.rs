@@ -113,9 +113,9 @@ impl Limits {
     pub const AHEAD_KIB_PER_PROGRAM: usize = Self::AHEAD_KIB / 4;
     /// Time that a request waits for such memory.
     pub const AHEAD_WAIT: Duration = Duration::from_secs(10);
-    /// Time for a part of a body to arrive that rules read.
+    /// Time for the part of a body that rules read to arrive.
     pub const AHEAD_DEADLINE: Duration = Duration::from_secs(120);
-    /// The longest pause in it.
+    /// Time between two parts of it.
     pub const AHEAD_PAUSE: Duration = Duration::from_secs(30);
     /// Bytes of a body that are searched before its request is sent, so that a refusal can still be
     /// the response.

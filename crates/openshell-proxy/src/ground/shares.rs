@@ -31,8 +31,8 @@ impl Shares {
         }
     }
 
-    /// Waits for `amount` for `program`, which may have `most` at once: for its others first, and
-    /// then for those of all.
+    /// Waits for `amount` for `program`, which may have `most` at once: until its own other shares
+    /// leave room, and then until those of all programs do. More than `most` it waits for in vain.
     ///
     /// # Errors
     /// None, as the resource is never closed.
@@ -69,6 +69,16 @@ impl Shares {
 }
 
 impl Share {
+    /// The share of so much, if it is larger.
+    #[must_use]
+    pub fn of(mut self, amount: u32) -> Self {
+        let amount = amount as usize;
+        let beyond = self.own.num_permits().saturating_sub(amount);
+        // What is split off is returned.
+        drop((self.own.split(beyond), self.all.split(beyond)));
+        self
+    }
+
     /// Takes `amount` more, without waiting for it.
     ///
     /// # Errors
@@ -106,6 +116,9 @@ mod tests {
         drop(first);
         assert!(take("/c", 1).is_some() && take("/a", 2).is_some());
         drop(other);
+        let smaller = take("/e", 2).unwrap().of(1);
+        assert!(take("/e", 1).is_some() && take("/f", 2).is_some());
+        drop(smaller);
         drop(take("/d", 1));
         assert_eq!(
             shares.programs.lock().len(),

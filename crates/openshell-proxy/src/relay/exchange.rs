@@ -29,7 +29,7 @@ use crate::ground::trace::Stopwatch;
 use crate::reach::authorize::connection::Connection;
 use crate::relay::body::Unsent;
 use crate::relay::body::ahead::AheadBody;
-use crate::relay::body::searched::{self, FoundReport, Held, RequestBody, Searches};
+use crate::relay::body::searched::{self, FoundReport, Kept, RequestBody, Searches};
 use crate::relay::inspect::AuthorizedRequest;
 use crate::relay::services::Services;
 use crate::relay::upstream::{SendError, Upstream};
@@ -41,9 +41,9 @@ use crate::wire::io::tasks::ConnectionTasks;
 
 /// The upstream side of an exchange.
 pub trait UpstreamSource: Send {
-    /// Authorizes the request with the head `parts` under the policy in force, which may read of
-    /// `body` what it judges, and provides a connection to its origin: a new one for a `retry`,
-    /// since the last was closed before anything was sent.
+    /// Authorizes the request with the head `parts` under the policy in force, after reading as much
+    /// of its `body` as that needs, and provides a connection to its origin: a new one for a
+    /// `retry`, since the last was closed before anything was sent.
     fn prepare(
         &mut self,
         parts: &mut Parts,
@@ -251,7 +251,7 @@ pub struct Exchange<'e> {
     /// Takes both ends of an upgraded connection; `None` if protocols must not be switched.
     pub upgrades: Option<&'e mpsc::Sender<Upgraded>>,
     /// Kept until the body is sent.
-    pub held: Option<Held>,
+    pub held: Option<Kept>,
 }
 
 impl Exchange<'_> {
@@ -322,7 +322,7 @@ impl Exchange<'_> {
     /// anything is sent. What is found is kept in `read`.
     ///
     /// # Errors
-    /// A secret is found that must not be sent.
+    /// A secret is found that must not be sent, or a placeholder, or the body is malformed.
     async fn search(
         &self,
         body: AheadBody,

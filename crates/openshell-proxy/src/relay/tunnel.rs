@@ -11,7 +11,7 @@ use hyper::{Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{Instrument as _, debug_span};
 
-use crate::decide::message::Message;
+use crate::decide::message::{Message, Need};
 use crate::decide::permit::Permit;
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
@@ -234,8 +234,16 @@ impl UpstreamSource for TunnelSource<'_> {
         loop {
             head::check_authority(parts, origin)?;
             let permit = connection.current_permit(&services.authorizer).await?;
+            if self.stream.is_none() && permit.need() != Need::Head {
+                // Its body has memory, which this one may need.
+                connection.forget_message();
+            }
             let message = read_message(&services.memory, &permit, parts, body, record).await?;
             let permit = self.permit(&message).await?;
+            if !message.ahead.meets(permit.need()) && body.is_readable() {
+                // The policy has changed while the body was read.
+                continue;
+            }
             let caller = connection.caller();
             let authorizer = &services.authorizer;
             let authorized =

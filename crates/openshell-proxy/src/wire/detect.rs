@@ -82,10 +82,12 @@ fn request(bytes: &[u8]) -> Option<Protocol> {
         [b'\r', b'\n', ..] => false,
         [next, ..] => token > 0 && (is_blank(*next) || *next == b'\r'),
     };
-    match is_request {
-        false => Some(Protocol::Other),
-        true if before.iter().any(|byte| is_blank(*byte)) => Some(Protocol::Malformed),
-        true => request_line(line),
+    if !is_request {
+        Some(Protocol::Other)
+    } else if before.iter().any(|byte| is_blank(*byte)) {
+        Some(Protocol::Malformed)
+    } else {
+        request_line(line)
     }
 }
 

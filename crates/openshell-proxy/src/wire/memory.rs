@@ -101,8 +101,14 @@ impl Memory {
     /// the share is dropped.
     ///
     /// # Errors
-    /// The program's part, or all, is still in use after [`Limits::AHEAD_WAIT`].
+    /// The program's part, or all, is still in use after [`Limits::AHEAD_WAIT`]; or the part is
+    /// smaller.
     pub async fn ahead(&self, program: &str, bytes: usize) -> Result<Share, Refusal> {
+        if kib(bytes) as usize > Limits::AHEAD_KIB_PER_PROGRAM {
+            return Err(Refusal::body_too_large(
+                Limits::AHEAD_KIB_PER_PROGRAM * 1024,
+            ));
+        }
         let taken = self
             .ahead
             .take(program, kib(bytes), Limits::AHEAD_KIB_PER_PROGRAM);
@@ -136,7 +142,7 @@ impl Memory {
 }
 
 /// KiB of so many bytes.
-fn kib(bytes: usize) -> u32 {
+pub(crate) fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
 }
 

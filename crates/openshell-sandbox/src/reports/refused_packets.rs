@@ -49,9 +49,11 @@ impl PacketReporter {
                         self.reports.report(packet);
                     }
                 }
-                // Packets were lost because the queue was full; later ones are still worth
-                // reporting.
-                Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {}
+                // Packets were lost because the queue was full, or are no packets; later ones are
+                // still worth reporting.
+                Err(error)
+                    if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error())
+                        || error.kind() == io::ErrorKind::InvalidData => {}
                 Err(error) => {
                     // The firewall holds without its reports.
                     tracing::warn!(

@@ -117,10 +117,7 @@ pub async fn open<C: Compile>(
         placeholders.bind(&policy.bindings);
     }
     let given = credentials(&gateway, &mut placeholders).await;
-    let seen = Seen {
-        lacks_credentials: given.is_none(),
-        ..first_seen(&config, policy, is_valid)
-    };
+    let seen = first_seen(&config, policy, is_valid, given.is_none());
     let credentials = given.unwrap_or_else(Placeholders::none);
     let (route_source, routes) = match routes {
         Some(routes) => (None, routes),
@@ -174,6 +171,7 @@ fn first_seen(
     config: &SandboxConfig,
     policy: Option<policy::GatewayPolicy>,
     is_valid: bool,
+    lacks_credentials: bool,
 ) -> Seen {
     Seen {
         revision: config.revision,
@@ -182,7 +180,7 @@ fn first_seen(
         policy,
         has_failed: !is_valid,
         provider_revision: config.provider_revision,
-        lacks_credentials: false,
+        lacks_credentials,
         has_new_bindings: false,
     }
 }

@@ -71,8 +71,8 @@ impl GitUse {
         Ok(())
     }
 
-    /// Adds what variables name: those of callers, and what `git -c` hands on to the programs that
-    /// it runs.
+    /// Adds what variables name: `GIT_CONFIG_KEY_n` and `GIT_CONFIG_VALUE_n`. What `git -c` hands
+    /// on to the programs that it runs is refused if it names hooks.
     fn add_variables(&mut self, environment: &Environment) -> Result<(), String> {
         let handed_on = environment
             .get("GIT_CONFIG_PARAMETERS")
@@ -123,7 +123,8 @@ fn absolute(environment: &Environment, name: &str) -> Option<PathBuf> {
         .filter(|path| path.is_absolute())
 }
 
-/// Returns the files of configuration that the caller's git reads, in its `home` and beside it.
+/// Returns the files of configuration that the caller's git reads: of the system, and of the user
+/// with this `home`.
 fn config_files(environment: &Environment, home: Option<&Path>) -> Result<Vec<PathBuf>, String> {
     let named = |name: &str| match environment.get(name).map(PathBuf::from) {
         Some(file) if file.is_absolute() || file.as_os_str().is_empty() => Ok(Some(file)),

@@ -17,10 +17,9 @@ use crate::ground::shares::Share;
 use crate::wire::http::target::RequestTarget;
 
 /// Part of a request without which rules cannot judge it. Nothing is sent before it is there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The head.
-    #[default]
     Head,
     /// The head and so many bytes of the body, or all of a shorter one.
     Prefix(usize),
@@ -43,10 +42,10 @@ pub struct Message {
 /// The part of a body that was read before anything was sent.
 #[derive(Clone, Debug, Default)]
 pub struct Ahead {
-    /// The need that it meets.
-    pub meets: Need,
     /// The bytes.
     pub bytes: Bytes,
+    /// True if they are the whole body.
+    pub is_whole: bool,
     /// Their memory, for as long as anybody has them.
     pub room: Option<Arc<Share>>,
 }
@@ -108,13 +107,16 @@ impl JudgedProtocol {
 }
 
 impl Message {
-    /// The message in the head of a request.
+    /// A request without a body.
     #[must_use]
     pub fn of_head(method: Method, uri: Uri) -> Self {
         Self {
             method,
             uri,
-            ahead: Ahead::default(),
+            ahead: Ahead {
+                is_whole: true,
+                ..Ahead::default()
+            },
         }
     }
 
@@ -124,6 +126,18 @@ impl Message {
         Self {
             ahead,
             ..Self::of_head(request.method.clone(), request.uri.clone())
+        }
+    }
+}
+
+impl Ahead {
+    /// True if it is what rules `need`.
+    #[must_use]
+    pub fn meets(&self, need: Need) -> bool {
+        match need {
+            Need::Head => true,
+            Need::Prefix(bytes) => self.is_whole || self.bytes.len() >= bytes,
+            Need::Body(most) => self.is_whole && self.bytes.len() <= most,
         }
     }
 }

@@ -524,10 +524,12 @@ pub fn way(policy: &Policy, target: &Target) -> Way {
             literals.map(|door| door.port()).collect()
         }
     };
-    match ports.contains(&target.port) {
-        true => Way::Open,
-        false if ports.is_empty() => Way::Unknown,
-        false => Way::OtherPort,
+    if ports.contains(&target.port) {
+        Way::Open
+    } else if ports.is_empty() {
+        Way::Unknown
+    } else {
+        Way::OtherPort
     }
 }
 

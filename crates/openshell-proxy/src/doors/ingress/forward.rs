@@ -141,6 +141,9 @@ impl UpstreamSource for ForwardSource<'_> {
             let permit = &authorization.permit;
             let caller = &authorization.caller;
             let message = read_message(&services.memory, permit, parts, body, record).await?;
+            if authorization.is_stale() {
+                continue;
+            }
             let authorizer = &services.authorizer;
             let authorized =
                 authorize_request(authorizer, permit, caller, parts, &message, record).await?;

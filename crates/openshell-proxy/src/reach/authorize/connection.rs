@@ -136,6 +136,11 @@ impl Connection {
         self.current_permit(authorizer).await
     }
 
+    /// Forgets the message of an HTTP/1.1 connection, which was answered.
+    pub fn forget_message(&self) {
+        self.activities.lock().message = None;
+    }
+
     /// Notes that bytes are relayed uninspected from now on, and for observation if they are `raw`,
     /// not inside TLS; then as [`Self::current_permit`].
     ///

@@ -15,7 +15,7 @@ use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::wire::io::complete_body::{CompleteBody, IncompleteBody};
 use crate::wire::io::pace::longer;
-use crate::wire::memory::Memory;
+use crate::wire::memory::{Memory, kib};
 
 /// Reason of a refusal of a body that is not what its head said.
 pub const MALFORMED: &str = "the body of the request is malformed, or ended before its end";
@@ -28,7 +28,9 @@ pub struct AheadBody<B = CompleteBody> {
     ahead: Ahead,
     /// The part of it that was not sent on yet.
     unsent: Bytes,
-    trailers: Option<HeaderMap>,
+    /// What came with its last bytes.
+    surplus: Bytes,
+    trailers: Option<Box<HeaderMap>>,
     rest: B,
     /// True once `rest` has ended.
     is_over: bool,
@@ -38,11 +40,17 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
     /// A body of which nothing was read.
     #[must_use]
     pub fn new(body: B) -> Self {
+        let is_over = body.is_end_stream();
+        let ahead = Ahead {
+            is_whole: is_over,
+            ..Ahead::default()
+        };
         Self {
-            ahead: Ahead::default(),
+            ahead,
             unsent: Bytes::new(),
+            surplus: Bytes::new(),
             trailers: None,
-            is_over: body.is_end_stream(),
+            is_over,
             rest: body,
         }
     }
@@ -65,48 +73,61 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
         memory: &Memory,
         program: &str,
     ) -> Result<Ahead, Refusal> {
-        let (most, is_whole) = match need {
-            Need::Head => return Ok(self.ahead.clone()),
-            Need::Prefix(most) => (most, false),
-            Need::Body(most) => (most, true),
+        if self.ahead.meets(need) {
+            return Ok(self.ahead());
+        }
+        let most = match need {
+            Need::Head => 0,
+            Need::Prefix(most) | Need::Body(most) => most,
         };
+        let is_whole = matches!(need, Need::Body(_));
         if is_whole && self.size_hint().lower() > most as u64 {
             return Err(Refusal::body_too_large(most));
         }
-        if need > self.ahead.meets && !self.is_over {
-            let length = self.size_hint().upper().unwrap_or(u64::MAX);
-            let room = usize::try_from(length).map_or(most, |length| length.min(most));
-            self.ahead.room = Some(Arc::new(memory.ahead(program, room).await?));
-            let read = timeout(Limits::AHEAD_DEADLINE, self.fill(most, room)).await;
-            read.unwrap_or_else(|_| Err(Refusal::late()))?;
-        }
-        if is_whole && self.ahead.bytes.len() > most {
-            return Err(Refusal::body_too_large(most));
-        }
-        self.ahead.meets = self.ahead.meets.max(need);
-        Ok(self.ahead.clone())
+        let length = self.size_hint().upper().unwrap_or(u64::MAX);
+        let room = usize::try_from(length).map_or(most, |length| length.min(most));
+        // Released first, or two that read on could wait for each other.
+        self.ahead.room = None;
+        let share = memory.ahead(program, room).await?;
+        let read = timeout(Limits::AHEAD_DEADLINE, self.fill(most, is_whole, room)).await;
+        read.unwrap_or_else(|_| Err(Refusal::late()))?;
+        self.ahead.room = Some(Arc::new(share.of(kib(self.ahead.bytes.len()))));
+        Ok(self.ahead())
     }
 
-    /// Reads on until there are more than `most` bytes, or the body has ended.
-    async fn fill(&mut self, most: usize, room: usize) -> Result<(), Refusal> {
+    /// Reads on until there are `most` bytes, or the body has ended, as it has to if it `is_whole`.
+    async fn fill(&mut self, most: usize, is_whole: bool, room: usize) -> Result<(), Refusal> {
         let mut read = BytesMut::with_capacity(room);
         read.extend_from_slice(&self.ahead.bytes);
-        while !self.is_over && read.len() <= most {
+        let mut next = std::mem::take(&mut self.surplus);
+        loop {
+            let taken = next.split_to(next.len().min(most - read.len().min(most)));
+            read.extend_from_slice(&taken);
+            if !next.is_empty() && is_whole {
+                return Err(Refusal::body_too_large(most));
+            }
+            self.is_over = self.is_over || self.rest.is_end_stream();
+            if self.is_over || (!is_whole && read.len() >= most) {
+                break;
+            }
             let frame = timeout(Limits::AHEAD_PAUSE, self.rest.frame()).await;
             let Some(frame) = frame.map_err(|_| Refusal::late())? else {
                 self.is_over = true;
                 break;
             };
-            match frame
-                .map_err(|_| Refusal::bad_request(MALFORMED))?
-                .into_data()
-            {
-                Ok(data) => read.extend_from_slice(&data),
-                Err(other) => self.trailers = other.into_trailers().ok(),
+            let frame = frame.map_err(|_| Refusal::bad_request(MALFORMED))?;
+            match frame.into_data() {
+                Ok(data) => next = data,
+                Err(other) => self.trailers = other.into_trailers().ok().map(Box::new),
             }
-            self.is_over = self.rest.is_end_stream();
         }
-        self.ahead.bytes = read.freeze();
+        self.surplus = next;
+        self.ahead.is_whole = self.is_over && self.surplus.is_empty();
+        self.ahead.bytes = if read.len() < room / 2 {
+            Bytes::copy_from_slice(&read)
+        } else {
+            read.freeze()
+        };
         self.unsent = self.ahead.bytes.clone();
         Ok(())
     }
@@ -121,23 +142,29 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> Body for AheadBody<B
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
         let this = self.get_mut();
-        if !this.unsent.is_empty() {
-            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.unsent)))));
+        for part in [&mut this.unsent, &mut this.surplus] {
+            if !part.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(part)))));
+            }
         }
         if !this.is_over {
             return Poll::Ready(ready!(Pin::new(&mut this.rest).poll_frame(cx)));
         }
         let trailers = this.trailers.take();
-        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(*trailers))))
     }
 
     fn is_end_stream(&self) -> bool {
         let is_over = self.is_over || self.rest.is_end_stream();
-        self.unsent.is_empty() && self.trailers.is_none() && is_over
+        let is_sent = self.unsent.is_empty() && self.surplus.is_empty();
+        is_sent && self.trailers.is_none() && is_over
     }
 
     fn size_hint(&self) -> SizeHint {
-        longer(self.rest.size_hint(), self.unsent.len())
+        longer(
+            self.rest.size_hint(),
+            self.unsent.len() + self.surplus.len(),
+        )
     }
 }
 
@@ -181,7 +208,8 @@ mod tests {
     async fn as_much_is_read_as_rules_need_and_all_is_sent_from_its_beginning() {
         for (need, ahead, parts) in [
             (Need::Head, "", 0),
-            (Need::Prefix(3), "abcd", 2),
+            (Need::Prefix(3), "abc", 2),
+            (Need::Prefix(4), "abcd", 2),
             (Need::Prefix(100), "abcdef", 4),
             (Need::Body(100), "abcdef", 4),
         ] {
@@ -190,7 +218,9 @@ mod tests {
             let (mut body, read) = body(vec![data("ab"), data("cd"), data("ef"), trailers]);
             let memory = Memory::default();
             let known = body.read(need, &memory, "/a").await.unwrap();
-            assert_eq!((known.meets, &*known.bytes), (need, ahead.as_bytes()));
+            assert_eq!(known.bytes, ahead, "{need:?}");
+            assert!(known.meets(need), "{need:?}");
+            assert_eq!(known.is_whole, ahead.len() == 6, "{need:?}");
             assert_eq!(read.load(Ordering::Relaxed), parts, "{need:?}");
             let sent = body.collect().await.unwrap();
             assert!(sent.trailers().is_some(), "{need:?}");
@@ -199,10 +229,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_body_that_pauses_behind_what_is_needed_is_not_waited_for() {
+        let parts = stream::iter([data("ab"), data("cd")]).chain(stream::pending());
+        let mut body = AheadBody::new(StreamBody::new(parts.boxed()));
+        let memory = Memory::default();
+        let known = body.read(Need::Prefix(4), &memory, "/a").await.unwrap();
+        assert_eq!(known.bytes, "abcd");
+    }
+
+    #[tokio::test]
     async fn what_was_read_is_read_on_when_more_is_needed() {
         let (mut body, _) = body(vec![data("ab"), data("cd"), data("ef")]);
         let memory = Memory::default();
-        for (need, ahead) in [(Need::Prefix(1), "ab"), (Need::Body(6), "abcdef")] {
+        for (need, ahead) in [(Need::Prefix(1), "a"), (Need::Body(6), "abcdef")] {
             assert_eq!(body.read(need, &memory, "/a").await.unwrap().bytes, ahead);
         }
         assert_eq!(body.collect().await.unwrap().to_bytes(), "abcdef");
@@ -258,8 +297,12 @@ mod tests {
     async fn memory_is_taken_until_what_was_read_is_gone() {
         let memory = Memory::default();
         let all = Limits::AHEAD_KIB_PER_PROGRAM * 1024;
+        let _others = memory.ahead_now("/a", all - 2048).unwrap();
         let (mut first, _) = body(vec![data("ab")]);
-        let known = first.read(Need::Body(all), &memory, "/a").await.unwrap();
+        // Of what it may need it keeps what it has.
+        let known = first.read(Need::Body(2048), &memory, "/a").await.unwrap();
+        let beside = memory.ahead_now("/a", 1024);
+        assert!(beside.is_some());
         let (mut second, _) = body(vec![data("cd")]);
         let refusal = second
             .read(Need::Body(1024), &memory, "/a")

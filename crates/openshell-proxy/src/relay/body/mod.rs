@@ -21,14 +21,25 @@ pub enum Unsent {
 }
 
 impl Unsent {
+    /// True if more of it can be read.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        matches!(self, Self::Unread(_))
+    }
+
     /// A body that the proxy holds whole, and that is not searched.
     #[must_use]
     pub fn whole(body: Bytes) -> Self {
-        Self::Ready(searched::whole(body), Ahead::default())
+        let ahead = Ahead {
+            bytes: body.clone(),
+            is_whole: true,
+            room: None,
+        };
+        Self::Ready(searched::whole(body), ahead)
     }
 
     /// Reads as much as rules `need`, into memory of `program`. Of a body that is ready for sending
-    /// nothing more is read.
+    /// nothing more is read: a permit that needs more refuses it.
     ///
     /// # Errors
     /// As [`AheadBody::read`].
@@ -39,7 +50,7 @@ impl Unsent {
         program: &str,
     ) -> Result<Ahead, Refusal> {
         match self {
-            Self::Unread(body) if need == Need::Head => Ok(body.ahead()),
+            Self::Unread(body) if body.ahead().meets(need) => Ok(body.ahead()),
             // Boxed, since most requests need none of it.
             Self::Unread(body) => Box::pin(body.read(need, memory, program)).await,
             Self::Ready(_, ahead) => Ok(ahead.clone()),

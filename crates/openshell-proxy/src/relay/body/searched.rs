@@ -100,7 +100,7 @@ struct Scanned {
     leaks: Option<LeakScan>,
     report: FoundReport,
     /// Kept until the body is sent.
-    _held: Option<Held>,
+    _held: Option<Kept>,
 }
 
 /// Search of a body for secrets.
@@ -173,7 +173,7 @@ impl LeakScan {
 }
 
 /// A guard with the lifetime of a part of a message.
-pub type Held = Arc<dyn std::fmt::Debug + Send + Sync>;
+pub type Kept = Arc<dyn std::fmt::Debug + Send + Sync>;
 
 /// Report of a placeholder or secret in a body that is partly sent: made once, by the exchange or,
 /// after its end, when the body is dropped.
@@ -266,7 +266,7 @@ pub async fn prefetch(
     body: AheadBody,
     headers: &HeaderMap,
     searches: Searches,
-    held: Option<Held>,
+    held: Option<Kept>,
     room: impl FnOnce(usize) -> Option<Share>,
 ) -> Result<RequestBody, Refusal> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
@@ -278,7 +278,9 @@ pub async fn prefetch(
         report,
     } = searches;
     let has_body = !body.is_end_stream();
-    let most = Limits::PREFETCH_BYTES.max(body.ahead().bytes.len());
+    let ahead = body.ahead();
+    // What is there already is searched first, however long that takes.
+    let most = Limits::PREFETCH_BYTES.max(ahead.bytes.len());
     let mut scanned = Scanned {
         first: Bytes::new(),
         room: None,
@@ -297,7 +299,8 @@ pub async fn prefetch(
             .is_some_and(|leaks| leaks.watch.blocks());
     if is_refused && has_body {
         let length = scanned.rest.size_hint().upper().unwrap_or(u64::MAX);
-        scanned.room = room(usize::try_from(length).map_or(most, |length| length.min(most)));
+        let wanted = usize::try_from(length).map_or(most, |length| length.min(most));
+        scanned.room = room(wanted - ahead.bytes.len().min(wanted));
     }
     // A body for which there is no room is sent on as it arrives.
     if scanned.room.is_some() {
@@ -306,7 +309,9 @@ pub async fn prefetch(
             .size_hint()
             .exact()
             .is_some_and(|length| length <= most as u64);
-        let patience = if is_short {
+        let patience = if ahead.is_whole {
+            Limits::AHEAD_DEADLINE
+        } else if is_short {
             Limits::PREFETCH_DEADLINE
         } else {
             Limits::PREFETCH_DEADLINE_UNSIZED

@@ -19,7 +19,7 @@ use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::ground::limits::Limits;
 use crate::reach::authorize::connection::StreamId;
-use crate::relay::body::searched::Held;
+use crate::relay::body::searched::Kept;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound};
 use crate::report::record::{Outcome, Record};
 use crate::wire::http::body::{ResponseBody, boxed, full};
@@ -231,7 +231,7 @@ async fn exchange(
             return Err(refusal.into());
         }
     };
-    let held: Held = Arc::clone(stream) as _;
+    let held: Kept = Arc::clone(stream) as _;
     let exchange = Exchange {
         services,
         upgrades: None,

@@ -31,7 +31,7 @@ impl From<Refusal> for StreamEnd {
     }
 }
 
-/// A search through the bytes of one side, which change nothing in them.
+/// A search through the bytes of one side that leaves them as they are.
 pub(super) trait Look {
     /// Returns true as long as there is anything to search for.
     fn is_active(&self) -> bool;
@@ -53,7 +53,7 @@ pub(super) trait Searched {
     ) -> Poll<Result<(), StreamEnd>>;
 }
 
-/// The bytes of a stream, which change nothing by their search.
+/// A stream whose bytes are searched and passed on unchanged.
 pub(super) struct Looked<S, L> {
     stream: S,
     search: L,

@@ -185,7 +185,7 @@ impl Counter<'_> {
     }
 }
 
-/// Relays as [`relay`] does, between streams other than sockets.
+/// Relays as [`relay`] does, between streams other than sockets, which are not reset at a refusal.
 ///
 /// # Errors
 /// As [`relay`].

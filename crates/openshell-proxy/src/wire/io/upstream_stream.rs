@@ -1,4 +1,4 @@
-//! Streams of connections out of the sandbox.
+//! Streams to upstreams.
 
 use std::io;
 use std::pin::Pin;
@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Stream of a connection out of the sandbox.
+/// Stream to an upstream, by the way on which it is reached.
 #[derive(Debug)]
 pub enum UpstreamStream {
-    /// A socket of the upstream's own address.
+    /// A socket that is connected to the upstream itself.
     Direct(TcpStream),
 }
 
