@@ -51,47 +51,7 @@ pub fn unpack(
     name: &OsStr,
     options: Options,
 ) -> Result<LeftOut, TransferError> {
-    let failed = |source: Errno| TransferError::Write {
-        path: destination.to_owned(),
-        source: source.into(),
-    };
-    let open = |path: &Path| {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let resolve = if options.follows_links {
-            ResolveFlags::empty()
-        } else {
-            ResolveFlags::NO_SYMLINKS
-        };
-        rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)
-    };
-    let refused = |errno| match errno {
-        // A command may have made it.
-        Errno::LOOP => {
-            let target =
-                std::fs::canonicalize(destination).unwrap_or_else(|_| destination.to_owned());
-            TransferError::Symlink {
-                path: destination.to_owned(),
-                target,
-            }
-        }
-        errno => failed(errno),
-    };
-    let (base, name) = match open(destination) {
-        Ok(folder) => (folder, name.to_owned()),
-        Err(Errno::NOENT | Errno::NOTDIR) => {
-            let name = destination
-                .file_name()
-                .ok_or_else(|| TransferError::NoName(destination.to_owned()))?;
-            let parent = destination
-                .parent()
-                .filter(|parent| !parent.as_os_str().is_empty());
-            (
-                open(parent.unwrap_or(Path::new("."))).map_err(refused)?,
-                name.to_owned(),
-            )
-        }
-        Err(errno) => return Err(refused(errno)),
-    };
+    let (base, name) = place(destination, name, options)?;
     if components(Path::new(&name)).is_none_or(|names| names.len() != 1) {
         return Err(TransferError::NoName(PathBuf::from(name)));
     }
@@ -126,6 +86,52 @@ pub fn unpack(
         Err(stream(io::ErrorKind::UnexpectedEof.into()))
     } else {
         Ok(unpacker.left_out)
+    }
+}
+
+/// Opens the folder into which a tree is written, and returns it with the tree's name in it.
+fn place(
+    destination: &Path,
+    name: &OsStr,
+    options: Options,
+) -> Result<(OwnedFd, OsString), TransferError> {
+    let open = |path: &Path| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = if options.follows_links {
+            ResolveFlags::empty()
+        } else {
+            ResolveFlags::NO_SYMLINKS
+        };
+        rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve)
+    };
+    match open(destination) {
+        Ok(folder) => Ok((folder, name.to_owned())),
+        Err(Errno::NOENT | Errno::NOTDIR) => {
+            let name = destination
+                .file_name()
+                .ok_or_else(|| TransferError::NoName(destination.to_owned()))?;
+            let parent = destination
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
+            let folder = open(parent.unwrap_or(Path::new(".")));
+            let folder = folder.map_err(|errno| not_opened(destination, errno))?;
+            Ok((folder, name.to_owned()))
+        }
+        Err(errno) => Err(not_opened(destination, errno)),
+    }
+}
+
+/// The error of a `destination` that is not opened because of `errno`.
+fn not_opened(destination: &Path, errno: Errno) -> TransferError {
+    let path = destination.to_owned();
+    // A command may have made it.
+    if errno == Errno::LOOP {
+        let target = std::fs::canonicalize(destination).unwrap_or_else(|_| path.clone());
+        return TransferError::Symlink { path, target };
+    }
+    TransferError::Write {
+        path,
+        source: errno.into(),
     }
 }
 

@@ -103,9 +103,7 @@ pub async fn open<C: Compile>(
     let (outbox, reports) = Outbox::new(gateway.clone());
     tasks.spawn("reports to the gateway", reports);
     version.report.log("policy loaded");
-    let mut settings = Settings::default();
-    settings.apply(&config.settings);
-    settings.policy_of(config.global_version);
+    let settings = Settings::of(&config);
     if settings.is_own_policy() && config.policy.is_some() {
         outbox.report(config.version, result);
     }
@@ -164,6 +162,16 @@ pub async fn open<C: Compile>(
         },
         receiver,
     })
+}
+
+impl Settings {
+    /// Those of a sandbox that starts with `config`.
+    fn of(config: &SandboxConfig) -> Self {
+        let mut settings = Self::default();
+        settings.apply(&config.settings);
+        settings.policy_of(config.global_version);
+        settings
+    }
 }
 
 /// What is known of the gateway's configuration after the first one.
