@@ -154,14 +154,14 @@ async fn serve_models(
     match terminated.await {
         Ok((client, None)) => {
             record.left_to_requests();
-            Models {
+            let models = Models {
                 services,
                 inference,
                 caller,
                 target,
-            }
-            .serve(client, socket)
-            .await;
+            };
+            let served = Box::pin(models.serve(client, socket));
+            served.await;
         }
         Ok((client, Some(other))) => {
             let refusal = Refusal::authority_mismatch(other);

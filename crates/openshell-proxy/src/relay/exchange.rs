@@ -157,13 +157,12 @@ impl From<Refusal> for ExchangeError {
     }
 }
 
-/// Both ends of a connection whose response has switched protocols.
+/// The upstream's end of a connection whose response has switched protocols; the client's is that
+/// of the response.
 #[derive(Debug)]
 pub struct Upgraded {
     /// The authorized connection.
     pub connection: Arc<Connection>,
-    /// The client's end.
-    pub client: OnUpgrade,
     /// The upstream's end.
     pub upstream: OnUpgrade,
     /// True for a WebSocket.
@@ -176,15 +175,6 @@ pub struct Upgraded {
 pub struct Outbound {
     parts: Parts,
     body: Unsent,
-    /// The client's end, for a response that switches protocols.
-    client: Option<OnUpgrade>,
-}
-
-/// A client's end, for a response that switches protocols.
-struct ClientEnd {
-    client: OnUpgrade,
-    connection: Arc<Connection>,
-    leaks: Option<LeakWatch>,
 }
 
 /// What is known of a request once its body was read.
@@ -217,8 +207,7 @@ impl Outbound {
     /// A client's request; the rest of an HTTP/2 body that the upstream does not take is drained by
     /// `tasks`.
     #[must_use]
-    pub fn of_client(mut request: Request<Incoming>, tasks: &ConnectionTasks) -> Self {
-        let client = Some(hyper::upgrade::on(&mut request));
+    pub fn of_client(request: Request<Incoming>, tasks: &ConnectionTasks) -> Self {
         let (parts, incoming) = request.into_parts();
         let body = match parts.version {
             Version::HTTP_2 => CompleteBody::of_stream(incoming, tasks.spawner()),
@@ -227,7 +216,6 @@ impl Outbound {
         Self {
             parts,
             body: Unsent::Unread(AheadBody::new(body)),
-            client,
         }
     }
 
@@ -238,7 +226,6 @@ impl Outbound {
         Self {
             parts,
             body: Unsent::whole(body),
-            client: None,
         }
     }
 }
@@ -248,7 +235,7 @@ impl Outbound {
 pub struct Exchange<'e> {
     /// Handles.
     pub services: &'e Services,
-    /// Takes both ends of an upgraded connection; `None` if protocols must not be switched.
+    /// Takes the upstream's end of an upgraded connection; `None` if protocols must not be switched.
     pub upgrades: Option<&'e mpsc::Sender<Upgraded>>,
     /// Kept until the body is sent.
     pub held: Option<Kept>,
@@ -269,9 +256,7 @@ impl Exchange<'_> {
         let Outbound {
             mut parts,
             body: mut unsent,
-            client,
         } = request;
-        let mut client = client.filter(|_| self.upgrades.is_some());
         let mut read = Read::default();
         let mut is_retry = false;
         loop {
@@ -299,13 +284,9 @@ impl Exchange<'_> {
                 Ok(response) => {
                     let status = response.status().as_u16();
                     debug!(status, us = watch.micros(), "response");
-                    let ends = client.take().zip(source.connection().cloned());
-                    let end = ends.map(|(client, connection)| ClientEnd {
-                        client,
-                        connection,
-                        leaks: read.leaks.take(),
-                    });
-                    let response = self.switched(response, &authorized, end, record);
+                    let connection = source.connection();
+                    let leaks = read.leaks.take();
+                    let response = self.switched(response, &authorized, connection, leaks, record);
                     let is_shared = source.upstream().is_shared();
                     return Ok(self.answer(response, answer, &parts, is_shared, record)?);
                 }
@@ -462,24 +443,19 @@ impl Exchange<'_> {
         })
     }
 
-    /// Passes both ends on if `response` switches protocols, and restores its fields for the
-    /// client.
+    /// Passes the upstream's end on if `response` switches protocols, and restores its fields for
+    /// the client.
     fn switched(
         &self,
         mut response: Response<Incoming>,
         authorized: &AuthorizedRequest,
-        client: Option<ClientEnd>,
+        connection: Option<&Arc<Connection>>,
+        leaks: Option<LeakWatch>,
         record: &mut Record,
     ) -> Response<Incoming> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
-            && let (
-                Some(protocol),
-                Some(ClientEnd {
-                    client,
-                    connection,
-                    leaks,
-                }),
-            ) = (&authorized.upgrade, client)
+            && let Some(protocol) = &authorized.upgrade
+            && let Some(connection) = connection
             && let Some(upgrades) = self.upgrades
         {
             let upstream = hyper::upgrade::on(&mut response);
@@ -487,8 +463,7 @@ impl Exchange<'_> {
             let is_websocket = head::is_websocket(protocol);
             let leaks = leaks.filter(|_| is_websocket);
             let _ = upgrades.try_send(Upgraded {
-                connection,
-                client,
+                connection: Arc::clone(connection),
                 upstream,
                 is_websocket,
                 leaks,

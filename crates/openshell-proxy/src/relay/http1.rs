@@ -1,19 +1,20 @@
 //! One client's HTTP/1.1 connection, at the ingress and inside a tunnel.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::service::{HttpService, service_fn};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use openshell_events::denial::Denial;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::credentials::leaks::websocket::MessageScan;
@@ -83,6 +84,17 @@ struct State {
     has_requested: AtomicBool,
     /// True after the first bytes.
     has_read: Arc<AtomicBool>,
+    /// True once the last answer has made the connection one of another protocol.
+    has_switched: AtomicBool,
+}
+
+/// A client's connection after its last answer, which has made it one of another protocol.
+#[derive(Debug)]
+pub struct Released<S> {
+    /// The stream.
+    pub stream: S,
+    /// What was read of it and not taken.
+    pub surplus: Bytes,
 }
 
 /// Reason for which a client is taken to have gone.
@@ -169,7 +181,8 @@ impl Session {
 
 impl Driver {
     /// Serves `client` by `protocol` with the responses of `answer`, and relays its connection
-    /// after an upgrade. Ends when the last request is permitted no longer, or the client has gone.
+    /// after an upgrade. Ends when the last request is permitted no longer, or the client has gone;
+    /// or with the connection, once a CONNECT was permitted.
     ///
     /// # Errors
     /// The client sent a malformed head, or none in time.
@@ -179,7 +192,7 @@ impl Driver {
         client: S,
         protocol: &http1::Builder,
         answer: impl Fn(Request<Incoming>) -> F,
-    ) -> Result<(), Refusal>
+    ) -> Result<Option<Released<S>>, Refusal>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         F: Future<Output = Option<Response<ResponseBody>>>,
@@ -193,19 +206,27 @@ impl Driver {
             closing,
         } = self;
         let state = &state;
-        let answer = service_fn(|request| {
+        let answer = &answer;
+        let answer = service_fn(move |request: Request<Incoming>| {
             state.is_pending.store(true, Ordering::Relaxed);
             state.has_requested.store(true, Ordering::Relaxed);
+            let is_connect = request.method() == Method::CONNECT;
             let answer = answer(request);
-            async {
+            Box::pin(async move {
                 let answer = answer.await;
                 state.is_pending.store(false, Ordering::Relaxed);
                 state.has_answered.store(true, Ordering::Relaxed);
-                answer.ok_or(NoResponse)
-            }
+                let answer = answer.ok_or(NoResponse)?;
+                let status = answer.status();
+                let has_switched =
+                    status == StatusCode::SWITCHING_PROTOCOLS || is_connect && status.is_success();
+                state.has_switched.store(has_switched, Ordering::Relaxed);
+                Ok::<_, NoResponse>(answer)
+            })
         });
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_read)));
-        let mut connection = pin!(protocol.serve_connection(client, answer).with_upgrades());
+        let connection = Box::new(protocol.serve_connection(client, answer));
+        let mut connection = pin!(released(connection, state));
         let hold = Hold::default();
         let mut revoked = pin!(revoked(services, &mut watches, &closing, &hold));
         let mut driven = pin!(tasks.run());
@@ -215,19 +236,18 @@ impl Driver {
                 last.finish();
             }
         };
+        let mut last = None;
         tokio::select! {
             biased;
-            () = &mut revoked => {
-                finish();
-                return Ok(());
-            }
+            () = &mut revoked => {}
             served = hold.over(connection.as_mut()) => match served {
                 // A client may be idle between two requests, and close.
                 Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
                     finish();
-                    return violation(&error).map_or(Ok(()), Err);
+                    return violation(&error).map_or(Ok(None), Err);
                 }
-                _ => {}
+                Err(_) => {}
+                Ok(released) => last = released,
             },
             () = hold.over(driven.as_mut()) => {}
             gone = gone(state, socket.as_ref()) => {
@@ -238,15 +258,17 @@ impl Driver {
                 drop(current);
                 finish();
                 return match gone {
-                    Gone::Closed => Ok(()),
+                    Gone::Closed => Ok(None),
                     Gone::Stalled => Err(Refusal::bad_request(
                         "the head of the request did not arrive in time",
                     )),
                 };
             }
         }
-        if let Ok(upgraded) = upgrades.try_recv() {
-            let upgraded = pin!(relay_upgraded::<S>(services, upgraded));
+        if let Ok(upgraded) = upgrades.try_recv()
+            && let Some(client) = last.take()
+        {
+            let upgraded = pin!(relay_upgraded(services, client, upgraded));
             tokio::select! {
                 biased;
                 () = revoked => {}
@@ -255,7 +277,7 @@ impl Driver {
             }
         }
         finish();
-        Ok(())
+        Ok(last)
     }
 }
 
@@ -334,26 +356,51 @@ async fn revoked(
 #[error("not answered")]
 struct NoResponse;
 
+/// Serves `connection` to its end; returns its stream if its last answer has made it one of another
+/// protocol.
+async fn released<S, A>(
+    mut connection: Box<http1::Connection<TokioIo<Linger<S>>, A>>,
+    state: &State,
+) -> Result<Option<Released<S>>, hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: HttpService<Incoming, ResBody = ResponseBody, Future: Unpin> + Unpin,
+    A::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let served = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+    if served.as_ref().is_err_and(|error| !error.is_parse()) {
+        return served.map(|()| None);
+    }
+    let parts = connection.into_parts();
+    let mut stream = parts.io.into_inner();
+    if served.is_ok() && state.has_switched.load(Ordering::Relaxed) {
+        // A lingering close would discard the last bytes of the new protocol.
+        return Ok(Some(Released {
+            stream: stream.into_inner(),
+            surplus: parts.read_buf,
+        }));
+    }
+    // The last answer is on its way, that to a malformed head too. A client that has gone does not
+    // care.
+    let _ = stream.shutdown().await;
+    served.map(|()| None)
+}
+
 /// Relays bytes both ways on an upgraded connection until both sides have ended.
-async fn relay_upgraded<S>(services: &Services, upgraded: Upgraded)
+async fn relay_upgraded<S>(services: &Services, client: Released<S>, upgraded: Upgraded)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let Upgraded {
         connection,
-        client,
         upstream,
         is_websocket,
         leaks,
     } = upgraded;
-    let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else {
+    let Ok(upstream) = upstream.await else {
         return;
     };
-    // A lingering close would discard the last bytes of the new protocol.
-    let Ok(parts) = client.downcast::<TokioIo<Linger<S>>>() else {
-        return;
-    };
-    let client = Prefixed::new(parts.read_buf, parts.io.into_inner().into_inner());
+    let client = Prefixed::new(client.surplus, client.stream);
     let client_search =
         ClientSearch::new(&services.vault.load()).with_messages(leaks.map(MessageScan::new));
     let answers = match Mask::of(services, &connection) {
@@ -468,7 +515,8 @@ mod tests {
         let (_session, driver) = connection(None);
         client.write_all(said).await.unwrap();
         let answer = |_| async { unreachable!("a head that is refused is answered") };
-        driver.serve(&services, near, &protocol(), answer).await
+        let served = driver.serve(&services, near, &protocol(), answer).await;
+        served.map(|released| assert!(released.is_none()))
     }
 
     #[tokio::test(start_paused = true)]
@@ -543,7 +591,9 @@ mod tests {
             ..driver
         };
         let protocol = protocol();
-        tokio::join!(driver.serve(services, near, &protocol, answer), client(far)).0
+        let served = driver.serve(services, near, &protocol, answer);
+        let (served, ()) = tokio::join!(served, client(far));
+        served.map(|released| assert!(released.is_none()))
     }
 
     #[tokio::test(start_paused = true)]
@@ -621,10 +671,8 @@ mod tests {
                 .replace(testing::snapshot(2, "{host: other.test, port: 80}"));
             pending().await
         };
-        assert_eq!(
-            driver.serve(&services, near, &protocol(), answer).await,
-            Ok(())
-        );
+        let served = driver.serve(&services, near, &protocol(), answer).await;
+        assert!(served.unwrap().is_none());
         assert_eq!(audit.decisions(), ["policy_changed"]);
         let mut heard = Vec::new();
         client.read_to_end(&mut heard).await.unwrap();
@@ -653,10 +701,8 @@ mod tests {
             tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT / 2).await;
             hello()
         };
-        assert_eq!(
-            driver.serve(&services, near, &protocol(), answer).await,
-            Ok(())
-        );
+        let served = driver.serve(&services, near, &protocol(), answer).await;
+        assert!(served.unwrap().is_none());
         assert!(audit.decisions().is_empty());
     }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use hyper::body::Incoming;
 use hyper::{Request, Response, Uri};
 use openshell_policy::network::host::Host;
 
@@ -52,14 +51,10 @@ fn target(uri: &Uri) -> Result<Target, &'static str> {
 }
 
 impl HttpIngress<'_> {
-    /// Responds to `request`, and passes on the client's connection with `opened`.
-    pub(super) fn established(
-        &self,
-        request: &mut Request<Incoming>,
-        opened: Opened,
-    ) -> Response<ResponseBody> {
+    /// The answer after which the client's connection is one to what was `opened`.
+    pub(super) fn established(&self, opened: Opened) -> Response<ResponseBody> {
         // The channel has room for the one tunnel of a connection.
-        let _ = self.opener.try_send((hyper::upgrade::on(request), opened));
+        let _ = self.opener.try_send(opened);
         reply::established().map(full)
     }
 }

@@ -12,9 +12,8 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use openshell_events::reason::ReasonCode;
 use openshell_events::words::Door;
 use tokio::sync::mpsc;
@@ -31,11 +30,10 @@ use crate::ground::target::{Origin, Scheme, Target};
 use crate::inference;
 use crate::inference::serve::Models;
 use crate::relay::exchange::ExchangeError;
-use crate::relay::http1::{Session, connection};
+use crate::relay::http1::{Released, Session, connection};
 use crate::report::record::{Outcome, Record};
 use crate::wire::http::body::{ResponseBody, full};
 use crate::wire::http::head;
-use crate::wire::io::lingering::Linger;
 use crate::wire::io::metered::{Meter, Metered};
 use door::{Connected, Ingress, Opened};
 
@@ -69,38 +67,33 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
         meter: &meter,
     };
     let answer = |request| requests.answer(request);
-    if let Err(refusal) = driver
-        .serve(
-            services,
-            Metered::new(client, &meter),
-            &protocol(largest),
-            answer,
-        )
-        .await
-    {
-        let is_large = is_connect && refusal.code() == ReasonCode::RequestTooLarge;
-        let refusal = if is_large {
-            Refusal::connect_head_too_large()
-        } else {
-            refusal
-        };
-        Record::new(&services.audit, "request".to_owned(), None).finish(Outcome::Refused(&refusal));
-        return None;
-    }
-    let (client, opened) = opened.try_recv().ok()?;
+    let client = Metered::new(client, &meter);
+    let protocol = protocol(largest);
+    let served = driver.serve(services, client, &protocol, answer);
+    let released = match served.await {
+        Ok(released) => released,
+        Err(refusal) => {
+            let is_large = is_connect && refusal.code() == ReasonCode::RequestTooLarge;
+            let refusal = if is_large {
+                Refusal::connect_head_too_large()
+            } else {
+                refusal
+            };
+            Record::new(&services.audit, "request".to_owned(), None)
+                .finish(Outcome::Refused(&refusal));
+            return None;
+        }
+    };
+    let opened = opened.try_recv().ok()?;
     let closing = ingress.closing(&opened);
-    let Ok(client) = client.await else {
+    let Some(Released { stream, surplus }) = released else {
         // It has not read the response.
         closing.left();
         return None;
     };
-    let parts = client
-        .downcast::<TokioIo<Linger<Metered<ClientStream>>>>()
-        .ok()?;
-    let client = parts.io.into_inner().into_inner().into_inner();
     Some(Connected {
-        client,
-        surplus: parts.read_buf,
+        client: stream.into_inner(),
+        surplus,
         opened,
         closing,
     })
@@ -153,14 +146,14 @@ fn protocol(largest: usize) -> http1::Builder {
 struct HttpIngress<'p> {
     ingress: Ingress<'p>,
     session: &'p Session,
-    /// Takes the client's side of a tunnel, which opens with the response, and its other end.
-    opener: mpsc::Sender<(OnUpgrade, Opened)>,
+    /// Takes the other end of a tunnel, which opens with the response.
+    opener: mpsc::Sender<Opened>,
     /// Counts the client's bytes.
     meter: &'p Arc<Meter>,
 }
 
 impl<'p> HttpIngress<'p> {
-    async fn answer(&self, mut request: Request<Incoming>) -> Option<Response<ResponseBody>> {
+    async fn answer(&self, request: Request<Incoming>) -> Option<Response<ResponseBody>> {
         let audit = &self.ingress.proxy.services.audit;
         let names = self.ingress.proxy.names.as_deref();
         let (record, answered) = if request.method() == Method::CONNECT {
@@ -174,10 +167,7 @@ impl<'p> HttpIngress<'p> {
                 Ok(target) => self.ingress.open(target, &mut record).await,
                 Err(refusal) => Err(refusal),
             };
-            (
-                record,
-                answered.map(|opened| self.established(&mut request, opened)),
-            )
+            (record, answered.map(|opened| self.established(opened)))
         } else {
             let (mut record, origin) = forward::intake(audit, names, &request);
             let answered = match origin {
