@@ -253,10 +253,9 @@ async fn relay(
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
             let search = start_opaque(services, connection, true).await?;
-            let relayed =
-                opaque::relay(client, from_client, upstream, from_upstream, search, meter);
-            let relayed = Box::pin(relayed);
-            noted(closing, relayed.await)
+            let end = opaque::relay(client, from_client, upstream, from_upstream, search, meter);
+            let end = Box::pin(end);
+            noted(closing, end.await)
         }
     }
 }

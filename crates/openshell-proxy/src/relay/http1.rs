@@ -88,6 +88,28 @@ struct State {
     has_switched: AtomicBool,
 }
 
+impl State {
+    /// Notes that a request has come.
+    fn note_request(&self) {
+        self.is_pending.store(true, Ordering::Relaxed);
+        self.has_requested.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes the `answer` to it, which was a CONNECT if it `is_connect`.
+    fn note_answer(&self, answer: Option<&Response<ResponseBody>>, is_connect: bool) {
+        self.is_pending.store(false, Ordering::Relaxed);
+        self.has_answered.store(true, Ordering::Relaxed);
+        let switches = |status: StatusCode| {
+            status == StatusCode::SWITCHING_PROTOCOLS || is_connect && status.is_success()
+        };
+        let has_switched = answer.is_some_and(|answer| switches(answer.status()));
+        self.has_switched.store(has_switched, Ordering::Relaxed);
+    }
+}
+
+/// The refusal of a head that takes too long.
+const LATE: Refusal = Refusal::bad_request("the head of the request did not arrive in time");
+
 /// A client's connection after its last answer, which has made it one of another protocol.
 #[derive(Debug)]
 pub struct Released<S> {
@@ -208,20 +230,13 @@ impl Driver {
         let state = &state;
         let answer = &answer;
         let answer = service_fn(move |request: Request<Incoming>| {
-            state.is_pending.store(true, Ordering::Relaxed);
-            state.has_requested.store(true, Ordering::Relaxed);
             let is_connect = request.method() == Method::CONNECT;
+            state.note_request();
             let answer = answer(request);
             Box::pin(async move {
                 let answer = answer.await;
-                state.is_pending.store(false, Ordering::Relaxed);
-                state.has_answered.store(true, Ordering::Relaxed);
-                let answer = answer.ok_or(NoResponse)?;
-                let status = answer.status();
-                let has_switched =
-                    status == StatusCode::SWITCHING_PROTOCOLS || is_connect && status.is_success();
-                state.has_switched.store(has_switched, Ordering::Relaxed);
-                Ok::<_, NoResponse>(answer)
+                state.note_answer(answer.as_ref(), is_connect);
+                answer.ok_or(NoResponse)
             })
         });
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_read)));
@@ -231,9 +246,9 @@ impl Driver {
         let mut revoked = pin!(revoked(services, &mut watches, &closing, &hold));
         let mut driven = pin!(tasks.run());
         let finish = || {
-            let last = closing.lock().take();
-            if let Some(last) = last {
-                last.finish();
+            let current = closing.lock().take();
+            if let Some(current) = current {
+                current.finish();
             }
         };
         let mut last = None;
@@ -259,9 +274,7 @@ impl Driver {
                 finish();
                 return match gone {
                     Gone::Closed => Ok(None),
-                    Gone::Stalled => Err(Refusal::bad_request(
-                        "the head of the request did not arrive in time",
-                    )),
+                    Gone::Stalled => Err(LATE),
                 };
             }
         }
@@ -428,9 +441,7 @@ fn violation(error: &hyper::Error) -> Option<Refusal> {
     } else if error.is_parse() {
         Some(Refusal::bad_request("the request is not HTTP/1.1"))
     } else if error.is_timeout() {
-        Some(Refusal::bad_request(
-            "the head of the request did not arrive in time",
-        ))
+        Some(LATE)
     } else {
         None
     }
