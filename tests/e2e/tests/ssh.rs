@@ -105,16 +105,17 @@ fn a_command_line_is_run_by_a_shell_that_reads_no_profile_as_the_workloads_user(
     let lab = Lab::with_web();
     let sandbox = Box::start(&lab);
     let seen = sandbox.shell(
-        "ssh box 'id -u; shopt -q login_shell || echo no login; pwd; cat; echo oops >&2; exit 5' < \
-         /etc/hostname; echo $?; ssh box 'kill -TERM $$'; echo $?; ssh box nosuchprogram; echo $?; \
-         ssh box \"cd '/' && A='b c' sh -c 'pwd; echo \\$A'\"",
+        "errors=$(mktemp); ssh box 'id -u; shopt -q login_shell || echo no login; pwd; cat; echo \
+         oops >&2; exit 5' < /etc/hostname 2> $errors; echo $?; cat $errors; rm $errors; ssh box \
+         'kill -TERM $$'; echo $?; ssh box nosuchprogram; echo $?; ssh box \"cd '/' && A='b c' sh -c \
+         'pwd; echo \\$A'\"",
     );
     let host = std::fs::read_to_string("/etc/hostname").unwrap();
     let folder = sandbox.folder.display();
     let not_found = "/bin/bash: line 1: nosuchprogram: command not found";
     assert_eq!(
         seen,
-        format!("{UID}\nno login\n{folder}\n{host}oops\n5\n255\n{not_found}\n127\n/\nb c\n")
+        format!("{UID}\nno login\n{folder}\n{host}5\noops\n255\n{not_found}\n127\n/\nb c\n")
     );
     let finished = sandbox.end();
     let lines = finished.logged("SSH:");
