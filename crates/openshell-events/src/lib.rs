@@ -9,6 +9,7 @@
 
 pub mod denial;
 pub mod event;
+pub mod facts;
 pub mod lines;
 pub mod packet;
 pub mod reason;

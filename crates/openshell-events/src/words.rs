@@ -179,3 +179,71 @@ words! {
         Exec = "exec",
     }
 }
+
+words! {
+    /// What an event is about.
+    Class {
+        Connection = "NET",
+        Closed = "NET",
+        Bypass = "NET",
+        Published = "NET",
+        Request = "HTTP",
+        Name = "DNS",
+        File = "FILE",
+        Finding = "FINDING",
+        Configuration = "CONFIG",
+        Lifecycle = "LIFECYCLE",
+        Process = "PROC",
+        Ssh = "SSH",
+    }
+}
+
+words! {
+    /// What a fact of an event says.
+    Key {
+        Access = "access",
+        Addresses = "addresses",
+        Ancestors = "ancestors",
+        Authentication = "authentication",
+        Binary = "binary",
+        BytesIn = "bytes_in",
+        BytesOut = "bytes_out",
+        Client = "client",
+        CmdlinePaths = "cmdline_paths",
+        Code = "reason_code",
+        Command = "command",
+        Confidence = "confidence",
+        Credentials = "credentials",
+        Decision = "decision",
+        Dialed = "dialed",
+        Door = "door",
+        EndedBy = "ended_by",
+        Engine = "engine",
+        Exit = "exit_code",
+        Host = "host",
+        InputTokens = "input_tokens",
+        Message = "message",
+        Method = "method",
+        Milliseconds = "milliseconds",
+        Number = "request",
+        OutputTokens = "output_tokens",
+        Path = "path",
+        Pid = "pid",
+        Policy = "policy",
+        PolicyHash = "policy_hash",
+        PolicyVersion = "policy_version",
+        Port = "port",
+        Protocol = "protocol",
+        PublishedAt = "published_at",
+        Reason = "reason",
+        RecordType = "record_type",
+        Repeated = "repeated",
+        Route = "route",
+        Scheme = "scheme",
+        Source = "source",
+        State = "state",
+        Target = "target",
+        Title = "title",
+        Ttl = "ttl",
+    }
+}

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use tracing::Event;
 use tracing::field::{Field, Visit};
 
-use super::shorthand::Value;
+use super::word::FieldValue;
 
 /// The message, and behind it the other fields: ` id=7 host=a.test`, values with spaces in quotes.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Visit for Fields {
         // Writing to a String cannot fail.
         let _ = match field.name() {
             "message" => self.message.write_str(value),
-            name => write!(self.others, " {name}={}", Value(value)),
+            name => write!(self.others, " {name}={}", FieldValue(value)),
         };
     }
 

@@ -11,10 +11,13 @@ mod layer;
 mod ocsf;
 mod push;
 mod queue;
+#[cfg(test)]
+mod renderings;
 mod shorthand;
 mod sink;
 mod spans;
 mod stderr;
+mod word;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,12 +1,14 @@
 //! Log events for a gateway: the line, and its facts as fields.
 
 use std::fmt::{Display, Write as _};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openshell_events::event::{Decided, Ends, Event, Lineage, RequestDecided, Way};
+use openshell_events::event::Event;
+use openshell_events::facts::Value;
 use openshell_events::lines::{Line, LineQueue};
-use openshell_events::words::{Action, Decision, Engine};
+use openshell_events::words::{Action, Class, Key};
 use tracing::Level;
 
 use super::queue;
@@ -83,7 +85,7 @@ const FIELD_CHARS: usize = 1_024;
 
 /// Names and values of fields. All values are in one text.
 #[derive(Default)]
-struct Fields {
+pub(super) struct Fields {
     text: String,
     /// Each name, and the end of its value.
     ends: Vec<(&'static str, usize)>,
@@ -107,7 +109,7 @@ impl Fields {
     }
 
     /// The fields in the order of their names.
-    fn sorted(&self) -> Vec<(&str, &str)> {
+    pub(super) fn sorted(&self) -> Vec<(&str, &str)> {
         let mut start = 0;
         let value = |(name, end): &(&'static str, usize)| {
             let value = self
@@ -120,141 +122,78 @@ impl Fields {
         fields.sort_unstable_by_key(|(name, _)| *name);
         fields
     }
+}
 
-    fn ends(&mut self, ends: &Ends<'_>) {
-        self.put("binary", ends.binary.unwrap_or_default());
-        if let Some(pid) = ends.pid {
-            self.put("binary_pid", pid);
-        }
-        self.put("dst_host", ends.host.unwrap_or_default());
-        if let Some(port) = ends.port {
-            self.put("dst_port", port);
+/// Returns the facts of an event under the names that a gateway knows.
+pub(super) fn fields(event: &Event<'_>) -> Fields {
+    let facts = event.facts();
+    let mut fields = Fields::default();
+    for (key, value) in facts.iter() {
+        if let Value::Address(address) = value {
+            put_address(&mut fields, key, address);
+        } else if let Some(name) = name(facts.class, key) {
+            fields.put(name, value);
         }
     }
-
-    fn way(&mut self, way: &Way) {
-        if let Some(door) = way.door {
-            self.put("door", door.as_str());
-        }
-        if let Some(source) = way.source {
-            self.put("src_addr", source.ip());
-            self.put("src_port", source.port());
-        }
-        if let Some(dialed) = way.dialed {
-            self.put("dst_ip", dialed.ip());
-        }
+    if let Some(action) = facts.action {
+        fields.put("action", verdict(action));
     }
-
-    fn lineage(&mut self, lineage: &Lineage<'_>) {
-        self.put("ancestors", lineage.ancestors.join(" "));
-        self.put("cmdline", lineage.cmdline_paths.join(" "));
-    }
-
-    fn request(&mut self, event: &RequestDecided<'_>) {
-        self.ends(&event.ends);
-        self.way(&event.way);
-        self.lineage(&event.lineage);
-        self.decided(&event.decided);
-        self.put("l7_protocol", event.scheme);
-        self.put("l7_action", event.method);
-        self.put("l7_target", event.path);
-        let decision = match event.decided.decision {
-            Decision::Allow | Decision::AllowUpgrade => "allow",
-            Decision::Audit => "audit",
-            Decision::Deny | Decision::None => "deny",
+    if facts.class == Class::Request {
+        let decision = match facts.text(Key::Decision) {
+            "allow" | "allow_upgrade" => "allow",
+            "audit" => "audit",
+            _ => "deny",
         };
-        self.put("l7_decision", decision);
+        fields.put("l7_decision", decision);
         if decision != "allow" {
-            self.put("l7_deny_reason", event.decided.reason);
+            fields.put("l7_deny_reason", facts.text(Key::Reason));
         }
     }
+    fields
+}
 
-    fn decided(&mut self, decided: &Decided<'_>) {
-        self.put("action", action(decided.action));
-        self.put("engine", decided.engine.map_or("", Engine::as_str));
-        self.put("policy", decided.policy.unwrap_or_default());
-        self.put("reason", decided.reason);
-        if let Some(code) = decided.code {
-            self.put("reason_code", code.as_str());
+fn put_address(fields: &mut Fields, key: Key, address: SocketAddr) {
+    match key {
+        Key::Source => {
+            fields.put("src_addr", address.ip());
+            fields.put("src_port", address.port());
         }
+        Key::Dialed => fields.put("dst_ip", address.ip()),
+        _ => {}
     }
 }
 
-fn action(action: Action) -> &'static str {
+/// Returns the name of a fact; `None` if a gateway gets it as part of the line alone.
+fn name(class: Class, key: Key) -> Option<&'static str> {
+    let name = match key {
+        Key::Ancestors => "ancestors",
+        Key::Binary => "binary",
+        Key::BytesIn => "bytes_in",
+        Key::BytesOut => "bytes_out",
+        Key::Client => "src_addr",
+        Key::CmdlinePaths | Key::Command => "cmdline",
+        Key::Code => "reason_code",
+        Key::Door => "door",
+        Key::Engine => "engine",
+        Key::Host | Key::Target => "dst_host",
+        Key::Method => "l7_action",
+        Key::Milliseconds => "duration_ms",
+        Key::Path if class == Class::Request => "l7_target",
+        Key::Pid => "binary_pid",
+        Key::Policy => "policy",
+        Key::PolicyHash => "policy_hash",
+        Key::PolicyVersion => "version",
+        Key::Port => "dst_port",
+        Key::Reason => "reason",
+        Key::Scheme => "l7_protocol",
+        _ => return None,
+    };
+    Some(name)
+}
+
+fn verdict(action: Action) -> &'static str {
     match action {
         Action::Allowed | Action::Other => "allow",
         Action::Denied => "deny",
     }
-}
-
-/// The facts of an event.
-fn fields(event: &Event<'_>) -> Fields {
-    let mut fields = Fields::default();
-    match event {
-        Event::Connection(event) => {
-            fields.ends(&event.ends);
-            fields.way(&event.way);
-            fields.lineage(&event.lineage);
-            fields.decided(&event.decided);
-        }
-        Event::Request(event) => fields.request(event),
-        Event::Closed(event) => {
-            fields.ends(&event.ends);
-            fields.way(&event.way);
-            fields.put("policy", event.policy.unwrap_or_default());
-            fields.put("reason", event.reason);
-            if let Some(code) = event.code {
-                fields.put("reason_code", code.as_str());
-            }
-            fields.put("bytes_in", event.received);
-            fields.put("bytes_out", event.sent);
-            fields.put("duration_ms", event.milliseconds);
-        }
-        Event::Bypass(event) => {
-            fields.ends(&event.ends);
-            fields.lineage(&event.lineage);
-            fields.decided(&event.decided);
-        }
-        Event::Name(event) => {
-            fields.put("dst_host", event.name);
-            fields.put("action", action(event.action));
-            fields.put("reason", event.reason);
-            if let Some(code) = event.code {
-                fields.put("reason_code", code.as_str());
-            }
-        }
-        Event::Published(event) => {
-            fields.put("src_addr", event.client.ip());
-            fields.put("src_port", event.client.port());
-            fields.put("dst_port", event.port);
-            fields.put("action", action(event.action));
-            fields.put("reason", event.reason);
-        }
-        Event::File(event) => {
-            fields.put("binary", event.binary.unwrap_or_default());
-            fields.put("binary_pid", event.pid.unwrap_or_default());
-            fields.put("action", action(Action::Denied));
-            fields.put("reason", event.reason);
-        }
-        Event::Process(event) => {
-            fields.put("binary", event.name);
-            fields.put("binary_pid", event.pid);
-            fields.put("cmdline", event.command.unwrap_or_default());
-        }
-        Event::Ssh(event) => {
-            fields.put("src_addr", event.client);
-            fields.put("action", action(event.action));
-            fields.put("cmdline", event.command.unwrap_or_default());
-            fields.put("dst_host", event.target.unwrap_or_default());
-            fields.put("reason", event.reason);
-        }
-        Event::Configuration(event) => {
-            if let Some(policy) = event.policy {
-                fields.put("version", policy.number);
-                fields.put("policy_hash", policy.hash);
-            }
-        }
-        Event::Finding(_) | Event::Lifecycle(_) => {}
-    }
-    fields
 }

@@ -3,17 +3,20 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use openshell_events::event::{
-    Configuration, ConnectionClosed, Decided, Ends, Event, FileRefused, Finding, Lifecycle,
-    ModelCall, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh,
-};
-use openshell_events::reason::ReasonCode;
-use openshell_events::words::REDACTED;
-use openshell_events::words::{Activity, Decision, Door, Engine};
+use openshell_events::event::Event;
+use openshell_events::facts::{Facts, Value};
+use openshell_events::text::printable;
+use openshell_events::words::{Class, Key};
 use time::OffsetDateTime;
 use tracing::Level;
 
-use openshell_events::text::printable;
+use super::word::{Cut, Word};
+
+/// Bytes of a reason, or of the main command, in a line.
+const TEXT_BYTES: usize = 80;
+
+/// Bytes of a command of an SSH client in a line.
+const COMMAND_BYTES: usize = 512;
 
 /// The facts of an event.
 #[derive(Clone, Copy)]
@@ -66,471 +69,203 @@ fn write_line(line: &mut String, now: OffsetDateTime, content: Content<'_>) -> f
         }
         Content::Audit(event) => event,
     };
-    line.push_str("OCSF ");
-    match event {
-        Event::Connection(event) => network(line, event.activity, &event.ends, &event.decided),
-        Event::Closed(event) => closed(line, event),
-        Event::Bypass(event) => network(line, Activity::Refuse, &event.ends, &event.decided),
-        Event::Request(event) => http(line, event),
-        Event::Name(event) => name(line, event),
-        Event::Published(event) => published(line, event),
-        Event::File(event) => file(line, event),
-        Event::Finding(event) => finding(line, event),
-        Event::Configuration(Configuration {
-            state,
-            severity,
-            message,
-            ..
-        }) => {
-            write!(
-                line,
-                "CONFIG:{} [{}] {message}",
-                state.as_str(),
-                severity.as_str()
-            )
-        }
-        Event::Lifecycle(Lifecycle {
-            activity,
-            severity,
-            message,
-        }) => {
-            write!(
-                line,
-                "LIFECYCLE:{} [{}] openshell-sandbox {message}",
-                activity.as_str(),
-                severity.as_str()
-            )
-        }
-        Event::Process(event) => process(line, event),
-        Event::Ssh(event) => ssh(line, event),
+    let facts = event.facts();
+    write!(
+        line,
+        "OCSF {}:{} [{}]",
+        facts.class.as_str(),
+        Word::of(facts.activity),
+        facts.severity.as_str()
+    )?;
+    if let Some(action) = facts.action {
+        write!(line, " {}", action.as_str())?;
+    }
+    subject(line, &facts)?;
+    for key in in_brackets(facts.class) {
+        bracket(line, &facts, *key)?;
+    }
+    match facts.get(Key::Message) {
+        Some(message) => write!(line, " {message}"),
+        None => Ok(()),
     }
 }
 
-fn http(line: &mut String, event: &RequestDecided<'_>) -> fmt::Result {
-    let RequestDecided {
-        method,
-        path,
-        scheme,
-        number,
-        ends,
-        decided,
-        credentials,
-        model,
-        ..
-    } = event;
-    let method = Word::of(method);
-    let program = Program(ends);
-    write!(
-        line,
-        "HTTP:{method} [{}] {} ",
-        decided.severity.as_str(),
-        decided.action.as_str()
-    )?;
+/// Writes what the event is about.
+fn subject(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
+    let program = Program(facts);
+    let host = shown(facts, Key::Host);
+    let port = facts.get(Key::Port).unwrap_or(Value::Number(0));
+    match facts.class {
+        Class::Connection | Class::Closed | Class::Bypass => {
+            write!(line, " {program} -> {host}:{port}")
+        }
+        Class::Request => request(line, facts),
+        Class::Name if facts.get(Key::RecordType).is_none() => write!(line, " {host}"),
+        Class::Name => write!(line, " {host} {}", shown(facts, Key::RecordType)),
+        Class::Published => write!(line, " {} -> 127.0.0.1:{port}", shown(facts, Key::Source)),
+        Class::File => {
+            let access = facts.text(Key::Access);
+            write!(line, " {program} -> {access} {}", shown(facts, Key::Path))
+        }
+        Class::Finding => write!(line, " \"{}\"", facts.text(Key::Title)),
+        Class::Configuration => Ok(()),
+        Class::Lifecycle => write!(line, " openshell-sandbox"),
+        Class::Process => write!(line, " {program}"),
+        Class::Ssh => write!(line, " {}", shown(facts, Key::Client)),
+    }
+}
+
+fn request(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
     // Inside a connection the caller stands behind, as the connection's own line began with it.
-    if number.is_none() {
-        write!(line, "{program} -> ")?;
+    if facts.get(Key::Number).is_none() {
+        write!(line, " {} ->", Program(facts))?;
     }
+    let scheme = facts.text(Key::Scheme);
     write!(
         line,
-        "{method} {scheme}://{}",
-        Word::of(ends.host.unwrap_or("-"))
+        " {} {scheme}://{}",
+        shown(facts, Key::Method),
+        shown(facts, Key::Host)
     )?;
-    if !matches!(
-        (*scheme, ends.port),
-        ("http", Some(80)) | ("https", Some(443))
-    ) {
-        write!(line, ":{}", ends.port.unwrap_or(0))?;
+    let port = facts.get(Key::Port).unwrap_or(Value::Number(0));
+    let default = match scheme {
+        "https" => Value::Number(443),
+        _ => Value::Number(80),
+    };
+    if port != default {
+        write!(line, ":{port}")?;
     }
-    write!(line, "{}", Word::redacted(path))?;
-    if let Some(engine) = decided.engine {
-        write!(
+    write!(line, "{}", Word::redacted(facts.text(Key::Path)))
+}
+
+/// Returns the facts that stand in brackets, in their order.
+fn in_brackets(class: Class) -> &'static [Key] {
+    match class {
+        Class::Connection | Class::Bypass => &[Key::Engine, Key::Reason, Key::Code],
+        Class::Closed => &[
+            Key::Policy,
+            Key::Door,
+            Key::BytesIn,
+            Key::EndedBy,
+            Key::Reason,
+            Key::Code,
+        ],
+        Class::Request => &[
+            Key::Engine,
+            Key::Decision,
+            Key::Number,
+            Key::Credentials,
+            Key::Route,
+            Key::Reason,
+            Key::Code,
+            Key::Binary,
+        ],
+        Class::Name => &[Key::Addresses, Key::Repeated, Key::Reason, Key::Code],
+        Class::Published => &[Key::PublishedAt, Key::Reason],
+        Class::File => &[Key::Reason],
+        Class::Finding => &[Key::Confidence],
+        Class::Configuration | Class::Lifecycle => &[],
+        Class::Process => &[Key::Exit, Key::Command, Key::Reason],
+        Class::Ssh => &[
+            Key::Door,
+            Key::Authentication,
+            Key::Command,
+            Key::Target,
+            Key::Exit,
+            Key::BytesIn,
+            Key::Reason,
+        ],
+    }
+}
+
+/// Writes the fact of `key` in brackets, with those that belong to it. What is not known is left
+/// out, save where its place is part of the form.
+fn bracket(line: &mut String, facts: &Facts<'_>, key: Key) -> fmt::Result {
+    match key {
+        // A request that came by itself began with it.
+        Key::Binary if facts.get(Key::Number).is_none() => return Ok(()),
+        Key::Binary => return write!(line, " [by:{}]", Program(facts)),
+        Key::Policy => return write!(line, " [policy:{}]", shown(facts, key)),
+        Key::Door => return write!(line, " [door:{}]", shown(facts, key)),
+        _ => {}
+    }
+    let Some(value) = facts.get(key) else {
+        return Ok(());
+    };
+    match key {
+        Key::Engine => write!(
             line,
-            " [policy:{} engine:{}]",
-            Word::of(decided.policy.unwrap_or("-")),
-            engine.as_str()
-        )?;
-    }
-    match decided.decision {
-        Decision::Audit | Decision::AllowUpgrade => {
-            write!(line, " [decision:{}]", decided.decision.as_str())?
-        }
-        Decision::Allow | Decision::Deny | Decision::None => {}
-    }
-    if let Some(number) = number {
-        write!(line, " [request:{number}]")?;
-    }
-    if !credentials.is_empty() {
-        write!(line, " [credentials:{}]", Word::of(credentials))?;
-    }
-    if let Some(ModelCall { route, usage, .. }) = model {
-        write!(line, " [route:{}", Word::of(route))?;
-        if usage.input.is_some() || usage.output.is_some() {
-            write!(
-                line,
-                " tokens:{}/{}",
-                usage.input.unwrap_or(0),
-                usage.output.unwrap_or(0)
-            )?;
-        }
-        line.push(']');
-    }
-    reason(line, decided)?;
-    if number.is_some() {
-        write!(line, " [by:{program}]")?;
-    }
-    Ok(())
-}
-
-fn network(
-    line: &mut String,
-    activity: Activity,
-    ends: &Ends<'_>,
-    decided: &Decided<'_>,
-) -> fmt::Result {
-    write!(
-        line,
-        "NET:{} [{}] {} {} -> {}:{} [policy:{} engine:{}]",
-        activity.as_str(),
-        decided.severity.as_str(),
-        decided.action.as_str(),
-        Program(ends),
-        Word::of(ends.host.unwrap_or("-")),
-        ends.port.unwrap_or(0),
-        Word::of(decided.policy.unwrap_or("-")),
-        decided.engine.map_or("", Engine::as_str),
-    )?;
-    reason(line, decided)
-}
-
-fn closed(line: &mut String, event: &ConnectionClosed<'_>) -> fmt::Result {
-    let ConnectionClosed {
-        severity,
-        ends,
-        policy,
-        way,
-        received,
-        sent,
-        milliseconds,
-        by,
-        reason: text,
-        code,
-        ..
-    } = event;
-    write!(
-        line,
-        "NET:CLOSE [{}] {} -> {}:{} [policy:{}] [door:{}] [in:{received} out:{sent} \
-         ms:{milliseconds}] [by:{}]",
-        severity.as_str(),
-        Program(ends),
-        Word::of(ends.host.unwrap_or("-")),
-        ends.port.unwrap_or(0),
-        Word::of(policy.unwrap_or("-")),
-        way.door.map_or("-", Door::as_str),
-        by.as_str(),
-    )?;
-    cause(line, text, *code)
-}
-
-fn reason(line: &mut String, decided: &Decided<'_>) -> fmt::Result {
-    cause(line, decided.reason, decided.code)
-}
-
-fn cause(line: &mut String, reason: &str, code: Option<ReasonCode>) -> fmt::Result {
-    if !reason.is_empty() {
-        write!(line, " [reason:{}]", Cut::of(reason))?;
-    }
-    if let Some(code) = code {
-        write!(line, " [code:{}]", code.as_str())?;
-    }
-    Ok(())
-}
-
-fn name(line: &mut String, event: &NameLookedUp<'_>) -> fmt::Result {
-    let NameLookedUp {
-        name,
-        kind,
-        severity,
-        action,
-        found,
-        repeated,
-        reason,
-        code,
-        ..
-    } = event;
-    write!(
-        line,
-        "DNS:RESOLVE [{}] {} {}",
-        severity.as_str(),
-        action.as_str(),
-        Word::of(name)
-    )?;
-    if let Some(kind) = kind {
-        write!(line, " {}", Word::of(kind))?;
-    }
-    if let Some((addresses, ttl)) = found {
-        write!(line, " [addresses:{addresses} ttl:{ttl}]")?;
-    }
-    if *repeated > 0 {
-        write!(line, " [repeated:{repeated}]")?;
-    }
-    cause(line, reason, *code)
-}
-
-fn published(line: &mut String, event: &PublishedConnection<'_>) -> fmt::Result {
-    let PublishedConnection {
-        severity,
-        action,
-        client,
-        address,
-        port,
-        reason,
-    } = event;
-    let severity = severity.as_str();
-    let action = action.as_str();
-    write!(
-        line,
-        "NET:PUBLISH [{severity}] {action} {client} -> 127.0.0.1:{port} [published:{address}]"
-    )?;
-    if !reason.is_empty() {
-        write!(line, " [reason:{}]", Cut::of(reason))?;
-    }
-    Ok(())
-}
-
-fn file(line: &mut String, event: &FileRefused<'_>) -> fmt::Result {
-    let FileRefused {
-        severity,
-        binary,
-        pid,
-        access,
-        path,
-        reason,
-    } = event;
-    let severity = severity.as_str();
-    let access = access.as_str();
-    let program = Program(&Ends {
-        binary: *binary,
-        pid: *pid,
-        host: None,
-        port: None,
-    });
-    write!(
-        line,
-        "FILE:REFUSE [{severity}] DENIED {program} -> {access} {}",
-        Word::of(path)
-    )?;
-    cause(line, reason, None)
-}
-
-fn finding(line: &mut String, event: &Finding<'_>) -> fmt::Result {
-    let Finding {
-        activity,
-        severity,
-        title,
-        confidence,
-        message,
-    } = event;
-    let activity = activity.as_str();
-    let severity = severity.as_str();
-    let confidence = confidence.as_str();
-    write!(
-        line,
-        "FINDING:{activity} [{severity}] \"{title}\" [confidence:{confidence}] {message}"
-    )
-}
-
-fn process(line: &mut String, event: &Process<'_>) -> fmt::Result {
-    let Process {
-        activity,
-        severity,
-        name,
-        pid,
-        exit,
-        command,
-        reason,
-    } = event;
-    write!(
-        line,
-        "PROC:{} [{}] {}({pid})",
-        activity.as_str(),
-        severity.as_str(),
-        Word::of(name)
-    )?;
-    if let Some(exit) = exit {
-        write!(line, " [exit:{exit}]")?;
-    }
-    if let Some(command) = command.filter(|command| !command.is_empty()) {
-        write!(line, " [cmd:{}]", Cut::of(command))?;
-    }
-    if let Some(reason) = reason {
-        write!(line, " [reason:{}]", Cut::of(reason))?;
-    }
-    Ok(())
-}
-
-fn ssh(line: &mut String, event: &Ssh<'_>) -> fmt::Result {
-    let Ssh {
-        activity,
-        severity,
-        action,
-        door,
-        client,
-        authentication,
-        command,
-        target,
-        exit,
-        transferred,
-        reason,
-    } = event;
-    let activity = activity.as_str();
-    let severity = severity.as_str();
-    let action = action.as_str();
-    write!(
-        line,
-        "SSH:{activity} [{severity}] {action} {} [door:{}]",
-        Word::of(client),
-        door.as_str()
-    )?;
-    if let Some(method) = authentication {
-        write!(line, " [auth:{method}]")?;
-    }
-    if let Some(command) = command {
-        write!(
-            line,
-            " [cmd:{}]",
-            Cut {
-                text: command,
-                limit: COMMAND_BYTES
+            " [policy:{} engine:{value}]",
+            shown(facts, Key::Policy)
+        ),
+        Key::Route => model(line, facts),
+        Key::BytesIn => {
+            write!(line, " [in:{value} out:{}", shown(facts, Key::BytesOut))?;
+            if let Some(milliseconds) = facts.get(Key::Milliseconds) {
+                write!(line, " ms:{milliseconds}")?;
             }
-        )?;
+            line.write_char(']')
+        }
+        Key::Addresses => {
+            let ttl = shown(facts, Key::Ttl);
+            write!(line, " [addresses:{value} ttl:{ttl}]")
+        }
+        // The effect shows the usual ones.
+        Key::Decision if matches!(value, Value::Text("allow" | "deny")) => Ok(()),
+        Key::Command if facts.class == Class::Ssh => {
+            write!(line, " [cmd:{}]", Cut::of(facts.text(key), COMMAND_BYTES))
+        }
+        Key::Command => write!(line, " [cmd:{}]", Cut::of(facts.text(key), TEXT_BYTES)),
+        Key::Reason => write!(line, " [reason:{}]", Cut::of(facts.text(key), TEXT_BYTES)),
+        Key::Authentication => write!(line, " [auth:{value}]"),
+        Key::Code => write!(line, " [code:{value}]"),
+        Key::EndedBy => write!(line, " [by:{value}]"),
+        Key::Exit => write!(line, " [exit:{value}]"),
+        Key::PublishedAt => write!(line, " [published:{value}]"),
+        _ => write!(line, " [{}:{}]", key.as_str(), shown(facts, key)),
     }
-    if let Some(target) = target {
-        write!(line, " [target:{}]", Word::of(target))?;
-    }
-    if let Some(exit) = exit {
-        write!(line, " [exit:{exit}]")?;
-    }
-    if let Some((received, sent)) = transferred {
-        write!(line, " [in:{received} out:{sent}]")?;
-    }
-    cause(line, reason, None)
 }
 
-/// A program with its process id.
-struct Program<'e>(&'e Ends<'e>);
+fn model(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
+    write!(line, " [route:{}", shown(facts, Key::Route))?;
+    let input = facts.get(Key::InputTokens);
+    let output = facts.get(Key::OutputTokens);
+    if input.is_some() || output.is_some() {
+        let none = Value::Number(0);
+        write!(
+            line,
+            " tokens:{}/{}",
+            input.unwrap_or(none),
+            output.unwrap_or(none)
+        )?;
+    }
+    line.write_char(']')
+}
+
+/// The value of a fact as one word, `-` if it is not known.
+fn shown<'e>(facts: &Facts<'e>, key: Key) -> Shown<'e> {
+    Shown(facts.get(key))
+}
+
+struct Shown<'e>(Option<Value<'e>>);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(Value::Text(text)) => Word::of(text).fmt(f),
+            Some(value) => value.fmt(f),
+            None => f.write_char('-'),
+        }
+    }
+}
+
+/// The program of an event, with its process id.
+struct Program<'f>(&'f Facts<'f>);
 
 impl fmt::Display for Program<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}({})",
-            Word::of(self.0.binary.unwrap_or("-")),
-            self.0.pid.unwrap_or(0)
-        )
-    }
-}
-
-/// Bytes of a name in a line: longer than any host, and than any path that people use.
-const WORD_BYTES: usize = 512;
-
-/// A name that the workload may have chosen, as one word: characters that end a field or reorder a
-/// line are escaped.
-struct Word<'t> {
-    text: &'t str,
-    /// Shows the mark of a redacted credential as it is.
-    is_redacted: bool,
-}
-
-impl<'t> Word<'t> {
-    fn of(text: &'t str) -> Self {
-        Self {
-            text,
-            is_redacted: false,
-        }
-    }
-
-    fn redacted(text: &'t str) -> Self {
-        Self {
-            text,
-            is_redacted: true,
-        }
-    }
-}
-
-impl fmt::Display for Word<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'[' | b']' | b'"');
-        if self.text.len() <= WORD_BYTES && self.text.bytes().all(is_plain) {
-            return f.write_str(self.text);
-        }
-        let mut rest = self.text;
-        let mut left = WORD_BYTES;
-        while let Some(c) = rest.chars().next() {
-            let is_kept = c.is_alphanumeric() || u8::try_from(c).is_ok_and(is_plain);
-            let (part, length) = match rest.strip_prefix(REDACTED) {
-                Some(_) if self.is_redacted => (REDACTED.len(), REDACTED.len()),
-                _ if is_kept => (c.len_utf8(), c.len_utf8()),
-                _ => (c.len_utf8(), c.escape_unicode().len()),
-            };
-            let Some(still) = left.checked_sub(length) else {
-                return f.write_str("...");
-            };
-            let (shown, behind) = rest.split_at(part);
-            if length == part {
-                f.write_str(shown)?
-            } else {
-                write!(f, "{}", c.escape_unicode())?
-            }
-            (rest, left) = (behind, still);
-        }
-        Ok(())
-    }
-}
-
-/// The value of a field below `info`: one word, or words in quotes.
-pub(super) struct Value<'t>(pub(super) &'t str);
-
-impl fmt::Display for Value<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.0.contains(' ') || self.0.len() > WORD_BYTES {
-            return Word::of(self.0).fmt(f);
-        }
-        let mut separator = '"';
-        for word in self.0.split(' ') {
-            write!(f, "{separator}{}", Word::of(word))?;
-            separator = ' ';
-        }
-        f.write_char('"')
-    }
-}
-
-/// Bytes of a reason, or of the main command, in a line.
-const TEXT_BYTES: usize = 80;
-
-/// Bytes of a command of an SSH client in a line.
-const COMMAND_BYTES: usize = 512;
-
-/// At most `limit` bytes, whole characters.
-struct Cut<'t> {
-    text: &'t str,
-    limit: usize,
-}
-
-impl<'t> Cut<'t> {
-    fn of(text: &'t str) -> Self {
-        Self {
-            text,
-            limit: TEXT_BYTES,
-        }
-    }
-}
-
-impl fmt::Display for Cut<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.text.get(..self.text.floor_char_boundary(self.limit)) {
-            Some(kept) if kept.len() < self.text.len() => write!(f, "{kept}..."),
-            _ => f.write_str(self.text),
-        }
+        let pid = self.0.get(Key::Pid).unwrap_or(Value::Number(0));
+        write!(f, "{}({pid})", shown(self.0, Key::Binary))
     }
 }
 
@@ -549,36 +284,10 @@ mod tests {
     use time::macros::datetime;
     use tracing::Level;
 
+    use super::super::renderings::{ALLOWED, DENIED, ENDS};
     use super::{Content, line};
 
     const NOW: time::OffsetDateTime = datetime!(2026-01-02 03:04:05.006 UTC);
-
-    const ENDS: Ends<'_> = Ends {
-        binary: Some("/usr/bin/curl"),
-        pid: Some(7),
-        host: Some("web.test"),
-        port: Some(8080),
-    };
-
-    const ALLOWED: Decided<'_> = Decided {
-        severity: Severity::Info,
-        action: Action::Allowed,
-        policy: Some("web"),
-        engine: Some(Engine::Policy),
-        decision: Decision::Allow,
-        reason: "",
-        code: None,
-    };
-
-    const DENIED: Decided<'_> = Decided {
-        severity: Severity::Medium,
-        action: Action::Denied,
-        policy: None,
-        decision: Decision::Deny,
-        reason: "no policy",
-        code: Some(ReasonCode::EndpointNotInPolicy),
-        ..ALLOWED
-    };
 
     const REQUEST: RequestDecided<'_> = RequestDecided {
         method: "GET",

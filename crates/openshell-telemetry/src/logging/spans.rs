@@ -8,7 +8,7 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::shorthand::Value;
+use super::word::FieldValue;
 
 /// The fields of a span as text, `id=7 host=a.test`, kept with the span.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl Visit for SpanFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         let separator = if self.0.is_empty() { "" } else { " " };
         // Writing to a String cannot fail.
-        let _ = write!(self.0, "{separator}{}={}", field.name(), Value(value));
+        let _ = write!(self.0, "{separator}{}={}", field.name(), FieldValue(value));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
