@@ -6,7 +6,6 @@
 
 pub mod inject;
 pub mod leaks;
-pub mod matcher;
 pub mod redact;
 pub mod searchable;
 pub mod vault;

@@ -10,10 +10,10 @@ use hyper::ext::ReasonPhrase;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 
-use crate::credentials::matcher::Matcher;
 use crate::credentials::watched::Watched;
 use crate::ground::quota::QuotaGuard;
 use crate::report::record::LeakFinding;
+use crate::secrets::matcher::Matcher;
 use crate::wire::http::head;
 use crate::wire::io::pace::{Paced, longer};
 

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use openshell_policy::credential::{Binding, CredentialName};
 use openshell_policy::secret::Secret;
 
-use crate::credentials::matcher::Forms;
+use crate::secrets::matcher::Forms;
 
 /// A secret with its binding.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use arc_swap::ArcSwap;
 use openshell_policy::credential::SHORT_SECRET_BYTES;
 use openshell_policy::network::host::Host;
 
-use crate::credentials::matcher::SecretSearch;
 use crate::credentials::vault::{Credential, Vault};
+use crate::secrets::matcher::SecretSearch;
 
 /// The vault in force, and replaced credentials. A request loads the vault once.
 #[derive(Debug, Default)]

@@ -13,6 +13,8 @@ use openshell_policy::credential::CredentialName;
 pub use openshell_policy::credential::MARKER;
 use zeroize::Zeroizing;
 
+use super::decode::Escapes;
+
 /// Bytes of the longest name: a gateway's prefix (`s`, 64 digits and `_`) and a credential's own.
 const NAME: usize = CredentialName::MAX + 66;
 
@@ -117,42 +119,13 @@ pub fn is_hidden_in(bytes: &[u8]) -> bool {
         if !text.contains(&b'%') {
             return false;
         }
-        text = Cow::Owned(decode(&text).0);
+        text = Cow::Owned(Escapes::Percent.decoded(&text));
     }
     false
 }
 
 /// Rounds of decoding; no server decodes as often.
 const DECODED: usize = 8;
-
-/// Decodes the percent-encoding (RFC 3986 §2.1) of `text`; also returns the offset in `text` of
-/// each byte and of the end. Invalid escapes stay.
-#[must_use]
-pub fn decode(text: &[u8]) -> (Vec<u8>, Vec<usize>) {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut offsets = Vec::with_capacity(text.len() + 1);
-    let mut at = 0;
-    while let Some(byte) = text.get(at) {
-        let digit = |offset: usize| {
-            char::from(*text.get(at + offset)?)
-                .to_digit(16)
-                .and_then(|digit| u8::try_from(digit).ok())
-        };
-        offsets.push(at);
-        match (*byte == b'%').then(|| digit(1).zip(digit(2))).flatten() {
-            Some((high, low)) => {
-                bytes.push(high << 4 | low);
-                at += 3;
-            }
-            None => {
-                bytes.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    offsets.push(text.len());
-    (bytes, offsets)
-}
 
 /// Encoding of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +153,7 @@ pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
         return Vec::new();
     }
     let (bytes, offsets) = if is_coded {
-        decode(text)
+        Escapes::Percent.decoded_with_places(text)
     } else {
         (text.to_vec(), (0..=text.len()).collect())
     };

@@ -19,8 +19,8 @@ use crate::ground::limits::Limits;
 use crate::ground::shares::Shares;
 use crate::ground::target::Target;
 use crate::report::record::{Record, SecretFinding};
+use crate::secrets::decode::Escapes;
 use crate::secrets::needles::{Kind, Needles, Sought, Value};
-use crate::secrets::placeholder;
 
 /// Handling of secrets in requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -277,7 +277,7 @@ impl LeakWatch {
         let mut text = target.as_bytes().to_vec();
         if target.contains('%') {
             text.push(b'\n');
-            text.extend_from_slice(&placeholder::decode(target.as_bytes()).0);
+            text.extend(Escapes::Percent.decoded(target.as_bytes()));
         }
         let found = self.found_in(&text);
         if !found.is_empty() {

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::secrets::decode::{Escape, Escapes, hex_byte};
+
 /// Encoding of an anchor and of what follows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Coding {
@@ -25,41 +27,39 @@ impl Coding {
         if matches!(self, Self::Text) && !plain.contains(&b'%') {
             return (Cow::Borrowed(plain), plain.len() < most);
         }
-        let digit = |byte: Option<u8>| {
-            char::from(byte?)
-                .to_digit(16)
-                .and_then(|digit| u8::try_from(digit).ok())
-        };
         let mut decoded = Vec::with_capacity(most);
         let is_cut = match self {
             Self::Text => {
                 let mut rest = rest;
-                // An escape at the end may be cut.
-                let is_read = |rest: &[u8], decoded: usize| {
-                    decoded < most && !matches!(rest, [b'%'] | [b'%', _])
-                };
-                while let Some((byte, after)) =
-                    rest.split_first().filter(|_| is_read(rest, decoded.len()))
+                while let Some(byte) = rest.first()
+                    && decoded.len() < most
                 {
-                    let escape = digit(after.first().copied())
-                        .zip(digit(after.get(1).copied()))
-                        .filter(|_| *byte == b'%');
-                    decoded.push(escape.map_or(*byte, |(high, low)| high << 4 | low));
-                    rest = if escape.is_some() {
-                        after.get(2..).unwrap_or_default()
-                    } else {
-                        after
+                    let escape = match byte {
+                        b'%' => Escapes::Percent.read(rest),
+                        _ => Escape::None,
                     };
+                    let read = match escape {
+                        Escape::Complete { length, meaning } => {
+                            decoded.extend_from_slice(meaning.bytes());
+                            length
+                        }
+                        Escape::Begun => break,
+                        Escape::None => {
+                            decoded.push(*byte);
+                            1
+                        }
+                    };
+                    rest = rest.get(read..).unwrap_or_default();
                 }
                 decoded.len() < most
             }
             Self::Hex => {
                 let mut digits = Lines::of(rest);
-                while let Some((high, low)) = digit(digits.next())
-                    .zip(digit(digits.next()))
-                    .filter(|_| decoded.len() < most)
+                while decoded.len() < most
+                    && let Some((high, low)) = digits.next().zip(digits.next())
+                    && let Some(byte) = hex_byte(high, low)
                 {
-                    decoded.push(high << 4 | low);
+                    decoded.push(byte);
                 }
                 decoded.len() < most && digits.next().is_none() && digits.is_at_end()
             }

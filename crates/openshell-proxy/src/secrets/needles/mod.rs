@@ -23,7 +23,8 @@ use self::coding::Coding;
 use self::encoded::{Encoded, encoded};
 pub(crate) use self::shape::BEFORE;
 use self::shape::{Verdict, begins_at, compared, compared_bytes, first_bytes};
-use crate::secrets::placeholder::{base64_forms_after, decode};
+use crate::secrets::decode::Escapes;
+use crate::secrets::placeholder::base64_forms_after;
 
 /// Bytes of a value that are searched for: its last ones, as values of one kind begin alike.
 const VALUE: usize = 32;
@@ -51,7 +52,7 @@ pub const CONCEALED: &str = "/[SECRET]";
 #[must_use]
 pub fn has_secret(text: &str) -> bool {
     SHAPES.finds_any(text.as_bytes())
-        || text.contains('%') && SHAPES.finds_any(&decode(text.as_bytes()).0)
+        || text.contains('%') && SHAPES.finds_any(&Escapes::Percent.decoded(text.as_bytes()))
 }
 
 /// Secrets to be searched for.

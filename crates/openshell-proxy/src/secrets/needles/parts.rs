@@ -7,7 +7,7 @@ use openshell_policy::issuers::Characters;
 use zeroize::Zeroizing;
 
 use super::{BEFORE, Verdict};
-use crate::secrets::placeholder::decode;
+use crate::secrets::decode::Escapes;
 
 /// Lengths that the first part may have.
 const LONGER: usize = 6;
@@ -114,7 +114,7 @@ fn percent_encoded(parts: [usize; 3], text: &[u8], escape: usize, is_whole: bool
         return Verdict::Other;
     }
     let end = text.len().min(escape + 3 * BEFORE);
-    let (after, _) = decode(text.get(escape..end).unwrap_or_default());
+    let after = Escapes::Percent.decoded(text.get(escape..end).unwrap_or_default());
     let around = Zeroizing::new([before, &Zeroizing::new(after)].concat());
     three_parts(parts, &around, before.len(), is_whole || end < text.len())
 }

@@ -1,6 +1,6 @@
 //! Secrets of issuers by their shapes: a beginning, a length, and what stands behind or beside it.
 
-use crate::secrets::placeholder::decode;
+use crate::secrets::decode::Escapes;
 use openshell_policy::issuers::{Characters, Shape};
 
 /// Bytes before an anchor that its surroundings are judged by.
@@ -57,8 +57,8 @@ pub(super) fn begins_at(shape: &Shape, before: &[u8]) -> bool {
         let before = before
             .get(before.len().saturating_sub(BEFORE)..)
             .unwrap_or(before);
-        return decode(before)
-            .0
+        return Escapes::Percent
+            .decoded(before)
             .iter()
             .rev()
             .take_while(|byte| byte.is_ascii_digit())

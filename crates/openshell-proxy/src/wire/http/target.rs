@@ -11,6 +11,7 @@ use hyper::{Method, Uri};
 #[cfg(doc)]
 use openshell_events::words::REDACTED;
 
+use crate::secrets::decode::hex_byte;
 use crate::secrets::placeholder::redacted;
 
 /// Bytes of a path; real ones have fewer.
@@ -342,17 +343,10 @@ pub fn folded(path: &str) -> String {
 
 /// Splits off a byte written as two hexadecimal digits.
 fn escaped(digits: &[u8]) -> Result<(u8, &[u8]), TargetError> {
-    let (pair, after) = digits.split_at_checked(2).ok_or(TargetError::Escape)?;
-    let digit = |byte: u8| {
-        char::from(byte)
-            .to_digit(16)
-            .and_then(|value| u8::try_from(value).ok())
-    };
-    match pair {
-        [high, low] => {
-            let high = digit(*high).ok_or(TargetError::Escape)?;
-            let low = digit(*low).ok_or(TargetError::Escape)?;
-            Ok((high << 4 | low, after))
+    match digits {
+        [high, low, after @ ..] => {
+            let byte = hex_byte(*high, *low).ok_or(TargetError::Escape)?;
+            Ok((byte, after))
         }
         _ => Err(TargetError::Escape),
     }

@@ -2,7 +2,6 @@
 //! software: plain, in Base64, and percent-encoded or escaped as in JSON or HTML, all of it or
 //! single bytes, each in its own way; and in UTF-16. One pass finds all.
 
-mod escapes;
 mod patterns;
 
 use std::collections::VecDeque;
@@ -11,8 +10,8 @@ use std::ops::Range;
 use memchr::memmem;
 use zeroize::Zeroizing;
 
-use self::escapes::{ESCAPE_BYTES, Escape, Escapes};
 use self::patterns::{Owner, Patterns, ROOT, State};
+use crate::secrets::decode::{ESCAPE_BYTES, Escape, Escapes};
 use crate::secrets::placeholder::base64_forms;
 
 /// Bytes of the shortest Base64 form that is searched for; shorter ones match by chance.

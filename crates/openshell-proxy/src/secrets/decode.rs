@@ -1,14 +1,14 @@
-//! Escapes of common software, and what they stand for.
+//! The decoder of what is searched: escapes of common software, and what they stand for.
 
 use memchr::{memchr, memchr2, memchr3};
 
 /// Bytes of the longest known escape: a surrogate pair of JSON, or an HTML character reference with
 /// some leading zeros.
-pub(super) const ESCAPE_BYTES: usize = 12;
+pub(crate) const ESCAPE_BYTES: usize = 12;
 
 /// Kinds of escapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Escapes {
+pub(crate) enum Escapes {
     /// `%2B` (RFC 3986 §2.1).
     Percent,
     /// As [`Self::Percent`], and `+` for a space (URL Standard, application/x-www-form-urlencoded).
@@ -27,7 +27,7 @@ pub(super) enum Escapes {
 
 /// What an escape stands for: a character in UTF-8, or nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Meaning {
+pub(crate) struct Meaning {
     bytes: [u8; 4],
     length: usize,
 }
@@ -47,14 +47,14 @@ impl Meaning {
         Self { bytes, length }
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 }
 
 /// Result of reading an escape.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Escape {
+pub(crate) enum Escape {
     /// `length` bytes stand for `meaning`.
     Complete { length: usize, meaning: Meaning },
     /// The text ends within it.
@@ -65,7 +65,7 @@ pub(super) enum Escape {
 
 impl Escapes {
     /// Offset of the next possible escape.
-    pub(super) fn next(self, text: &[u8]) -> Option<usize> {
+    pub(crate) fn next(self, text: &[u8]) -> Option<usize> {
         match self {
             Self::Percent => memchr(b'%', text),
             Self::Form => memchr2(b'%', b'+', text),
@@ -78,7 +78,7 @@ impl Escapes {
     }
 
     /// Reads the escape at the beginning of `text`.
-    pub(super) fn read(self, text: &[u8]) -> Escape {
+    pub(crate) fn read(self, text: &[u8]) -> Escape {
         let read = match (self, text) {
             (Self::Form, [b'+', ..]) => Some(Some((1, Meaning::byte(b' ')))),
             (Self::Zeros, [0, 0, 0, 0, ..]) => Some(None),
@@ -108,28 +108,56 @@ impl Escapes {
         }
     }
 
-    /// Decodes every escape in `text`.
-    pub(super) fn decoded(self, text: &[u8]) -> Vec<u8> {
+    /// Decodes every escape in `text`. What only looks like one stays.
+    pub(crate) fn decoded(self, text: &[u8]) -> Vec<u8> {
         let mut decoded = Vec::with_capacity(text.len());
+        self.read_all(text, |_, meaning, _| decoded.extend_from_slice(meaning));
+        decoded
+    }
+
+    /// As [`Self::decoded`]; also returns the offset in `text` of each byte, and of the end.
+    pub(crate) fn decoded_with_places(self, text: &[u8]) -> (Vec<u8>, Vec<usize>) {
+        let mut decoded = Vec::with_capacity(text.len());
+        let mut places = Vec::with_capacity(text.len() + 1);
+        self.read_all(text, |at, meaning, is_escape| {
+            decoded.extend_from_slice(meaning);
+            let step = if is_escape { 0 } else { 1 };
+            places.extend((0..meaning.len()).map(|offset| at + offset * step));
+        });
+        places.push(text.len());
+        (decoded, places)
+    }
+
+    /// Calls `take` with each stretch of `text`: where it begins, what it stands for, and whether
+    /// it is an escape.
+    fn read_all(self, text: &[u8], mut take: impl FnMut(usize, &[u8], bool)) {
+        let mut at = 0;
         let mut rest = text;
         while let Some(next) = self.next(rest) {
             let (before, escape) = rest.split_at(next);
-            decoded.extend_from_slice(before);
+            take(at, before, false);
+            at += next;
             let length = match self.read(escape) {
                 Escape::Complete { length, meaning } => {
-                    decoded.extend(meaning.bytes());
+                    take(at, meaning.bytes(), true);
                     length
                 }
                 Escape::Begun | Escape::None => {
-                    decoded.extend(escape.first());
+                    take(at, escape.get(..1).unwrap_or_default(), false);
                     1
                 }
             };
+            at += length;
             rest = escape.get(length..).unwrap_or_default();
         }
-        decoded.extend_from_slice(rest);
-        decoded
+        take(at, rest, false);
     }
+}
+
+/// Returns the byte that two hexadecimal digits stand for.
+pub(crate) fn hex_byte(high: u8, low: u8) -> Option<u8> {
+    let value = hexadecimal(&[high, low], 2)??;
+    u8::try_from(value).ok()
 }
 
 /// Zeros that no text has in a row.
