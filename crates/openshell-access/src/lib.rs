@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attended;
 pub mod command_line;
 pub mod control;
 pub mod main_process;

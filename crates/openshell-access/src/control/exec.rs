@@ -10,29 +10,20 @@ use std::time::Duration;
 use openshell_events::event::{Event as AuditEvent, Ssh};
 use openshell_events::words::{Action, Severity, SshActivity, SshDoor};
 use openshell_policy::variable;
-use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::pty::Size;
 use openshell_supervisor::command::streams::{self, Purpose, Streams};
-use openshell_supervisor::init::launch::{Event, LaunchError, Running};
-use openshell_supervisor::init::{Command, IgnoredSignals, Session, Status};
+use openshell_supervisor::init::launch::LaunchError;
+use openshell_supervisor::init::{Session, Status};
 use openshell_supervisor::network::netns;
-use rustix::process::Signal;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
 
 use super::server::Control;
 use super::wire::{Exec, Reply, Request, TerminalKeyboard, TerminalSpec};
+use crate::attended::{self, Asked, Attended, Heard};
 use crate::command_line;
 use crate::packet_socket::PacketSocket;
 
-/// Time for a command to end after its client has gone.
-const HANG_UP: Duration = Duration::from_secs(5);
-
 /// Longest wait for relayed outputs after the command's end.
 const FLUSH: Duration = Duration::from_secs(5);
-
-/// Events of a command that wait for its client.
-const EVENTS: usize = 8;
 
 /// Type of a terminal whose client names none.
 const DEFAULT_TERM: &str = "xterm-256color";
@@ -99,7 +90,7 @@ impl Control {
                 reason,
             }));
         };
-        let (running, events, streams) = match self.start(client, exec, streams).await {
+        let (attended, streams) = match self.start(client, exec, streams).await {
             Ok(started) => started,
             Err(Refused { code, reason }) => {
                 report(SshActivity::Exec, None, &reason);
@@ -107,10 +98,11 @@ impl Control {
             }
         };
         report(SshActivity::Exec, None, "");
-        let code = match client.send(&Reply::Started, &[]).await {
-            Ok(()) => supervise(client, &running, events).await,
-            Err(_) => hang_up(&running, events).await,
+        let status = match client.send(&Reply::Started, &[]).await {
+            Ok(()) => supervise(client, attended).await,
+            Err(_) => attended.end().await,
         };
+        let code = status.exit_code();
         if streams.has_relays() {
             // Descendants may hold the streams for good.
             let _ = tokio::task::spawn_blocking(|| streams.finish(FLUSH)).await;
@@ -124,7 +116,7 @@ impl Control {
         client: &PacketSocket,
         exec: Exec,
         streams: Vec<OwnedFd>,
-    ) -> Result<(Running, mpsc::Receiver<Event>, Streams), Refused> {
+    ) -> Result<(Attended, Streams), Refused> {
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             return Err(Refused::new(
                 "too many commands run in this sandbox already",
@@ -148,31 +140,15 @@ impl Control {
         if let Some(terminal) = &exec.terminal {
             self.open_terminal(client, terminal, &mut streams).await?;
         }
-        let command = self.assemble(exec);
-        let (listener, mut events) = mpsc::channel(EVENTS);
-        let hear = Box::new(move |event: Event| {
-            // Held until the end of the command.
-            let _slot = &slot;
-            // A stop that repeats those that are not heard yet tells nothing new; of the others a
-            // command has two at most.
-            if !matches!(event, Event::Stopped(_)) || listener.capacity() > 2 {
-                let _ = listener.try_send(event);
-            }
-        });
+        let command = asked(exec).command(&self.environment, &self.directories);
         let descriptors = streams.as_fds().map_err(Refused::of)?;
-        let started = match (command.session, streams.terminal()) {
-            (Session::Job { .. }, Some(terminal)) => {
-                self.launcher
-                    .start_job(&command, descriptors, terminal, hear)
-            }
-            _ => self.launcher.start(&command, descriptors, hear),
+        let job = match command.session {
+            Session::Job { .. } => streams.terminal(),
+            Session::New | Session::Terminal => None,
         };
-        started.map_err(Refused::of)?;
-        match events.recv().await {
-            Some(Event::Started(running)) => Ok((running, events, streams)),
-            Some(Event::NotStarted(error)) => Err(Refused::of(error)),
-            Some(_) | None => Err(Refused::new("the sandbox has ended")),
-        }
+        let started = Attended::start(&self.launcher, &command, descriptors, job, slot).await;
+        let attended = started.map_err(Refused::of)?;
+        Ok((attended, streams))
     }
 
     /// Opens a terminal inside for `streams`, and hands its master to the client.
@@ -182,18 +158,12 @@ impl Control {
         spec: &TerminalSpec,
         streams: &mut Streams,
     ) -> Result<(), Refused> {
-        let (opened, terminal) = oneshot::channel();
         let size = Size {
             columns: spec.columns,
             rows: spec.rows,
         };
-        let listener = Box::new(move |terminal| drop(opened.send(terminal)));
-        let asked = self.launcher.open_terminal(size, listener);
-        asked.map_err(Refused::of)?;
-        let terminal = terminal
-            .await
-            .unwrap_or(Err(LaunchError::Gone))
-            .map_err(Refused::of)?;
+        let opened = attended::open_terminal(&self.launcher, size).await;
+        let terminal = opened.map_err(Refused::of)?;
         let has_keyboard = spec.keyboard != TerminalKeyboard::None;
         let master = streams
             .set_terminal(terminal, has_keyboard, spec.streams)
@@ -232,107 +202,50 @@ impl Control {
         };
         opened.map_err(Refused::of)
     }
+}
 
-    fn assemble(&self, exec: Exec) -> Command {
-        let Exec {
-            arguments,
-            variables,
-            directory,
-            terminal,
-        } = exec;
-        let base = self
-            .environment
-            .iter()
-            .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let mut environment = Environment::new(base);
-        let session = match terminal {
-            Some(terminal) => {
-                environment.set("TERM", terminal.kind.unwrap_or_else(|| DEFAULT_TERM.into()));
-                match terminal.keyboard {
-                    TerminalKeyboard::None => Session::New,
-                    TerminalKeyboard::Later => Session::Job {
-                        is_foreground: false,
-                    },
-                    TerminalKeyboard::Now => Session::Job {
-                        is_foreground: true,
-                    },
-                }
-            }
-            None => Session::New,
+fn asked(exec: Exec) -> Asked {
+    let mut variables = Vec::new();
+    let mut session = Session::New;
+    if let Some(terminal) = exec.terminal {
+        let kind = terminal.kind.unwrap_or_else(|| DEFAULT_TERM.into());
+        variables.push(("TERM".into(), kind));
+        session = match terminal.keyboard {
+            TerminalKeyboard::None => Session::New,
+            TerminalKeyboard::Later => Session::Job {
+                is_foreground: false,
+            },
+            TerminalKeyboard::Now => Session::Job {
+                is_foreground: true,
+            },
         };
-        for (name, value) in variables {
-            environment.set(OsString::from(name), value);
-        }
-        let environment = environment
-            .iter()
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect();
-        let directories =
-            directory.map_or_else(|| self.directories.clone(), |directory| vec![directory]);
-        Command {
-            arguments,
-            environment,
-            directories,
-            session,
-            ignored: IgnoredSignals::Reset,
-        }
+    }
+    for (name, value) in exec.variables {
+        variables.push((OsString::from(name), value));
+    }
+    Asked {
+        arguments: exec.arguments,
+        variables,
+        directory: exec.directory,
+        session,
     }
 }
 
-/// Passes the client's signals on until the command has ended; returns its exit code.
-async fn supervise(
-    client: &PacketSocket,
-    running: &Running,
-    mut events: mpsc::Receiver<Event>,
-) -> u8 {
+/// Passes the client's signals on until the command has ended.
+async fn supervise(client: &PacketSocket, mut attended: Attended) -> Status {
     loop {
         tokio::select! {
-            event = events.recv() => match event {
+            heard = attended.next() => match heard {
                 // A client that is gone tells it itself.
-                Some(Event::Stopped(signal)) => drop(client.send(&Reply::Stopped(signal), &[]).await),
-                event => return code_of(event),
+                Heard::Stopped(signal) => drop(client.send(&Reply::Stopped(signal), &[]).await),
+                Heard::Ended(status) => return status,
             },
             message = client.receive::<Request>() => match message {
-                Ok(Some((Request::Signal(number), _))) => forward(running, number),
-                Ok(Some((Request::Continue { is_foreground }, _))) => running.continue_in(is_foreground),
+                Ok(Some((Request::Signal(number), _))) => attended.signal(number),
+                Ok(Some((Request::Continue { is_foreground }, _))) => attended.continue_in(is_foreground),
                 Ok(Some((Request::Describe | Request::Exec(_), _))) => {}
-                Ok(None) | Err(_) => return hang_up(running, events).await,
+                Ok(None) | Err(_) => return attended.end().await,
             },
         }
-    }
-}
-
-/// Sends a signal to the command. One that has just ended needs none.
-fn forward(running: &Running, number: i32) {
-    let _ = running.signal(number);
-}
-
-/// Ends a command whose client has gone; what has left its process group stays.
-async fn hang_up(running: &Running, mut events: mpsc::Receiver<Event>) -> u8 {
-    for signal in [Signal::HUP, Signal::CONT] {
-        forward(running, signal.as_raw());
-    }
-    if let Ok(event) = timeout(HANG_UP, last(&mut events)).await {
-        return code_of(event);
-    }
-    forward(running, Signal::KILL.as_raw());
-    code_of(last(&mut events).await)
-}
-
-/// Waits for the event with which a command ends.
-async fn last(events: &mut mpsc::Receiver<Event>) -> Option<Event> {
-    loop {
-        let event = events.recv().await;
-        if !matches!(event, Some(Event::Stopped(_))) {
-            return event;
-        }
-    }
-}
-
-/// Returns the exit code of a command whose last event is `event`.
-fn code_of(event: Option<Event>) -> u8 {
-    match event {
-        Some(Event::Ended(status)) => status.exit_code(),
-        _ => Status::Killed(Signal::KILL.as_raw()).exit_code(),
     }
 }

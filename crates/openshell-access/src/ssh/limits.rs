@@ -28,8 +28,6 @@ impl Limits {
     pub(crate) const INPUT: usize = 16 * 1024 * 1024;
     /// Bytes of waiting input at which a channel is closed.
     pub(crate) const MOST_INPUT: usize = 64 * 1024 * 1024;
-    /// Time for a session to end after its client has gone.
-    pub(crate) const HANG_UP: Duration = Duration::from_secs(5);
     /// Silence of a terminal after the end of its command, while other processes hold it.
     pub(crate) const SILENCE: Duration = Duration::from_millis(100);
     /// Variables of a session, and their bytes.

@@ -9,19 +9,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use openshell_events::words::SshActivity;
-use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::pty::{self, Size};
-use openshell_supervisor::init::launch::{Event, LaunchError, Running};
-use openshell_supervisor::init::{Command, IgnoredSignals, Session as SessionKind, Status};
+use openshell_supervisor::init::launch::LaunchError;
+use openshell_supervisor::init::{Session as SessionKind, Status};
 use russh::server::{Handle, Msg};
 use russh::{ChannelId, ChannelWriteHalf, Sig};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::attended::{self, Asked, Attended, HANG_UP, Heard};
 use crate::command_line::{self, Parsed};
 use crate::ssh::channels::Channels;
 use crate::ssh::input::InputQueue;
@@ -44,8 +44,7 @@ pub(crate) enum What {
 /// Signals of a client that may wait.
 pub(crate) const SIGNALS: usize = 32;
 
-/// Exit codes of a shell when a command cannot be executed, and when there is none.
-const NOT_EXECUTABLE: u32 = 126;
+/// Exit code of a shell when there is no such command.
 const NOT_FOUND: u32 = 127;
 
 /// Extended data of the kind "standard error" (RFC 4254 §5.2).
@@ -83,14 +82,6 @@ struct Ends {
     master: Option<OwnedFd>,
 }
 
-/// Way in which a session ended.
-enum Outcome {
-    Ended(Status),
-    NotStarted(LaunchError),
-    /// The sandbox ended.
-    Gone,
-}
-
 impl Session {
     /// Runs the command, and tells the client how it ended: all output, its end, the exit status,
     /// the end of the channel.
@@ -110,15 +101,11 @@ impl Session {
         let sent = Sent::default();
         let exit = match self.command() {
             Ok((parsed, is_helper)) => match self.execute(parsed, is_helper, &sent).await {
-                Ok(Outcome::Ended(Status::Exited(code))) => {
+                Ok(Status::Exited(code)) => {
                     self.finish(Exit::Code(u32::try_from(code & 0xff).unwrap_or(1)))
                         .await
                 }
-                Ok(Outcome::Ended(Status::Killed(signal))) => {
-                    self.finish(Exit::Signal(signal)).await
-                }
-                Ok(Outcome::NotStarted(error)) => self.fail(&error).await,
-                Ok(Outcome::Gone) => self.finish(Exit::Signal(Signal::KILL.as_raw())).await,
+                Ok(Status::Killed(signal)) => self.finish(Exit::Signal(signal)).await,
                 Err(error) => self.fail(&error).await,
             },
             Err(reason) => {
@@ -174,12 +161,7 @@ impl Session {
 
     async fn fail(&self, error: &LaunchError) -> i32 {
         self.complain(&with_causes(error)).await;
-        let code = match error {
-            LaunchError::NotFound(_) => NOT_FOUND,
-            LaunchError::NotExecutable { .. } | LaunchError::NoInterpreter(_) => NOT_EXECUTABLE,
-            _ => 1,
-        };
-        self.finish(Exit::Code(code)).await
+        self.finish(Exit::Code(error.exit_code().into())).await
     }
 
     /// Ends the channel; returns the exit code for the log.
@@ -209,41 +191,24 @@ impl Session {
         parsed: Parsed,
         is_helper: bool,
         sent: &Sent,
-    ) -> Result<Outcome, LaunchError> {
+    ) -> Result<Status, LaunchError> {
         let request = self.terminal.take().filter(|_| !is_helper);
         let (ends, theirs) = match &request {
             Some(request) => self.open_terminal(request).await?,
             None => open_pipes().map_err(|source| LaunchError::Ipc { source })?,
         };
-        let command = self.assemble(parsed, request.as_ref(), &ends);
-        let (listener, mut events) = mpsc::channel(4);
-        let hear = move |event: Event| {
-            // Stops are the shell's business; of the others a command has two at most.
-            if !matches!(event, Event::Stopped(_)) {
-                let _ = listener.try_send(event);
-            }
-        };
-        self.workload
-            .launcher
-            .start(&command, theirs.as_fds(), Box::new(hear))?;
+        let asked = self.asked(parsed, request.as_ref(), &ends);
+        let workload = &self.workload;
+        let command = asked.command(&workload.environment, &workload.directories);
+        let launcher = &workload.launcher;
+        let attended = Attended::start(launcher, &command, theirs.as_fds(), None, ()).await?;
         drop((command, theirs));
-        let running = match events.recv().await {
-            Some(Event::Started(running)) => running,
-            Some(Event::NotStarted(error)) => return Ok(Outcome::NotStarted(error)),
-            Some(_) | None => return Ok(Outcome::Gone),
-        };
-        Ok(self.supervise(running, ends, events, sent).await)
+        Ok(self.supervise(attended, ends, sent).await)
     }
 
     /// Relays streams, signals and sizes until the command has ended and its output is sent, or the
     /// client has gone.
-    async fn supervise(
-        &mut self,
-        running: Running,
-        ends: Ends,
-        mut events: mpsc::Receiver<Event>,
-        sent: &Sent,
-    ) -> Outcome {
+    async fn supervise(&mut self, mut attended: Attended, ends: Ends, sent: &Sent) -> Status {
         let Ends {
             input,
             output,
@@ -257,12 +222,12 @@ impl Session {
         let mut is_fed = false;
         let mut is_relayed = false;
         let mut is_gone = false;
-        let mut outcome = None;
+        let mut ended = None;
         let mut deadline = None;
         let mut last_sent = 0;
         loop {
-            if let Some(outcome) = outcome.take_if(|_| is_relayed || is_gone) {
-                return outcome;
+            if let Some(status) = ended.take_if(|_| is_relayed || is_gone) {
+                return status;
             }
             let timer = async {
                 match deadline {
@@ -273,16 +238,16 @@ impl Session {
             tokio::select! {
                 () = &mut feeding, if !is_fed => is_fed = true,
                 () = &mut relaying, if !is_relayed => is_relayed = true,
-                event = events.recv(), if outcome.is_none() => {
-                    outcome = match event {
-                        Some(Event::Ended(status)) => Some(Outcome::Ended(status)),
-                        Some(Event::Started(_) | Event::NotStarted(_) | Event::Stopped(_) | Event::AllStopped) => None,
-                        Some(Event::OutOfTime | Event::SandboxGone(_) | Event::Lost(_)) | None => Some(Outcome::Gone),
-                    };
-                    // Other processes may hold a terminal for good; a pipe ends when the last of
-                    // them closes it.
-                    deadline = has_terminal.then(|| Instant::now() + Limits::SILENCE);
-                }
+                heard = attended.next(), if ended.is_none() => match heard {
+                    // Stops are the shell's business.
+                    Heard::Stopped(_) => {}
+                    Heard::Ended(status) => {
+                        ended = Some(status);
+                        // Other processes may hold a terminal for good; a pipe ends when the last
+                        // of them closes it.
+                        deadline = has_terminal.then(|| Instant::now() + Limits::SILENCE);
+                    }
+                },
                 Ok(()) = self.sizes.changed(), if !is_gone => {
                     let size = *self.sizes.borrow_and_update();
                     if let (Some(master), Some(size)) = (&master, size) {
@@ -290,19 +255,17 @@ impl Session {
                     }
                 }
                 signal = self.signals.recv(), if !is_gone => match signal {
-                    // A command that has just ended needs no signal.
-                    Some(signal) => drop(running.signal(signal.as_raw())),
+                    Some(signal) => attended.signal(signal.as_raw()),
                     None => {
                         is_gone = true;
-                        let _ = running.signal(Signal::HUP.as_raw());
-                        let _ = running.signal(Signal::CONT.as_raw());
-                        deadline = Some(Instant::now() + Limits::HANG_UP);
+                        attended.hang_up();
+                        deadline = Some(Instant::now() + HANG_UP);
                     }
                 },
-                () = timer => match (&outcome, is_gone) {
+                () = timer => match (&ended, is_gone) {
                     (None, _) => {
                         deadline = None;
-                        let _ = running.signal(Signal::KILL.as_raw());
+                        attended.signal(Signal::KILL.as_raw());
                     }
                     (Some(_), true) => {}
                     (Some(_), false) => {
@@ -321,12 +284,7 @@ impl Session {
         &self,
         request: &TerminalRequest,
     ) -> Result<(Ends, Theirs), LaunchError> {
-        let (opened, terminal) = oneshot::channel();
-        let listener = Box::new(move |terminal| drop(opened.send(terminal)));
-        self.workload
-            .launcher
-            .open_terminal(request.size, listener)?;
-        let terminal = terminal.await.map_err(|_| LaunchError::Gone)??;
+        let terminal = attended::open_terminal(&self.workload.launcher, request.size).await?;
         let open = || {
             terminal::apply(terminal.streams()[0], &request.modes)?;
             let (master, slave) = terminal.into_parts();
@@ -341,56 +299,26 @@ impl Session {
         open().map_err(|source| LaunchError::Terminal { source })
     }
 
-    fn assemble(
-        &mut self,
-        parsed: Parsed,
-        request: Option<&TerminalRequest>,
-        ends: &Ends,
-    ) -> Command {
-        let Parsed {
-            arguments,
+    fn asked(&mut self, parsed: Parsed, request: Option<&TerminalRequest>, ends: &Ends) -> Asked {
+        let kind = request.map_or("dumb", |request| &request.kind);
+        let mut variables: Vec<(OsString, OsString)> = vec![
+            ("TERM".into(), kind.into()),
+            ("SSH_CONNECTION".into(), self.connection().into()),
+        ];
+        let master = ends.master.as_ref().map(AsFd::as_fd);
+        if let Some(path) = master.and_then(terminal::path) {
+            variables.push(("SSH_TTY".into(), path));
+        }
+        variables.append(&mut self.variables);
+        variables.extend(parsed.variables);
+        Asked {
+            arguments: parsed.arguments,
             variables,
-            directory,
-        } = parsed;
-        let base = self
-            .workload
-            .environment
-            .iter()
-            .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let mut environment = Environment::new(base);
-        environment.set("TERM", request.map_or("dumb", |request| &request.kind));
-        environment.set("SSH_CONNECTION", self.connection());
-        if let Some(path) = ends
-            .master
-            .as_ref()
-            .and_then(|master| terminal::path(master.as_fd()))
-        {
-            environment.set("SSH_TTY", path);
-        }
-        for (name, value) in std::mem::take(&mut self.variables)
-            .into_iter()
-            .chain(variables)
-        {
-            environment.set(name, value);
-        }
-        let variables = environment
-            .iter()
-            .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let mut directories: Vec<_> = directory.into_iter().collect();
-        if directories.is_empty() {
-            directories.clone_from(&self.workload.directories);
-        }
-        let session = if request.is_some() {
-            SessionKind::Terminal
-        } else {
-            SessionKind::New
-        };
-        Command {
-            arguments,
-            environment: variables.collect(),
-            directories,
-            session,
-            ignored: IgnoredSignals::Reset,
+            directory: parsed.directory,
+            session: match request {
+                Some(_) => SessionKind::Terminal,
+                None => SessionKind::New,
+            },
         }
     }
 
