@@ -279,17 +279,19 @@ fn modes_and_times_of_what_may_only_be_read_stay_and_folders_in_it_are_written()
     let tree = tree.display();
     assert_eq!(
         lab.shell(&format!(
-            "mkdir {tree}/own; echo x > {tree}/file; chown -R {UID}:{UID} {tree}"
+            "cd {tree}; mkdir own mount listed; mount -t tmpfs none mount; mount -t tmpfs none listed; \
+             touch mount/file listed/file; echo x > file; chown -R {UID}:{UID} ."
         )),
         ""
     );
     let policy = format!(
-        "{}filesystem_policy: {{read_only: [{tree}], read_write: [{tree}/own]}}\n",
+        "{}filesystem_policy: {{read_only: [{tree}, {tree}/listed], read_write: [{tree}/own]}}\n",
         super::policy("{}")
     );
     let script = format!(
         "cd {tree}; cat file; chmod 4777 file && echo mode; touch -d 2000-01-01 file && echo time; \
-         chmod 777 . && echo folder; echo y > own/y && mkdir own/d && mv own/y own/d/ && chmod 700 \
+         chmod 777 . && echo folder; for other in mount listed; do chmod 4777 $other/file && echo \
+         $other; done; echo y > own/y && mkdir own/d && mv own/y own/d/ && chmod 700 \
          own/d && cat own/d/y"
     );
     assert_eq!(lab.sandbox(&policy).sh(&script).ok(), "x\ny");

@@ -13,18 +13,17 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, OFlags, StatVfsMountFlags};
-use rustix::io::Errno;
+use rustix::fs::{FileType, StatVfsMountFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::files::grants::{self, Granted};
 use crate::files::landlock::{Request, Resolved};
 use crate::files::protected::OpenCovers;
-use crate::paths::missing::is_missing;
-use crate::paths::mounts::{Shown, Spot, TableEntry, bind, mount_table};
+use crate::paths::mounts::{Shown, Spot, TableEntry, mount_table};
 use crate::paths::pins::{
-    Identity, MountPoint, Pins, Places, byte_path, find_in, is_of_change, is_read_only, settled,
+    Identity, MountPoint, Pins, Places, byte_path, is_of_change, is_read_only, settled,
 };
-use crate::paths::trusted_symlinks::{links, links_so_far, open};
+use crate::paths::trusted_symlinks::{links, links_so_far};
 
 /// What a carve-out takes away, in the order in which carve-outs of one path are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -140,22 +139,11 @@ impl CarveOut {
         landlock: &Request,
     ) -> Result<Option<Self>, CarveOutError> {
         let inspect = |source| CarveOutError::Inspect(restriction, path.to_owned(), source);
-        let real = match std::fs::canonicalize(path) {
-            Err(error) if is_missing(&error) => return Ok(None),
-            // What no grant reaches needs no carve-out.
-            Err(_) if !landlock.reaches(path) => return Ok(None),
-            real => real.map_err(inspect)?,
-        };
-        if !landlock.shows(&real) {
+        let Some(real) = grants::reached(path, landlock).map_err(inspect)? else {
             return Ok(None);
-        }
-        let links = changeable(links(path).map_err(inspect)?, landlock).map_err(inspect)?;
-        // The home of an observed run is another file system inside.
-        let identity = if landlock.is_learning() {
-            None
-        } else {
-            Some(Identity::at(&real).map_err(inspect)?)
         };
+        let links = changeable(links(path).map_err(inspect)?, landlock).map_err(inspect)?;
+        let identity = grants::identity(&real, landlock).map_err(inspect)?;
         Ok(Some(Self {
             path: real,
             restriction,
@@ -219,11 +207,7 @@ fn changeable(links: Vec<PathBuf>, landlock: &Request) -> io::Result<Vec<Link>> 
             .is_some_and(|folder| landlock.reaches_for_writing(folder) && landlock.shows(folder))
     };
     let links = links.into_iter().filter(is_changeable).map(|path| {
-        let identity = if landlock.is_learning() {
-            None
-        } else {
-            Some(Identity::at(&path)?)
-        };
+        let identity = grants::identity(&path, landlock)?;
         Ok(Link { path, identity })
     });
     links.collect()
@@ -246,10 +230,10 @@ pub(crate) fn apply(
         return Ok(Vec::new());
     }
     let apply = || {
-        let mut grants = Grants::of(granted, private);
-        let applied = grants.apply(carve_outs, further, covers);
+        let mut applying = Applying::of(granted, private);
+        let applied = applying.apply(carve_outs, further, covers);
         if applied.is_err() {
-            grants.pins.undo(&table()?);
+            applying.pins.undo(&table()?);
         }
         applied
     };
@@ -265,11 +249,11 @@ pub(crate) fn show_read_only(
     folders: &BTreeSet<PathBuf>,
     granted: &[Resolved<'_>],
 ) -> Result<(), CarveOutError> {
-    let mut grants = Grants::of(granted, &[]);
+    let mut applying = Applying::of(granted, &[]);
     folders.iter().try_for_each(|folder| {
         let failed = |source| CarveOutError::Mount(Restriction::ReadOnly, folder.clone(), source);
         let spot = Spot::at(folder).map_err(|errno| failed(errno.into()))?;
-        grants
+        applying
             .pin_read_only(folder, &spot, &mut BTreeSet::new())
             .map(drop)
             .map_err(failed)
@@ -298,11 +282,8 @@ fn table() -> Result<Vec<TableEntry>, CarveOutError> {
     mount_table("/proc/self/mountinfo").map_err(failed)
 }
 
-struct Grants {
-    writing: BTreeSet<PathBuf>,
-    reading: BTreeSet<PathBuf>,
-    /// Paths that the policy itself lists.
-    listed: BTreeSet<PathBuf>,
+struct Applying {
+    granted: Granted,
     /// Folders that are the sandbox's own.
     private: BTreeSet<PathBuf>,
     pins: Pins,
@@ -312,20 +293,10 @@ struct Grants {
     kept_by_option: Vec<(Restriction, PathBuf)>,
 }
 
-impl Grants {
+impl Applying {
     fn of(granted: &[Resolved<'_>], private: &[PathBuf]) -> Self {
-        let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
-            granted
-                .iter()
-                .filter(|grant| wanted(grant))
-                .filter_map(Resolved::target)
-                .map(Path::to_owned)
-                .collect()
-        };
         Self {
-            writing: of(&|grant| grant.grants_writing()),
-            reading: of(&|grant| grant.grants_reading()),
-            listed: of(&|grant| grant.is_listed() && grant.grants_reading()),
+            granted: Granted::of(granted),
             private: private.iter().cloned().collect(),
             pins: Pins::default(),
             hidden: BTreeSet::new(),
@@ -343,7 +314,10 @@ impl Grants {
         let CarveOut {
             path, restriction, ..
         } = carve_out;
-        let is_granted = |path: &Path| path.ancestors().any(|above| self.reading.contains(above));
+        let is_granted = |path: &Path| {
+            path.ancestors()
+                .any(|above| self.granted.reading.contains(above))
+        };
         let mut found = Vec::new();
         for (place, is_alias) in std::iter::once((path.clone(), false))
             .chain(aliases(path, table).into_iter().map(|alias| (alias, true)))
@@ -353,8 +327,13 @@ impl Grants {
             } else if *restriction == Restriction::NoExec {
                 // What is written in the writable folders there, and what the policy lists there;
                 // at the root that would be all programs.
-                let listed = self.listed.iter().filter(|_| place.parent().is_some());
+                let listed = self
+                    .granted
+                    .listed
+                    .iter()
+                    .filter(|_| place.parent().is_some());
                 let within = self
+                    .granted
                     .writing
                     .iter()
                     .chain(listed)
@@ -366,8 +345,8 @@ impl Grants {
         let clash = found.iter().find(|(place, is_alias)| {
             *is_alias
                 && match restriction {
-                    Restriction::ReadOnly => self.writing.contains(place),
-                    Restriction::Hidden => self.reading.contains(place),
+                    Restriction::ReadOnly => self.granted.writing.contains(place),
+                    Restriction::Hidden => self.granted.reading.contains(place),
                     Restriction::NoExec => false,
                 }
         });
@@ -437,7 +416,7 @@ impl Grants {
         } in links
         {
             let failed = |error| CarveOutError::of_mount(*restriction, link, error);
-            let top = self.top(link);
+            let top = self.granted.writable_above(link).cloned();
             let spot = self
                 .pins
                 .reach(top.as_deref(), link, &mut points)
@@ -449,14 +428,6 @@ impl Grants {
             self.pins.keep(spot, link, &mut points).map_err(failed)?;
         }
         Ok(points)
-    }
-
-    /// Returns the writable folder that `path` lies in, the shortest one.
-    fn top(&self, path: &Path) -> Option<PathBuf> {
-        self.writing
-            .iter()
-            .find(|grant| path.starts_with(grant))
-            .cloned()
     }
 
     /// Takes one place out; returns the mounts that have to stay. `identity` is that of what was
@@ -472,22 +443,24 @@ impl Grants {
         if restriction == Restriction::Hidden && !self.hidden.insert(path.to_owned()) {
             return Ok(points);
         }
-        let top = self.top(path);
+        let top = self.granted.writable_above(path).cloned();
         // Grants of one path add up, which a start has said.
-        if restriction == Restriction::ReadOnly && (top.is_none() || self.writing.contains(path)) {
+        if restriction == Restriction::ReadOnly
+            && (top.is_none() || self.granted.writing.contains(path))
+        {
             return Ok(points);
         }
         let failed = |error| CarveOutError::of_mount(restriction, path, error);
         let is_hosts = |grant: &PathBuf| path.starts_with(grant) && !self.private.contains(grant);
         // Nothing but what is granted by itself has another name in a folder of the sandbox's own.
         let reached = if restriction == Restriction::ReadOnly {
-            &self.writing
+            &self.granted.writing
         } else {
-            &self.reading
+            &self.granted.reading
         };
         let has_other_names = reached.iter().any(is_hosts);
         let is_private = self.private.iter().any(|folder| path.starts_with(folder))
-            && !self.reading.iter().any(is_hosts);
+            && !self.granted.reading.iter().any(is_hosts);
         let spot = match self.pins.reach(top.as_deref(), path, &mut points) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && identity.is_none() => {
                 if restriction != Restriction::NoExec || !is_private {
@@ -563,38 +536,9 @@ impl Grants {
         spot: &Spot,
         points: &mut BTreeSet<MountPoint>,
     ) -> io::Result<OwnedFd> {
-        let mut inner = Vec::new();
-        for folder in self.inner(path) {
-            match open(folder, OFlags::PATH) {
-                Err(Errno::NOENT) => {}
-                opened => inner.push((folder.clone(), opened?)),
-            }
-        }
-        let root = self
-            .pins
-            .mount(&spot.file, spot, Shown::ReadOnlyWithin, path, points)?;
-        for (folder, opened) in inner {
-            let rest = folder.strip_prefix(path).map_err(io::Error::other)?;
-            let place = find_in(&root, rest)?;
-            if Identity::of(&place.file)? != Identity::of(&opened)? {
-                return Err(Errno::STALE.into());
-            }
-            bind(&opened, &place, Shown::AsItIs)?;
-        }
-        Ok(root)
-    }
-
-    /// Writable grants in `path` that lie in no other one there.
-    fn inner<'g>(&'g self, path: &'g Path) -> impl Iterator<Item = &'g PathBuf> {
-        let is_beneath = move |folder: &PathBuf| folder != path && folder.starts_with(path);
-        let of_another = move |folder: &PathBuf| {
-            folder.ancestors().skip(1).any(|above| {
-                above != path && above.starts_with(path) && self.writing.contains(above)
-            })
-        };
-        self.writing
-            .iter()
-            .filter(move |folder| is_beneath(folder) && !of_another(folder))
+        self.granted.cover_read_only(path, |shown| {
+            self.pins.mount(&spot.file, spot, shown, path, points)
+        })
     }
 
     /// Verifies that all mounts in the paths that are kept by an option have it.
@@ -611,7 +555,10 @@ impl Grants {
             };
             let is_exempt = |place: &Path| {
                 *restriction == Restriction::ReadOnly
-                    && self.inner(path).any(|folder| place.starts_with(folder))
+                    && self
+                        .granted
+                        .writable_within(path)
+                        .any(|folder| place.starts_with(folder))
             };
             let from = shown.range::<Path, _>((Bound::Included(path.as_path()), Bound::Unbounded));
             let mut within = from

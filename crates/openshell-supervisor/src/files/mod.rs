@@ -2,6 +2,7 @@
 
 pub mod carve_outs;
 pub mod filesystem;
+mod grants;
 pub mod landlock;
 pub(crate) mod learning_home;
 pub(crate) mod masked_paths;

@@ -16,9 +16,9 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::files::grants::{self, Granted};
 use crate::files::landlock::{Request, Resolved};
 use crate::files::masked_paths::KERNEL_FILE_SYSTEMS;
-use crate::paths::missing::is_missing;
 use crate::paths::mounts::{Shown, Spot, bind, bind_at, mount_table};
 use crate::paths::pins::{
     Identity, MountPoint, Mounted, Pins, Places, is_of_change, is_read_only, settled,
@@ -185,15 +185,9 @@ impl ProtectedPath {
             path: path.to_owned(),
             source,
         };
-        let real = match std::fs::canonicalize(path) {
-            Err(error) if is_missing(&error) => return Ok(None),
-            // What no grant reaches needs no protection.
-            Err(_) if !landlock.reaches(path) => return Ok(None),
-            real => real.map_err(inspect)?,
-        };
-        if !landlock.shows(&real) {
+        let Some(real) = grants::reached(path, landlock).map_err(inspect)? else {
             return Ok(None);
-        }
+        };
         let path = std::path::absolute(path).map_err(inspect)?;
         let links = links(&path).map_err(inspect)?;
         let volume = kubernetes_volume(&links)
@@ -229,12 +223,7 @@ impl ProtectedPath {
             }),
             None if !is_kept => Ok(None),
             None => {
-                // The home of an observed run is another file system inside.
-                let identity = if landlock.is_learning() {
-                    None
-                } else {
-                    Some(Identity::at(&real).map_err(inspect)?)
-                };
+                let identity = grants::identity(&real, landlock).map_err(inspect)?;
                 Ok(Some(Self {
                     what,
                     path: real,
@@ -256,15 +245,6 @@ fn kubernetes_volume(links: &[PathBuf]) -> Option<&Path> {
         .and_then(|link| link.parent())
 }
 
-/// Grants of a policy, as far as they matter to protected paths.
-#[derive(Debug)]
-struct Grants {
-    writing: BTreeSet<PathBuf>,
-    reading: BTreeSet<PathBuf>,
-    /// Paths that the policy itself lists.
-    listed: BTreeSet<PathBuf>,
-}
-
 /// Protects `paths` from a workload of user `uid` with the rights `granted`, where these reach
 /// them, by `covers`. To be called in a private mount namespace. Returns the paths that are mount
 /// points now.
@@ -277,82 +257,81 @@ pub(crate) fn protect(
     uid: u32,
     covers: &OpenCovers,
 ) -> Result<Places, ProtectError> {
-    let of = |wanted: &dyn Fn(&Resolved<'_>) -> bool| {
-        granted
-            .iter()
-            .filter(|grant| wanted(grant))
-            .filter_map(Resolved::target)
-            .map(Path::to_owned)
-            .collect()
-    };
-    let grants = Grants {
-        writing: of(&|grant| grant.grants_writing()),
-        reading: of(&|grant| grant.grants_reading()),
-        listed: of(&|grant| grant.is_listed()),
-    };
-    grants.keep_read_only(granted, uid)?;
+    let granted = Granted::of(granted);
+    let protecting = || Protecting::new(&granted, uid, covers);
     let is_of_change = |error: &ProtectError| matches!(error, ProtectError::Changing { .. });
-    settled(|| grants.protect_all(paths, uid, covers), is_of_change)
+    settled(|| protecting().keep_read_only(), is_of_change)?;
+    settled(|| protecting().all(paths), is_of_change)
 }
 
-impl Grants {
+/// An attempt to protect paths.
+struct Protecting<'p> {
+    granted: &'p Granted,
+    /// The workload's user.
+    uid: u32,
+    covers: &'p OpenCovers,
+    pins: Pins,
+    points: BTreeSet<MountPoint>,
+    /// Secrets that are covered.
+    covered: BTreeSet<PathBuf>,
+}
+
+impl<'p> Protecting<'p> {
+    fn new(granted: &'p Granted, uid: u32, covers: &'p OpenCovers) -> Self {
+        Self {
+            granted,
+            uid,
+            covers,
+            pins: Pins::default(),
+            points: BTreeSet::new(),
+            covered: BTreeSet::new(),
+        }
+    }
+
     /// Mounts each granted folder of the workload's user that may only be read on itself,
     /// read-only: the file rules do not keep an owner from changing modes, times and attributes.
-    fn keep_read_only(&self, granted: &[Resolved<'_>], uid: u32) -> Result<(), ProtectError> {
+    fn keep_read_only(&self) -> Result<(), ProtectError> {
+        let Granted {
+            writing,
+            reading,
+            listed,
+        } = self.granted;
         let is_inside = |grants: &BTreeSet<PathBuf>, path: &Path| {
             path.ancestors().any(|above| grants.contains(above))
         };
         let mut pinned = BTreeSet::new();
-        let only_read = granted
-            .iter()
-            .filter(|grant| grant.grants_reading())
-            .filter_map(Resolved::target);
-        for path in
-            only_read.filter(|path| *path != Path::new("/") && !is_inside(&self.writing, path))
-        {
-            let failed = |source| {
-                let what = "read-only folder".to_owned();
-                let path = path.to_owned();
-                ProtectError::Mount {
-                    what,
-                    grant: path.clone(),
-                    path,
-                    source,
-                }
-            };
+        for path in reading {
+            if path == Path::new("/") || is_inside(writing, path) {
+                continue;
+            }
+            let folder = ProtectedPath::new("read-only folder", path);
+            let failed = |source| ProtectError::of(&folder, path, source);
             let opened = match open(path, OFlags::PATH) {
                 Err(Errno::NOENT | Errno::ACCESS) => continue,
                 opened => opened.map_err(|errno| failed(errno.into()))?,
             };
             // Where the workload is the caller, its files may lie deeper too.
             let is_callers =
-                uid == rustix::process::geteuid().as_raw() && self.listed.contains(path);
-            let is_own =
-                is_callers || rustix::fs::fstat(&opened).map_or(true, |data| data.st_uid == uid);
+                self.uid == rustix::process::geteuid().as_raw() && listed.contains(path);
+            let is_own = is_callers
+                || rustix::fs::fstat(&opened).map_or(true, |data| data.st_uid == self.uid);
             let is_kernels = rustix::fs::fstatfs(&opened)
                 .is_ok_and(|system| KERNEL_FILE_SYSTEMS.contains(&system.f_type.cast_unsigned()));
-            if !is_own || is_kernels || is_inside(&pinned, path) {
+            // An older kernel has left out what is mounted within a folder.
+            let is_kept = is_inside(&pinned, path) && is_read_only(&opened);
+            if !is_own || is_kernels || is_kept {
                 continue;
             }
-            // Writable folders in it stay writable as mounts of their own.
-            for inner in self.writing.iter().filter(|inner| inner.starts_with(path)) {
-                match open(inner, OFlags::PATH) {
-                    Err(Errno::NOENT) => {}
-                    opened => bind_at(
-                        &opened.map_err(|errno| failed(errno.into()))?,
-                        inner,
-                        Shown::AsItIs,
-                    )
-                    .map_err(failed)?,
-                }
-            }
             let spot = Spot::at(path).map_err(|errno| failed(errno.into()))?;
-            let root = bind(&opened, &spot, Shown::ReadOnly).map_err(failed)?;
+            let covered = self
+                .granted
+                .cover_read_only(path, |shown| bind(&opened, &spot, shown));
+            let root = covered.map_err(failed)?;
             if !is_read_only(&root) {
                 return Err(ProtectError::NotProved {
-                    what: "read-only folder".to_owned(),
-                    path: path.to_owned(),
-                    grant: path.to_owned(),
+                    what: folder.what,
+                    grant: path.clone(),
+                    path: folder.path,
                 });
             }
             pinned.insert(path.to_owned());
@@ -361,19 +340,11 @@ impl Grants {
     }
 
     /// Protects all `paths` once.
-    fn protect_all(
-        &self,
-        paths: &[ProtectedPath],
-        uid: u32,
-        covers: &OpenCovers,
-    ) -> Result<Places, ProtectError> {
+    fn all(mut self, paths: &[ProtectedPath]) -> Result<Places, ProtectError> {
         let Some(first) = paths.first() else {
             return Ok(Places::default());
         };
-        let mut made = Made::default();
-        let protected = paths
-            .iter()
-            .try_for_each(|path| self.protect(path, uid, covers, &mut made));
+        let protected = paths.iter().try_for_each(|path| self.protect(path));
         let inspect = |source| {
             let what = "table of mounts".to_owned();
             let path = PathBuf::from("/proc/self/mountinfo");
@@ -381,11 +352,11 @@ impl Grants {
         };
         let table = mount_table("/proc/self/mountinfo").map_err(inspect)?;
         if let Err(error) = protected {
-            made.pins.undo(&table);
+            self.pins.undo(&table);
             return Err(error);
         }
-        match made.pins.verify(&table) {
-            Ok(()) => Ok(Places(made.points.into_iter().collect())),
+        match self.pins.verify(&table) {
+            Ok(()) => Ok(Places(self.points.into_iter().collect())),
             Err(path) => Err(ProtectError::Changing {
                 what: first.what.clone(),
                 path,
@@ -395,7 +366,7 @@ impl Grants {
 
     /// Mounts the writable grants within `path` on themselves, so that they stay so.
     fn keep_inner(&self, path: &Path) -> io::Result<()> {
-        for inner in &self.writing {
+        for inner in &self.granted.writing {
             if inner.starts_with(path) {
                 let opened = open(inner, OFlags::PATH)?;
                 bind_at(&opened, inner, Shown::AsItIs)?;
@@ -414,9 +385,9 @@ impl Grants {
         let what = &protected.what;
         let path = &protected.path;
         let (act, forbidden) = if protected.holds_secret {
-            ("read", &self.listed)
+            ("read", &self.granted.listed)
         } else {
-            ("change", &self.writing)
+            ("change", &self.granted.writing)
         };
         if forbidden.contains(path) {
             return Err(ProtectError::Granted {
@@ -436,31 +407,23 @@ impl Grants {
         Ok(())
     }
 
-    fn protect(
-        &self,
-        protected: &ProtectedPath,
-        uid: u32,
-        covers: &OpenCovers,
-        made: &mut Made,
-    ) -> Result<(), ProtectError> {
+    fn protect(&mut self, protected: &ProtectedPath) -> Result<(), ProtectError> {
         let ProtectedPath {
             what,
             path,
             holds_secret,
             identity,
         } = protected;
+        let granted = self.granted;
         // Several secrets may lie in one volume.
-        if *holds_secret && made.covered.contains(path) {
+        if *holds_secret && self.covered.contains(path) {
             return Ok(());
         }
-        let above = |grants: &BTreeSet<PathBuf>| {
-            grants.iter().find(|grant| path.starts_with(grant)).cloned()
-        };
-        // The shortest one comes first.
-        let (writable, Some(grant)) = (above(&self.writing), above(&self.reading)) else {
+        let writable = granted.writable_above(path);
+        let Some(grant) = granted.readable_above(path) else {
             return Ok(());
         };
-        let failed = |source: io::Error| ProtectError::of(protected, &grant, source);
+        let failed = |source: io::Error| ProtectError::of(protected, grant, source);
         let spot = match Spot::at(path) {
             // Where the workload may write it could make one.
             Err(Errno::NOENT | Errno::NOTDIR) if writable.is_none() => return Ok(()),
@@ -470,15 +433,15 @@ impl Grants {
         // Files of others that may only be read have modes that the workload cannot change, and so
         // have all on a read-only mount, where a volume's content can be replaced from outside.
         let is_changeable =
-            data.st_uid == uid && !is_on_read_only_mount(&spot.file).unwrap_or(false);
+            data.st_uid == self.uid && !is_on_read_only_mount(&spot.file).unwrap_or(false);
         if !holds_secret && writable.is_none() && !is_changeable {
             return Ok(());
         }
-        self.check(protected, &data, &grant)?;
+        self.check(protected, &data, grant)?;
         let kind = FileType::from_raw_mode(data.st_mode);
-        let spot = made
+        let spot = self
             .pins
-            .reach(writable.as_deref(), path, &mut made.points)
+            .reach(writable.map(PathBuf::as_path), path, &mut self.points)
             .map_err(failed)?;
         let found = Identity::of(&spot.file).map_err(failed)?;
         let before = Identity {
@@ -493,35 +456,26 @@ impl Grants {
         }
         self.keep_inner(path).map_err(failed)?;
         let (source, shown) = if *holds_secret {
-            (covers.of(kind).map_err(failed)?, Shown::Cover)
+            (self.covers.of(kind).map_err(failed)?, Shown::Cover)
         } else {
             (&spot.file, Shown::ReadOnly)
         };
-        let root = made
+        let root = self
             .pins
-            .mount(source, &spot, shown, path, &mut made.points)
+            .mount(source, &spot, shown, path, &mut self.points)
             .map_err(failed)?;
         if !is_read_only(&root) {
             return Err(ProtectError::NotProved {
                 what: what.clone(),
                 path: path.clone(),
-                grant,
+                grant: grant.clone(),
             });
         }
         if *holds_secret {
-            made.covered.insert(path.clone());
+            self.covered.insert(path.clone());
         }
         Ok(())
     }
-}
-
-/// What was mounted for protected paths.
-#[derive(Debug, Default)]
-struct Made {
-    pins: Pins,
-    points: BTreeSet<MountPoint>,
-    /// Secrets that are covered.
-    covered: BTreeSet<PathBuf>,
 }
 
 /// Kind of the supervisor's own program, whose file no process can write to while it runs, under
