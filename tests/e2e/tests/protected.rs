@@ -290,7 +290,7 @@ fn modes_and_times_of_what_may_only_be_read_stay_and_folders_in_it_are_written()
     );
     let script = format!(
         "cd {tree}; cat file; chmod 4777 file && echo mode; touch -d 2000-01-01 file && echo time; \
-         chmod 777 . && echo folder; for other in mount listed; do chmod 4777 $other/file && echo \
+         chmod 777 . && echo folder; for other in mount listed; do chmod 777 $other/file && echo \
          $other; done; echo y > own/y && mkdir own/d && mv own/y own/d/ && chmod 700 \
          own/d && cat own/d/y"
     );
