@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::grants::{self, Granted};
 use crate::files::landlock::{Request, Resolved};
 use crate::files::protected::OpenCovers;
+use crate::paths::missing::is_missing;
 use crate::paths::mounts::{Shown, Spot, TableEntry, mount_table};
 use crate::paths::pins::{
     Identity, MountPoint, Pins, Places, byte_path, is_of_change, is_read_only, settled,
@@ -142,8 +143,15 @@ impl CarveOut {
         let Some(real) = grants::reached(path, landlock).map_err(inspect)? else {
             return Ok(None);
         };
-        let links = changeable(links(path).map_err(inspect)?, landlock).map_err(inspect)?;
-        let identity = grants::identity(&real, landlock).map_err(inspect)?;
+        let look = || {
+            let links = changeable(links(path)?, landlock)?;
+            Ok((links, grants::identity(&real, landlock)?))
+        };
+        let (links, identity) = match look() {
+            // It was removed meanwhile.
+            Err(error) if is_missing(&error) => return Ok(None),
+            looked => looked.map_err(inspect)?,
+        };
         Ok(Some(Self {
             path: real,
             restriction,
