@@ -195,10 +195,8 @@ async fn relay(
     } = dialed;
     let permit = connection.permit();
     if let Inspection::Passthrough = permit.inspection() {
-        let search = start_opaque(services, connection, true).await?;
-        let relayed = opaque::relay(client, surplus, upstream, Bytes::new(), search, meter);
-        let relayed = Box::pin(relayed);
-        return noted(closing, relayed.await);
+        let parts = (client, surplus, upstream, Bytes::new());
+        return Box::pin(pass(services, connection, parts, closing)).await;
     }
     let may_be_opaque = permit.rules().is_none();
     let found = Box::pin(detect(&mut client, surplus, &mut upstream, may_be_opaque)).await;
@@ -252,12 +250,23 @@ async fn relay(
             Ok(())
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
-            let search = start_opaque(services, connection, true).await?;
-            let end = opaque::relay(client, from_client, upstream, from_upstream, search, meter);
-            let end = Box::pin(end);
-            noted(closing, end.await)
+            let parts = (client, from_client, upstream, from_upstream);
+            Box::pin(pass(services, connection, parts, closing)).await
         }
     }
+}
+
+/// Relays a connection whose bytes have no meaning here; each end comes with what was read of it.
+async fn pass(
+    services: &Services,
+    connection: &Arc<Connection>,
+    (client, from_client, upstream, from_upstream): (ClientStream, Bytes, UpstreamStream, Bytes),
+    closing: &Closing,
+) -> Result<(), Refusal> {
+    let search = start_opaque(services, connection, true).await?;
+    let meter = closing.meter();
+    let end = opaque::relay(client, from_client, upstream, from_upstream, search, meter);
+    noted(closing, end.await)
 }
 
 /// Ends a connection in which no protocol is detected, as one side has ended it.

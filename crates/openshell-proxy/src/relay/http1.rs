@@ -245,12 +245,6 @@ impl Driver {
         let hold = Hold::default();
         let mut revoked = pin!(revoked(services, &mut watches, &closing, &hold));
         let mut driven = pin!(tasks.run());
-        let finish = || {
-            let current = closing.lock().take();
-            if let Some(current) = current {
-                current.finish();
-            }
-        };
         let mut last = None;
         tokio::select! {
             biased;
@@ -258,7 +252,7 @@ impl Driver {
             served = hold.over(connection.as_mut()) => match served {
                 // A client may be idle between two requests, and close.
                 Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
-                    finish();
+                    finish(&closing);
                     return violation(&error).map_or(Ok(None), Err);
                 }
                 Err(_) => {}
@@ -266,12 +260,10 @@ impl Driver {
             },
             () = hold.over(driven.as_mut()) => {}
             gone = gone(state, socket.as_ref()) => {
-                let current = closing.lock();
-                if let Some(current) = &*current {
+                if let Some(current) = &*closing.lock() {
                     current.meter().note_end(Side::Client);
                 }
-                drop(current);
-                finish();
+                finish(&closing);
                 return match gone {
                     Gone::Closed => Ok(None),
                     Gone::Stalled => Err(LATE),
@@ -289,8 +281,16 @@ impl Driver {
                 () = hold.over(driven) => {}
             }
         }
-        finish();
+        finish(&closing);
         Ok(last)
+    }
+}
+
+/// Reports the end of the upstream connection, if there is one.
+fn finish(closing: &CurrentClosing) {
+    let current = closing.lock().take();
+    if let Some(current) = current {
+        current.finish();
     }
 }
 

@@ -117,17 +117,10 @@ pub async fn open<C: Compile>(
     let given = credentials(&gateway, &mut placeholders).await;
     let seen = first_seen(&config, policy, is_valid, given.is_none());
     let credentials = given.unwrap_or_else(Placeholders::none);
-    let (route_source, routes) = match routes {
-        Some(routes) => (None, routes),
-        None => {
-            let (source, routes) = RouteSource::open(gateway.clone(), route_refresh).await;
-            (Some(source), routes)
-        }
-    };
+    let (route_source, routes) = models(&gateway, routes, route_refresh).await;
     let renewal = gateway.clone();
-    tasks.spawn("token of the gateway", async move {
-        renewal.renew_token().await
-    });
+    let renewing = async move { renewal.renew_token().await };
+    tasks.spawn("token of the gateway", renewing);
     let generation = version.compiled.generation();
     let workspace = watch::Sender::new(config.workspace);
     let receiver = Receiver {
@@ -201,6 +194,21 @@ async fn credentials(gateway: &Gateway, placeholders: &mut Placeholders) -> Opti
             let message = format!("no credentials, as the gateway does not give them: {error}");
             logging::config_event(ConfigState::Failed, Severity::High, &message);
             None
+        }
+    }
+}
+
+/// Returns the routes to models, of a file or of the gateway, and the source of the latter.
+async fn models(
+    gateway: &Gateway,
+    routes: Option<RouteSet>,
+    refresh: Duration,
+) -> (Option<RouteSource>, RouteSet) {
+    match routes {
+        Some(routes) => (None, routes),
+        None => {
+            let (source, routes) = RouteSource::open(gateway.clone(), refresh).await;
+            (Some(source), routes)
         }
     }
 }

@@ -249,79 +249,70 @@ pub(crate) fn protected(
     reports: &RunReports,
 ) -> anyhow::Result<Vec<ProtectedPath>> {
     let program = std::env::current_exe().ok();
-    let changes = config.inputs.policy.paths().chain(
-        config
-            .tls
-            .upstream_ca_file
-            .as_deref()
-            .map(|path| ("--upstream-ca-file", path)),
-    );
-    let changes = changes.chain(reports.paths()).chain([(
+    let others = run_folders_of_others(config, plan, host);
+    let mut kept: Vec<(&str, &Path)> = config.inputs.policy.paths().collect();
+    if let Some(file) = &config.tls.upstream_ca_file {
+        kept.push(("--upstream-ca-file", file));
+    }
+    kept.extend(reports.paths());
+    let is_supervisors = plan.user.identity.is_supervisors();
+    kept.push((
         "run folder (--run-dir)",
-        host.run_dir.protected(plan.user.identity.is_supervisors()),
-    )]);
-    // A mount of its own in that folder, which holds the sandbox's files.
-    let files = host.file_system.as_ref().map(|_| {
-        (
+        host.run_dir.protected(is_supervisors),
+    ));
+    if host.file_system.is_some() {
+        // A mount of its own in that folder, which holds the sandbox's files.
+        kept.push((
             "folder of the sandbox's files (--run-dir)",
             host.run_dir.path(),
-        )
-    });
-    let changes = changes.chain(files);
-    let changes = changes.chain(program.as_deref().map(|path| (PROGRAM, path)));
-    // The places of other starts of the same user.
-    let places = config
-        .files
-        .runtime_dir
-        .as_deref()
-        .filter(|_| plan.user.identity.is_supervisors());
-    let places = places
-        .map(|folder| folder.join("openshell"))
-        .filter(|place| !host.run_dir.path().starts_with(place));
-    let changes = changes.chain(
-        places
-            .as_deref()
-            .map(|place| ("run folder of other sandboxes", place)),
-    );
+        ));
+    }
+    if let Some(program) = &program {
+        kept.push((PROGRAM, program));
+    }
+    if let Some(others) = &others {
+        kept.push(("run folder of other sandboxes", others));
+    }
     // Root's files are safe in a folder that the policy grants and Unix permissions close.
-    let is_granted = |path: &Path| host.landlock.grants_itself(path, true);
-    let log_dir = config
-        .log
-        .dir
-        .as_deref()
-        .filter(|path| !is_granted(path) || plan.may_change_in(path));
-    let changes = changes
-        .chain(log_dir.map(|path| ("log folder (--log-dir)", path)))
-        .map(|(what, path)| (what, path, false));
-    let secrets = config
-        .inputs
-        .secrets
-        .iter()
-        .map(|(what, path)| (*what, path.as_path(), true));
+    if let Some(folder) = &config.log.dir
+        && (!host.landlock.grants_itself(folder, true) || plan.may_change_in(folder))
+    {
+        kept.push(("log folder (--log-dir)", folder));
+    }
+    let mut secrets: Vec<(&str, &Path)> = Vec::new();
+    for (what, path) in &config.inputs.secrets {
+        secrets.push((what, path));
+    }
     let hosts = hosts_secrets(plan, host)?;
-    let of_host = hosts
-        .iter()
-        .map(|path| ("host's file with secrets", path.as_path(), true));
-    let secrets = secrets.chain(of_host);
-    let find = |(what, path, holds_secret): (&str, &Path, bool)| {
-        let found = ProtectedPath::find(what, path, holds_secret, &host.landlock)?;
-        let is_made = host.file_system.is_some() && path.starts_with(host.run_dir.path());
-        Ok(if is_made {
-            found.map(ProtectedPath::made_inside)
-        } else {
-            found
-        })
-    };
-    // Outside there may be none.
-    let what = "folder of the sandbox's certificates";
-    let certificates =
-        Some(&host.tls.folder).filter(|folder| folder.starts_with(host.run_dir.path()));
-    let certificates = certificates.map(|folder| Ok(ProtectedPath::new(what, folder)));
-    changes
-        .chain(secrets)
-        .filter_map(|path| find(path).transpose())
-        .chain(certificates)
-        .collect()
+    for path in &hosts {
+        secrets.push(("host's file with secrets", path));
+    }
+    let mut protected = Vec::new();
+    for (paths, holds_secret) in [(kept, false), (secrets, true)] {
+        for (what, path) in paths {
+            let Some(found) = ProtectedPath::find(what, path, holds_secret, &host.landlock)? else {
+                continue;
+            };
+            let is_made = host.file_system.is_some() && path.starts_with(host.run_dir.path());
+            protected.push(if is_made { found.made_inside() } else { found });
+        }
+    }
+    let certificates = &host.tls.folder;
+    if certificates.starts_with(host.run_dir.path()) {
+        // Outside there may be none.
+        let what = "folder of the sandbox's certificates";
+        protected.push(ProtectedPath::new(what, certificates));
+    }
+    Ok(protected)
+}
+
+/// Returns the folder of other starts of the same user, if the workload has that user.
+fn run_folders_of_others(config: &Config, plan: &Plan, host: &Host) -> Option<PathBuf> {
+    if !plan.user.identity.is_supervisors() {
+        return None;
+    }
+    let place = config.files.runtime_dir.as_deref()?.join("openshell");
+    Some(place).filter(|place| !host.run_dir.path().starts_with(place))
 }
 
 /// Returns the files of the host with secrets that the workload has in reach, and the policy does

@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 
 use crate::activation::InForce;
 use crate::config::{CommandTerminal, Config};
+use crate::reports::gateway_reports::GatewayReports;
 use crate::startup::confine::confined::{Audience, CommandParts, Confined};
 use crate::startup::confine::{ConfinedInit, main_output};
 use crate::startup::groundwork::network::Network;
@@ -57,10 +58,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     } = confined;
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
     let in_force = InForce::new(initial, config.network.leaks);
-    if let Some(gateway) = &gateway {
-        let known = gateway.know_tokens(Arc::clone(&in_force.leaks), Arc::clone(&in_force.vault));
-        run.tasks.spawn("tokens of the gateway", known);
-    }
+    know_tokens(gateway.as_ref(), &in_force, &mut run.tasks);
     let reload = follow(config, sources, &in_force, &init, &mut run)?;
     watch_carve_outs(config, &plan, &init, &mut run.tasks);
     init.log(config, &plan, &network)?;
@@ -119,6 +117,15 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
             _run_dir: host.run_dir,
         },
     })
+}
+
+/// Has the tokens of the gateway searched for, as they are renewed.
+fn know_tokens(gateway: Option<&GatewayReports>, in_force: &InForce, tasks: &mut Tasks) {
+    if let Some(gateway) = gateway {
+        let leaks = Arc::clone(&in_force.leaks);
+        let vault = Arc::clone(&in_force.vault);
+        tasks.spawn("tokens of the gateway", gateway.know_tokens(leaks, vault));
+    }
 }
 
 /// Follows the changes of `sources`, and of the files that are watched; returns what has them read

@@ -23,6 +23,16 @@ pub(super) enum Want {
     Lookup,
 }
 
+impl Want {
+    /// Access to what is there.
+    const fn of(access: FileAccess) -> Self {
+        Self::Access {
+            access,
+            creates: false,
+        }
+    }
+}
+
 /// A path that a call names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Named {
@@ -41,84 +51,81 @@ pub(super) fn named(
     read_word: impl Fn(u64) -> Option<u64>,
 ) -> [Option<Named>; 2] {
     let [first, second, third, fourth, fifth, _] = call.arguments;
-    let one = |folder: u64, address, is_followed, want| {
-        // The kernel takes the lower half of a descriptor.
-        [
-            Some(Named {
-                folder: folder as i32,
-                address,
-                is_followed,
-                want,
-            }),
-            None,
-        ]
-    };
-    let here = AT_FDCWD as u64;
-    let opened = |folder, address, flags: u64| {
-        let (want, is_followed) = opened(flags as i32);
-        one(folder, address, is_followed, want)
-    };
-    let entry = |folder: u64, address, want| Named {
-        folder: folder as i32,
-        address,
-        is_followed: false,
-        want,
-    };
-    let new = |folder, address| [Some(entry(folder, address, Want::NewEntry)), None];
-    let renamed = |folder, address, to, name| {
-        [
-            Some(entry(folder, address, Want::Entry)),
-            Some(entry(to, name, Want::Target)),
-        ]
-    };
-    let access = |access| Want::Access {
-        access,
-        creates: false,
-    };
+    let execute = Want::of(FileAccess::Execute);
     let is_followed = |flags: u64| flags as i32 & AT_SYMLINK_NOFOLLOW == 0;
     match c_long::from(call.number) {
-        libc::SYS_openat => opened(first, second, third),
-        libc::SYS_openat2 => {
-            read_word(third).map_or([None, None], |flags| opened(first, second, flags))
-        }
-        libc::SYS_execve => one(here, first, true, access(FileAccess::Execute)),
-        libc::SYS_execveat => one(
-            first,
-            second,
-            is_followed(fifth),
-            access(FileAccess::Execute),
-        ),
-        libc::SYS_truncate => one(here, first, true, access(FileAccess::Write)),
+        libc::SYS_openat => opened_at(first, second, third),
+        libc::SYS_openat2 => match read_word(third) {
+            Some(flags) => opened_at(first, second, flags),
+            None => [None, None],
+        },
+        libc::SYS_execve => one(HERE, first, true, execute),
+        libc::SYS_execveat => one(first, second, is_followed(fifth), execute),
+        libc::SYS_truncate => one(HERE, first, true, Want::of(FileAccess::Write)),
         libc::SYS_unlinkat => one(first, second, false, Want::Entry),
-        libc::SYS_mkdirat | libc::SYS_mknodat => new(first, second),
-        libc::SYS_symlinkat => new(second, third),
-        libc::SYS_linkat => new(third, fourth),
+        libc::SYS_mkdirat | libc::SYS_mknodat => one(first, second, false, Want::NewEntry),
+        libc::SYS_symlinkat => one(second, third, false, Want::NewEntry),
+        libc::SYS_linkat => one(third, fourth, false, Want::NewEntry),
         libc::SYS_renameat | libc::SYS_renameat2 => renamed(first, second, third, fourth),
         libc::SYS_newfstatat => one(first, second, is_followed(fourth), Want::Lookup),
         libc::SYS_statx => one(first, second, is_followed(third), Want::Lookup),
         libc::SYS_faccessat | libc::SYS_faccessat2 => one(first, second, true, Want::Lookup),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_open => opened(here, first, second),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_creat => opened(
-            here,
-            first,
-            (libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC) as u64,
-        ),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_unlink | libc::SYS_rmdir => one(here, first, false, Want::Entry),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_mkdir | libc::SYS_mknod => new(here, first),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_symlink | libc::SYS_link => new(here, second),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_rename => renamed(here, first, here, second),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_stat | libc::SYS_access => one(here, first, true, Want::Lookup),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_lstat => one(here, first, false, Want::Lookup),
+        number => named_here(number, first, second),
+        #[cfg(not(target_arch = "x86_64"))]
         _ => [None, None],
     }
+}
+
+/// Returns the paths that a call with this `number` names, if it is one of those that know no
+/// folder but the working directory.
+#[cfg(target_arch = "x86_64")]
+fn named_here(number: c_long, first: u64, second: u64) -> [Option<Named>; 2] {
+    match number {
+        libc::SYS_open => opened_at(HERE, first, second),
+        libc::SYS_creat => {
+            let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
+            opened_at(HERE, first, flags as u64)
+        }
+        libc::SYS_unlink | libc::SYS_rmdir => one(HERE, first, false, Want::Entry),
+        libc::SYS_mkdir | libc::SYS_mknod => one(HERE, first, false, Want::NewEntry),
+        libc::SYS_symlink | libc::SYS_link => one(HERE, second, false, Want::NewEntry),
+        libc::SYS_rename => renamed(HERE, first, HERE, second),
+        libc::SYS_stat | libc::SYS_access => one(HERE, first, true, Want::Lookup),
+        libc::SYS_lstat => one(HERE, first, false, Want::Lookup),
+        _ => [None, None],
+    }
+}
+
+/// The working directory, as a call names it.
+const HERE: u64 = AT_FDCWD as u64;
+
+impl Named {
+    fn new(folder: u64, address: u64, is_followed: bool, want: Want) -> Self {
+        Self {
+            // The kernel takes the lower half of a descriptor.
+            folder: folder as i32,
+            address,
+            is_followed,
+            want,
+        }
+    }
+}
+
+fn one(folder: u64, address: u64, is_followed: bool, want: Want) -> [Option<Named>; 2] {
+    [Some(Named::new(folder, address, is_followed, want)), None]
+}
+
+fn opened_at(folder: u64, address: u64, flags: u64) -> [Option<Named>; 2] {
+    let (want, is_followed) = opened(flags as i32);
+    one(folder, address, is_followed, want)
+}
+
+fn renamed(folder: u64, address: u64, to: u64, name: u64) -> [Option<Named>; 2] {
+    [
+        Some(Named::new(folder, address, false, Want::Entry)),
+        Some(Named::new(to, name, false, Want::Target)),
+    ]
 }
 
 /// Returns what open(2) with `flags` wants, and true if it follows a symlink.
