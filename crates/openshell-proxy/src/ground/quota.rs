@@ -31,7 +31,7 @@ pub struct QuotaGuard {
 }
 
 impl Default for Quota {
-    /// A quota of connections. The listener bounds their total.
+    /// Creates a quota of connections. The listener bounds their total.
     fn default() -> Self {
         Self::new(Limits::CONNECTIONS_PER_PROGRAM, usize::MAX)
     }
