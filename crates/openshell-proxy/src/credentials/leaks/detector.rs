@@ -143,7 +143,7 @@ impl LeakDetector {
         })
     }
 
-    /// Replaces the keys of the routes to models that are searched for by `keys`.
+    /// Makes `keys` the keys of model routes that are searched for, instead of earlier ones.
     pub fn know_keys<'k>(&self, keys: impl Iterator<Item = &'k Arc<Credential>>) {
         let keys: Vec<_> = keys.cloned().collect();
         self.own.rcu(|own| OwnSecrets {
@@ -152,8 +152,8 @@ impl LeakDetector {
         });
     }
 
-    /// Replaces the gateway's tokens that are searched for by `tokens`, and those of the platform
-    /// that it exchanges for them by `platform_tokens`.
+    /// Makes `tokens` the gateway's tokens that are searched for, instead of earlier ones, and
+    /// `platform_tokens` those of the platform that it exchanges for them.
     pub fn know_tokens(&self, tokens: &[Arc<Secret>], platform_tokens: &[Arc<Secret>]) {
         self.own.rcu(|own| OwnSecrets {
             keys: own.keys.clone(),
