@@ -1,4 +1,4 @@
-//! Injection of credentials: requests in which every placeholder is replaced by its secret.
+//! Injects credentials into requests: replaces every placeholder by its secret.
 
 use std::sync::Arc;
 
@@ -40,13 +40,13 @@ impl<B> std::fmt::Debug for CredentialedRequest<B> {
 }
 
 impl<B> CredentialedRequest<B> {
-    /// The request, to be sent.
+    /// Returns the request, which is to be sent.
     #[must_use]
     pub fn into_request(self) -> Request<B> {
         self.request
     }
 
-    /// The credentials in it.
+    /// Returns the credentials in the request.
     #[must_use]
     pub fn used(&self) -> &[Arc<Credential>] {
         &self.used
@@ -54,12 +54,12 @@ impl<B> CredentialedRequest<B> {
 }
 
 /// Replaces the placeholders in the head of `request`, which goes to `origin`, as the last step
-/// before it is sent. If the response `is_searched` for secrets, or the request holds any, an
-/// uncompressed response is asked for.
+/// before it is sent. If the response `is_searched` for secrets, or the request holds any, the
+/// request asks for an uncompressed response.
 ///
 /// # Errors
-/// A credential is unknown, not bound to the request's target, or not valid in its place; or a
-/// placeholder is in a place where none is replaced.
+/// Fails if a credential is unknown, not bound to the request's target, or not valid in its place,
+/// and if a placeholder is in a place where none is replaced.
 pub fn inject<B>(
     mut request: Request<B>,
     origin: &Origin,
@@ -94,8 +94,8 @@ pub fn inject<B>(
             request.headers_mut().insert(GRPC_ACCEPT_ENCODING, identity);
         }
         request.headers_mut().remove(CONNECT_ACCEPT_ENCODING);
-        // Nor can those in a character set of the client's choice, in which each byte of a secret
-        // may be two.
+        // Nor can responses in a character set that the client chooses: in some, each byte of a
+        // secret becomes two.
         request.headers_mut().remove(ACCEPT_CHARSET);
         if let Some(accept) = without_charsets(request.headers()) {
             request.headers_mut().insert(ACCEPT, accept);
@@ -104,7 +104,7 @@ pub fn inject<B>(
     Ok(CredentialedRequest { request, used })
 }
 
-/// Returns the media types that a client accepts without the character sets that it names; `None`
+/// Returns the media types that a client accepts, without the character sets that it names; `None`
 /// if it names none.
 fn without_charsets(headers: &HeaderMap) -> Option<HeaderValue> {
     let is_charset = |parameter: &[u8]| {
@@ -125,7 +125,7 @@ fn without_charsets(headers: &HeaderMap) -> Option<HeaderValue> {
             accepted.push([&[name], &parameters[..]].concat().join(&b';'));
         }
     }
-    // What was a header value stays one without some of its bytes.
+    // A header value without some of its bytes is still valid.
     has_charset
         .then(|| HeaderValue::from_bytes(&accepted.join(&b',')))
         .and_then(Result::ok)
@@ -139,7 +139,7 @@ const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-en
 struct InsertionPoint {
     name: &'static str,
     coding: Coding,
-    /// Returns true for bytes that need no encoding.
+    /// Tells whether a byte needs no encoding.
     needs_no_encoding: fn(u8) -> bool,
     check: fn(&[u8]) -> Result<(), &'static str>,
 }
@@ -196,15 +196,15 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// State of one injection.
+/// The state of one injection.
 struct Injection<'r> {
     vault: &'r Vault,
     origin: &'r Origin,
-    /// Method and target before the injection.
+    /// The method and target before the injection.
     method: Method,
     uri: Uri,
     used: Vec<Arc<Credential>>,
-    /// Bytes of secrets that were added.
+    /// Bytes of secrets that were added so far.
     bytes: usize,
 }
 
@@ -287,8 +287,8 @@ impl Injection<'_> {
         Ok(())
     }
 
-    /// Fills a Basic `Authorization` value, in whose Base64 token a placeholder may be (RFC 7617
-    /// §2).
+    /// Fills a Basic `Authorization` value, which may have a placeholder in its Base64 token (RFC
+    /// 7617 §2).
     fn basic(&mut self, value: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
         const LENIENT: GeneralPurpose = GeneralPurpose::new(
             &base64::alphabet::STANDARD,
@@ -311,7 +311,7 @@ impl Injection<'_> {
         Ok(filled.map(|token| Zeroizing::new([b"Basic ", token.as_bytes()].concat())))
     }
 
-    /// Replaces the placeholders in `text` by their secrets; `None` if there are none.
+    /// Replaces the placeholders in `text` by their secrets; returns `None` if there are none.
     fn fill(
         &mut self,
         text: &[u8],
@@ -331,7 +331,8 @@ impl Injection<'_> {
             if self.bytes > Limits::INJECTED_BYTES {
                 return Err(unsafe_because("the head becomes too long"));
             }
-            // Allocated at full size, since growing would leave a copy of the secret behind.
+            // The buffer is allocated at its full size, because growing would leave a copy of the
+            // secret behind.
             let mut written = Zeroizing::new(Vec::with_capacity(kept.len() + 3 * secret.len()));
             written.extend_from_slice(kept);
             for byte in secret {
@@ -354,7 +355,7 @@ impl Injection<'_> {
         Ok((!found.is_empty()).then(|| Zeroizing::new(parts.concat())))
     }
 
-    /// The credential `name`, if it may be used for this request.
+    /// Returns the credential `name`, if it may be used for this request.
     fn credential(&mut self, name: &str) -> Result<Arc<Credential>, Refusal> {
         let Some(credential) = self.vault.get(name) else {
             return Err(Refusal::credential_unknown(name.to_owned()));
@@ -368,7 +369,7 @@ impl Injection<'_> {
         if !binding.includes(host, *port) {
             return Err(Refusal::credential_for_other_hosts(name.to_owned()));
         }
-        // Without TLS nobody knows who gets it.
+        // Without TLS nobody knows who receives the secret.
         if self.origin.scheme == Scheme::Http && !binding.permits_clear(host, *port) {
             let why = if *port == Scheme::Https.default_port() {
                 "it would go to port 443 without TLS"
@@ -378,8 +379,8 @@ impl Injection<'_> {
             return Err(unsafe_because(why));
         }
         if let Some(prefixes) = binding.prefixes(host, *port) {
-            // Without a canonical form the target could be read in two ways, and its connection may
-            // have no rules.
+            // A target that is not canonical could be read in two ways, and its connection may have
+            // no rules.
             let is_canonical = |target: &RequestTarget| {
                 target
                     .to_uri()
@@ -405,7 +406,7 @@ impl Injection<'_> {
     }
 }
 
-/// Refuses a text that still holds a placeholder.
+/// Refuses a text that still holds a placeholder in any encoding.
 fn refuse_any(text: &[u8], place: &'static str) -> Result<(), Refusal> {
     if placeholder::is_hidden_in(text) {
         Err(Refusal::placeholder_misplaced(place))

@@ -1,4 +1,4 @@
-//! Redaction of responses: secrets that an upstream sends back are masked for the workload.
+//! Redacts responses: masks secrets that an upstream sends back, before the workload gets them.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -17,42 +17,42 @@ use crate::secrets::matcher::Matcher;
 use crate::wire::http::head;
 use crate::wire::io::pace::{Paced, longer};
 
-/// Mask byte, one for each byte of the secret, so that Content-Length stays correct.
+/// The byte that masks each byte of a secret, so that Content-Length stays correct.
 const MASK: u8 = b'*';
 
-/// Masks the secrets of credentials in a text that arrives in parts.
+/// A scrubber that masks the secrets of credentials in a text that arrives in parts.
 pub struct Scrubber {
-    /// The credentials.
+    /// The credentials whose secrets are masked.
     watched: Watched,
     matcher: Matcher,
-    /// Bytes of the longest encoding.
+    /// Length in bytes of the longest encoding.
     longest: usize,
-    /// Text held back, which may be the beginning of a secret.
+    /// The text that is held back because it may be the beginning of a secret.
     held: BytesMut,
-    /// True for bytes of it that belong to a secret.
+    /// True for each byte of `held` that belongs to a secret.
     masked: Vec<bool>,
-    /// Message boundaries, in a stream of gRPC messages.
+    /// The message boundaries, in a stream of gRPC messages.
     messages: Option<Messages>,
 }
 
-/// Boundaries in a stream of gRPC messages. The prefix of each is a byte of flags and four of its
-/// length, big-endian (gRPC over HTTP/2, Length-Prefixed-Message).
+/// The boundaries in a stream of gRPC messages. Each message has a prefix: one byte of flags, and
+/// four of its length, big-endian (gRPC over HTTP/2, Length-Prefixed-Message).
 #[derive(Debug, Default)]
 struct Messages {
-    /// The current prefix.
+    /// The prefix of the current message.
     prefix: [u8; 5],
-    /// Bytes of it that were read.
+    /// Bytes of the prefix that have been read.
     prefix_read: usize,
-    /// Bytes of the current message still to come.
+    /// Bytes of the current message that are still to come.
     left: usize,
 }
 
 impl Messages {
-    /// Returns the bytes of `part`, the next one, that follow the last message ending in it; `None`
-    /// if none ends.
+    /// Returns how many bytes of `part`, the next part, follow the last message that ends in it;
+    /// `None` if none ends.
     ///
     /// # Errors
-    /// The text is no stream of messages.
+    /// Fails if the text is not a stream of messages.
     fn after_last(&mut self, part: &[u8]) -> Result<Option<usize>, NotMessages> {
         let mut rest = part;
         let mut after = None;
@@ -85,7 +85,7 @@ impl Messages {
     }
 }
 
-/// Error of a text that is no stream of messages.
+/// The error of a text that is not a stream of messages.
 struct NotMessages;
 
 impl std::fmt::Debug for Scrubber {
@@ -95,7 +95,7 @@ impl std::fmt::Debug for Scrubber {
 }
 
 impl Scrubber {
-    /// Creates a scrubber of `credentials`.
+    /// Creates a scrubber for the credentials of `watched`.
     #[must_use]
     pub fn new(watched: Watched) -> Self {
         let longest = watched.longest().unwrap_or(0);
@@ -111,8 +111,8 @@ impl Scrubber {
         }
     }
 
-    /// Creates a scrubber for a stream of messages, each of which the client may have to receive
-    /// before the next is sent.
+    /// Creates a scrubber for a stream of messages. The client may have to receive each of them
+    /// before the next one is sent.
     #[must_use]
     pub fn of_messages(watched: Watched) -> Self {
         Self {
@@ -121,11 +121,12 @@ impl Scrubber {
         }
     }
 
-    /// Returns the bytes at the end of `held` and `part` to hold back. A secret ends at the latest
-    /// with its line or message, since the next message begins with zeros. The count depends on
-    /// lines alone, or its timing would tell a guesser how much of a secret is matched.
+    /// Returns how many bytes at the end of `held` and `part` to hold back. A secret ends at the
+    /// latest with its line, or with its message, because the next message begins with zeros. The
+    /// count depends only on lines and messages; otherwise its timing would tell a guesser how much
+    /// of a secret matches.
     fn hold_back(&mut self, part: &[u8]) -> usize {
-        // In UTF-16 each other byte of a secret may be a zero.
+        // In UTF-16 every second byte of a secret may be a zero, so only two zeros end a line.
         let ends_line = |end: &usize| match part.get(..*end) {
             Some([.., b'\n' | b'\r'] | [.., 0, 0]) => true,
             Some(_) | None => false,
@@ -140,7 +141,7 @@ impl Scrubber {
             .map(|messages| messages.after_last(part))
         {
             Some(Ok(message)) => message,
-            // A text that is no stream of messages is treated as lines.
+            // A text that is not a stream of messages is treated as lines.
             Some(Err(NotMessages)) => {
                 self.messages = None;
                 None
@@ -151,7 +152,7 @@ impl Scrubber {
             .min(self.longest.saturating_sub(1))
     }
 
-    /// Takes the next `part`; returns the text to send on, and true if a secret ended in the part.
+    /// Takes the next `part`; returns the text to send on, and true if a secret ended in this part.
     pub fn push(&mut self, part: Bytes) -> (Bytes, bool) {
         let before = self.held.len();
         let held_back = self.hold_back(&part);
@@ -179,19 +180,19 @@ impl Scrubber {
         (self.take(sent), is_found)
     }
 
-    /// Returns true if some text is held back.
+    /// Returns true if any text is held back.
     #[must_use]
     pub fn holds_back(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Returns the text held back, at the end.
+    /// Ends the text, and returns what was held back.
     pub fn finish(&mut self) -> Bytes {
         self.matcher = Matcher::default();
         self.take(self.held.len())
     }
 
-    /// Returns the first `length` bytes held back, masked.
+    /// Takes the first `length` bytes from the text held back, and returns them masked.
     fn take(&mut self, length: usize) -> Bytes {
         let text = self.held.split_to(length);
         let mut masks = self.masked.drain(..length);
@@ -202,7 +203,7 @@ impl Scrubber {
         }
     }
 
-    /// Masks a complete `value`; `None` if it holds no secret.
+    /// Masks a complete `value`; returns `None` if it holds no secret.
     #[must_use]
     pub fn whole(&self, value: &[u8]) -> Option<Vec<u8>> {
         let mut found = Vec::new();
@@ -217,7 +218,7 @@ impl Scrubber {
         is_found.then(|| masked(value, masks.into_iter()).to_vec())
     }
 
-    /// Returns true if a name holds a secret.
+    /// Returns true if a field name holds a secret.
     fn is_in_name(&self, name: &HeaderName) -> bool {
         self.watched
             .iter()
@@ -225,7 +226,7 @@ impl Scrubber {
     }
 }
 
-/// Sets `ranges`, which may overlap, each byte once.
+/// Marks all bytes of `ranges`, which may overlap; each byte is written only once.
 fn mask(masks: &mut [bool], mut ranges: Vec<Range<usize>>) {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut done = 0;
@@ -245,17 +246,17 @@ fn masked(text: &[u8], masks: impl Iterator<Item = bool>) -> Bytes {
         .collect()
 }
 
-/// Body of a response, with secrets masked.
+/// A response body in which secrets are masked.
 #[derive(Debug)]
 pub struct Scrubbed<B> {
     body: Paced<B>,
     scrubber: Scrubber,
-    /// Trailers after the last of the text.
+    /// The trailers, which follow after the last of the text.
     trailers: Option<Frame<Bytes>>,
     is_over: bool,
-    /// Reports the first secret found.
+    /// Reports the first secret that is found.
     finding: Option<LeakFinding>,
-    /// Guard of the memory for text held back.
+    /// A guard of the memory for the text that is held back.
     _room: Option<QuotaGuard>,
 }
 
@@ -268,8 +269,8 @@ impl<B> Scrubbed<B> {
     }
 }
 
-/// Masks the secrets of `watched` credentials in `response`, the response to a gRPC call if
-/// `is_grpc_call`; `finding` reports the first secret found.
+/// Masks the secrets of `watched` credentials in `response`; `is_grpc_call` tells that it responds
+/// to a gRPC call. `finding` reports the first secret that is found.
 #[must_use]
 pub fn redact<B>(
     mut response: Response<B>,
@@ -277,7 +278,7 @@ pub fn redact<B>(
     finding: LeakFinding,
     is_grpc_call: bool,
 ) -> Response<Scrubbed<B>> {
-    // The form of a gRPC response; any other is treated as lines.
+    // Only a response in the form of gRPC has messages; any other is treated as lines.
     let has_length = response.headers().contains_key(CONTENT_LENGTH);
     let has_messages = is_grpc_call
         && head::is_grpc(response.headers())
@@ -318,7 +319,7 @@ pub fn redact<B>(
     })
 }
 
-/// Masks secrets in values, and removes fields with secrets in their names. Content-Length stays.
+/// Masks secrets in values, and removes fields with secrets in their names. Content-Length is kept.
 fn scrub_headers(scrubber: &Scrubber, headers: &mut HeaderMap) -> bool {
     let names = headers
         .keys()
@@ -422,7 +423,7 @@ mod tests {
         Scrubber::new((0..secrets.len()).map(credential).collect())
     }
 
-    /// The redacted `parts`, and the length of each output.
+    /// Returns the redacted `parts`, and the length of each output.
     fn passed(secrets: &[&str], parts: &[&str]) -> (String, Vec<usize>) {
         let mut scrubber = scrubber(secrets);
         let mut sent: Vec<_> = parts
@@ -492,7 +493,7 @@ mod tests {
             let text = format!("{before}{secret}");
             for encoded in [STANDARD.encode(&text), URL_SAFE_NO_PAD.encode(&text)] {
                 let masked = passed(&[secret], &[&encoded]).0;
-                // At its ends a character holds bits of its neighbours.
+                // The first and the last character also hold bits of neighbouring bytes.
                 assert!(
                     masked.matches('*').count() >= 27 && masked.len() == encoded.len(),
                     "{encoded} {masked}"
@@ -530,7 +531,7 @@ mod tests {
                 );
             }
         }
-        // A run of zeros is none of a text, whatever its length.
+        // A run of zeros is not part of a text, however long it is.
         let mut scrubber = scrubber(&[secret]);
         let zeros = [b"a".as_slice(), &[0; 100_000], &secret.as_bytes()[1..]].concat();
         let passed = [
@@ -543,7 +544,7 @@ mod tests {
 
     #[test]
     fn what_ends_a_line_does_not_wait() {
-        // In Base64 it has ten characters.
+        // In Base64 this secret has ten characters.
         let lengths = |parts: &[&str]| passed(&["hunter2"], parts).1;
         assert_eq!(
             lengths(&["data: hunt\n\n", "hun", "ter", "\n", ""]),

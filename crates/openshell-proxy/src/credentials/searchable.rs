@@ -1,5 +1,5 @@
-//! Answers in a form that can be searched for secrets. They were asked for uncompressed and in no
-//! particular character set, which not every server heeds.
+//! Brings responses into a form that can be searched for secrets. They were requested uncompressed
+//! and in no particular character set, but not every server complies.
 
 use hyper::body::Body;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName};
@@ -9,13 +9,13 @@ use crate::denial::refusal::Refusal;
 use crate::wire::io::decoded::{ContentCoding, Decoded};
 use crate::wire::memory::Memory;
 
-/// Fields that name the coding of parts of a body (gRPC, Connect).
+/// The fields that name the coding of the parts of a body (gRPC, Connect).
 const PART_ENCODINGS: [HeaderName; 2] = [
     HeaderName::from_static("grpc-encoding"),
     HeaderName::from_static("connect-content-encoding"),
 ];
 
-/// Character sets in which the search finds a secret.
+/// The character sets in which the search finds a secret.
 const CHARSETS: [&str; 9] = [
     "utf-8",
     "utf8",
@@ -28,11 +28,11 @@ const CHARSETS: [&str; 9] = [
     "utf-16be",
 ];
 
-/// Decodes `response` to `program`, if it is compressed. What cannot be searched is passed on as it
-/// is, or refused if it `answers_secret`, a request that carried one.
+/// Decodes `response`, which goes to `program`, if it is compressed. A response that cannot be
+/// searched is passed on unchanged, or refused if it `answers_secret`: if its request carried one.
 ///
 /// # Errors
-/// The answer is refused, or too many others are being decoded.
+/// Fails if the response is refused, or if too many others are being decoded.
 pub fn searchable<B: Body>(
     mut response: Response<B>,
     memory: &Memory,
@@ -58,7 +58,7 @@ pub fn searchable<B: Body>(
     let codings = codings(response.headers());
     let coding = match codings.as_slice() {
         [] => return as_it_is(response),
-        // A part of an encoded representation cannot be decoded.
+        // A part of an encoded representation cannot be decoded on its own.
         [name] if response.status() != StatusCode::PARTIAL_CONTENT => ContentCoding::parse(name),
         _ => None,
     };
@@ -78,7 +78,7 @@ pub fn searchable<B: Body>(
     Ok(response.map(|body| Decoded::new(body, Some((coding, place)))))
 }
 
-/// The content codings, in the order in which they were applied.
+/// Returns the content codings, in the order in which they were applied.
 fn codings(headers: &HeaderMap) -> Vec<Vec<u8>> {
     let values = headers.get_all(CONTENT_ENCODING).iter();
     let names = values
@@ -101,8 +101,8 @@ fn unknown_part_encoding(headers: &HeaderMap) -> Option<&'static str> {
     }
 }
 
-/// The character set of a text in which a secret would not be found; two of them are none that is
-/// known.
+/// Returns the character set of a text in which a secret would not be found. A text that names two
+/// character sets counts as one with an unknown one.
 fn unknown_charset(headers: &HeaderMap) -> Option<String> {
     let values: Vec<_> = headers
         .get_all(CONTENT_TYPE)
@@ -132,7 +132,7 @@ fn unknown_charset(headers: &HeaderMap) -> Option<String> {
     Some(unknown.escape_ascii().to_string())
 }
 
-/// The character set that a parameter names.
+/// Returns the character set that a parameter names.
 fn charset(parameter: &[u8]) -> Option<&[u8]> {
     let equals = parameter.iter().position(|byte| *byte == b'=')?;
     let (name, value) = parameter.split_at(equals);
@@ -252,7 +252,7 @@ mod tests {
             BrotliEncoder, DeflateEncoder, EncodeV2, GzipEncoder, ZlibEncoder, ZstdEncoder,
         };
         let memory = Memory::default();
-        // One that fills parts exactly, and one that is a bomb.
+        // The second text fills its parts exactly, and the third is a decompression bomb.
         for text in [
             b"s3cret ".repeat(1000),
             vec![b'a'; 16 * 1024],

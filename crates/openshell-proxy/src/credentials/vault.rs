@@ -1,4 +1,4 @@
-//! Secrets of credentials, by the names that placeholders give them.
+//! The secrets of credentials, by the names that placeholders use for them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -21,7 +21,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// A credential without placeholders.
+    /// Creates a credential that has no placeholder.
     #[must_use]
     pub fn of(name: String, secret: Secret) -> Self {
         Self {
@@ -33,32 +33,32 @@ impl Credential {
         }
     }
 
-    /// True once it is no longer valid.
+    /// Returns true once the credential is no longer valid.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.expires
             .is_some_and(|expires| expires <= SystemTime::now())
     }
 
-    /// Name of the credential in placeholders.
+    /// Returns the name of the credential in placeholders.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The secret.
+    /// Returns the secret.
     #[must_use]
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// Hosts, ports and paths that the secret may be sent to.
+    /// Returns the hosts, ports and paths that the secret may be sent to.
     #[must_use]
     pub fn binding(&self) -> &Binding {
         &self.binding
     }
 
-    /// Encodings of the secret, for searching responses.
+    /// Returns the encodings of the secret, for searching responses.
     #[must_use]
     pub fn forms(&self) -> &Forms {
         self.forms.get_or_init(|| Forms::of(self.secret.expose()))
@@ -68,15 +68,15 @@ impl Credential {
 /// A credential of a vault.
 #[derive(Debug)]
 pub struct Entry {
-    /// Name in placeholders and messages.
+    /// Its name in placeholders and messages.
     pub name: CredentialName,
     /// The secret.
     pub secret: Secret,
-    /// Hosts, ports and paths that it may be sent to.
+    /// The hosts, ports and paths that the secret may be sent to.
     pub binding: Binding,
     /// The end of its validity, if it has one.
     pub expires: Option<SystemTime>,
-    /// Further names in placeholders.
+    /// More names for it in placeholders.
     pub aliases: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ impl Vault {
         Self::of(credentials.into_iter().map(entry))
     }
 
-    /// Creates a vault of `entries`. A name counts before another credential's alias.
+    /// Creates a vault of `entries`. If a name is also another credential's alias, the name wins.
     #[must_use]
     pub fn of(entries: impl IntoIterator<Item = Entry>) -> Self {
         let mut vault = HashMap::new();
@@ -132,7 +132,7 @@ impl Vault {
         Self(vault)
     }
 
-    /// Each credential once.
+    /// Returns each credential once.
     pub(crate) fn credentials(&self) -> impl Iterator<Item = &Arc<Credential>> {
         self.0
             .iter()
@@ -146,7 +146,7 @@ impl Vault {
         self.0.is_empty()
     }
 
-    /// The credential that placeholders call `name`.
+    /// Returns the credential that placeholders call `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Credential>> {
         self.0.get(name)

@@ -1,4 +1,4 @@
-//! The vault in force, and the credentials whose secrets answers are searched for.
+//! The vault in force, and the credentials for whose secrets responses are searched.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,20 +9,20 @@ use openshell_policy::network::host::Host;
 use crate::credentials::vault::{Credential, Vault};
 use crate::secrets::matcher::SecretSearch;
 
-/// The vault in force, and replaced credentials. A request loads the vault once.
+/// The vault in force, and credentials that were replaced. A request loads the vault once.
 #[derive(Debug, Default)]
 pub struct CurrentVault {
     vault: ArcSwap<Vault>,
-    /// Those that answers are searched for: of the vault, and the last [`RETIRED`] replaced ones,
-    /// as an upstream that has stored one may still return it.
+    /// The credentials for which responses are searched: those of the vault, and the last
+    /// [`RETIRED`] replaced ones, because an upstream that has stored one may still return it.
     searched: ArcSwap<Searched>,
 }
 
-/// Replaced credentials that are kept: as many as a vault may hold.
+/// Number of replaced credentials that are kept: as many as a vault may hold.
 const RETIRED: usize = 1_000;
 
 impl CurrentVault {
-    /// The vault in force.
+    /// Returns the vault in force.
     #[must_use]
     pub fn load(&self) -> Arc<Vault> {
         self.vault.load_full()
@@ -34,7 +34,7 @@ impl CurrentVault {
         let before = self.searched.load();
         let mut searched: Vec<_> = vault.credentials().cloned().collect();
         let most = searched.len() + RETIRED;
-        // Those of the vault before come first.
+        // The credentials of the previous vault come first.
         for credential in &before.credentials {
             let is_same = |other: &Arc<Credential>| {
                 other.binding() == credential.binding() && other.secret().ct_eq(credential.secret())
@@ -43,19 +43,20 @@ impl CurrentVault {
                 searched.push(Arc::clone(credential));
             }
         }
-        // No request may carry what its answer is not searched for.
+        // The search is stored first, so that no request carries a secret that its response is not
+        // searched for.
         self.searched.store(Arc::new(Searched::new(searched)));
         self.vault.store(vault);
     }
 
-    /// Credentials that responses of `host` are searched for.
+    /// Returns the credentials for which responses of `host` are searched.
     #[must_use]
     pub fn watched(&self, host: &Host) -> Watched {
         self.searched.load().of_host(host)
     }
 }
 
-/// All such credentials, and the search for their secrets.
+/// All credentials for which responses are searched, and the search for their secrets.
 #[derive(Debug, Default)]
 struct Searched {
     credentials: Vec<Arc<Credential>>,
@@ -70,9 +71,9 @@ impl Searched {
         }
     }
 
-    /// Credentials that answers of `host` are searched for: all that may be sent there at any port,
-    /// by any request, since one request may read back what another has stored. Credentials without
-    /// hosts may be sent everywhere.
+    /// Returns the credentials for which responses of `host` are searched: all that any request may
+    /// send there, at any port, because one request may read back what another has stored.
+    /// Credentials without hosts may be sent everywhere.
     fn of_host(self: &Arc<Self>, host: &Host) -> Watched {
         let is_watched = self
             .credentials
@@ -85,7 +86,7 @@ impl Searched {
     }
 }
 
-/// Those for the answers of one host.
+/// The credentials for which the responses of one host are searched.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     all: Arc<Searched>,
@@ -103,8 +104,8 @@ impl FromIterator<Arc<Credential>> for Watched {
 }
 
 impl Watched {
-    /// Returns those that no bytes of another meaning hold by chance: a cipher of a gigabyte has
-    /// any three or four bytes.
+    /// Returns only those credentials whose secrets do not occur by chance in bytes that mean
+    /// something else: a gigabyte of ciphertext contains any three or four bytes.
     #[must_use]
     pub fn without_short(mut self) -> Self {
         for (credential, is_watched) in self.all.credentials.iter().zip(&mut self.is_watched) {
@@ -113,25 +114,25 @@ impl Watched {
         self
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no credentials.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.is_watched.contains(&true)
     }
 
-    /// Iterates over them.
+    /// Returns the credentials.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Credential>> {
         let watched = self.all.credentials.iter().zip(&self.is_watched);
         watched.filter_map(|(credential, is_watched)| is_watched.then_some(credential))
     }
 
-    /// Returns true for the index of one of them.
+    /// Returns true if `index` is that of one of these credentials.
     #[must_use]
     pub fn includes(&self, index: usize) -> bool {
         self.is_watched.get(index).copied().unwrap_or_default()
     }
 
-    /// The search for their secrets, and for those of others.
+    /// Returns the search for their secrets, which also finds those of others.
     #[must_use]
     pub fn search(&self) -> &SecretSearch {
         let Searched {
@@ -143,7 +144,8 @@ impl Watched {
         })
     }
 
-    /// Bytes of the longest encoding of one of them, if there are any.
+    /// Returns the length in bytes of the longest encoding of any of them; `None` if there are
+    /// none.
     #[must_use]
     pub fn longest(&self) -> Option<usize> {
         self.iter()
@@ -194,7 +196,8 @@ mod tests {
         ]));
         assert_eq!(watched(&current, "a.test"), ["bound", "unbound"]);
         assert_eq!(watched(&current, "b.test"), ["unbound"]);
-        // What a newer file has for the same names is searched for beside what was stored before.
+        // Secrets of a newer file with the same names are searched for in addition to those stored
+        // before.
         for _ in 0..3 {
             current.replace(vault(&[
                 ("A", "newer", Some("a.test")),

@@ -1,5 +1,5 @@
-//! Explanations of refusals: the detail for the workload, and the line of policy that would permit
-//! it.
+//! Explains refusals: the detail for the workload, and the line of policy that would permit what
+//! was refused.
 
 use openshell_events::reason::ReasonCode;
 use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
@@ -14,7 +14,7 @@ use crate::ground::peer::Caller;
 use crate::ground::target::Target;
 
 impl Refusal {
-    /// The detail in words, about `subject`.
+    /// Returns the detail in words, about `subject`.
     #[must_use]
     pub fn detail(&self, subject: &Subject) -> String {
         let mut detail = String::new();
@@ -28,7 +28,7 @@ impl Refusal {
         detail + rest
     }
 
-    /// The value of a template's field.
+    /// Returns the value of a template's field.
     fn field(&self, name: &str, subject: &Subject) -> String {
         match name {
             "request" => subject.request.clone(),
@@ -62,7 +62,7 @@ impl Refusal {
         }
     }
 
-    /// The line of policy that would permit `target` to `caller`.
+    /// Returns the line of policy, or of configuration, that would permit `target` to `caller`.
     #[must_use]
     pub fn fix(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
         match self.facts() {
@@ -72,7 +72,7 @@ impl Refusal {
             )),
             Facts::Nearest(_) if self.no_fix(target).is_some() => None,
             Facts::Nearest(nearest) => {
-                // A path with a wildcard would permit other programs too.
+                // A path with a wildcard would also permit other programs.
                 let caller = caller.filter(|caller| is_one_program(&caller.program.executable))?;
                 Some(policy_line(nearest.as_ref(), target, caller))
             }
@@ -118,11 +118,11 @@ impl Refusal {
         }
     }
 
-    /// The reason why no line of policy can permit `target`; `None` if one can.
+    /// Returns the reason why no line of policy can permit `target`; `None` if one can.
     #[must_use]
     pub fn no_fix(&self, target: &Target) -> Option<String> {
         let is_never_reachable = match self.facts() {
-            // The port is checked first, also for a host without an address.
+            // The port is checked first, even for a host without an address.
             Facts::Addresses(_, AddressFault::Unlisted | AddressFault::Other) => {
                 return is_control_plane(target).then(|| never(target, CONTROL_PLANE));
             }
@@ -172,7 +172,7 @@ fn never(target: &Target, why: &str) -> String {
 /// git-upload-pack).
 const GIT_FETCH: &str = "/git-upload-pack";
 
-/// The YAML path of the endpoints of `policy`.
+/// Returns the YAML path of the endpoints of `policy`.
 fn endpoints(policy: Option<&str>) -> String {
     policy.map_or_else(
         || "endpoints".to_owned(),
@@ -254,7 +254,7 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
     }
 }
 
-/// Quotes a text for YAML flow style, unless it is plain.
+/// Quotes a text for YAML flow style, if it needs quotes.
 fn flow_text(text: &str) -> String {
     let plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'+');

@@ -1,4 +1,4 @@
-//! Refusals: their data, their explanations, and their forms as responses.
+//! Refusals: their data, their explanations, and the responses that tell them.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 

@@ -12,8 +12,8 @@ use crate::ground::peer::Caller;
 use crate::ground::target::Target;
 use crate::secrets::needles::{CONCEALED, has_secret};
 
-/// An expected denial. The workload is told its code and its [`Self::detail`]; resolved addresses
-/// and internal errors are only in [`Self::reason`], for the log.
+/// An expected denial. The workload is told its code and its [`Self::detail`]. Only
+/// [`Self::reason`], which is for the log, contains resolved addresses and internal errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     code: ReasonCode,
@@ -25,16 +25,16 @@ pub struct Refusal {
     facts: Facts,
 }
 
-/// Facts of a refusal beyond code and cause, for its fix or its response.
+/// The facts of a refusal beyond its code and cause, for its fix or its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Facts {
     /// No facts.
     None,
-    /// The policy that comes nearest to permitting the connection.
+    /// The policy that comes nearest to permitting the connection, if there is one.
     Nearest(Option<Nearest>),
-    /// The policy that permits the connection, and cannot permit this use of it.
+    /// The policy that permits the connection, but cannot permit this use of it.
     Policy(Option<String>),
-    /// The addresses of a host, and the policy that permits the connection.
+    /// The policy that permits the connection, and the fault of the host's addresses.
     Addresses(Option<String>, AddressFault),
     /// A judged request.
     Request(Box<JudgedRequest>),
@@ -48,49 +48,49 @@ pub enum Facts {
     CredentialPath(String),
     /// A secret in a request that the policy of this name permits.
     Leak(Option<String>),
-    /// A placeholder where none is replaced.
+    /// A placeholder in a place where none is replaced.
     Placeholder,
     /// The path of a program, and its fault.
     Program(String, ProgramFault),
-    /// A request for a model, whose clients read a response format of their own; and the command
+    /// A request for a model, whose clients expect their own format of responses; and the command
     /// that would help.
     Model(Option<&'static str>),
 }
 
-/// Fault of a program.
+/// The fault of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramFault {
-    /// Its file is not the one of its first use.
+    /// Its file is not the one that ran at its first use.
     Changed,
     /// It runs code from a file that the workload can write.
     Modified,
 }
 
-/// Fault of a host's addresses.
+/// The fault of a host's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFault {
-    /// One is not in `allowed_ips`.
+    /// An address is not in `allowed_ips`.
     Unlisted,
-    /// One is never reachable.
+    /// An address is never reachable.
     NeverReachable,
-    /// They are unknown, or the port is a control plane's.
+    /// The addresses are unknown, or the port is one of a control plane.
     Other,
 }
 
-/// A judged request.
+/// A request that was judged by rules, and refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JudgedRequest {
     /// The policy with the rules.
     pub policy: Option<String>,
-    /// Method.
+    /// Its method.
     pub method: String,
-    /// Canonical path.
+    /// Its canonical path.
     pub path: String,
-    /// The fault.
+    /// Its fault.
     pub fault: RequestFault,
 }
 
-/// Fault of a judged request.
+/// The fault of a judged request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestFault {
     /// No rule allows it.
@@ -99,12 +99,12 @@ pub enum RequestFault {
     DenyRule,
     /// Its path holds an encoded slash.
     EncodedSlash,
-    /// It asks to switch to this protocol, which no rule can judge.
+    /// It asks to switch to this protocol, inside which no rule can judge anything.
     Upgrade(UpgradeProtocol),
 }
 
 impl RequestFault {
-    /// Reason code of the fault.
+    /// Returns the reason code of the fault.
     #[must_use]
     pub fn code(&self) -> ReasonCode {
         match self {
@@ -119,29 +119,29 @@ impl RequestFault {
 /// The policy that comes nearest to permitting a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nearest {
-    /// Key of the policy.
+    /// The key of the policy.
     pub name: String,
     /// The part of it that matches.
     pub matches: Matches,
 }
 
-/// The part of a policy that matches a connection it does not permit.
+/// The part of a policy that matches a connection, although the policy does not permit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matches {
-    /// Host and port, not the program.
+    /// Host and port, but not the program.
     Endpoint,
-    /// Host and program, not the port.
+    /// Host and program, but not the port.
     HostAndBinary,
-    /// The program.
+    /// Only the program.
     Binary,
-    /// The host.
+    /// Only the host.
     Host,
 }
 
-/// The connection or request of a refusal.
+/// The connection or request that a refusal is about.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The request, such as `CONNECT example.com:443`.
+    /// The request, for example `CONNECT example.com:443`.
     pub request: String,
     /// The target, if there is one.
     pub target: Option<Target>,
@@ -152,7 +152,7 @@ pub struct Subject {
 }
 
 impl Refusal {
-    /// A refusal that needs no fact beyond its code and a fixed cause.
+    /// Creates a refusal that needs no facts beyond its code and a fixed cause.
     #[must_use]
     pub const fn new(code: ReasonCode, reason: &'static str) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl Refusal {
         }
     }
 
-    /// A refusal with a cause that is known when it happens.
+    /// Creates a refusal whose cause is known only when it happens.
     #[must_use]
     pub fn because(code: ReasonCode, reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
@@ -178,38 +178,38 @@ impl Refusal {
         self
     }
 
-    /// No policy permits the connection.
+    /// Refuses a connection that no policy permits.
     #[must_use]
     pub fn not_in_policy(code: ReasonCode, reason: String, nearest: Option<Nearest>) -> Self {
         Self::because(code, reason).with(Facts::Nearest(nearest))
     }
 
-    /// A new policy no longer permits the connection.
+    /// Refuses a connection that a new policy no longer permits.
     #[must_use]
     pub fn policy_changed(reason: String) -> Self {
         Self::because(ReasonCode::PolicyChanged, reason)
     }
 
-    /// There is no valid policy.
+    /// Refuses because there is no valid policy.
     #[must_use]
     pub fn policy_invalid(reason: String) -> Self {
         Self::because(ReasonCode::PolicyInvalid, reason)
     }
 
-    /// The policy demands a feature that this build lacks.
+    /// Refuses because the policy demands a feature that this build lacks.
     #[must_use]
     pub fn not_in_this_build(feature: &str, policy: Option<String>) -> Self {
         let reason = format!("{feature} is not in this build");
         Self::because(ReasonCode::NotInThisBuild, reason).with(Facts::Policy(policy))
     }
 
-    /// The program cannot be identified.
+    /// Refuses a program that cannot be identified.
     #[must_use]
     pub fn caller_unknown(reason: String) -> Self {
         Self::because(ReasonCode::CallerUnknown, reason)
     }
 
-    /// No program of the sandbox was seen to make the connection.
+    /// Refuses a connection that no program of the sandbox was seen to make.
     #[must_use]
     pub fn unwitnessed() -> Self {
         let reason = "failed to resolve peer binary: no connect of the sandbox made this \
@@ -217,22 +217,22 @@ impl Refusal {
         Self::caller_unknown(reason.to_owned())
     }
 
-    /// The program `path`, or an ancestor, has changed since its first use.
+    /// Refuses the program `path` because it, or an ancestor, has changed since its first use.
     #[must_use]
     pub fn caller_changed(reason: String, path: String) -> Self {
         Self::because(ReasonCode::CallerChanged, reason)
             .with(Facts::Program(path, ProgramFault::Changed))
     }
 
-    /// The program `path` runs code from a file that the workload can write, and the policy permits
-    /// it only unmodified.
+    /// Refuses the program `path`, which the policy permits only unmodified, because it runs code
+    /// from a file that the workload can write.
     #[must_use]
     pub fn caller_modified(reason: String, path: String) -> Self {
         Self::because(ReasonCode::CallerModified, reason)
             .with(Facts::Program(path, ProgramFault::Modified))
     }
 
-    /// The host has no address that may be connected to.
+    /// Refuses a host that has no address that may be connected to.
     #[must_use]
     pub fn address(
         code: ReasonCode,
@@ -243,7 +243,7 @@ impl Refusal {
         Self::because(code, reason).with(Facts::Addresses(policy, fault))
     }
 
-    /// The sandbox has no certificate authority that programs trust.
+    /// Refuses because the sandbox has no certificate authority that programs trust.
     #[must_use]
     pub const fn authority_unavailable() -> Self {
         Self::new(
@@ -252,19 +252,20 @@ impl Refusal {
         )
     }
 
-    /// The client's TLS handshake failed.
+    /// Refuses because the client's TLS handshake failed.
     #[must_use]
     pub fn client_tls_failed(reason: String) -> Self {
         Self::because(ReasonCode::ClientTlsFailed, reason)
     }
 
-    /// The upstream's TLS handshake failed, or its certificate is not valid.
+    /// Refuses because the upstream's TLS handshake failed, or its certificate is not valid.
     #[must_use]
     pub fn upstream_tls_invalid(reason: String) -> Self {
         Self::because(ReasonCode::UpstreamTlsInvalid, reason)
     }
 
-    /// The upstream asked for a client certificate, and refused the connection without one.
+    /// Refuses because the upstream asked for a client certificate and does not connect without
+    /// one.
     #[must_use]
     pub const fn upstream_wants_certificate() -> Self {
         Self::new(
@@ -273,17 +274,17 @@ impl Refusal {
         )
     }
 
-    /// The request names another authority than that of its connection.
+    /// Refuses a request that names a different authority than its connection.
     #[must_use]
     pub fn authority_mismatch(named: String) -> Self {
         let reason = format!("the request names {named}");
         Self::because(ReasonCode::AuthorityMismatch, reason).with(Facts::Authority(named))
     }
 
-    /// The rules do not allow the request.
+    /// Refuses a request that the rules do not allow.
     #[must_use]
     pub fn request(reason: String, mut request: JudgedRequest) -> Self {
-        // Logs, proposals and answers name the path.
+        // Logs, proposals and responses show the path.
         let reason = if has_secret(&reason) {
             CONCEALED.to_owned()
         } else {
@@ -295,13 +296,13 @@ impl Refusal {
         Self::because(request.fault.code(), reason).with(Facts::Request(Box::new(request)))
     }
 
-    /// The rules of the connection cannot be applied to its protocol.
+    /// Refuses a protocol to which the rules of the connection cannot be applied.
     #[must_use]
     pub fn unsupported_protocol(reason: &'static str, policy: Option<String>) -> Self {
         Self::new(ReasonCode::UnsupportedL7Protocol, reason).with(Facts::Policy(policy))
     }
 
-    /// The upstream switched protocols unasked.
+    /// Refuses an upstream's switch of protocols that the client did not ask for.
     #[must_use]
     pub const fn unsolicited_upgrade() -> Self {
         Self::new(
@@ -310,21 +311,21 @@ impl Refusal {
         )
     }
 
-    /// There is no credential `name`.
+    /// Refuses a placeholder because there is no credential `name`.
     #[must_use]
     pub fn credential_unknown(name: String) -> Self {
         let reason = format!("there is no credential {name}");
         Self::because(ReasonCode::CredentialUnknown, reason).with(Facts::NoCredential(name))
     }
 
-    /// The credential `name` is no longer valid.
+    /// Refuses a placeholder because the credential `name` is no longer valid.
     #[must_use]
     pub fn credential_expired(name: String) -> Self {
         let reason = format!("the credential {name} has expired");
         Self::because(ReasonCode::CredentialUnknown, reason).with(Facts::NoCredential(name))
     }
 
-    /// The secret of the credential `name` is not valid at the place of its placeholder.
+    /// Refuses a secret of the credential `name` that is not valid in the place of its placeholder.
     #[must_use]
     pub fn credential_unsafe(name: &str, why: &'static str) -> Self {
         Self::because(
@@ -333,14 +334,14 @@ impl Refusal {
         )
     }
 
-    /// A placeholder stands in `place`, where none is replaced.
+    /// Refuses a placeholder in `place`, where none is replaced.
     #[must_use]
     pub fn placeholder_misplaced(place: &'static str) -> Self {
         let reason = format!("a placeholder in {place}, where none is replaced");
         Self::because(ReasonCode::CredentialNotReplaceable, reason).with(Facts::Placeholder)
     }
 
-    /// The credential `name` is bound to other hosts or ports.
+    /// Refuses the credential `name` because it is bound to other hosts or ports.
     #[must_use]
     pub fn credential_for_other_hosts(name: String) -> Self {
         let reason = format!("credential {name} is not for this host and port");
@@ -348,7 +349,7 @@ impl Refusal {
             .with(Facts::CredentialHost(name))
     }
 
-    /// The credential `name` is bound to other paths.
+    /// Refuses the credential `name` because it is bound to other paths.
     #[must_use]
     pub fn credential_for_other_paths(name: String) -> Self {
         let reason = format!("credential {name} is not for this path");
@@ -356,20 +357,21 @@ impl Refusal {
             .with(Facts::CredentialPath(name))
     }
 
-    /// The request, which `policy` permits, holds a secret: of the issuer or credential `name`.
+    /// Refuses a request, which `policy` permits, that holds a secret of the issuer or credential
+    /// `name`.
     #[must_use]
     pub fn secret_in_request(name: &str, policy: Option<String>) -> Self {
         let reason = format!("it holds a secret of {name}, which is not for this host");
         Self::because(ReasonCode::SecretInRequest, reason).with(Facts::Leak(policy))
     }
 
-    /// The same for a request for a model, which no endpoint permits.
+    /// Turns the refusal into one of a request for a model, which no endpoint permits.
     #[must_use]
     pub fn of_model(self) -> Self {
         self.with(Facts::Model(None))
     }
 
-    /// The sandbox was started without models.
+    /// Refuses because the sandbox was started without models.
     #[must_use]
     pub const fn inference_not_configured() -> Self {
         Self::new(
@@ -378,7 +380,7 @@ impl Refusal {
         )
     }
 
-    /// No routes for models exist yet.
+    /// Refuses because no routes for models exist yet.
     #[must_use]
     pub fn inference_without_routes() -> Self {
         Self::new(
@@ -390,7 +392,7 @@ impl Refusal {
         )))
     }
 
-    /// The request is not one of a model's interface.
+    /// Refuses a request that no model interface has.
     #[must_use]
     pub fn inference_path_not_allowed() -> Self {
         Self::new(
@@ -400,7 +402,7 @@ impl Refusal {
         .with(Facts::Model(None))
     }
 
-    /// No model serves the request.
+    /// Refuses a request that no model serves.
     #[must_use]
     pub fn inference_no_route() -> Self {
         Self::new(
@@ -410,7 +412,7 @@ impl Refusal {
         .with(Facts::Model(None))
     }
 
-    /// The body of the request is not JSON in UTF-8.
+    /// Refuses a request whose body is not JSON in UTF-8.
     #[must_use]
     pub fn unsupported_encoding() -> Self {
         Self::new(
@@ -420,7 +422,7 @@ impl Refusal {
         .with(Facts::Model(None))
     }
 
-    /// The request asks a model for a WebSocket.
+    /// Refuses a request that asks a model for a WebSocket.
     #[must_use]
     pub fn upgrade_refused() -> Self {
         Self::new(
@@ -430,7 +432,7 @@ impl Refusal {
         .with(Facts::Model(None))
     }
 
-    /// The request for a model has more than `most` bytes.
+    /// Refuses a request for a model that has more than `most` bytes.
     #[must_use]
     pub fn inference_request_too_large(most: usize) -> Self {
         let reason = format!("a request for a model has at most {most} bytes");
@@ -441,14 +443,14 @@ impl Refusal {
         }
     }
 
-    /// The run has used up a `limit` of `route`.
+    /// Refuses because the run has used up a `limit` of `route`.
     #[must_use]
     pub fn inference_budget_exhausted(route: &str, limit: &str) -> Self {
         let reason = format!("the {limit} of route {route} are used up for this run");
         Self::because(ReasonCode::InferenceBudgetExhausted, reason).with(Facts::Model(None))
     }
 
-    /// The backend of a model cannot be reached, or does not begin to respond.
+    /// Refuses because the backend of a model cannot be reached, or does not begin to respond.
     #[must_use]
     pub fn inference_unavailable(why: &str) -> Self {
         Self::because(
@@ -458,7 +460,7 @@ impl Refusal {
         .with(Facts::Model(None))
     }
 
-    /// The backend of a model has not begun to respond within this time.
+    /// Refuses because the backend of a model has not begun to respond within `limit`.
     #[must_use]
     pub fn inference_timeout(limit: Duration) -> Self {
         let reason = format!(
@@ -473,7 +475,7 @@ impl Refusal {
         }
     }
 
-    /// The response of a model's backend is not one of its interface.
+    /// Refuses a response of a model's backend that is not one of its interface.
     #[must_use]
     pub fn inference_failed(why: &str) -> Self {
         Self::because(
@@ -483,13 +485,13 @@ impl Refusal {
         .with(Facts::Model(None))
     }
 
-    /// The request is malformed.
+    /// Refuses a malformed request.
     #[must_use]
     pub const fn bad_request(reason: &'static str) -> Self {
         Self::new(ReasonCode::BadRequest, reason)
     }
 
-    /// The body of the request has more than the `most` bytes that its rules read.
+    /// Refuses a request whose body has more than the `most` bytes that its rules read.
     #[must_use]
     pub fn body_too_large(most: usize) -> Self {
         let reason = format!("the policy judges bodies of at most {most} bytes here");
@@ -499,7 +501,8 @@ impl Refusal {
         }
     }
 
-    /// A part of the request that must be read before it is judged has not arrived in time.
+    /// Refuses a request of which a part that must be read before it is judged did not arrive in
+    /// time.
     #[must_use]
     pub fn late() -> Self {
         Self {
@@ -508,13 +511,13 @@ impl Refusal {
         }
     }
 
-    /// The target of the request has no canonical form.
+    /// Refuses a request whose target has no canonical form.
     #[must_use]
     pub fn target(error: impl Display) -> Self {
         Self::because(ReasonCode::BadRequest, error.to_string())
     }
 
-    /// The head of the request is too large.
+    /// Refuses a request whose head is too large.
     #[must_use]
     pub fn head_too_large() -> Self {
         let kib = Limits::HEAD_BYTES / 1024;
@@ -525,7 +528,7 @@ impl Refusal {
         )
     }
 
-    /// The head of a CONNECT is too large.
+    /// Refuses a CONNECT whose head is too large.
     #[must_use]
     pub fn connect_head_too_large() -> Self {
         let kib = Limits::CONNECT_HEAD_BYTES / 1024;
@@ -535,19 +538,19 @@ impl Refusal {
         )
     }
 
-    /// The policy could not be evaluated.
+    /// Refuses because the policy could not be evaluated.
     #[must_use]
     pub fn engine(error: String) -> Self {
         Self::because(ReasonCode::PolicyEngineError, error)
     }
 
-    /// A limit is reached.
+    /// Refuses because a limit is reached.
     #[must_use]
     pub const fn limit_reached(reason: &'static str) -> Self {
         Self::new(ReasonCode::LimitReached, reason)
     }
 
-    /// The upstream's answer cannot be read, because of this `defect`.
+    /// Refuses an upstream's response that cannot be read because of this `defect`.
     #[must_use]
     pub fn upstream_malformed(defect: &'static str) -> Self {
         let refusal = Self::new(ReasonCode::UpstreamUnreachable, defect);
@@ -557,13 +560,13 @@ impl Refusal {
         }
     }
 
-    /// The upstream cannot be connected to, or broke off.
+    /// Refuses because the upstream cannot be connected to, or broke the connection off.
     #[must_use]
     pub fn upstream_unreachable(error: String) -> Self {
         Self::because(ReasonCode::UpstreamUnreachable, error)
     }
 
-    /// The upstream does not speak HTTP/2.
+    /// Refuses because the upstream does not speak HTTP/2.
     #[must_use]
     pub fn upstream_without_http2() -> Self {
         let reason = "the upstream speaks no HTTP/2, which gRPC needs";
@@ -573,7 +576,8 @@ impl Refusal {
         }
     }
 
-    /// The answer to a request with a secret cannot be searched for it.
+    /// Refuses the response to a request with a secret because it cannot be searched for that
+    /// secret.
     #[must_use]
     pub fn answer_not_searched(why: &str) -> Self {
         let reason = format!(
@@ -585,13 +589,13 @@ impl Refusal {
         }
     }
 
-    /// The upstream did not answer in time.
+    /// Refuses because the upstream did not respond in time.
     #[must_use]
     pub const fn upstream_timeout() -> Self {
         Self::new(ReasonCode::UpstreamTimeout, "the upstream did not answer")
     }
 
-    /// The same refusal, with the detail for an endpoint with `allowed_ips`.
+    /// Returns the same refusal with the detail for an endpoint that has `allowed_ips`.
     #[must_use]
     pub fn under_allowed_ips(self) -> Self {
         Self {
@@ -600,31 +604,31 @@ impl Refusal {
         }
     }
 
-    /// The reason code.
+    /// Returns the reason code.
     #[must_use]
     pub fn code(&self) -> ReasonCode {
         self.code
     }
 
-    /// The cause, for the operator.
+    /// Returns the cause, for the operator.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
     }
 
-    /// HTTP status of the response.
+    /// Returns the HTTP status of the response.
     #[must_use]
     pub fn status(&self) -> u16 {
         self.status.unwrap_or(self.code.status())
     }
 
-    /// Template of the detail for the workload.
+    /// Returns the template of the detail for the workload.
     #[must_use]
     pub fn template(&self, is_inside: bool) -> &'static str {
         self.detail.unwrap_or(self.code.detail(is_inside))
     }
 
-    /// The facts beyond code and cause.
+    /// Returns the facts beyond code and cause.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
@@ -636,16 +640,16 @@ impl Refusal {
         self.code.stage() == DenialStage::L4
     }
 
-    /// Returns true if bytes of a permitted connection are denied: a placeholder among them, or
-    /// what they are.
+    /// Returns true if bytes of a permitted connection are refused, because of a placeholder among
+    /// them or because of their protocol.
     #[must_use]
     pub fn is_of_bytes(&self) -> bool {
         self.code.stage() == DenialStage::Credential
             || self.code == ReasonCode::UnsupportedL7Protocol
     }
 
-    /// Returns true if the summary of a run counts it: another policy or the operator could permit
-    /// it.
+    /// Returns true if the summary of a run counts the refusal, because another policy or the
+    /// operator could permit what was refused.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         match self.code.counted() {
@@ -654,7 +658,7 @@ impl Refusal {
         }
     }
 
-    /// Method and path of the request, if another rule could allow it.
+    /// Returns the method and path of the request, if another rule could allow it.
     #[must_use]
     pub fn allowable_request(&self) -> Option<(String, String)> {
         let request = self
@@ -666,7 +670,7 @@ impl Refusal {
         Some((request.method.clone(), request.path.clone()))
     }
 
-    /// The judged request that was refused.
+    /// Returns the judged request that was refused.
     pub(super) fn judged_request(&self) -> Option<&JudgedRequest> {
         match &self.facts {
             Facts::Request(request) => Some(request),
@@ -685,7 +689,7 @@ impl Refusal {
         }
     }
 
-    /// The policy that came nearest to permitting it.
+    /// Returns the policy that permits the connection or comes nearest to permitting it.
     #[must_use]
     pub fn nearest_rule(&self) -> Option<&str> {
         match &self.facts {

@@ -1,4 +1,5 @@
-//! Refusals as responses: JSON over HTTP, a gRPC status, or the bytes of an HTTP/1.1 response.
+//! Turns refusals into responses: JSON over HTTP, a gRPC status, or the bytes of an HTTP/1.1
+//! response.
 
 use bytes::Bytes;
 use hyper::ext::ReasonPhrase;
@@ -10,7 +11,7 @@ use serde::Serialize;
 
 use crate::denial::refusal::{Facts, JudgedRequest, Refusal, RequestFault, Subject};
 
-/// Body of a refusal; unknown facts are left out.
+/// The body of a refusal; unknown facts are left out.
 #[derive(Serialize)]
 struct Content<'r> {
     error: &'static str,
@@ -46,7 +47,7 @@ pub fn refused(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
     Response::from_parts(head, body)
 }
 
-/// Body of a refusal for clients of models.
+/// The body of a refusal for clients of models.
 #[derive(Serialize)]
 struct ModelContent {
     error: String,
@@ -100,7 +101,7 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
     message(refusal, content.unwrap_or_default())
 }
 
-/// The request that rules denied.
+/// Returns the request that the rules denied.
 fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
     refusal
         .judged_request()
@@ -111,7 +112,7 @@ fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
 }
 
 fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
-    // The prompt of a terminal that shows the body begins on a new line.
+    // A terminal that shows the body then shows its prompt on a new line.
     content.push(b'\n');
     let mut response = Response::new(Bytes::from(content));
     *response.status_mut() = status(refusal);
@@ -122,7 +123,7 @@ fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    // A key of a policy is always a field value.
+    // The key of a policy is always valid in a field value.
     let policy = ruled(refusal).and_then(|request| request.policy.as_deref());
     if let Some(Ok(policy)) = policy.map(HeaderValue::from_str) {
         response.headers_mut().insert("X-OpenShell-Policy", policy);
@@ -143,7 +144,7 @@ fn status(refusal: &Refusal) -> StatusCode {
 }
 
 /// Builds the response to a refused gRPC call: a single head without a body (gRPC over HTTP/2,
-/// Trailers-Only), since clients show nothing but the status of any other.
+/// Trailers-Only), because clients show only the status of any other response.
 #[must_use]
 pub fn refused_call(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
     let status = match status(refusal) {
@@ -169,14 +170,14 @@ pub fn refused_call(refusal: &Refusal, subject: &Subject) -> Response<Bytes> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert("grpc-status", HeaderValue::from_static(status));
-    // Escaped text is always a field value.
+    // Escaped text is always valid in a field value.
     if let Ok(message) = HeaderValue::try_from(message.bytes().map(escape).collect::<String>()) {
         headers.insert("grpc-message", message);
     }
     response
 }
 
-/// Status codes of gRPC.
+/// The status codes of gRPC that refusals use.
 const PERMISSION_DENIED: &str = "7";
 const UNAVAILABLE: &str = "14";
 

@@ -38,7 +38,8 @@ fn address(code: ReasonCode, fault: AddressFault) -> Refusal {
     Refusal::address(code, "10.0.0.1".to_owned(), fault, Some("web".to_owned()))
 }
 
-/// Every refusal that there is, with its status, its error word, its code, its detail and its fix.
+/// Returns every refusal that exists, with its status, its error word, its code, its detail and its
+/// fix.
 fn all() -> Vec<(Refusal, &'static str)> {
     use AddressFault::{NeverReachable, Other, Unlisted};
     use ReasonCode::{
@@ -334,7 +335,7 @@ fn every_code_of_the_proxy_has_a_refusal() {
         .iter()
         .map(|(refusal, _)| refusal.code().as_str())
         .collect();
-    // A connection past the proxy is reported by the firewall, and answered by none.
+    // Connections past the proxy are reported by the firewall, and get no answer.
     let elsewhere = |code: &&ReasonCode| **code != ReasonCode::DirectConnection;
     let codes: BTreeSet<_> = ReasonCode::ALL
         .iter()

@@ -7,21 +7,21 @@ use std::time::Duration;
 pub struct Limits;
 
 impl Limits {
-    /// Connections at once: a supervisor with the usual 8,192 descriptors holds them at two
-    /// descriptors each. Judged connections take three, so the last of those wait.
+    /// Connections at once: as many as a supervisor with the usual 8,192 descriptors can hold at
+    /// two descriptors each. Judged connections take three, so the last of those wait.
     pub const CONNECTIONS: usize = 4_096;
-    /// Descriptors that no new connection takes, or one part in 32 if that is more: those that are
-    /// needed for a moment, to see who makes the next one, and those that connections take when
-    /// they begin.
+    /// Descriptors that no new connection takes, or one in 32 if that is more: they are needed for
+    /// a moment to see who makes the next connection, and for what connections take when they
+    /// begin.
     pub const SPARE_DESCRIPTORS: u64 = 16;
-    /// Connections at once to one published port: a browser's, many times over.
+    /// Connections at once to one published port: many times as many as a browser opens.
     pub const PUBLISHED_CONNECTIONS: usize = 512;
     /// Sockets opened inside at once for all published ports, each by two threads for a moment.
     pub const OPENING_INSIDE: usize = 16;
     /// Threads that serve connections: enough to saturate a link within one kernel, few enough for
     /// hundreds of sandboxes on a large host.
     pub const WORKERS: usize = 8;
-    /// Bytes that one stream moves before it yields its thread: some tenths of a millisecond.
+    /// Bytes that one stream moves before it yields its thread: a few tenths of a millisecond.
     pub const COOP_BYTES: usize = 512 * 1024;
     /// The same for a stream of HTTP/2, whose frames may be as short as 9 bytes.
     pub const COOP_FRAME_BYTES: usize = 32 * 1024;
@@ -39,14 +39,14 @@ impl Limits {
     pub const HEAD_BYTES: usize = 64 * 1024;
     /// Header lines of such a head.
     pub const HEAD_LINES: usize = 256;
-    /// Bytes of a head that are read, so that the refusal of one above [`Self::HEAD_BYTES`] says
-    /// why.
+    /// Bytes of a head that are read, so that the refusal of a head above [`Self::HEAD_BYTES`] can
+    /// say why.
     pub const READ_HEAD_BYTES: usize = Self::HEAD_BYTES + 16 * 1024;
     /// Header lines that are read for the same reason.
     pub const READ_HEAD_LINES: usize = 2 * Self::HEAD_LINES;
-    /// First bytes of a connection that could still become a request.
+    /// Bytes at the beginning of a connection that can still become a request.
     pub const DETECTED_BYTES: usize = 16 * 1024;
-    /// Bytes that an upstream may send before its final response, interim responses included; far
+    /// Bytes that an upstream may send before its final response, including interim responses; far
     /// more than any head has.
     pub const UNANSWERED_BYTES: usize = 4 * 1024 * 1024;
     /// Header lines of an upstream's response, which may have more than a request.
@@ -71,16 +71,16 @@ impl Limits {
     pub const WINDOWS_KIB: usize = 192 * 1024;
     /// KiB of the heads of unanswered HTTP/2 requests: four hundred of the largest.
     pub const STREAM_HEADS_KIB: usize = 32 * 1024;
-    /// KiB held back of all responses that are searched for secrets: some 100,000 responses with a
-    /// key of 50 bytes.
+    /// KiB that are held back of all responses together while they are searched for secrets: enough
+    /// for some 100,000 responses with a key of 50 bytes.
     pub const SEARCHED_KIB: usize = 128 * 1024;
     /// Bytes of one stream queued for sending.
     pub const STREAM_SEND_BYTES: usize = 64 * 1024;
-    /// Streams cancelled before their response, after which a connection ends if they are more than
-    /// half of its streams.
+    /// Streams cancelled before their response, after which their connection ends if they are more
+    /// than half of its streams.
     pub const STREAMS_ABANDONED: u64 = 200;
-    /// Open streams of a connection, cancelled ones whose body the upstream has not taken included:
-    /// twice [`Self::STREAMS`].
+    /// Open streams of a connection, including cancelled ones whose body the upstream has not taken
+    /// yet: twice [`Self::STREAMS`].
     pub const STREAMS_HELD: usize = 2 * Self::STREAMS as usize;
     /// Streams reset before they were accepted, after which their connection ends (CVE-2023-44487).
     pub const STREAM_RESETS: usize = 20;
@@ -97,25 +97,25 @@ impl Limits {
     pub const INJECTED_BYTES: usize = 256 * 1024;
     /// Credentials in one request; its response is searched for each.
     pub const CREDENTIALS_PER_REQUEST: usize = 64;
-    /// Secrets in requests that are reported, one for each host.
+    /// Pairs of a host and a secret in requests to it that are reported one by one.
     pub const LEAKS_REPORTED: usize = 1024;
-    /// Time for which bytes that may be the beginning of a secret wait for more, where secrets are
+    /// Time for which bytes that may be the beginning of a secret wait for more, if secrets are
     /// refused.
     pub const LEAK_HOLD: Duration = Duration::from_millis(50);
-    /// Bytes of a text that is searched on a connection's thread; larger ones are searched
-    /// elsewhere.
+    /// Bytes of the largest text that is searched on a connection's thread; larger ones are
+    /// searched on other threads.
     pub const SEARCHED_BYTES: usize = 64 * 1024;
-    /// Such larger ones that are searched at once.
+    /// Larger texts that are searched at once.
     pub const LARGE_SEARCHES: usize = 2;
-    /// KiB of everything that is read of requests before they are sent, for rules and for searches.
+    /// KiB of all requests that are read before they are sent, for rules and for searches.
     pub const AHEAD_KIB: usize = 256 * 1024;
-    /// The part of it that one program may have.
+    /// The part of this memory that one program may have.
     pub const AHEAD_KIB_PER_PROGRAM: usize = Self::AHEAD_KIB / 4;
-    /// Time that a request waits for such memory.
+    /// Time for which a request waits for this memory.
     pub const AHEAD_WAIT: Duration = Duration::from_secs(10);
     /// Time for the part of a body that rules read to arrive.
     pub const AHEAD_DEADLINE: Duration = Duration::from_secs(120);
-    /// Time between two parts of it.
+    /// Longest pause between two parts of such a body.
     pub const AHEAD_PAUSE: Duration = Duration::from_secs(30);
     /// Bytes of a body that are searched before its request is sent, so that a refusal can still be
     /// the response.
@@ -125,8 +125,8 @@ impl Limits {
     /// The same for long or unsized bodies: a client may be waiting for a response to the first
     /// part.
     pub const PREFETCH_DEADLINE_UNSIZED: Duration = Duration::from_millis(20);
-    /// Time for which bytes of an uninspected answer wait for more where they may begin a secret to
-    /// be masked.
+    /// Time for which bytes of an uninspected response wait for more if they may be the beginning
+    /// of a secret to be masked.
     pub const MASK_HOLD: Duration = Duration::from_millis(5);
     /// First bytes of an uninspected connection that are searched for placeholders.
     pub const FIRST_BYTES: usize = 64 * 1024;
@@ -137,7 +137,7 @@ impl Limits {
     pub const INFERENCE_WAIT: Duration = Duration::from_secs(10);
     /// Time for the body of such a request to arrive.
     pub const INFERENCE_BODY: Duration = Duration::from_secs(120);
-    /// Silence within such a body.
+    /// Longest silence within such a body.
     pub const INFERENCE_SILENCE: Duration = Duration::from_secs(30);
     /// Bytes of a request whose model is replaced on a connection thread; larger ones go to a
     /// blocking thread.
@@ -155,8 +155,8 @@ impl Limits {
     /// Time for a head to arrive: longer than any client takes unless it holds the connection on
     /// purpose.
     pub const HEAD_DEADLINE: Duration = Duration::from_secs(10);
-    /// Interval of the checks for dead clients. Two in a row with a half-closed and unanswered, or
-    /// a stalled, client end its connection.
+    /// Interval of the checks for dead clients. A connection ends if two checks in a row find its
+    /// client half-closed without a response, or stalled.
     pub const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
     /// Time to connect to an upstream, over all its addresses.
     pub const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -176,33 +176,34 @@ impl Limits {
     /// Programs in use at once, each with a descriptor until its connections are accepted and
     /// judged.
     pub const EXECUTABLES: usize = 4_096;
-    /// Programs whose descriptors are kept, as they probably connect again.
+    /// Programs whose descriptors are kept because they probably connect again.
     pub const RECENT_EXECUTABLES: usize = 16;
     /// Bytes of a program that are read for its fingerprint; the largest in use have a few hundred
     /// megabytes.
     pub const PROGRAM_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-    /// Compressed answers that are decoded at once to be searched, each with a window of up to 16
+    /// Compressed responses that are decoded at once for a search, each with a window of up to 16
     /// MB.
     pub const DECODED_ANSWERS: usize = 16;
     /// Connections whose programs are read, or that are judged, at once; more would only compete
     /// for the processors.
     pub const JUDGING: usize = 32;
-    /// Those of them whose program the policy does not list.
+    /// Those of them whose program is not listed in the policy.
     pub const JUDGING_UNLISTED: usize = 4;
     /// Open connections that are judged again at once after a change of the policy.
     pub const JUDGING_OPEN: usize = 8;
-    /// Programs below [`Self::LARGE_PROGRAM`] that are read for their fingerprints at once.
+    /// Programs that are read for their fingerprints at once, if they are below
+    /// [`Self::LARGE_PROGRAM`].
     pub const READING_SMALL: usize = 2;
-    /// Larger ones.
+    /// Larger programs that are read at once.
     pub const READING_LARGE: usize = 1;
-    /// Bytes of a large program, with its ancestors.
+    /// Bytes from which on a program counts as large, together with its ancestors.
     pub const LARGE_PROGRAM: u64 = 64 * 1024 * 1024;
-    /// Time after a change of the policy in which an open connection goes on without having been
-    /// judged again; then no byte passes.
+    /// Time after a change of the policy for which an open connection goes on before it has been
+    /// judged again; after that, no byte passes until it is.
     pub const HOLD_AFTER: Duration = Duration::from_secs(1);
     /// Time to judge a connection, the wait for a slot included.
     pub const JUDGE_DEADLINE: Duration = Duration::from_secs(10);
-    /// Cached decisions of one policy generation, if they have [`Self::DECISION_BYTES`] each.
+    /// Cached decisions of one policy generation, if each counts for [`Self::DECISION_BYTES`].
     pub const DECISIONS: usize = 16_384;
     /// Bytes that a cached decision counts for at least; larger ones evict more of the others.
     pub const DECISION_BYTES: usize = 1024;
@@ -218,16 +219,16 @@ impl Limits {
     pub const CMDLINE_BYTES: usize = 16 * 1024;
     /// Bytes of a process's mappings that are read; large programs have some hundred kilobytes.
     pub const MAPS_BYTES: u64 = 8 * 1024 * 1024;
-    /// Names with open doors at once, and their doors.
+    /// Names with open doors at once.
     pub const NAMES: usize = 4_096;
     /// Doors open at once.
     pub const DOORS: usize = 8_192;
     /// Ports of all doors, each with a listener for the life of the sandbox.
     pub const DOOR_PORTS: usize = 1_024;
     /// Time after which a name that nobody has asked for again may lose its doors to another one:
-    /// as long as answers are kept.
+    /// as long as clients keep answers.
     pub const NAME_UNASKED: Duration = Duration::from_secs(30);
-    /// New names a minute that the policy permits by wildcards alone.
+    /// New names a minute that the policy permits only by wildcards.
     pub const WILDCARD_NAMES: u32 = 256;
     /// Bytes of a question for a name.
     pub const DNS_MESSAGE: usize = 8 * 1024;
@@ -243,9 +244,9 @@ impl Limits {
     pub const DNS_DEADLINE: Duration = Duration::from_secs(10);
     /// Bytes of an answer from a name server outside that are passed on.
     pub const DNS_RECORDS: usize = 4 * 1024;
-    /// Unknown names whose questions are counted apart.
+    /// Unknown names whose questions are counted separately.
     pub const UNKNOWN_NAMES: usize = 1_024;
-    /// Time for which further questions for an unknown name are counted only.
+    /// Time for which further questions for an unknown name are only counted.
     pub const UNKNOWN_NAME_INTERVAL: Duration = Duration::from_secs(60);
     /// Time for open connections to end with the sandbox: their clients are gone, and most notice
     /// at once.

@@ -1,4 +1,4 @@
-//! What every part of the proxy stands on: bounds, targets, callers and threads.
+//! The base of every part of the proxy: bounds, targets, callers and threads.
 
 pub mod limits;
 pub mod peer;

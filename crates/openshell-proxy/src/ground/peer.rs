@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use openshell_events::event::Lineage;
 
-/// The facts of a process that decisions depend on. Paths are text, as in rules and logs; a program
-/// whose path is not UTF-8 is refused.
+/// The facts about a process on which decisions depend. Paths are text, as in rules and logs; a
+/// program whose path is not UTF-8 is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
     /// Path of the running executable.
@@ -15,7 +15,7 @@ pub struct Program {
     /// Absolute paths among the arguments of the process and its ancestors. They explain a
     /// decision, and never grant anything.
     pub cmdline_paths: Vec<String>,
-    /// True if it runs code from a file that the workload can write.
+    /// True if the process runs code from a file that the workload can write.
     pub is_modified: bool,
 }
 
@@ -24,12 +24,12 @@ pub struct Program {
 pub struct Caller {
     /// PID inside the sandbox.
     pub pid: i32,
-    /// The program that it runs.
+    /// The program that the process runs.
     pub program: Arc<Program>,
 }
 
 impl Caller {
-    /// The processes behind it, for events.
+    /// Returns the processes behind the caller, for events.
     #[must_use]
     pub fn lineage(&self) -> Lineage<'_> {
         let Program {

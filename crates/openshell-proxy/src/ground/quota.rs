@@ -1,4 +1,4 @@
-//! Quotas of programs on shared resources, connections or memory, so that none exhausts them.
+//! Quotas for programs on shared resources (connections or memory), so that none exhausts them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use parking_lot::{Mutex, MutexGuard};
 /// A resource with a bound for each program and one for all.
 #[derive(Debug)]
 pub struct Quota {
-    /// Bound of one program.
+    /// The bound for one program.
     per_program: usize,
-    /// Bound of all programs together.
+    /// The bound for all programs together.
     all: usize,
     counts: Mutex<Counts>,
 }
@@ -22,7 +22,7 @@ struct Counts {
     programs: HashMap<String, usize>,
 }
 
-/// Guard of an amount taken by a program; dropping it returns the amount.
+/// A guard of an amount that a program has taken; dropping it returns the amount.
 #[derive(Debug)]
 pub struct QuotaGuard {
     quota: Arc<Quota>,
@@ -31,7 +31,7 @@ pub struct QuotaGuard {
 }
 
 impl Default for Quota {
-    /// A quota of connections. The listener bounds their total.
+    /// Creates a quota of connections. The listener bounds their total.
     fn default() -> Self {
         Self::new(Limits::CONNECTIONS_PER_PROGRAM, usize::MAX)
     }
@@ -73,14 +73,12 @@ impl Quota {
         })
     }
 
-    /// The amount that all programs have taken.
+    /// Returns the amount that all programs have taken.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.counts().all
     }
 
-    /// Locks the counts, which are consistent at every moment, so a poisoned lock is used all the
-    /// same.
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock()
     }

@@ -1,4 +1,4 @@
-//! A resource that is waited for, with a share for each program, so that none keeps it from the
+//! A resource that programs wait for. Each has a share of it, so that none keeps it from the
 //! others.
 
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-/// The resource.
+/// A resource with a bound for each program and one for all.
 #[derive(Debug)]
 pub struct Shares {
     all: Arc<Semaphore>,
@@ -22,7 +22,7 @@ pub struct Share {
 }
 
 impl Shares {
-    /// Creates a resource of so much.
+    /// Creates a resource of the amount `all`.
     #[must_use]
     pub fn new(all: usize) -> Self {
         Self {
@@ -31,11 +31,12 @@ impl Shares {
         }
     }
 
-    /// Waits for `amount` for `program`, which may have `most` at once: until its own other shares
-    /// leave room, and then until those of all programs do. More than `most` it waits for in vain.
+    /// Waits for `amount` for `program`, which may have `most` at once: first until the program's
+    /// other shares leave room, then until the shares of all programs do. A wait for more than
+    /// `most` never ends.
     ///
     /// # Errors
-    /// None, as the resource is never closed.
+    /// Never fails, because the resource is never closed.
     pub async fn take(
         &self,
         program: &str,
@@ -47,7 +48,8 @@ impl Shares {
         Ok(Share { own, all })
     }
 
-    /// As [`Self::take`], without waiting; `None` if there is not so much left.
+    /// Takes a share like [`Self::take`], but does not wait; returns `None` if there is not enough
+    /// left.
     #[must_use]
     pub fn take_now(&self, program: &str, amount: u32, most: usize) -> Option<Share> {
         let own = self.of(program, most).try_acquire_many_owned(amount).ok()?;
@@ -60,7 +62,7 @@ impl Shares {
         if let Some(own) = programs.get(program).and_then(Weak::upgrade) {
             return own;
         }
-        // A workload may run any number of programs.
+        // A workload may run any number of programs, so those without shares are removed.
         programs.retain(|_, own| own.strong_count() > 0);
         let own = Arc::new(Semaphore::new(most));
         programs.insert(program.to_owned(), Arc::downgrade(&own));
@@ -69,20 +71,20 @@ impl Shares {
 }
 
 impl Share {
-    /// The share of so much, if it is larger.
+    /// Reduces the share to `amount`, if it is larger.
     #[must_use]
     pub fn of(mut self, amount: u32) -> Self {
         let amount = amount as usize;
         let beyond = self.own.num_permits().saturating_sub(amount);
-        // What is split off is returned.
+        // Dropping what is split off returns it.
         drop((self.own.split(beyond), self.all.split(beyond)));
         self
     }
 
-    /// Takes `amount` more, without waiting for it.
+    /// Takes `amount` more, without waiting.
     ///
     /// # Errors
-    /// There is not so much left, for the program or for all.
+    /// Fails if there is not enough left, for the program or for all.
     pub fn grow(&mut self, amount: u32) -> Result<(), TryAcquireError> {
         let own = Arc::clone(self.own.semaphore()).try_acquire_many_owned(amount)?;
         let all = Arc::clone(self.all.semaphore()).try_acquire_many_owned(amount)?;

@@ -1,4 +1,4 @@
-//! Sockets of connections: the type of the client's, and the options of both ends.
+//! Sockets of connections: the type of a client's, and the options of both ends.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::ground::limits::Limits;
 
-/// Stream of a client, as the listener accepts it.
+/// The stream of a client, as the listener accepts it.
 pub(crate) type ClientStream = TcpStream;
 
 /// Sets TCP_NODELAY, and keepalive probes after [`Limits::KEEPALIVE`].

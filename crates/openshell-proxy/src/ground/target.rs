@@ -4,7 +4,7 @@ use std::fmt;
 
 use openshell_policy::network::host::Host;
 
-/// Scheme of a request's origin.
+/// The scheme of a request's origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// In clear text.
@@ -14,7 +14,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// The scheme as it is written in URLs.
+    /// Returns the scheme as it is written in URLs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -23,7 +23,7 @@ impl Scheme {
         }
     }
 
-    /// The default port of the scheme (RFC 9110 §4.2).
+    /// Returns the default port of the scheme (RFC 9110 §4.2).
     #[must_use]
     pub fn default_port(self) -> u16 {
         match self {
@@ -33,7 +33,7 @@ impl Scheme {
     }
 }
 
-/// Host and port that a client asks for.
+/// The host and port that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The host in normal form.
@@ -43,7 +43,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The host as it is written in a URL.
+    /// Returns the host as it is written in a URL.
     #[must_use]
     pub fn without_port(&self) -> String {
         match &self.host {
@@ -62,13 +62,13 @@ impl fmt::Display for Target {
 /// The server of an HTTP request, as its URL names it (RFC 9110 §4.3.1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Scheme of its URLs.
+    /// The scheme of its URLs.
     pub scheme: Scheme,
-    /// Host and port.
+    /// The host and port.
     pub target: Target,
 }
 
-/// Parses a port from 1 on, in digits without sign or leading zero.
+/// Parses a port, which is at least 1, from digits without sign or leading zero.
 pub(crate) fn port(text: &str) -> Option<u16> {
     text.parse()
         .ok()

@@ -1,6 +1,6 @@
-//! Worker threads for connections. Each has a runtime of its own, and a connection stays on one
+//! Worker threads for connections. Each thread has its own runtime, and a connection stays on one
 //! thread: its events wake no other thread, and its memory returns to the same allocator cache. In
-//! a work-stealing runtime a busy thread delays the events that it would have polled for.
+//! a work-stealing runtime, a busy thread would delay the events that it is about to poll for.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 
 use crate::ground::limits::Limits;
 
-/// The worker threads, at most one per available processor and [`Limits::WORKERS`], started as
-/// connections need them. Dropping them ends their connections.
+/// The worker threads. They are started when connections need them, at most one for each available
+/// processor and at most [`Limits::WORKERS`]. Dropping them ends their connections.
 #[derive(Debug)]
 pub struct Workers {
     running: Mutex<Vec<Worker>>,
@@ -23,9 +23,9 @@ pub struct Workers {
 #[derive(Debug)]
 struct Worker {
     runtime: Handle,
-    /// Cloned into the [`WorkerSlot`] of each connection, so that its count tells the load.
+    /// The load is the number of clones of this: the [`WorkerSlot`] of each connection has one.
     connections: Arc<()>,
-    /// Ends the thread when it is dropped.
+    /// Ends the thread when dropped.
     running: oneshot::Sender<()>,
 }
 
@@ -44,11 +44,11 @@ impl Workers {
         }
     }
 
-    /// The runtime of the first worker, which is started if there is none: an accept there wakes no
-    /// other thread for the connection that it serves itself.
+    /// Returns the runtime of the first worker, which is started if there is none. A connection
+    /// that is accepted there and served there wakes no other thread.
     ///
     /// # Errors
-    /// The system has no more threads or descriptors.
+    /// Fails if the system has no more threads or descriptors.
     pub(crate) fn first(&self) -> io::Result<(Handle, WorkerId)> {
         let mut workers = self.running.lock();
         if workers.is_empty() {
@@ -61,8 +61,8 @@ impl Workers {
         ))
     }
 
-    /// Waits until every worker that runs has taken a task; returns false if one takes none any
-    /// more.
+    /// Waits until every running worker has taken a task; returns false if one of them takes none
+    /// any more.
     pub async fn respond(&self) -> bool {
         let runtimes: Vec<_> = {
             let workers = self.running.lock();
@@ -77,13 +77,13 @@ impl Workers {
         true
     }
 
-    /// The runtime of an idle worker, of a new one, or of the one with the fewest connections; and
-    /// a slot to be held by the next one.
+    /// Returns the runtime of an idle worker, of a new one, or of the one with the fewest
+    /// connections; and a slot that the next connection holds.
     ///
     /// # Errors
-    /// No thread runs, and the system has no more threads or descriptors.
+    /// Fails if no thread runs and the system has no more threads or descriptors.
     pub(crate) fn freest(&self) -> io::Result<(Handle, WorkerSlot)> {
-        // A worker is complete before it is added.
+        // A worker is complete before it is added, so it can be used at once.
         let mut workers = self.running.lock();
         workers.retain(|worker| !worker.running.is_closed());
         let load = |worker: &Worker| Arc::strong_count(&worker.connections) - 1;
@@ -92,7 +92,7 @@ impl Workers {
             match Worker::start() {
                 Ok(worker) => workers.push(worker),
                 Err(error) if workers.is_empty() => return Err(error),
-                // Those that run serve on.
+                // The running ones serve the connection.
                 Err(_) => {}
             }
         }
@@ -109,18 +109,18 @@ impl Workers {
     }
 }
 
-/// Identity of a worker.
+/// The identity of a worker.
 #[derive(Debug)]
 pub(crate) struct WorkerId(Weak<()>);
 
-/// A connection's slot on a worker, counted until it is dropped.
+/// A connection's slot on a worker, which counts until it is dropped.
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
     connections: Arc<()>,
 }
 
 impl WorkerSlot {
-    /// Returns true if this is a slot of `worker`.
+    /// Returns true if this slot belongs to `worker`.
     pub(crate) fn is_of(&self, worker: &WorkerId) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.connections), worker.0.as_ptr())
     }
@@ -137,7 +137,7 @@ impl Worker {
         thread::Builder::new()
             .name("connections".to_owned())
             .spawn(move || {
-                // An error is the end of the workers.
+                // An error means that the workers have been dropped.
                 let _ = runtime.block_on(ended);
                 runtime.shutdown_background();
             })?;
@@ -176,7 +176,7 @@ mod tests {
         owner.spawn_on(work, &runtime);
     }
 
-    /// On which thread the next connection goes on until `end` comes.
+    /// Starts a connection that goes on until `end` is used; returns its thread, and `end`.
     async fn begin(workers: &Workers, owner: &mut JoinSet<()>) -> (ThreadId, oneshot::Sender<()>) {
         let (end, ended) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();

@@ -1,4 +1,4 @@
-//! Calls of the interfaces of models.
+//! Calls of model interfaces.
 
 use hyper::Method;
 use openshell_policy::inference::interface::{self, Interface};
@@ -6,9 +6,9 @@ use openshell_policy::inference::interface::{self, Interface};
 /// A call of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApiCall {
-    /// Interface of the call.
+    /// The interface of the call.
     pub interface: Interface,
-    /// Kind of the call, in logs.
+    /// The kind of the call, as logs name it.
     pub kind: &'static str,
 }
 
@@ -19,7 +19,7 @@ impl ApiCall {
         self.kind == "count_tokens"
     }
 
-    /// Method of the request to the backend.
+    /// Returns the method of the request to the backend.
     #[must_use]
     pub fn method(self) -> Method {
         match self.interface.method() {
@@ -29,11 +29,11 @@ impl ApiCall {
     }
 }
 
-/// The call of a `method` request for the canonical `path`; `None` if it is not one of a model's
-/// interface.
+/// Returns the call of a `method` request for the canonical `path`; `None` if no model interface
+/// has it.
 #[must_use]
 pub fn call(method: &Method, path: &str) -> Option<ApiCall> {
-    // Clients differ in the case of methods; the backend gets upper case.
+    // Clients write methods in different cases; the backend gets upper case.
     let is_method = |interface: &Interface| {
         interface
             .method()

@@ -1,4 +1,4 @@
-//! Backends of routes: connections to them, and requests in their form.
+//! Backends of routes: connects to them, and builds requests in the form that they expect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::wire::http::body::ResponseBody;
 use crate::wire::http::head;
 use crate::wire::http::target::RequestTarget;
 
-/// Origin of the backend of `route`; `None` for a mock.
+/// Returns the origin of the backend of `route`; `None` for a mock.
 #[must_use]
 pub fn origin(route: &Route) -> Option<Origin> {
     match &route.backend {
@@ -56,8 +56,8 @@ pub fn origin(route: &Route) -> Option<Origin> {
 /// Connects `upstream` to the backend of `route`, which needs no policy.
 ///
 /// # Errors
-/// In words: the backend has no address, is not reached within the route's timeout, or has an
-/// invalid certificate.
+/// Fails, with the reason in words, if the backend has no address, if it is not reached within the
+/// route's timeout, or if its certificate is invalid.
 pub async fn connect(
     services: &Services,
     route: &Route,
@@ -104,7 +104,8 @@ pub struct BackendSource<'s> {
 }
 
 impl<'s> BackendSource<'s> {
-    /// The source of exchanges with the backend of `route`, at `origin`, through `upstream`.
+    /// Creates the source of exchanges with the backend of `route`, at `origin`, through
+    /// `upstream`.
     #[must_use]
     pub fn new(
         services: &'s Services,
@@ -121,16 +122,16 @@ impl<'s> BackendSource<'s> {
         }
     }
 
-    /// Host and port of the backend.
+    /// Returns the host and port of the backend.
     #[must_use]
     pub fn backend(&self) -> &Target {
         &self.origin.target
     }
 
-    /// Returns `response` with the fields for clients of models.
+    /// Returns `response` with only those fields that may pass to clients of models.
     ///
     /// # Errors
-    /// A redirection, which is not followed with a key.
+    /// Fails on a redirect, which is not followed because the request has a key.
     pub fn checked(
         &self,
         mut response: Response<ResponseBody>,
@@ -178,7 +179,7 @@ impl UpstreamSource for BackendSource<'_> {
         None
     }
 
-    /// Placeholders are not replaced; the response is searched for the route's key.
+    /// Replaces no placeholders; the response is searched for the route's key.
     fn secrets(&self) -> Secrets {
         Secrets {
             vault: Arc::new(Vault::default()),
@@ -199,7 +200,7 @@ impl UpstreamSource for BackendSource<'_> {
     }
 }
 
-/// Returns `body` as `route` has it.
+/// Returns `body` with the model of `route`, if its `tools` permit what the body asks for.
 fn rewritten(route: &Route, body: Bytes) -> Result<Bytes, Refusal> {
     if route.tools == Tools::Local
         && let Some(key) = tools::of_provider(&body)
@@ -226,11 +227,11 @@ fn rewritten(route: &Route, body: Bytes) -> Result<Bytes, Refusal> {
 pub struct BackendRequest<'a> {
     /// The route.
     pub route: &'a Arc<Route>,
-    /// The call.
+    /// The called interface.
     pub call: ApiCall,
-    /// Head of the client's request.
+    /// The head of the client's request.
     pub head: &'a Parts,
-    /// Canonical target of the client's request.
+    /// The canonical target of the client's request.
     pub target: &'a RequestTarget,
 }
 
@@ -238,8 +239,8 @@ impl BackendRequest<'_> {
     /// Returns `body` with the model of the route.
     ///
     /// # Errors
-    /// The body is no JSON object, names more than one model, or asks for tools that the route does
-    /// not permit.
+    /// Fails if the body is not a JSON object, names more than one model, or asks for tools that
+    /// the route does not permit.
     pub async fn rewritten(&self, body: Bytes) -> Result<Bytes, Refusal> {
         if self.call.method() == Method::GET {
             return Ok(body);
@@ -258,7 +259,7 @@ impl BackendRequest<'_> {
     /// Builds the request to the backend at `origin`, with paths under `base`.
     ///
     /// # Errors
-    /// In words: the URI or the host has no valid form.
+    /// Fails, with the reason in words, if the URI or the host has no valid form.
     pub fn build(
         &self,
         origin: &Origin,
@@ -267,7 +268,7 @@ impl BackendRequest<'_> {
     ) -> Result<Request<Bytes>, String> {
         let host = head::host_value(origin).ok_or("the host of the endpoint is no header value")?;
         let path = self.target.path();
-        // Most endpoints are configured with `/v1`, which client paths have too.
+        // Most endpoints are configured with `/v1`, which is also part of the paths of clients.
         let path = if base.ends_with("/v1") {
             path.strip_prefix("/v1").unwrap_or(path)
         } else {
@@ -283,7 +284,7 @@ impl BackendRequest<'_> {
         Ok(request)
     }
 
-    /// The query parameters of the interfaces; others, such as keys, are removed.
+    /// Returns only the query parameters of the interfaces; others, for example keys, are removed.
     fn query(&self) -> String {
         const NAMES: [&str; 6] = ["beta", "limit", "after", "before", "after_id", "before_id"];
         let pairs = self.target.query().unwrap_or_default().split('&');
@@ -319,7 +320,7 @@ mod tests {
         api::call(method, path).unwrap()
     }
 
-    /// The method, the target and the Host of a request for `path` at `backend`.
+    /// Returns the method, the target and the Host of a request for `path` at `backend`.
     fn built(method: Method, path: &str, backend: &str) -> (Method, String, String) {
         let route = route(backend);
         let uri = path.parse().unwrap();

@@ -1,4 +1,4 @@
-//! Header fields that pass between clients and backends; all others are removed.
+//! Selects the header fields that pass between clients and backends; all others are removed.
 
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, DATE,
@@ -8,8 +8,8 @@ use openshell_policy::inference::Provider;
 
 use crate::inference::route::Route;
 
-/// Returns true for a field of a request that may pass. Keys, cookies, organisations and projects
-/// are the operator's choice.
+/// Returns true for a field of a request that may pass. The operator, not the client, chooses keys,
+/// cookies, organisations and projects.
 fn is_for_backend(name: &HeaderName) -> bool {
     const NAMES: [&str; 5] = [
         "anthropic-version",

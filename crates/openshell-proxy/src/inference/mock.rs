@@ -1,4 +1,4 @@
-//! Canned responses of `mock://` backends, for tests and demonstrations without a network.
+//! Canned responses for `mock://` backends, for tests and demonstrations without a network.
 
 use bytes::Bytes;
 use hyper::Response;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::inference::api::ApiCall;
 
-/// The response to `call`, as `model`; if it `streams`, in the events of the interface.
+/// Returns the response of `model` to `call`; if it `streams`, as events of the interface.
 #[must_use]
 pub fn answer(call: ApiCall, model: &str, streams: bool) -> Response<Bytes> {
     let (template, kind) = match call.interface.mock_events().filter(|_| streams) {
@@ -15,7 +15,7 @@ pub fn answer(call: ApiCall, model: &str, streams: bool) -> Response<Bytes> {
         Some(events) => (events, "text/event-stream"),
         None => (call.interface.mock_answer(), "application/json"),
     };
-    // Escaped as in a JSON string.
+    // The name of the model is escaped as in a JSON string.
     let quoted = Value::from(model).to_string();
     let model = quoted
         .strip_prefix('"')

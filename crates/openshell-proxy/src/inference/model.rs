@@ -1,5 +1,5 @@
-//! Replacement of the model in a request's body by the route's; every other byte stays. A body that
-//! is not JSON in UTF-8 is refused, since a backend could find another model in it.
+//! Replaces the model in a request's body by the route's; every other byte stays. A body that is
+//! not JSON in UTF-8 is refused, because a backend could find another model in it.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 /// Replaces the model in `body`, a JSON object.
 ///
 /// # Errors
-/// The body is no object of JSON in UTF-8, or names more than one model.
+/// Fails if the body is not a JSON object in UTF-8, or if it names more than one model.
 pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
     let Some(spans) = spans(&body) else {
         return match serde_json::from_slice::<IgnoredAny>(&body) {
@@ -43,18 +43,18 @@ pub fn with_model(body: Bytes, model: &str) -> Result<Bytes, BodyError> {
     Ok(written.into())
 }
 
-/// Error of a body that cannot be rewritten.
+/// The reason why a body cannot be rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
     /// It is not JSON in UTF-8 (RFC 8259 §8.1).
     NotJson,
     /// It names more than one model.
     Ambiguous,
-    /// It is a list, or a value.
+    /// It is JSON, but not an object.
     NoObject,
 }
 
-/// Returns true unless a `charset` in the Content-Type `kind`, which may hold several, is other
+/// Returns true unless the Content-Type `kind`, which may hold several types, has a `charset` other
 /// than UTF-8 or ASCII.
 #[must_use]
 pub fn is_utf8(kind: &[u8]) -> bool {
@@ -80,13 +80,13 @@ pub fn asks_for_stream(body: &[u8]) -> bool {
     serde_json::from_slice::<Options>(body).is_ok_and(|options| options.stream)
 }
 
-/// Positions in a JSON object: after its opening brace, and of its models.
+/// Positions in a JSON object: the one after its opening brace, and those of its models.
 struct ModelSpans {
     start: usize,
     is_empty: bool,
-    /// True if a key is exactly `model`; some parsers ignore case.
+    /// True if a key is exactly `model`; some parsers ignore the case of keys.
     has_exact: bool,
-    /// True if a key of [`OTHERS`] may name others, of which a backend may choose.
+    /// True if a key of [`OTHERS`] may name other models, from which a backend may choose.
     has_others: bool,
     models: Vec<Range<usize>>,
 }
@@ -99,7 +99,7 @@ fn spans(body: &[u8]) -> Option<ModelSpans> {
     Some(ModelSpans { start, ..found })
 }
 
-/// Keys by which gateways of models take others than the model that is asked for.
+/// Keys by which model gateways use other models than the one that is asked for.
 const OTHERS: [&str; 5] = [
     "models",
     "fallbacks",

@@ -18,14 +18,14 @@ use zeroize::Zeroizing;
 use crate::credentials::vault::Credential;
 use crate::ground::limits::Limits;
 
-/// Bytes of the shortest key that is a secret. Backends without keys get one such as `none` or `x`,
-/// which occurs in any response.
+/// Length in bytes of the shortest key that counts as a secret. Backends without keys get one such
+/// as `none` or `x`, which occurs in any response.
 const SECRET_BYTES: usize = 8;
 
-/// Timeouts of a backend.
+/// The timeouts of a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For a connection.
+    /// For connecting.
     pub connect: Duration,
     /// For the response to begin.
     pub first_byte: Duration,
@@ -35,23 +35,23 @@ pub struct Timeouts {
 
 /// A route of requests to a backend.
 pub struct Route {
-    /// Name of the route.
+    /// The name of the route.
     pub name: String,
-    /// Destination of its requests.
+    /// The destination of its requests.
     pub backend: Backend,
-    /// Model of its requests.
+    /// The model of its requests.
     pub model: String,
-    /// Form of its key.
+    /// The form in which its key is sent.
     pub provider: Provider,
-    /// Interfaces that it serves.
+    /// The interfaces that it serves.
     pub interfaces: BTreeSet<Interface>,
     /// Who runs the tools of its requests.
     pub tools: Tools,
-    /// Timeouts of the backend.
+    /// The timeouts of its backend.
     pub timeouts: Timeouts,
-    /// Header value with the key.
+    /// The header value that contains the key.
     key: Option<HeaderValue>,
-    /// The key as a credential to search requests and responses for, if it is a secret.
+    /// The key as a credential for which requests and responses are searched, if it is a secret.
     credential: Option<Arc<Credential>>,
     budget: Budget,
     requests: AtomicU64,
@@ -70,7 +70,7 @@ impl Route {
     /// Creates the route of `spec`, with its `key`.
     ///
     /// # Errors
-    /// The key is not valid in a header.
+    /// Fails if the key is not valid in a header.
     pub fn new(spec: RouteSpec, key: Option<Secret>) -> Result<Self, InvalidHeaderValue> {
         let scheme: &[u8] = match spec.provider {
             Provider::Bearer => b"Bearer ",
@@ -107,23 +107,24 @@ impl Route {
         })
     }
 
-    /// Header value with the key.
+    /// Returns the header value that contains the key.
     #[must_use]
     pub fn key(&self) -> Option<&HeaderValue> {
         self.key.as_ref()
     }
 
-    /// The key as a credential to search requests and responses for, if it is a secret.
+    /// Returns the key as a credential for which requests and responses are searched, if it is a
+    /// secret.
     #[must_use]
     pub fn credential(&self) -> Option<&Arc<Credential>> {
         self.credential.as_ref()
     }
 
-    /// Counts a request and its `cost`, its estimated tokens, if the budget allows. It stays
-    /// counted if the client leaves, since the backend works on it.
+    /// Counts a request and its `cost`, its estimated tokens, if the budget allows. Both stay
+    /// counted if the client leaves, because the backend still works on the request.
     ///
     /// # Errors
-    /// The name of the exhausted limit.
+    /// Fails with the name of the exhausted limit.
     pub fn spend(&self, cost: u64) -> Result<(), &'static str> {
         if self
             .budget
@@ -145,13 +146,13 @@ impl Route {
         Ok(())
     }
 
-    /// Takes back a request of `cost` that was not sent.
+    /// Uncounts a request of `cost` that was not sent.
     pub fn refund(&self, cost: u64) {
         self.requests.fetch_sub(1, Ordering::Relaxed);
         self.take_tokens(cost);
     }
 
-    /// Replaces the `cost` of a completed request by its `tokens`.
+    /// Replaces the `cost` of a completed request by the `tokens` that it used.
     pub fn settle(&self, cost: u64, tokens: u64) {
         self.add_tokens(tokens);
         self.take_tokens(cost);
@@ -172,16 +173,16 @@ impl Route {
     }
 }
 
-/// Table of routes, in their order.
+/// The table of routes, in their order.
 #[derive(Debug)]
 pub struct RouteTable {
     routes: Vec<Arc<Route>>,
-    /// Bytes of the largest request.
+    /// The largest number of bytes that a request may have.
     pub max_request_bytes: usize,
 }
 
 impl RouteTable {
-    /// Creates a table of `routes`, without the system's own.
+    /// Creates a table of `routes`, except the system's own route.
     #[must_use]
     pub fn new(routes: impl IntoIterator<Item = Route>, max_request_bytes: usize) -> Self {
         let routes = routes
@@ -201,18 +202,18 @@ impl RouteTable {
         self.routes.is_empty()
     }
 
-    /// The first route.
+    /// Returns the first route.
     #[must_use]
     pub fn first(&self) -> Option<&Arc<Route>> {
         self.routes.first()
     }
 
-    /// The keys of all routes that are secrets.
+    /// Returns the keys of all routes, if they are secrets.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Credential>> {
         self.routes.iter().filter_map(|route| route.credential())
     }
 
-    /// Iterates over the routes that serve `interface`, in their order.
+    /// Returns the routes that serve `interface`, in their order.
     pub fn serving(&self, interface: Interface) -> impl Iterator<Item = &Arc<Route>> {
         self.routes
             .iter()
@@ -220,16 +221,16 @@ impl RouteTable {
     }
 }
 
-/// Holder of the routes in force.
+/// The holder of the routes in force.
 #[derive(Debug)]
 pub struct Inference {
     table: ArcSwap<RouteTable>,
-    /// KiB of memory for requests.
+    /// KiB of memory for the requests.
     pub(super) memory: Shares,
 }
 
 impl Inference {
-    /// Puts `table` in force.
+    /// Creates a holder with `table` in force.
     #[must_use]
     pub fn new(table: RouteTable) -> Self {
         Self {
@@ -238,13 +239,14 @@ impl Inference {
         }
     }
 
-    /// The routes in force.
+    /// Returns the routes in force.
     #[must_use]
     pub fn table(&self) -> Arc<RouteTable> {
         self.table.load_full()
     }
 
-    /// Puts `table` in force; requests under way keep their routes. Usage is carried over by name.
+    /// Puts `table` in force; requests under way keep their routes. A route keeps the usage of the
+    /// earlier route with its name.
     pub fn replace(&self, table: RouteTable) {
         let before = self.table();
         for route in &table.routes {

@@ -1,5 +1,5 @@
-//! Connections to `inference.local`: each request is routed, sent to a backend, and its response
-//! streamed back.
+//! Serves connections to `inference.local`: routes each request, sends it to a backend, and streams
+//! the response back.
 
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -39,10 +39,10 @@ use crate::wire::http::body::{ResponseBody, boxed, full};
 use crate::wire::http::head;
 use crate::wire::http::target::RequestTarget;
 
-/// Server of one client's requests for models.
+/// A server for one client's requests for models.
 #[derive(Debug)]
 pub struct Models<'c> {
-    /// Handles of exchanges.
+    /// The services that exchanges use.
     pub services: &'c Services,
     /// The routes.
     pub inference: &'c Inference,
@@ -52,15 +52,15 @@ pub struct Models<'c> {
     pub target: Target,
 }
 
-/// Error of a route.
+/// The error of a route.
 enum RouteError {
-    /// Its backend was not reached; the next route is tried.
+    /// The backend of the route was not reached; the next route is tried.
     Unreachable(Refusal),
     /// The request failed, or was refused.
     Failed(Refusal),
 }
 
-/// Response of a route.
+/// The response of a route.
 struct Routed {
     route: Arc<Route>,
     call: ApiCall,
@@ -77,7 +77,8 @@ enum RouteResponse {
 }
 
 impl Models<'_> {
-    /// Serves the requests of `client`, whose TLS is terminated, over `socket`.
+    /// Serves the requests of `client`, whose TLS is terminated; `socket` is that of its
+    /// connection.
     pub async fn serve<C>(&self, client: C, socket: Option<OwnedFd>)
     where
         C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -133,7 +134,7 @@ impl Models<'_> {
         {
             let mut kept = session.upstream.lock().await;
             if kept.upstream.is_unused() {
-                // The request dials again, and reports the failure.
+                // The request will dial again and report the failure.
                 let _ = connect(self.services, route, &origin, &mut kept.upstream).await;
             }
         }
@@ -288,8 +289,8 @@ impl Models<'_> {
         Ok((call, target))
     }
 
-    /// Whose share of the memory a request takes: its program's, or that of all programs that the
-    /// policy does not list.
+    /// Returns whose share of the memory a request takes: that of its program, or the one for all
+    /// programs that the policy does not list.
     fn sharer(&self) -> &str {
         let program = self.caller.as_ref().map(|caller| &*caller.program);
         let listed =
@@ -297,7 +298,8 @@ impl Models<'_> {
         listed.map_or("", |program| &program.executable)
     }
 
-    /// Reads the body of a request, within `most` bytes and the memory of all such requests.
+    /// Reads the body of a request of at most `most` bytes, within the memory for all such
+    /// requests.
     async fn read(
         &self,
         mut body: Incoming,
@@ -307,8 +309,8 @@ impl Models<'_> {
         if body.size_hint().lower() > most as u64 {
             return Err(too_large());
         }
-        // With a known length all memory is acquired at once, so no waiting request holds a part of
-        // it.
+        // If the length is known, all memory is acquired at once, so that no waiting request holds
+        // a part of it.
         let mut room = body
             .size_hint()
             .exact()
@@ -357,7 +359,7 @@ impl Models<'_> {
         record: &mut Record,
     ) -> Result<RouteResponse, RouteError> {
         let route = request.route;
-        // A refund uses the same estimate.
+        // A refund needs the same estimate.
         let streams = model::asks_for_stream(&body);
         let cost = cost(request.call, &body);
         let body = request.rewritten(body).await.map_err(RouteError::Failed)?;
@@ -425,7 +427,7 @@ fn refused(refusal: &Refusal, record: Record) -> Response<ResponseBody> {
     response
 }
 
-/// Estimated tokens of a request for `call` with `body`.
+/// Returns the estimated tokens of a request for `call` with `body`.
 fn cost(call: ApiCall, body: &Bytes) -> u64 {
     if call.is_free() {
         0
@@ -434,8 +436,8 @@ fn cost(call: ApiCall, body: &Bytes) -> u64 {
     }
 }
 
-/// Returns the `response` to `call` in the form that its clients read: a server that does not count
-/// tokens may answer with a page.
+/// Returns the `response` to `call` in a form that its clients read, because a server that does not
+/// count tokens may answer with a web page.
 fn in_form(call: ApiCall, response: Response<ResponseBody>) -> Response<ResponseBody> {
     let kind = response
         .headers()
@@ -458,12 +460,12 @@ fn in_form(call: ApiCall, response: Response<ResponseBody>) -> Response<Response
 
 const LATE: &str = "the body of the request did not come in time";
 
-/// KiB of memory for a body of `bytes`, twice for its rewritten form.
+/// Returns the KiB of memory for a body of `bytes`, which counts twice for its rewritten form.
 fn kib(bytes: usize) -> u32 {
     u32::try_from((2 * bytes).div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
-/// Estimates the tokens of a request of so many bytes, until its response tells.
+/// Estimates the tokens of a request of `bytes` bytes, until its response tells their number.
 fn request_tokens(bytes: usize) -> u64 {
     bytes as u64 / 4
 }
@@ -489,7 +491,7 @@ mod tests {
     const KEY: &str = "sesame-open-0123";
     const MOCK: &str = "mock://";
 
-    /// A route to `backend`, for as many requests.
+    /// Returns a route to `backend` with a budget of `max_requests`.
     fn route(backend: &str, max_requests: Option<u64>) -> Route {
         let max_requests = max_requests.and_then(NonZeroU64::new);
         testing::route(
@@ -506,7 +508,7 @@ mod tests {
         Inference::new(RouteTable::new(routes, 64))
     }
 
-    /// A chat completion with `body`, to `host` in `kind`.
+    /// Returns a chat completion request with `body` of the content type `kind`, for `host`.
     fn post(host: &str, kind: &str, body: &str) -> String {
         let length = body.len();
         format!(
@@ -519,7 +521,7 @@ mod tests {
         post("inference.local", "application/json", body)
     }
 
-    /// Everything that a client hears that says `said`, and all decisions.
+    /// Returns everything that a client which sends `said` receives, and all decisions.
     async fn served(inference: &Inference, said: &str) -> (String, Vec<&'static str>) {
         let (services, audit) = testing::services("");
         let (client, near) = duplex(64 * 1024);
@@ -551,7 +553,8 @@ mod tests {
         assert_eq!(decisions, [code]);
     }
 
-    /// A backend that answers each connection's first request with `answer`, and what it has heard.
+    /// Starts a backend that answers the first request of its first connection with `answer`.
+    /// Returns its address, and a task that ends with what it has heard.
     async fn backend(answer: &'static str) -> (String, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,5 @@
-//! Response of a backend while it is streamed: metered, and cut off if the backend stalls or fails.
+//! The response of a backend while it is streamed: it is metered, and cut off if the backend stalls
+//! or fails.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +20,7 @@ use crate::inference::usage::Meter;
 use crate::report::record::{Outcome, Record};
 use crate::wire::http::body::ResponseBody;
 
-/// Report of a completed response.
+/// What is needed to report a response when it is complete.
 #[derive(Debug)]
 pub struct Report {
     /// The record of the request.
@@ -32,7 +33,7 @@ pub struct Report {
     pub cost: u64,
 }
 
-/// Body of a response.
+/// The body of a response.
 #[derive(Debug)]
 pub struct Streamed {
     body: ResponseBody,
@@ -40,12 +41,12 @@ pub struct Streamed {
     meter: Meter,
     idle: Pin<Box<Sleep>>,
     report: Option<Report>,
-    /// True once a client that reads events was told of the truncation.
+    /// True once a client that reads events was told that the response is cut off.
     is_cut: bool,
 }
 
 impl Streamed {
-    /// Streams `body`, of a response with the head `head`.
+    /// Streams `body`, which belongs to the response head `head`.
     #[must_use]
     pub fn new(head: &Parts, body: ResponseBody, report: Report) -> Self {
         let kind = head
@@ -74,9 +75,9 @@ impl Streamed {
         }) = self.report.take()
         {
             let usage = self.meter.usage();
-            // A response without usage, or cut off before it, is charged by the estimate at least.
+            // A response without usage, or cut off before it, costs at least the estimate.
             let has_usage = usage.output.is_some() && remark.is_empty();
-            // A server may take a call that is free for another one.
+            // A server may treat a free call as a different one, which has usage.
             let is_reported = has_usage || call.is_free();
             let tokens = if is_reported {
                 usage.total()
@@ -89,8 +90,8 @@ impl Streamed {
         }
     }
 
-    /// Cuts the response off, for the reason `why`. Events get an error event first, in which the
-    /// client is `told` more.
+    /// Cuts the response off for the reason `why`. A client that reads events first gets an error
+    /// event, in which it is also `told` more.
     fn cut_off(&mut self, why: &str, told: &str) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         self.finish(why);
         if !self.is_events {
@@ -118,7 +119,7 @@ impl Body for Streamed {
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let this = self.get_mut();
         if this.is_cut {
-            // An error drops data that is not written yet, so the event gets a moment.
+            // An error drops data that is not written yet, so the event gets a moment to be sent.
             ready!(this.idle.as_mut().poll(cx));
             return Poll::Ready(Some(Err(io::Error::other("the answer was cut off"))));
         }
@@ -158,7 +159,7 @@ impl Body for Streamed {
 }
 
 impl Drop for Streamed {
-    /// Ends the report if the client has left; the backend's connection is closed with it.
+    /// Ends the report if the client has left; this also closes the connection to the backend.
     fn drop(&mut self) {
         let remark = if self.body.is_end_stream() {
             ""

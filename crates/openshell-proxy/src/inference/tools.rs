@@ -1,13 +1,12 @@
-//! What a request has a provider do by itself: tools that run there, servers that it calls,
-//! documents that it fetches. A workload reaches hosts through them that its policy does not
-//! permit.
+//! Finds what a request has a provider do by itself: run tools, call servers, fetch documents.
+//! Through these a workload could reach hosts that its policy does not permit.
 
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Keys of requests for completions, embeddings, responses and messages that have a provider fetch
-/// and run nothing, with those of servers of one's own. Any other key is one too many: providers
-/// add some that do.
+/// Keys of requests for completions, embeddings, responses and messages that do not make a provider
+/// fetch or run anything, including those of self-hosted servers. Any other key is refused, because
+/// providers add keys that do.
 const KEYS: [&str; 69] = [
     "anthropic_beta",
     "anthropic_version",
@@ -80,10 +79,11 @@ const KEYS: [&str; 69] = [
     "verbosity",
 ];
 
-/// Values of `type` in a list of tools that the client runs, beside none.
+/// Values of `type`, in a list of tools, of those that the client runs. Such a tool may also have
+/// no `type`.
 const LOCAL_TOOLS: [&str; 2] = ["function", "custom"];
 
-/// Values of `type` in the list `input` that are messages, or a client's own calls and their
+/// Values of `type`, in the list `input`, of messages and of a client's own calls and their
 /// results.
 const LOCAL_INPUTS: [&str; 13] = [
     "apply_patch_call",
@@ -101,7 +101,7 @@ const LOCAL_INPUTS: [&str; 13] = [
     "text",
 ];
 
-/// Keys of a reference to a document, whose address need not tell that it is one.
+/// Keys of references to documents, whose values need not look like addresses.
 const REFERENCES: [&str; 6] = [
     "image_url",
     "file_url",
@@ -111,10 +111,10 @@ const REFERENCES: [&str; 6] = [
     "file_data",
 ];
 
-/// Keys of such a reference's address.
+/// Keys of the address in such a reference.
 const ADDRESSES: [&str; 3] = ["url", "fileUri", "file_uri"];
 
-/// Keys whose values a client's own tools define.
+/// Keys whose values the client's own tools define.
 const OF_TOOLS: [&str; 9] = [
     "tools",
     "input",
@@ -127,7 +127,7 @@ const OF_TOOLS: [&str; 9] = [
     "response_format",
 ];
 
-/// Keys of what a model reads, and of identifiers: an address in them is words.
+/// Keys of what a model reads, and of identifiers: an address in them is only text.
 const WORDS: [&str; 15] = [
     "action",
     "call_id",
@@ -146,8 +146,8 @@ const WORDS: [&str; 15] = [
     "title",
 ];
 
-/// Returns what has a provider fetch or run something in `body`, a JSON object, or what keeps that
-/// from being told.
+/// Returns what makes a provider fetch or run something in `body`, a JSON object, or what makes it
+/// impossible to tell.
 #[must_use]
 pub fn of_provider(body: &[u8]) -> Option<String> {
     let found = match serde_json::from_slice::<Unrepeated>(body) {
@@ -155,9 +155,9 @@ pub fn of_provider(body: &[u8]) -> Option<String> {
             Ok(Value::Object(request)) => of_request(&request)?.to_owned(),
             Ok(_) | Err(_) => return None,
         },
-        // Of a repeated key another parser may take the other value.
+        // If a key is repeated, another parser may take the other value.
         Err(error) if error.to_string().starts_with(REPEATED) => REPEATED.to_owned(),
-        // Another parser may read what is too deep, or too large a number, for this one.
+        // Another parser may read what is too deep for this one, or too large a number.
         Err(_) if serde_json::from_slice::<IgnoredAny>(body).is_ok() => {
             "parts that cannot be read".to_owned()
         }
@@ -166,7 +166,7 @@ pub fn of_provider(body: &[u8]) -> Option<String> {
     Some(found.chars().take(KEY_CHARS).collect())
 }
 
-/// Characters of a key that are told.
+/// The largest number of characters of a key that are told.
 const KEY_CHARS: usize = 64;
 
 fn of_request(request: &Map<String, Value>) -> Option<&str> {
@@ -185,11 +185,11 @@ fn of_request(request: &Map<String, Value>) -> Option<&str> {
     if !are_local {
         return Some("tools");
     }
-    // One that is kept at the provider.
+    // A prompt that is kept at the provider.
     if request.get("prompt").is_some_and(Value::is_object) {
         return Some("prompt");
     }
-    // What a client sends for input is text, or a list of parts.
+    // Clients send text as input, or a list of parts.
     let input = request.get("input").and_then(Value::as_array);
     for item in input.into_iter().flatten() {
         let kind = item.get("type").filter(|kind| !kind.is_null());
@@ -206,10 +206,10 @@ fn of_request(request: &Map<String, Value>) -> Option<&str> {
     fetched_in(request)
 }
 
-/// Description of a key that an object has twice.
+/// The description of a key that an object has twice.
 const REPEATED: &str = "a repeated key";
 
-/// Any JSON none of whose objects repeats a key, in any case.
+/// Any JSON in which no object repeats a key, ignoring case.
 struct Unrepeated;
 
 impl<'de> serde::Deserialize<'de> for Unrepeated {
@@ -266,7 +266,7 @@ impl<'de> Visitor<'de> for Unrepeated {
     }
 }
 
-/// Returns the value of `key`, which some parsers take in any case.
+/// Returns the value of `key`, ignoring case like some parsers.
 fn value_of<'o>(object: &'o Map<String, Value>, key: &str) -> Option<&'o Value> {
     object
         .iter()
@@ -286,7 +286,7 @@ fn is_local(tool: &Value) -> bool {
     }
 }
 
-/// Returns the key of a reference in `value` that a provider fetches.
+/// Returns the key in `value` of a reference that a provider fetches.
 fn fetched(value: &Value) -> Option<&str> {
     match value {
         Value::Object(object) => fetched_in(object),
@@ -322,7 +322,7 @@ fn has_address(object: &Map<String, Value>) -> bool {
         .any(|key| value_of(object, key).is_some_and(is_elsewhere))
 }
 
-/// Returns true for a text that holds no document itself.
+/// Returns true for a text that does not hold a document itself.
 fn is_elsewhere(value: &Value) -> bool {
     value.as_str().is_some_and(|address| {
         !address
@@ -442,7 +442,7 @@ mod tests {
         ] {
             assert_eq!(of_provider(body.as_bytes()).as_deref(), expected, "{body}");
         }
-        // What is too deep to be read may hold anything.
+        // What is too deep to be read may contain anything.
         let deep = format!(
             r#"{{"metadata":{}{},"tools":[{{"type":"mcp"}}]}}"#,
             "[".repeat(130),

@@ -1,12 +1,12 @@
-//! Token usage, read from a response while it passes.
+//! Reads the token usage from a response while it passes.
 
 use memchr::memmem;
 use openshell_events::event::TokenUsage;
 
-/// Bytes kept of a response to find its usage; longer than any usage object.
+/// Bytes of a response that are kept to find its usage; longer than any usage object.
 const TAIL_BYTES: usize = 4 * 1024;
 
-/// Reads the `usage` objects of a response, plain or in events. The last one counts.
+/// A meter that reads the `usage` objects of a response, plain or in events. The last one counts.
 #[derive(Debug, Default)]
 pub struct Meter {
     tail: Vec<u8>,
@@ -15,12 +15,12 @@ pub struct Meter {
     events: u64,
 }
 
-/// Quotes inside strings are escaped, so only the structure of a response, arguments of tools
-/// included, can hold this key.
+/// The key of a usage object. Quotes inside strings are escaped, so only the structure of a
+/// response can hold it; that includes arguments of tools.
 const KEY: &[u8] = b"\"usage\"";
 
 impl Meter {
-    /// Reads `part`, the next one.
+    /// Reads `part`, the next part of the response.
     pub fn read(&mut self, part: &[u8]) {
         self.bytes += part.len() as u64;
         self.events += memmem::find_iter(part, b"data:").count() as u64;
@@ -42,14 +42,14 @@ impl Meter {
         self.keep_tail(text);
     }
 
-    /// The usage read so far.
+    /// Returns the usage read so far.
     #[must_use]
     pub fn usage(&self) -> TokenUsage {
         self.usage
     }
 
-    /// Estimates the tokens of a response without usage: one for each event, or for each four
-    /// bytes.
+    /// Estimates the tokens of a response without usage: one for each event, or one for every four
+    /// bytes if there are no events.
     #[must_use]
     pub fn estimate(&self) -> u64 {
         if self.events > 0 {
@@ -74,7 +74,7 @@ impl Meter {
                 continue;
             };
             let count = |names: [&str; 2]| names.iter().find_map(|name| usage.get(name)?.as_u64());
-            // Cached tokens are listed apart, and are billed as well.
+            // Cached tokens are listed separately, and are billed as well.
             let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"];
             let cached: u64 = cached
                 .iter()

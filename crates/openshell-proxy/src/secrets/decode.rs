@@ -1,9 +1,9 @@
-//! The decoder of what is searched: escapes of common software, and what they stand for.
+//! Decodes the escapes of common software in text that is searched for secrets.
 
 use memchr::{memchr, memchr2, memchr3};
 
-/// Bytes of the longest known escape: a surrogate pair of JSON, or an HTML character reference with
-/// some leading zeros.
+/// Length in bytes of the longest known escape: a surrogate pair of JSON, or an HTML character
+/// reference with some leading zeros.
 pub(crate) const ESCAPE_BYTES: usize = 12;
 
 /// Kinds of escapes.
@@ -11,17 +11,19 @@ pub(crate) const ESCAPE_BYTES: usize = 12;
 pub(crate) enum Escapes {
     /// `%2B` (RFC 3986 §2.1).
     Percent,
-    /// As [`Self::Percent`], and `+` for a space (URL Standard, application/x-www-form-urlencoded).
+    /// Like [`Self::Percent`], and `+` for a space (URL Standard,
+    /// application/x-www-form-urlencoded).
     Form,
     /// `\u002b`, `\x2b`, `\"` (RFC 8259 §7, ECMA-262 §12.9.4).
     Backslash,
     /// `&#x2b;`, `&#43;`, `&plus;` (HTML Standard, Character references).
     Reference,
-    /// Any of them, as where a percent-encoded path stands in a page.
+    /// Percent, backslash and reference escapes mixed, for example a percent-encoded path in a web
+    /// page.
     Mixed,
-    /// Zeros between bytes: UTF-16 and UTF-32 in either order of bytes.
+    /// Zeros between bytes, as in UTF-16 and UTF-32 in either byte order.
     Zeros,
-    /// Ends of lines, as they are and in JSON, which stand between those of Base64 (RFC 2045 §6.8).
+    /// Line ends within Base64 (RFC 2045 §6.8), raw or escaped as in JSON.
     Lines,
 }
 
@@ -57,14 +59,14 @@ impl Meaning {
 pub(crate) enum Escape {
     /// `length` bytes stand for `meaning`.
     Complete { length: usize, meaning: Meaning },
-    /// The text ends within it.
+    /// The text ends within the escape.
     Begun,
     /// It is not an escape.
     None,
 }
 
 impl Escapes {
-    /// Offset of the next possible escape.
+    /// Returns the offset of the next possible escape.
     pub(crate) fn next(self, text: &[u8]) -> Option<usize> {
         match self {
             Self::Percent => memchr(b'%', text),
@@ -108,14 +110,15 @@ impl Escapes {
         }
     }
 
-    /// Decodes every escape in `text`. What only looks like one stays.
+    /// Decodes every escape in `text`. What only looks like an escape is kept.
     pub(crate) fn decoded(self, text: &[u8]) -> Vec<u8> {
         let mut decoded = Vec::with_capacity(text.len());
         self.read_all(text, |_, meaning, _| decoded.extend_from_slice(meaning));
         decoded
     }
 
-    /// As [`Self::decoded`]; also returns the offset in `text` of each byte, and of the end.
+    /// Decodes like [`Self::decoded`]; also returns the offset in `text` of each decoded byte, and
+    /// of the end.
     pub(crate) fn decoded_with_places(self, text: &[u8]) -> (Vec<u8>, Vec<usize>) {
         let mut decoded = Vec::with_capacity(text.len());
         let mut places = Vec::with_capacity(text.len() + 1);
@@ -160,10 +163,10 @@ pub(crate) fn hex_byte(high: u8, low: u8) -> Option<u8> {
     u8::try_from(value).ok()
 }
 
-/// Zeros that no text has in a row.
+/// Number of zeros in a row that no text contains.
 const MANY_ZEROS: usize = 4;
 
-/// Returns the offset of the next zeros that are fewer than [`MANY_ZEROS`].
+/// Returns the offset of the next run of fewer than [`MANY_ZEROS`] zeros.
 fn few_zeros(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -192,11 +195,12 @@ fn zeros(text: &[u8]) -> usize {
             .count()
 }
 
-/// Length and meaning of an escape. The inner `None` means that it is none, the outer that the text
-/// ends within it.
+/// Length and meaning of an escape. The inner `None` means that this is no escape, the outer one
+/// that the text ends within it.
 type Read = Option<Option<(usize, Meaning)>>;
 
-/// Parses `count` hexadecimal digits; the inner `None` means other characters, the outer too few.
+/// Parses `count` hexadecimal digits. The inner `None` means that another character stands among
+/// them, the outer one that the text ends before the last.
 fn hexadecimal(digits: &[u8], count: usize) -> Option<Option<u32>> {
     let mut value = 0;
     for place in 0..count {

@@ -1,4 +1,4 @@
-//! Placeholders of credentials in texts, in every encoding in which one could leave.
+//! Finds placeholders of credentials in text, in every encoding in which one could leave.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,10 +15,11 @@ use zeroize::Zeroizing;
 
 use super::decode::Escapes;
 
-/// Bytes of the longest name: a gateway's prefix (`s`, 64 digits and `_`) and a credential's own.
+/// Length in bytes of the longest name: a gateway's prefix (`s`, 64 digits and `_`) and a
+/// credential's own.
 const NAME: usize = CredentialName::MAX + 66;
 
-/// Bytes that the marker in any encoding fits in, with the first byte of a name.
+/// Number of bytes that hold the marker in any encoding, with the first byte of a name.
 pub const SPAN: usize = 48;
 
 /// The first word of the marker.
@@ -49,8 +50,8 @@ pub fn base64_forms(bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     forms
 }
 
-/// Encodes as [`base64_forms`] does, `before` bytes (at most 2) after the beginning of a group of
-/// three.
+/// Encodes like [`base64_forms`], but only for bytes that begin `before` bytes (at most 2) into a
+/// group of three.
 #[must_use]
 pub fn base64_forms_after(before: usize, bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let padded = Zeroizing::new([&[0; 2][..before.min(2)], bytes].concat());
@@ -71,7 +72,7 @@ pub fn base64_forms_after(before: usize, bytes: &[u8]) -> Vec<Zeroizing<Vec<u8>>
 }
 
 /// Returns true if `bytes` hold a placeholder, plain or in one of the usual encodings. A marker
-/// without a name is none.
+/// without a name does not count.
 #[must_use]
 pub fn is_in(bytes: &[u8]) -> bool {
     has_marker(bytes, true)
@@ -108,7 +109,7 @@ fn ends_marker(rest: &[u8], needs_name: bool) -> bool {
             .is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
 }
 
-/// Returns true if `bytes` hold a marker in any encoding, also encoded repeatedly.
+/// Returns true if `bytes` hold a marker in any encoding, or encoded several times.
 #[must_use]
 pub fn is_hidden_in(bytes: &[u8]) -> bool {
     let mut text = Cow::Borrowed(bytes);
@@ -124,10 +125,10 @@ pub fn is_hidden_in(bytes: &[u8]) -> bool {
     false
 }
 
-/// Rounds of decoding; no server decodes as often.
+/// Rounds of decoding; no server decodes so often.
 const DECODED: usize = 8;
 
-/// Encoding of a text.
+/// The encoding of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     /// Plain.
@@ -169,7 +170,7 @@ pub fn find(text: &[u8], coding: Coding) -> Vec<Found> {
             .iter()
             .take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_')
             .count();
-        // A name that runs into another marker makes that marker none.
+        // If a name runs into another marker, that marker does not count.
         from = start + MARKER.len() + length;
         let name = after
             .get(..length)

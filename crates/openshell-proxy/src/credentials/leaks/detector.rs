@@ -1,4 +1,4 @@
-//! Detector of leaks: what is searched for, and what a finding leads to.
+//! Detects leaks: decides what is searched for, and what follows when it is found.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use crate::report::record::{Record, SecretFinding};
 use crate::secrets::decode::Escapes;
 use crate::secrets::needles::{Kind, Needles, Sought, Value};
 
-/// Handling of secrets in requests.
+/// What happens about secrets in requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeakMode {
-    /// They are not searched for.
+    /// Requests are not searched for secrets.
     Off,
-    /// Each is reported once for each host, and the request goes.
+    /// Each secret is reported once for each host, and the request goes on.
     #[default]
     Report,
-    /// The request is refused.
+    /// A request with a secret is refused.
     Block,
 }
 
-/// Detector of one sandbox.
+/// The leak detector of one sandbox.
 #[derive(Debug)]
 pub struct LeakDetector {
     mode: LeakMode,
     own: ArcSwap<OwnSecrets>,
     prepared: ArcSwapOption<Prepared>,
-    /// What was reported of shapes, and of secrets that are known: what only looks like one must
-    /// not use the latter's up.
+    /// What was reported of shapes, and of known secrets. They are counted separately, so that
+    /// texts that only look like secrets do not use up the reports of known ones.
     reported: [Mutex<Reported>; 2],
-    /// Turns for searches of large texts.
+    /// Turns for searching large texts.
     turns: Shares,
 }
 
-/// A search for the credentials of one vault, and the supervisor's own secrets.
+/// A search for the credentials of one vault and for the supervisor's own secrets.
 #[derive(Debug)]
 struct Prepared {
     vault: Arc<Vault>,
@@ -55,26 +55,28 @@ struct Prepared {
     needles: Arc<Needles>,
 }
 
-/// What is reported of a secret.
+/// What is to be reported when a secret is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Secret,
-    /// So many were found that could not be reported one by one.
+    /// So many secrets were found that not all could be reported one by one; this is how many were
+    /// not.
     Unreported(u64),
 }
 
-/// What was reported.
+/// What has been reported.
 #[derive(Debug, Default)]
 struct Reported {
-    /// Names of secrets with the hosts that they were reported for.
+    /// The names of secrets, with the hosts for which they were reported.
     pairs: HashSet<(String, String)>,
-    /// Count of those found since there were too many.
+    /// Number of findings that were not reported because there were too many.
     unreported: u64,
 }
 
 impl Reported {
-    /// Returns what is to be reported of the secret `name` in a request to `host`: it, the first
-    /// time, or how many were not, at each power of two.
+    /// Returns what is to be reported when the secret `name` is found in a request to `host`: the
+    /// secret, if this is the first time for the pair; once there are too many pairs, the number of
+    /// findings that were not reported, whenever it is a power of two.
     fn news(&mut self, name: &str, host: &str) -> Option<News> {
         let pair = (name.to_owned(), host.to_owned());
         if self.pairs.contains(&pair) {
@@ -91,13 +93,13 @@ impl Reported {
     }
 }
 
-/// Detector for the requests to one target.
+/// A leak detector for the requests to one target.
 #[derive(Clone, Debug)]
 pub struct LeakWatch {
     detector: Arc<LeakDetector>,
     needles: Arc<Needles>,
     finding: SecretFinding,
-    /// The policy that permits it.
+    /// The policy that permits the request.
     policy: Option<String>,
     blocks: bool,
 }
@@ -124,7 +126,7 @@ impl LeakDetector {
     }
 
     /// Returns the detector for the request of `record`, with the credentials of `vault`; `None` if
-    /// secrets are not searched for.
+    /// requests are not searched for secrets.
     #[must_use]
     pub fn watch(
         self: &Arc<Self>,
@@ -141,7 +143,7 @@ impl LeakDetector {
         })
     }
 
-    /// Has the `keys` of the routes to models searched for, in place of those before.
+    /// Makes `keys` the keys of model routes that are searched for, instead of earlier ones.
     pub fn know_keys<'k>(&self, keys: impl Iterator<Item = &'k Arc<Credential>>) {
         let keys: Vec<_> = keys.cloned().collect();
         self.own.rcu(|own| OwnSecrets {
@@ -150,8 +152,8 @@ impl LeakDetector {
         });
     }
 
-    /// Has the `tokens` of the gateway searched for, and the `platform_tokens` that it exchanges
-    /// for them, in place of those before.
+    /// Makes `tokens` the gateway's tokens that are searched for, instead of earlier ones, and
+    /// `platform_tokens` those of the platform that it exchanges for them.
     pub fn know_tokens(&self, tokens: &[Arc<Secret>], platform_tokens: &[Arc<Secret>]) {
         self.own.rcu(|own| OwnSecrets {
             keys: own.keys.clone(),
@@ -160,7 +162,8 @@ impl LeakDetector {
         });
     }
 
-    /// Makes the search for the credentials of `vault`, which the first request would wait for.
+    /// Makes the search for the credentials of `vault` now, so that the first request does not wait
+    /// for it.
     pub fn prepare(&self, vault: &Arc<Vault>) {
         if self.mode != LeakMode::Off {
             self.needles(vault);
@@ -192,7 +195,7 @@ impl LeakDetector {
         needles
     }
 
-    /// Returns what is to be reported of a `secret` in a request to `host`.
+    /// Returns what is to be reported when `secret` is found in a request to `host`.
     fn news(&self, secret: &Sought, host: &str) -> Option<News> {
         let [shapes, known] = &self.reported;
         let reported = match secret.kind {
@@ -204,7 +207,7 @@ impl LeakDetector {
 }
 
 impl LeakWatch {
-    /// The same in an observed run, in which nothing is refused.
+    /// Returns the same detector for an observed run, in which nothing is refused.
     #[must_use]
     pub fn reporting(self) -> Self {
         Self {
@@ -213,31 +216,31 @@ impl LeakWatch {
         }
     }
 
-    /// True if a secret is refused, so that bytes which may be one must not leave.
+    /// Returns true if secrets are refused, so that bytes that may be one must not leave.
     #[must_use]
     pub fn blocks(&self) -> bool {
         self.blocks
     }
 
-    /// Begins the search through a text of the request.
+    /// Begins a search through a text of the request.
     #[must_use]
     pub fn scan(&self) -> Scan {
         Scan::new(Arc::clone(&self.needles))
     }
 
-    /// Searches a text that is complete.
+    /// Searches a complete text.
     ///
     /// # Errors
-    /// It holds a secret, and secrets are refused.
+    /// Fails if the text holds a secret and secrets are refused.
     pub fn whole(&self, text: &[u8]) -> Result<(), Refusal> {
         self.found(&self.found_in(text))
     }
 
-    /// Searches a text of `program` that is complete; a large one elsewhere than on the calling
-    /// thread, and when it is its turn.
+    /// Searches a complete text of `program`. A large one waits for its turn, and is searched on
+    /// another thread.
     ///
     /// # Errors
-    /// As [`Self::whole`].
+    /// Fails like [`Self::whole`].
     pub async fn whole_of(self, text: Bytes, program: &str) -> Result<(), Refusal> {
         if text.len() <= Limits::SEARCHED_BYTES {
             return self.whole(&text);
@@ -264,11 +267,11 @@ impl LeakWatch {
         found
     }
 
-    /// Searches the head of a request: its target, as it is and decoded, and the values of its
-    /// fields. A path with a secret is concealed in `record`.
+    /// Searches the head of a request: its target, both as it is and decoded, and the values of its
+    /// fields. If the target holds a secret, `record` conceals the path.
     ///
     /// # Errors
-    /// As [`Self::whole`].
+    /// Fails like [`Self::whole`].
     pub fn head(&mut self, parts: &Parts, record: &mut Record) -> Result<(), Refusal> {
         let target = parts
             .uri
@@ -288,10 +291,10 @@ impl LeakWatch {
         self.fields(&parts.headers)
     }
 
-    /// Searches the values of fields.
+    /// Searches the values of header fields.
     ///
     /// # Errors
-    /// As [`Self::whole`].
+    /// Fails like [`Self::whole`].
     pub fn fields(&self, fields: &HeaderMap) -> Result<(), Refusal> {
         let mut text = Vec::new();
         for value in fields.values() {
@@ -301,10 +304,10 @@ impl LeakWatch {
         self.whole(&text)
     }
 
-    /// Judges what a search has found.
+    /// Judges the secrets that a search has found.
     ///
     /// # Errors
-    /// A secret is not for the request's host, and secrets are refused.
+    /// Fails if a secret is not for the request's host and secrets are refused.
     pub fn found(&self, secrets: &[usize]) -> Result<(), Refusal> {
         let Some(target) = self.finding.target().filter(|_| !secrets.is_empty()) else {
             return Ok(());

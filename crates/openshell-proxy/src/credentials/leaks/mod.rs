@@ -1,8 +1,8 @@
-//! Leaks: secrets in requests, by their shapes and by the values that this run knows.
+//! Finds leaks: secrets in requests, by their shapes and by the values that this run knows.
 //!
-//! A guard against accidents: a secret that a program sends along, plain or in a usual encoding. A
-//! program that hides one on purpose (compressed, enciphered, in pieces) is stopped by the policy
-//! alone, which names the hosts that it may reach.
+//! This is a guard against accidents, in which a program sends a secret along, plain or in a usual
+//! encoding. Only the policy, which names the hosts that a program may reach, stops a program that
+//! hides a secret on purpose (compressed, encrypted, in pieces).
 
 pub mod detector;
 mod own_secrets;

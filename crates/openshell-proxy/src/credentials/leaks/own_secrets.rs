@@ -1,4 +1,4 @@
-//! Secrets of the supervisor's own: keys of the routes to models, and tokens of the gateway.
+//! The supervisor's own secrets: keys of the routes to models, and tokens of the gateway.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,34 +11,36 @@ use openshell_policy::secret::Secret;
 use crate::credentials::vault::{Credential, Vault};
 use crate::secrets::needles::{Kind, Value};
 
-/// Name of the tokens in messages.
+/// The name of the tokens in messages.
 const GATEWAY: &str = "the gateway";
 
-/// Bytes of the longest header of a token that others are known by.
+/// Length in bytes of the longest token header by which other tokens are recognized.
 const HEADER: usize = 256;
 
-/// Bytes of the shortest name of a key by which a signer is known; `1` is the name of many.
+/// Length in bytes of the shortest key name by which a signer is recognized; a name such as `1` is
+/// shared by many.
 const KEY_NAME: usize = 8;
 
 /// Bytes that the claims and the signature of a token have at least.
 const REST: usize = 40;
 
-/// Bytes of the shortest secret. Keys of local models are words such as `lm-studio`.
+/// Length in bytes of the shortest secret. Keys of local models are words such as `lm-studio`.
 const SHORT: usize = 16;
 
-/// Secrets that the command never has, and no request of it may hold.
+/// Secrets that the command never has, and that none of its requests may hold.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnSecrets {
     /// Keys of the routes.
     pub(super) keys: Vec<Arc<Credential>>,
     /// Tokens of the gateway.
     pub(super) tokens: Vec<Arc<Secret>>,
-    /// Tokens of a platform, whose others may be the command's.
+    /// Tokens of a platform, which may also give tokens to the command.
     pub(super) platform_tokens: Vec<Arc<Secret>>,
 }
 
 impl OwnSecrets {
-    /// The secrets themselves, but for those that are the command's too, as credentials of `vault`.
+    /// Returns the secrets themselves, except those that the command has too, as credentials of
+    /// `vault`.
     pub(super) fn values<'s>(&'s self, vault: &'s Vault) -> impl Iterator<Item = Value<'s>> {
         let keys = self.keys.iter().map(|key| (key.name(), key.secret()));
         let tokens = self
@@ -66,7 +68,8 @@ impl OwnSecrets {
         })
     }
 
-    /// The shapes of all tokens that the gateway signs with its keys, other sandboxes' among them.
+    /// Returns the shapes of all tokens that the gateway signs with its keys, including those of
+    /// other sandboxes.
     pub(super) fn shapes(&self) -> impl Iterator<Item = (String, Vec<String>, Shape)> {
         let headers: BTreeSet<_> = self
             .tokens
@@ -90,8 +93,8 @@ impl OwnSecrets {
     }
 }
 
-/// Returns the header of a JSON Web Token (RFC 7515 §4.1) that names its key, so that all tokens
-/// with this header are one signer's.
+/// Returns the header of a JSON Web Token (RFC 7515 §4.1) if it names its key, so that all tokens
+/// with this header have the same signer.
 fn signer(token: &[u8]) -> Option<&str> {
     let header = token
         .split(|byte| *byte == b'.')

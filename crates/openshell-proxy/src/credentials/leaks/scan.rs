@@ -1,11 +1,11 @@
-//! Search for secrets in a text that arrives in parts.
+//! Searches a text that arrives in parts for secrets.
 
 use std::sync::Arc;
 
 use crate::secrets::needles::{BEFORE, Needles};
 
-/// Bytes of a part that a secret which began before it can reach: [`Needles`] look at some 700
-/// bytes at most.
+/// Number of bytes at the beginning of a part that can belong to a secret which began before it:
+/// [`Needles`] look at some 700 bytes at most.
 const REACH: usize = 1024;
 
 /// A search through one text.
@@ -14,7 +14,7 @@ pub struct Scan {
     needles: Arc<Needles>,
     /// The end of the text so far.
     tail: Vec<u8>,
-    /// Bytes at the end of it in which a secret may begin that is not found yet.
+    /// Number of bytes at its end in which a secret may begin that has not been found yet.
     open: usize,
 }
 
@@ -29,8 +29,8 @@ impl Scan {
         }
     }
 
-    /// Calls `found` with each secret that is complete with `part`, the next one. May find one
-    /// twice.
+    /// Searches `part`, the next part. Calls `found` with each secret that it completes, and maybe
+    /// twice with the same one.
     pub fn push(&mut self, part: &[u8], mut found: impl FnMut(usize)) {
         let before = self.tail.len();
         if before == 0 {
@@ -49,8 +49,8 @@ impl Scan {
             self.keep(&tail, undecided);
             return;
         }
-        // What begins in the first bytes of the part is judged by what stands before it, and by as
-        // much after it as counts.
+        // What begins in the first bytes of the part is judged together with what stands before it,
+        // and with as much of the part as can matter.
         self.needles
             .search(&self.tail, from..before + BEFORE, true, &mut found);
         let undecided = self
@@ -67,11 +67,11 @@ impl Scan {
         self.open = 0;
     }
 
-    /// Bytes at the end of the text so far that may be the beginning of a secret.
+    /// Returns how many bytes at the end of the text so far may be the beginning of a secret.
     #[must_use]
     pub fn undecided(&self) -> usize {
         let from = self.tail.len() - self.open;
-        // An anchor that is complete was judged undecided, or else is of no account.
+        // A complete anchor either was judged undecided below, or does not matter.
         let begun = self
             .needles
             .begun(self.tail.get(from..).unwrap_or_default())
@@ -86,8 +86,8 @@ impl Scan {
             .map_or(0, |at| self.tail.len() - at)
     }
 
-    /// Keeps the end of `text`: from the place that is `undecided`, or that the longest anchor
-    /// could have begun at, and what stands before it.
+    /// Keeps the end of `text`: from the `undecided` place on, or from where the longest anchor
+    /// could have begun, and some bytes before it.
     fn keep(&mut self, text: &[u8], undecided: Option<usize>) {
         let anchor = text
             .len()

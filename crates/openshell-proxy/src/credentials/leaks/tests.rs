@@ -12,15 +12,15 @@ use super::scan::Scan;
 use crate::credentials::vault::{Credential, Vault};
 use crate::secrets::needles::{Kind, Needles, Value, has_secret};
 
-/// Joins the parts of a secret, which stands nowhere as a whole, so that no scanner of repositories
-/// takes it for one.
+/// Joins the parts of a secret. The whole secret stands nowhere in this file, so that scanners of
+/// repositories do not report it.
 fn secret(parts: &[&str]) -> String {
     parts.concat()
 }
 
 const LETTERS: &str = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0";
 
-/// One secret of each shape, with its issuer.
+/// Returns one secret of each shape, with its issuer.
 fn samples() -> Vec<(String, &'static str)> {
     let upper = LETTERS.to_ascii_uppercase();
     vec![
@@ -110,7 +110,7 @@ fn needles() -> Arc<Needles> {
     Arc::new(Needles::new(Issuers::known().into_shapes(), values))
 }
 
-/// Names of the secrets found in a text that comes in `parts`.
+/// Returns the names of the secrets found in a text that comes in `parts`.
 fn found(needles: &Arc<Needles>, parts: &[&[u8]]) -> Vec<String> {
     let mut scan = Scan::new(Arc::clone(needles));
     let mut found = Vec::new();
@@ -150,7 +150,7 @@ fn percent(text: &str, is_kept: fn(u8) -> bool) -> String {
     text.bytes().map(escaped).collect()
 }
 
-/// `text` in every encoding that is searched for. The first is the text itself.
+/// Returns `text` in every encoding that is searched for. The first is the text itself.
 fn encodings(text: &str) -> Vec<String> {
     let mut all = vec![
         text.to_owned(),
@@ -355,7 +355,7 @@ fn secrets_are_found_wherever_an_encoded_line_ends_within_them() {
     }
 }
 
-/// A Discord token.
+/// Returns a Discord token.
 fn token_of_parts() -> String {
     samples()
         .into_iter()
@@ -485,7 +485,7 @@ fn the_bytes_that_may_begin_a_secret_are_told_until_it_is_complete() {
             );
         }
     }
-    // A token of parts is known by its dots, and encoded by what it decodes to.
+    // A token of parts is recognized by its dots; if it is encoded, by what it decodes to.
     for (shown, text) in [
         (24, token_of_parts()),
         (36, STANDARD.encode(token_of_parts())),
@@ -585,7 +585,7 @@ fn what_only_looks_like_a_secret_is_none() {
     }
 }
 
-/// Bytes that are as good as random (Marsaglia's xorshift).
+/// Returns bytes that are as good as random (Marsaglia's xorshift).
 fn random(length: usize) -> Vec<u8> {
     let mut state = 88_172_645_463_325_252_u64;
     let next = || {
@@ -740,7 +740,7 @@ fn tokens_of_the_gateway_are_known_by_their_signer_and_those_without_one_by_thei
         "{\"sub\":\"somebody\"}",
     );
     assert!(found(&of_signer, &[other.as_bytes()]).is_empty());
-    // Many have headers like these.
+    // Many tokens have headers like these.
     for usual in [
         "{\"alg\":\"HS256\",\"typ\":\"JWT\"}",
         "{\"alg\":\"RS256\",\"kid\":\"1\"}",
@@ -757,7 +757,7 @@ fn tokens_of_the_gateway_are_known_by_their_signer_and_those_without_one_by_thei
                 && !is_found(&jwt(usual, "{\"sub\":\"somebody\"}"))
         );
     }
-    // A platform signs tokens of others too.
+    // A platform also signs tokens of others.
     let detector = LeakDetector::new(LeakMode::Report);
     let platform = jwt(signed, "{\"sub\":\"sandbox-1\"}");
     detector.know_tokens(&[], &[Arc::new(Secret::new(platform.clone().into_bytes()))]);
@@ -824,7 +824,7 @@ fn bytes_are_searched_in_one_pass_and_text_in_three() {
     let base64 = STANDARD.encode(&samples()[4].0);
     bytes.splice(30_000..30_000, [b" ", token.as_bytes(), b" "].concat());
     assert_eq!(found(&needles, &[&bytes]), ["GitHub"]);
-    // A text whose every letter is more than one byte is a text all the same.
+    // A text in which every letter has more than one byte is still a text.
     let cyrillic = "текст ".repeat(10_000);
     let text = [&cyrillic[..], &base64, &cyrillic].concat();
     let parts: Vec<_> = text.as_bytes().chunks(16_383).collect();

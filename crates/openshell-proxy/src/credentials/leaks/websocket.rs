@@ -1,21 +1,22 @@
-//! Search through the messages that a client sends over a WebSocket (RFC 6455 §5).
+//! Searches the messages that a client sends over a WebSocket for secrets (RFC 6455 §5).
 
 use crate::credentials::leaks::detector::LeakWatch;
 use crate::credentials::leaks::scan::Scan;
 use crate::denial::refusal::Refusal;
 use crate::wire::http::websocket::{Frames, Piece};
 
-/// The frames of one client, which are masked (RFC 6455 §5.3).
+/// A search through the frames of one client, which are masked (RFC 6455 §5.3).
 #[derive(Debug)]
 pub struct MessageScan {
     watch: LeakWatch,
     frames: Frames,
-    /// Search through the current message.
+    /// The search through the current message.
     message: Scan,
-    /// Search through the current control frame, which may stand between the frames of a message
-    /// (RFC 6455 §5.4).
+    /// The search through the current control frame, which may stand between the frames of a
+    /// message (RFC 6455 §5.4).
     control: Scan,
-    /// True once there was something else than frames: what follows is searched as a text.
+    /// True once something other than frames has come; from then on everything is searched as a
+    /// text.
     is_text: bool,
 }
 
@@ -34,11 +35,11 @@ impl MessageScan {
         }
     }
 
-    /// Searches `part`, the next one.
+    /// Searches `part`, the next part.
     ///
     /// # Errors
-    /// Secrets are refused, and a message holds one, or the text is no sequence of frames that a
-    /// client may send without an extension.
+    /// Fails if secrets are refused, and a message holds one or the bytes are not a sequence of
+    /// frames that a client may send without an extension.
     pub fn push(&mut self, part: &[u8]) -> Result<(), Refusal> {
         let mut rest = part;
         let mut found = Vec::new();
@@ -71,6 +72,6 @@ impl MessageScan {
     }
 }
 
-/// Description of what no server takes.
+/// The description of bytes that no server accepts.
 const NO_FRAMES: &str =
     "what follows the switch to WebSocket is no sequence of masked frames without extensions";

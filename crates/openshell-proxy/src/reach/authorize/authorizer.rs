@@ -1,4 +1,4 @@
-//! Authorization of connections and messages: identity, policy and mode put together.
+//! Authorizes connections and messages from an identity, the policy and the mode.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,7 @@ use crate::reach::resolve::guard::Destination;
 use crate::report::observe::Observations;
 use crate::report::record::Record;
 
-/// Handles for authorizations.
+/// The parts that authorize connections and messages.
 #[derive(Debug)]
 pub struct Authorizer {
     /// The policy in force.
@@ -36,16 +36,17 @@ pub struct Authorizer {
     pub(super) mode: Mode,
 }
 
-/// Treatment of policy violations.
+/// How policy violations are treated.
 #[derive(Clone, Debug)]
 pub enum Mode {
     /// Violations are refused.
     Enforce,
-    /// Violations that another policy could permit are permitted, and all that is used is noted.
+    /// Violations that another policy could permit are permitted, and everything that is used is
+    /// noted.
     Observe(Arc<Observations>),
 }
 
-/// An authorized connection before it is dialled: its program and its permit.
+/// The authorization of a connection before it is dialled: its program and its permit.
 #[derive(Debug)]
 pub struct Authorization {
     /// The program that made the connection.
@@ -57,7 +58,7 @@ pub struct Authorization {
 }
 
 impl Authorization {
-    /// Returns true if another generation has come into force since.
+    /// Returns true if another generation has come into force since the permit was given.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.generations.borrow().number != self.permit.generation()
@@ -66,7 +67,7 @@ impl Authorization {
 
 #[cfg(test)]
 impl Authorization {
-    /// Leave of `caller`, which made no connection, to reach `target` under the policy in force.
+    /// Authorizes `caller`, which made no connection, to reach `target` under the policy in force.
     pub(crate) fn assumed(
         authorizer: &Authorizer,
         caller: Caller,
@@ -86,7 +87,7 @@ impl Authorization {
 }
 
 impl Authorizer {
-    /// Creates an authorizer by `policy` for callers verified by `identifier`.
+    /// Creates an authorizer that decides by `policy` about callers verified by `identifier`.
     #[must_use]
     pub fn new(policy: Arc<PolicyStore>, identifier: Arc<Identifier>, mode: Mode) -> Self {
         Self {
@@ -97,13 +98,13 @@ impl Authorizer {
         }
     }
 
-    /// Judges a connection of `identity` to `target`. A known program's is judged at once; else in
-    /// one of the slots, on a blocking thread: hashing a program, reading arguments, and evaluating
-    /// rules may take long.
+    /// Judges a connection of `identity` to `target`. If the program is verified and was permitted
+    /// before, this happens at once. Otherwise it waits for a place and uses a blocking thread,
+    /// because hashing a program, reading arguments and evaluating rules may take long.
     ///
     /// # Errors
-    /// The caller is not identified, or not judged within [`Limits::JUDGE_DEADLINE`], or the policy
-    /// refuses the connection.
+    /// Fails if the caller is not identified, if it is not judged within
+    /// [`Limits::JUDGE_DEADLINE`], or if the policy refuses the connection.
     pub async fn authorize(
         &self,
         identity: &Identity,
@@ -133,7 +134,8 @@ impl Authorizer {
         })
     }
 
-    /// Returns the permit of a verified program if the policy in force has given it one before.
+    /// Returns a permit if the program is verified, the policy in force has permitted it before,
+    /// and no exact entry applies to it.
     fn judge_at_once(&self, identified: &Identified, target: &Target) -> Option<Permit> {
         let policy = self.policy.load();
         let program = &identified.caller().program;
@@ -175,7 +177,7 @@ impl Authorizer {
                 let Some(why) = identifier.modified_by(&identified) else {
                     return (caller, permit);
                 };
-                // Other entries may permit it.
+                // Another entry may still permit a modified program.
                 let program = Program {
                     is_modified: true,
                     ..Program::clone(&caller.program)
@@ -208,7 +210,7 @@ impl Authorizer {
     /// Judges `action`, a message of `caller` inside a connection with `permit`.
     ///
     /// # Errors
-    /// The policy refuses the message, or cannot be evaluated.
+    /// Fails if the policy refuses the message or cannot be evaluated.
     pub async fn authorize_message(
         &self,
         permit: &Permit,
@@ -233,7 +235,7 @@ impl Authorizer {
         Ok(message_permit)
     }
 
-    /// Notes the `destination` of `authorization`, if the run is observed.
+    /// Notes the `destination` of `authorization` if the run is observed.
     pub fn note_destination(&self, authorization: &Authorization, destination: &Destination) {
         if let Mode::Observe(observations) = &self.mode {
             let program = &authorization.caller.program.executable;
@@ -242,8 +244,8 @@ impl Authorizer {
         }
     }
 
-    /// Notes, if the run is observed, that bytes of `caller` to `target` are relayed uninspected,
-    /// `raw` if they are not inside TLS.
+    /// Notes, if the run is observed, that bytes from `caller` to `target` are relayed uninspected;
+    /// `raw` means that they are not inside TLS.
     pub(super) fn note_opaque(&self, caller: &Caller, target: &Target, raw: bool) {
         if let Mode::Observe(observations) = &self.mode {
             observations.add_opaque(&caller.program.executable, target, raw);
@@ -252,7 +254,7 @@ impl Authorizer {
 }
 
 impl Mode {
-    /// Judges a connection of `caller` to `target`; `verify` then checks its fingerprints.
+    /// Judges a connection of `caller` to `target`, and then checks its fingerprints by `verify`.
     pub(super) fn judge(
         &self,
         snapshot: &Snapshot,

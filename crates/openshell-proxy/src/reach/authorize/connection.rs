@@ -32,31 +32,31 @@ pub struct Connection {
     shutdown: watch::Sender<bool>,
 }
 
-/// Number of a stream within its connection, from 1 on.
+/// The number of a stream within its connection, from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(NonZeroU64);
 
 impl StreamId {
-    /// The id of the stream after `count` others.
+    /// Returns the id of the stream that comes after `count` others.
     #[must_use]
     pub fn after(count: u64) -> Self {
         Self(NonZeroU64::MIN.saturating_add(count))
     }
 
-    /// The id as a number.
+    /// Returns the id as a number.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0.get()
     }
 }
 
-/// Activities of a connection, all of which a later generation must permit as well.
+/// The activities of a connection, all of which a later generation must permit as well.
 #[derive(Clone, Debug, Default)]
 struct Activities {
     /// True once bytes are relayed uninspected.
     is_opaque: bool,
-    /// The last message of an HTTP/1.1 connection; it stays when it is answered, or has upgraded
-    /// the connection.
+    /// The last message of an HTTP/1.1 connection. It stays after it is answered and after it has
+    /// upgraded the connection.
     message: Option<Message>,
     /// The messages of open streams.
     streams: BTreeMap<StreamId, Message>,
@@ -76,30 +76,30 @@ impl Connection {
         }
     }
 
-    /// The program that made the client's connection.
+    /// Returns the program that made the client's connection.
     #[must_use]
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// The host and port of the upstream.
+    /// Returns the host and port of the upstream.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// The last permit.
+    /// Returns the last permit.
     #[must_use]
     pub fn permit(&self) -> Arc<Permit> {
         Arc::clone(&self.permit.lock())
     }
 
-    /// Notes an upstream connection to `address` that replaces the one before.
+    /// Notes an upstream connection to `address` that replaces all earlier ones.
     pub fn moved_to(&self, address: IpAddr) {
         *self.addresses.lock() = vec![address];
     }
 
-    /// Notes a further upstream connection, to `address`.
+    /// Notes an additional upstream connection, to `address`.
     pub fn also_at(&self, address: IpAddr) {
         let mut addresses = self.addresses.lock();
         if !addresses.contains(&address) {
@@ -107,11 +107,11 @@ impl Connection {
         }
     }
 
-    /// Returns the permit under the policy in force, after judging the connection again if that has
-    /// changed.
+    /// Returns the permit under the policy in force. If the policy has changed, the connection is
+    /// judged again first.
     ///
     /// # Errors
-    /// The policy no longer permits the connection.
+    /// Fails if the policy no longer permits the connection.
     pub async fn current_permit(&self, authorizer: &Authorizer) -> Result<Arc<Permit>, Refusal> {
         let permit = self.permit();
         if permit.generation() == authorizer.policy.load().generation() {
@@ -122,11 +122,11 @@ impl Connection {
             .map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
     }
 
-    /// Notes `message` as the activity in place of the one before; then as
+    /// Replaces the message of an HTTP/1.1 connection by `message`, and returns the permit like
     /// [`Self::current_permit`].
     ///
     /// # Errors
-    /// As [`Self::current_permit`].
+    /// Fails like [`Self::current_permit`].
     pub async fn replace_message(
         &self,
         authorizer: &Authorizer,
@@ -136,16 +136,16 @@ impl Connection {
         self.current_permit(authorizer).await
     }
 
-    /// Forgets the message of an HTTP/1.1 connection, which was answered.
+    /// Removes the message of an HTTP/1.1 connection, which has been answered.
     pub fn forget_message(&self) {
         self.activities.lock().message = None;
     }
 
-    /// Notes that bytes are relayed uninspected from now on, and for observation if they are `raw`,
-    /// not inside TLS; then as [`Self::current_permit`].
+    /// Notes that bytes are relayed uninspected from now on, and checks this like
+    /// [`Self::current_permit`]. An observed run also notes whether they are `raw`, not inside TLS.
     ///
     /// # Errors
-    /// As [`Self::current_permit`], or the permit has rules for messages.
+    /// Fails like [`Self::current_permit`], and if the permit has rules for messages.
     pub async fn start_opaque(&self, authorizer: &Authorizer, raw: bool) -> Result<(), Refusal> {
         self.activities.lock().is_opaque = true;
         let permit = self.current_permit(authorizer).await?;
@@ -155,8 +155,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Registers the `message` of a stream, judged by `permit`; returns false if the policy has
-    /// changed since.
+    /// Registers the `message` of a stream, which was judged by `permit`; returns false if the
+    /// policy has changed since.
     #[must_use]
     pub fn register(
         &self,
@@ -174,8 +174,8 @@ impl Connection {
         self.activities.lock().streams.remove(&stream);
     }
 
-    /// Subscribes to the shutdown signal. While a receiver exists, the end of the connection is
-    /// delayed for its last message.
+    /// Subscribes to the shutdown signal. While a receiver exists, the connection ends only after a
+    /// delay in which its last message can be sent.
     #[must_use]
     pub fn shutdown_signal(&self) -> watch::Receiver<bool> {
         self.shutdown.subscribe()
@@ -187,7 +187,7 @@ impl Connection {
         self.shutdown.send(true).is_ok()
     }
 
-    /// Judges the connection and its activities by the policy in force.
+    /// Judges the connection and its activities again by the policy in force.
     pub(super) async fn reauthorize(
         &self,
         authorizer: &Authorizer,
@@ -213,7 +213,7 @@ impl Connection {
         let permit = judged
             .await
             .unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))?;
-        // Another judgement may have ended meanwhile.
+        // Another judgement by a newer policy may have ended meanwhile.
         let mut known = self.permit.lock();
         if known.generation() <= permit.generation() {
             *known = Arc::clone(&permit);

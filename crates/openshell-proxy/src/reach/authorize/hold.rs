@@ -1,4 +1,4 @@
-//! Holds the work of a connection while it is not known whether it is still permitted.
+//! Stops the work of a connection while it is not known whether it is still permitted.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -7,20 +7,19 @@ use std::task::Poll;
 
 use futures_util::task::AtomicWaker;
 
-/// A switch that stops the work of one connection. All of it is polled by one task.
+/// A switch that stops the work of one connection, all of which is polled by one task.
 #[derive(Debug, Default)]
 pub struct Hold {
     is_held: AtomicBool,
     waker: AtomicWaker,
 }
 
-/// Holds until it is dropped.
+/// A guard that stops the work until it is dropped.
 #[derive(Debug)]
 pub(super) struct Held<'h>(&'h Hold);
 
 impl Hold {
-    /// Drives `work`, apart from the times when it is held: then nothing of it happens, so that no
-    /// byte passes.
+    /// Drives `work` except while it is held. Then it is not polled, so no byte passes.
     pub async fn over<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(move |cx| {
             self.waker.register(cx.waker());

@@ -1,4 +1,4 @@
-//! Places for judgements, so that none of one kind waits long for those of another.
+//! Places for judgements. Each kind has its own, so that none waits long for those of another.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use crate::ground::limits::Limits;
 
-/// The places. Each kind has a bound of its own, within that of all.
+/// The places. Each kind has its own bound; new connections also need one of those in `new`.
 #[derive(Debug)]
 pub(super) struct Places {
     /// Look-ups and evaluations of new connections and of messages.
     pub(super) new: Arc<Semaphore>,
-    /// Those of programs that the policy does not list.
+    /// Look-ups and evaluations for programs that the policy does not list.
     unlisted: Arc<Semaphore>,
-    /// Programs that are read for the first time, small ones and large ones.
+    /// Programs that are read for the first time: small ones, and then large ones.
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    /// Open connections after a change of the policy.
+    /// Judgements of open connections after a change of the policy.
     pub(super) open: Arc<Semaphore>,
 }
 
-/// A place, free again when it is dropped.
+/// A place, which is free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Place(
     #[expect(dead_code, reason = "held for its drop")] Vec<OwnedSemaphorePermit>,
@@ -41,8 +41,8 @@ impl Default for Places {
 
 impl Places {
     /// Waits for a place for a new connection of a program, of which `unread` bytes have to be
-    /// read. Who waits for the program to be read, or is not listed, takes no place from others
-    /// meanwhile.
+    /// read. While an unlisted program waits, or one waits to be read, it takes no place from
+    /// others.
     pub(super) async fn for_new(
         &self,
         is_listed: bool,

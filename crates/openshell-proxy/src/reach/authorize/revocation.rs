@@ -1,4 +1,4 @@
-//! Revocation: the end of an authorization because the policy changes.
+//! Revocation: the policy changes, and no longer permits an open connection.
 
 use std::future::pending;
 use std::net::IpAddr;
@@ -15,13 +15,13 @@ use crate::reach::authorize::authorizer::{Authorization, Authorizer};
 use crate::reach::authorize::connection::Connection;
 use crate::reach::authorize::hold::Hold;
 
-/// Watches one authorized connection for its revocation.
+/// A watch over one authorized connection that notices its revocation.
 #[derive(Debug)]
 pub struct RevocationWatch {
     connection: Arc<Connection>,
     generations: watch::Receiver<Generation>,
-    /// The generation by which this watch last judged the connection; a message in it may have been
-    /// judged by a newer one.
+    /// The generation by which this watch last judged the connection. A message inside may have
+    /// been judged by a newer one.
     generation: u64,
 }
 
@@ -43,16 +43,16 @@ impl RevocationWatch {
         }
     }
 
-    /// The watched connection.
+    /// Returns the watched connection.
     #[must_use]
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Returns the reason once the connection is permitted no longer, or cannot be judged within
-    /// [`Limits::JUDGE_DEADLINE`]. From [`Limits::HOLD_AFTER`] after the change on until then its
-    /// work is held by `hold`, which is to be polled after this: a thread that had no time for the
-    /// connection for so long passes none of its bytes. Cancel safe.
+    /// Returns the reason when the connection is no longer permitted, or cannot be judged within
+    /// [`Limits::JUDGE_DEADLINE`]. From [`Limits::HOLD_AFTER`] after the change until the
+    /// judgement, `hold` stops the connection's work. Poll that work after this future: then no
+    /// byte passes even if the thread had no time for the connection for so long. Cancel safe.
     pub async fn revoked(&mut self, authorizer: &Authorizer, hold: &Hold) -> Refusal {
         loop {
             match self.next(authorizer, hold).await {
@@ -62,7 +62,7 @@ impl RevocationWatch {
         }
     }
 
-    /// Waits for one change, and judges the connection after it.
+    /// Waits for one change of the policy, and judges the connection by the new one.
     async fn next(&mut self, authorizer: &Authorizer, hold: &Hold) -> Result<(), Refusal> {
         let generation = self.generation;
         let changed = self
@@ -169,7 +169,7 @@ mod tests {
             }
         });
         authorizer.policy.replace(testing::snapshot(2, PLAIN));
-        // Held, and permitted late.
+        // The judgement is late: the work is held, and then permitted.
         let late = async {
             tokio::time::sleep(5 * second).await;
             assert!(passed.load(Ordering::Relaxed) <= 10, "{passed:?}");
@@ -182,7 +182,7 @@ mod tests {
             () = hold.over(work.as_mut()) => {}
             () = late => {}
         }
-        // Never judged.
+        // The judgement never comes.
         let _taken = authorizer.places.open.acquire_many(all).await.unwrap();
         let before = passed.load(Ordering::Relaxed);
         let begun = tokio::time::Instant::now();

@@ -1,4 +1,4 @@
-//! Connections to upstreams at their own addresses.
+//! Connects to upstreams at their own addresses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use tokio::task::JoinSet;
 
 use crate::ground::limits::Limits;
 
-/// Connects to the first of `addresses` that answers, each with a head start over the next (RFC
+/// Connects to the first of `addresses` that answers. Each one has a head start over the next (RFC
 /// 8305 §5).
 pub(super) async fn race(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
-    // Dropping the set aborts the attempts that lost.
+    // Dropping the set aborts the attempts that are not used.
     let mut attempts = JoinSet::new();
     let mut remaining = addresses.iter().copied();
     let mut last_error = io::Error::from(io::ErrorKind::AddrNotAvailable);

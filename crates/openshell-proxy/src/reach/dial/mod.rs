@@ -1,5 +1,5 @@
-//! Connections out of the sandbox: a permit's host is resolved, its addresses are checked, and one
-//! of them is dialled.
+//! Opens connections out of the sandbox: resolves a permit's host, checks its addresses, and dials
+//! one of them.
 
 mod direct;
 
@@ -23,16 +23,16 @@ use crate::reach::resolve::resolve;
 use crate::wire::io::upstream_stream::UpstreamStream;
 use crate::wire::tls::originate::UpstreamRoots;
 
-/// Handles for connections to upstreams.
+/// The parts that connect to upstreams.
 #[derive(Debug)]
 pub struct Egress {
     /// The supervisor's resolver; the workload's is never asked.
     pub resolver: Arc<Resolver>,
-    /// Connections of each program.
+    /// The number of connections that each program has.
     quota: Arc<Quota>,
-    /// Trusted roots for upstream certificates.
+    /// The trusted roots for upstream certificates.
     pub roots: UpstreamRoots,
-    /// Ports of the supervisor's own servers on this host, which the workload never reaches.
+    /// Ports of the supervisor's own servers on this host, which the workload can never reach.
     own_ports: Vec<u16>,
 }
 
@@ -43,12 +43,12 @@ pub struct Dialed {
     pub stream: UpstreamStream,
     /// The address that was checked and dialled.
     pub address: SocketAddr,
-    /// Guard of the program's connection quota.
+    /// A guard of the program's connection quota.
     pub quota: QuotaGuard,
 }
 
 impl Egress {
-    /// Creates the egress over `resolver` and `roots`.
+    /// Creates an egress that uses `resolver` and `roots`.
     #[must_use]
     pub fn new(resolver: Arc<Resolver>, roots: UpstreamRoots) -> Self {
         Self {
@@ -59,8 +59,7 @@ impl Egress {
         }
     }
 
-    /// Refuses connections to `ports` of this host's own addresses, at which the supervisor
-    /// listens.
+    /// Refuses connections to this host's own addresses at `ports`, where the supervisor listens.
     #[must_use]
     pub fn without_own(self, ports: Vec<u16>) -> Self {
         Self {
@@ -72,7 +71,8 @@ impl Egress {
     /// Resolves the host of `permit` and checks its addresses.
     ///
     /// # Errors
-    /// The name does not resolve, or an address is not permitted, or is the supervisor's own.
+    /// Fails if the name does not resolve, or if an address is not permitted or is the supervisor's
+    /// own.
     pub async fn destination(&self, permit: &Permit) -> Result<Destination, Refusal> {
         let watch = Stopwatch::start();
         let destination = resolve(&self.resolver, permit).await?;
@@ -102,7 +102,7 @@ impl Egress {
     /// Takes one of the connections that `program` may have at once.
     ///
     /// # Errors
-    /// The program has all of its connections.
+    /// Fails if the program has as many connections as it may have.
     pub fn reserve(&self, program: &str) -> Result<QuotaGuard, Refusal> {
         self.quota.take(program).ok_or(Refusal::limit_reached(
             "the program has too many connections at once",
@@ -112,7 +112,7 @@ impl Egress {
     /// Connects to `destination` for `program`.
     ///
     /// # Errors
-    /// The program has all of its connections, or no address answered within
+    /// Fails if the program has as many connections as it may have, or if no address answers within
     /// [`Limits::CONNECT_DEADLINE`].
     pub async fn connect(
         &self,
@@ -129,8 +129,9 @@ impl Egress {
     }
 }
 
-/// Returns false if `address` is none of this host's: the kernel binds sockets to its own alone
-/// (ip(7)). Any other error, such as that there are no more descriptors, tells nothing.
+/// Returns false if `address` does not belong to this host: the kernel binds sockets only to its
+/// own addresses (ip(7)). Any other error, for example that there are no more descriptors, proves
+/// nothing.
 fn is_of_this_host(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).map_or_else(
         |error| error.kind() != io::ErrorKind::AddrNotAvailable,
@@ -138,7 +139,7 @@ fn is_of_this_host(address: IpAddr) -> bool {
     )
 }
 
-/// `addresses` with commas between.
+/// Returns `addresses` with commas between them.
 fn in_words(addresses: &[SocketAddr]) -> String {
     addresses
         .iter()
@@ -150,17 +151,17 @@ fn in_words(addresses: &[SocketAddr]) -> String {
 /// Connects to the first address of `destination` that answers.
 ///
 /// # Errors
-/// No address answered in [`Limits::CONNECT_DEADLINE`], or all refused.
+/// Fails if no address answers within [`Limits::CONNECT_DEADLINE`], or if all refuse.
 pub async fn dial(destination: &Destination) -> Result<(UpstreamStream, SocketAddr), Refusal> {
     timeout(Limits::CONNECT_DEADLINE, dial_without_deadline(destination))
         .await
         .unwrap_or_else(|_| Err(Refusal::upstream_timeout()))
 }
 
-/// As [`dial`], for a caller with a deadline of its own.
+/// Connects like [`dial`], for a caller that has its own deadline.
 ///
 /// # Errors
-/// All addresses refused.
+/// Fails if all addresses refuse.
 pub async fn dial_without_deadline(
     destination: &Destination,
 ) -> Result<(UpstreamStream, SocketAddr), Refusal> {
@@ -184,7 +185,7 @@ mod tests {
     use super::{Destination, Limits, UpstreamStream, dial};
     use crate::testing;
 
-    /// Checked addresses, as the operator's are without a check.
+    /// Returns a destination of `addresses`, which are not checked, like those of the operator.
     fn at(addresses: Vec<SocketAddr>) -> Destination {
         Destination::configured_by_operator(addresses)
     }

@@ -1,4 +1,4 @@
-//! The check of resolved addresses: the only defence against server-side request forgery (SSRF).
+//! Checks resolved addresses: the only defence against server-side request forgery (SSRF).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,32 +8,32 @@ use openshell_policy::address::{AddressClass, CONTROL_PLANE_PORTS};
 use crate::decide::permit::Permit;
 use crate::denial::refusal::{AddressFault, Refusal};
 
-/// Addresses that were checked against a permit, at least one, and may be dialled. For a workload
-/// only [`check`] makes one.
+/// At least one address, all of which were checked against a permit and may be dialled. For a
+/// workload, only [`check`] makes one.
 #[derive(Debug)]
 pub struct Destination {
     addresses: Vec<SocketAddr>,
 }
 
 impl Destination {
-    /// Addresses of a server in the operator's configuration, which needs no permit.
+    /// Returns the addresses of a server in the operator's configuration, which needs no permit.
     #[must_use]
     pub fn configured_by_operator(addresses: Vec<SocketAddr>) -> Self {
         Self { addresses }
     }
 
-    /// The addresses, in order of preference.
+    /// Returns the addresses in order of preference.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 }
 
-/// Checks every one of `addresses`. One that is not permitted refuses them all, since the next
-/// attempt could dial it.
+/// Checks all of `addresses`. If one is not permitted, all are refused, because the next attempt
+/// could dial it.
 ///
 /// # Errors
-/// An address is not permitted, or there is none.
+/// Fails if an address is not permitted, or if there is none.
 pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Refusal> {
     let host = &permit.target().host;
     let port = permit.target().port;

@@ -1,4 +1,4 @@
-//! Name resolution by the supervisor's resolver and hosts file.
+//! Resolves names with the supervisor's resolver and hosts file.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock};
@@ -21,25 +21,25 @@ use crate::ground::limits::Limits;
 /// The supervisor's resolver.
 #[derive(Debug)]
 pub struct Resolver {
-    /// Made for the first look-up, as many commands never need one.
+    /// The resolver is made for the first look-up, because many commands never need one.
     resolver: OnceLock<TokioResolver>,
     config: ResolverConfig,
     options: ResolverOpts,
     hosts: Arc<Hosts>,
-    /// Runtime of the look-ups: the shared state of name servers must not depend on a connection's
-    /// runtime.
+    /// The runtime of the look-ups. The shared state of name servers must not depend on the runtime
+    /// of a connection.
     runtime: Handle,
 }
 
-/// Seconds for which an address of the hosts file holds; the file is read once.
+/// Seconds for which an address from the hosts file is valid; the file is read once.
 const HOSTS_TTL: u64 = 24 * 60 * 60;
 
-/// Error of a resolver outside a runtime.
+/// The error of a resolver that is created outside a runtime.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up name resolution: {0}")]
 pub struct ResolverError(#[from] TryCurrentError);
 
-/// Cause of a failed look-up, short enough for a log line.
+/// Returns the cause of a failed look-up, short enough for a log line.
 fn cause(error: &NetError) -> String {
     match error {
         NetError::Dns(DnsError::NoRecordsFound(records)) => match records.response_code {
@@ -54,12 +54,12 @@ fn cause(error: &NetError) -> String {
 }
 
 impl Resolver {
-    /// Creates a resolver from the current `/etc/resolv.conf` and `/etc/hosts`. Without a usable
-    /// `resolv.conf`, as in minimal images, it uses the hosts file alone and logs a warning.
-    /// Look-ups run in the runtime of this call.
+    /// Creates a resolver from the current `/etc/resolv.conf` and `/etc/hosts`. If there is no
+    /// usable `resolv.conf`, for example in minimal images, it uses only the hosts file and logs a
+    /// warning. Look-ups run in the runtime of this call.
     ///
     /// # Errors
-    /// The call is outside a runtime.
+    /// Fails if the call is outside a runtime.
     pub fn from_system() -> Result<Self, ResolverError> {
         let (config, mut options) = read_system_conf().unwrap_or_else(|error| {
             tracing::warn!("names are looked up in /etc/hosts alone: /etc/resolv.conf: {error}");
@@ -88,12 +88,12 @@ impl Resolver {
             TokioRuntimeProvider::default(),
         );
         let mut resolver = builder.with_options(self.options.clone()).build()?;
-        // As they were before the workload started.
+        // These are the entries from before the workload started.
         resolver.set_hosts(Arc::clone(&self.hosts));
         Ok(self.resolver.get_or_init(|| resolver))
     }
 
-    /// The addresses of `host`, given as text; empty if there are none.
+    /// Returns the addresses of `host`, which is given as text; empty if there are none.
     pub async fn addresses(&self, host: &str) -> Vec<IpAddr> {
         match Host::parse(host) {
             Ok(Host::Address(address)) => vec![address],
@@ -102,11 +102,11 @@ impl Resolver {
         }
     }
 
-    /// The records of `kind` of `name`, empty if it has none; at most [`Limits::DNS_RECORDS`] bytes
-    /// of them.
+    /// Returns the records of `kind` of `name`, which have at most [`Limits::DNS_RECORDS`] bytes;
+    /// empty if it has none.
     ///
     /// # Errors
-    /// The name servers fail, or the records are larger.
+    /// Fails if the name servers fail, or if the records are larger.
     pub(crate) async fn records(
         &self,
         name: &HostName,
@@ -142,10 +142,10 @@ impl Resolver {
         }
     }
 
-    /// The first IPv4 address of `name`; `None` if it has none.
+    /// Returns the first IPv4 address of `name`; `None` if it has none.
     ///
     /// # Errors
-    /// The name servers fail.
+    /// Fails if the name servers fail.
     pub(crate) async fn first_ipv4(&self, name: &HostName) -> Result<Option<Ipv4Addr>, String> {
         let ipv4 = |address: IpAddr| match address {
             IpAddr::V4(address) => Some(address),
@@ -162,7 +162,7 @@ impl Resolver {
             .find_map(ipv4))
     }
 
-    /// The addresses of `name` in the hosts file, those of IPv4 first.
+    /// Returns the addresses of `name` in the hosts file, IPv4 first.
     fn in_hosts_file(&self, name: &HostName) -> Vec<IpAddr> {
         let Ok(name) = Name::from_ascii(name.as_str()) else {
             return Vec::new();
@@ -179,18 +179,18 @@ impl Resolver {
             .collect()
     }
 
-    /// The addresses of `name`, or the reason why there are none.
+    /// Returns the addresses of `name`, or the reason why there are none.
     pub(super) async fn lookup(&self, name: &HostName) -> Result<Vec<IpAddr>, String> {
         Ok(self.lookup_with_ttl(name).await?.0)
     }
 
-    /// The addresses of `name`, and the seconds for which they hold.
+    /// Returns the addresses of `name`, and the seconds for which they are valid.
     ///
     /// # Errors
-    /// The reason why there are none.
+    /// Fails with the reason why there are none.
     pub async fn lookup_with_ttl(&self, name: &HostName) -> Result<(Vec<IpAddr>, u64), String> {
-        // As for every program of the host, no name server is asked for a name that the hosts file
-        // has (hosts(5)).
+        // If the hosts file has a name, no name server is asked for it, as with every program of
+        // the host (hosts(5)).
         let known = self.in_hosts_file(name);
         if !known.is_empty() {
             return Ok((known, HOSTS_TTL));

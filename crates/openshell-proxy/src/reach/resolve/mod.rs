@@ -1,4 +1,4 @@
-//! Resolution: a permit's host to addresses, every one of them checked.
+//! Resolves a permit's host to addresses, and checks each of them.
 
 pub mod guard;
 pub mod lookup;
@@ -14,7 +14,7 @@ use lookup::Resolver;
 /// Resolves the host of `permit` and checks its addresses.
 ///
 /// # Errors
-/// The name does not resolve, or any of its addresses is not permitted.
+/// Fails if the name does not resolve, or if any of its addresses is not permitted.
 pub async fn resolve(resolver: &Resolver, permit: &Permit) -> Result<Destination, Refusal> {
     let addresses = match &permit.target().host {
         Host::Address(address) => vec![*address],

@@ -10,7 +10,7 @@ use crate::denial::refusal::{Refusal, Subject};
 use crate::ground::peer::{Caller, Program};
 use crate::ground::target::Target;
 
-/// The guard's answer for `host:port`, permitted by `endpoint`, with these `addresses`.
+/// Returns the guard's answer for `host:port`, permitted by `endpoint`, with these `addresses`.
 fn guard(
     endpoint: &str,
     host: &str,

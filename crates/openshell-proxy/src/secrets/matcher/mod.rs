@@ -1,6 +1,7 @@
-//! Search for the secrets of credentials in text that arrives in parts, in the encodings of common
-//! software: plain, in Base64, and percent-encoded or escaped as in JSON or HTML, all of it or
-//! single bytes, each in its own way; and in UTF-16. One pass finds all.
+//! Searches text that arrives in parts for the secrets of credentials, in one pass.
+//!
+//! It finds secrets that are plain, in Base64, percent-encoded, escaped as in JSON or HTML, or in
+//! UTF-16. All bytes of a secret may be escaped or only some, and each in a different way.
 
 mod patterns;
 
@@ -14,10 +15,10 @@ use self::patterns::{Owner, Patterns, ROOT, State};
 use crate::secrets::decode::{ESCAPE_BYTES, Escape, Escapes};
 use crate::secrets::placeholder::base64_forms;
 
-/// Bytes of the shortest Base64 form that is searched for; shorter ones match by chance.
+/// Length in bytes of the shortest Base64 form that is searched for; shorter ones match by chance.
 const BASE64_BYTES: usize = 8;
 
-/// Encodings of a secret.
+/// The encodings of a secret: plain, and as a part of Base64.
 #[derive(Debug)]
 pub struct Forms {
     plain: Zeroizing<Vec<u8>>,
@@ -37,12 +38,12 @@ impl Forms {
         }
     }
 
-    /// Bytes of the longest encoding in use: six for a letter or digit (`\u0061`, `&#x61;`), nine
-    /// for any other byte (`&#x0002b;`, `&lbrack;`).
+    /// Returns the length in bytes of the longest encoding in use: six for a letter or digit
+    /// (`\u0061`, `&#x61;`), nine for any other byte (`&#x0002b;`, `&lbrack;`).
     #[must_use]
     pub fn longest(&self) -> usize {
         let escaped = |byte: &u8| if byte.is_ascii_alphanumeric() { 6 } else { 9 };
-        // Escaping changes only the signs of Base64.
+        // In Base64, only the characters that are not letters or digits can be escaped.
         let in_base64 = |byte: &u8| if byte.is_ascii_alphanumeric() { 1 } else { 9 };
         let plain = self.plain.iter().map(escaped).sum();
         self.base64
@@ -51,8 +52,8 @@ impl Forms {
             .fold(plain, usize::max)
     }
 
-    /// Returns true if the name of a field, in any case, holds the secret. Short secrets match by
-    /// chance and are not searched for.
+    /// Returns true if the name of a field contains the secret, in upper or lower case. Short
+    /// secrets match by chance and are not searched for.
     #[must_use]
     pub fn are_in_name(&self, name: &str) -> bool {
         let decoded: Vec<u8> = Escapes::Percent
@@ -68,7 +69,7 @@ impl Forms {
             .any(|text| self.all().any(|(form, _)| is_in(text, form)))
     }
 
-    /// Each form, and whether it is one of Base64.
+    /// Returns each form, and whether it is Base64.
     fn all(&self) -> impl Iterator<Item = (&[u8], bool)> {
         let base64 = self.base64.iter().map(|form| (form.as_slice(), true));
         std::iter::once((self.plain.as_slice(), false)).chain(base64)
@@ -126,8 +127,8 @@ impl Default for Matcher {
 }
 
 impl Matcher {
-    /// Calls `found` with the index of each secret that ends in `part`, the next one, which begins
-    /// at `at`, and the place of its form.
+    /// Searches `part`, the next part of the text, which begins at `at`. Calls `found` with the
+    /// index of each secret that ends in it, and the range that its encoded form takes.
     pub fn push(
         &mut self,
         search: &SecretSearch,
@@ -146,12 +147,12 @@ impl Matcher {
             found(owner.credential, place)
         });
         for decoder in &mut self.escaped {
-            // Without an escape nearby the result is that of the plain text.
+            // Without an escape nearby, the search of the plain text has the same result.
             if decoder.is_idle(before) && decoder.escapes.next(part).is_none() {
                 decoder.skip(part.len(), self.plain.state);
                 continue;
             }
-            // Only Base64 has lines.
+            // Line ends are skipped only within Base64.
             let is_any = decoder.escapes != Escapes::Lines;
             let mut found = |owner: Owner, place| {
                 if is_any || owner.is_base64 {
@@ -166,12 +167,12 @@ impl Matcher {
 /// Progress through a decoded text.
 #[derive(Debug, Default)]
 struct Progress {
-    /// What the end of the text matches.
+    /// The beginning of a pattern that the end of the text matches.
     state: State,
     /// Bytes of decoded text so far.
     decoded: u64,
-    /// Escapes that a match may reach back to: the decoded offset of each one's end, and the bytes
-    /// by which it and those before it are longer than their meaning.
+    /// Escapes that a match may reach back to: the offset in the decoded text at which each one
+    /// ends, and by how many bytes it and all before it are longer than their meanings.
     escapes: VecDeque<(u64, usize)>,
 }
 
@@ -209,7 +210,8 @@ impl Progress {
                 let begun = (self.decoded + next as u64).saturating_sub(pattern.length as u64);
                 let end = at + next.cast_signed();
                 let begin = end - (pattern.length + self.longer_since(begun)).cast_signed();
-                // A part that was sent on can no longer be masked.
+                // The beginning is negative if an earlier part was sent on, which can no longer be
+                // masked.
                 let place = usize::try_from(begin).unwrap_or(0)..usize::try_from(end).unwrap_or(0);
                 for owner in &pattern.owners {
                     found(*owner, place.clone());
@@ -220,7 +222,7 @@ impl Progress {
         self.forget(patterns.longest());
     }
 
-    /// Notes an escape that ends at `end`.
+    /// Records an escape that ends at `end` in the decoded text.
     fn note(&mut self, end: u64, longer: usize) {
         let before = self.escapes.back().map_or(0, |(_, longer)| *longer);
         match self.escapes.back_mut() {
@@ -229,7 +231,7 @@ impl Progress {
         }
     }
 
-    /// Bytes by which the escapes that end after `begun` are longer than their meaning.
+    /// Returns by how many bytes the escapes that end after `begun` are longer than their meanings.
     fn longer_since(&self, begun: u64) -> usize {
         let all = self.escapes.back().map_or(0, |(_, longer)| *longer);
         let passed = self.escapes.partition_point(|(end, _)| *end <= begun);
@@ -247,19 +249,19 @@ impl Progress {
             return;
         }
         let begun = self.decoded.saturating_sub(longest as u64);
-        // One of them stands for those before it.
+        // The last of them is kept, because its sum includes all before it.
         while self.escapes.get(1).is_some_and(|(end, _)| *end <= begun) {
             self.escapes.pop_front();
         }
     }
 }
 
-/// Searches a text with one kind of escape decoded.
+/// A search through a text in which one kind of escape is decoded.
 #[derive(Debug)]
 struct Decoder {
     escapes: Escapes,
     progress: Progress,
-    /// A begun escape at the end of the text: less than [`ESCAPE_BYTES`].
+    /// The beginning of an escape at the end of the text: less than [`ESCAPE_BYTES`].
     partial: Vec<u8>,
 }
 
@@ -294,7 +296,7 @@ impl Decoder {
         let partial = std::mem::take(&mut self.partial);
         let mut read = 0;
         if !partial.is_empty() {
-            // Enough bytes to decide a begun escape.
+            // These are enough bytes to complete the begun escape, or to rule it out.
             let joined = [&partial, part.get(..ESCAPE_BYTES).unwrap_or(part)].concat();
             let begin = at - partial.len().cast_signed();
             read = self.run(patterns, &joined, begin, partial.len(), found) - partial.len();
@@ -303,8 +305,8 @@ impl Decoder {
         self.run(patterns, rest, at + read.cast_signed(), rest.len(), found);
     }
 
-    /// Reads `text`, which begins at `at`, up to `until` or the end of the escape there; returns
-    /// the bytes read.
+    /// Reads `text`, which begins at `at`, up to `until` or to the end of an escape that stands
+    /// there; returns the number of bytes read.
     fn run(
         &mut self,
         patterns: &Patterns,
@@ -353,8 +355,8 @@ impl Decoder {
         read
     }
 
-    /// Returns the offset of the next escape in `text` from `read` on and before `until`, and the
-    /// escape; or `until` and none.
+    /// Returns the offset of the next escape in `text` that begins in `read..until`, and the
+    /// escape; if there is none, `until` and [`Escape::None`].
     fn next_escape(&self, text: &[u8], read: usize, until: usize) -> (usize, Escape) {
         let mut at = read;
         while let Some(next) = text.get(at..until).and_then(|text| self.escapes.next(text)) {

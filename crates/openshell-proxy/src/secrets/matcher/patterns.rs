@@ -1,56 +1,56 @@
-//! Search for many texts at once, in a text that arrives in parts (Aho, Corasick 1975). Written
-//! here because it holds secrets, which are overwritten when it is dropped.
+//! Searches text that arrives in parts for many patterns at once (Aho, Corasick 1975). We have our
+//! own implementation because the patterns are secrets, which it overwrites when it is dropped.
 
 use std::collections::VecDeque;
 
 use aho_corasick::packed;
 use zeroize::Zeroizing;
 
-/// Bytes of a pattern that are searched for where none has begun.
+/// Length in bytes of the prefixes by which the next place is found where a pattern may begin.
 const BEGIN: usize = 3;
 
-/// Most of these that are searched for at once.
+/// The largest number of prefixes that are searched for at once.
 const BEGINS: usize = 64;
 
-/// A place in the tree of patterns: what the last bytes of a text match. The first one is its root,
+/// A node of the pattern tree: what the last bytes of a text match. The first node is the root,
 /// where they match nothing.
 pub(super) type State = u32;
 
 pub(super) const ROOT: State = 0;
 
-/// Texts to be searched for.
+/// A set of texts to be searched for.
 pub(super) struct Patterns {
     nodes: Vec<Node>,
     /// The byte that leads to each node.
     bytes: Zeroizing<Vec<u8>>,
-    /// Nodes below the root, by their bytes.
+    /// The child of the root for each byte.
     first: Vec<State>,
     patterns: Vec<Pattern>,
     begins: Option<packed::Searcher>,
     longest: usize,
 }
 
-/// A node of the tree. The root stands for no node.
+/// A node of the tree. In its fields, [`ROOT`] means that there is no such node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
-    /// The first of the nodes below.
+    /// The first child.
     child: State,
-    /// The next node below the same one.
+    /// The next child of the same parent.
     sibling: State,
-    /// The longest other text in the tree that this one ends with.
+    /// The longest other text in the tree that this node's text ends with.
     suffix: State,
-    /// The longest text that this one ends with, or is, which is a pattern.
+    /// The longest pattern that this node's text ends with, or is.
     ends: State,
-    /// The pattern that it is, counted from one.
+    /// The pattern that this node's text is, counted from one; 0 if it is none.
     pattern: usize,
 }
 
 /// A pattern that was found.
 #[derive(Debug)]
 pub(super) struct Pattern {
-    /// Its bytes.
+    /// Its length in bytes.
     pub(super) length: usize,
-    /// Whose it is.
+    /// The secrets that have this form.
     pub(super) owners: Vec<Owner>,
 }
 
@@ -72,7 +72,7 @@ impl std::fmt::Debug for Patterns {
 }
 
 impl Patterns {
-    /// Prepares the search for `texts`, none of which is empty.
+    /// Prepares the search for `texts`; empty ones are skipped.
     pub(super) fn new(texts: &[(&[u8], Owner)]) -> Self {
         let mut patterns = Self {
             nodes: vec![Node::default()],
@@ -82,7 +82,7 @@ impl Patterns {
             begins: None,
             longest: 0,
         };
-        // So that the bytes are never moved, which would leave a copy behind.
+        // The space is reserved so that the bytes are never moved, which would leave a copy behind.
         patterns
             .bytes
             .reserve_exact(texts.iter().map(|(text, _)| text.len()).sum());
@@ -103,7 +103,7 @@ impl Patterns {
         patterns
     }
 
-    /// Bytes of the longest pattern.
+    /// Returns the length in bytes of the longest pattern.
     pub(super) fn longest(&self) -> usize {
         self.longest
     }
@@ -133,7 +133,7 @@ impl Patterns {
         }
     }
 
-    /// Adds a node below `state`.
+    /// Adds a child for `byte` to `state`.
     fn grow(&mut self, state: State, byte: u8) -> State {
         let new = State::try_from(self.nodes.len()).unwrap_or(ROOT);
         let sibling = match state {
@@ -157,7 +157,7 @@ impl Patterns {
         new
     }
 
-    /// Links each node, those next to the root first.
+    /// Sets the links of each node to its suffix and its pattern, beginning next to the root.
     fn link(&mut self) {
         let mut waiting: VecDeque<_> = self
             .first
@@ -195,7 +195,7 @@ impl Patterns {
         self.bytes.get(state as usize).copied().unwrap_or_default()
     }
 
-    /// The node that `byte` leads to from `state`, or the root.
+    /// Returns the node that `byte` leads to from `state`, or the root if there is none.
     fn below(&self, state: State, byte: u8) -> State {
         if state == ROOT {
             return self.first.get(usize::from(byte)).copied().unwrap_or(ROOT);
@@ -207,7 +207,7 @@ impl Patterns {
         child
     }
 
-    /// The state after `byte`.
+    /// Returns the state after `byte`.
     pub(super) fn step(&self, mut state: State, byte: u8) -> State {
         loop {
             let below = self.below(state, byte);
@@ -218,7 +218,7 @@ impl Patterns {
         }
     }
 
-    /// The patterns that end in `state`.
+    /// Returns the patterns that end in `state`.
     pub(super) fn ending(&self, state: State) -> impl Iterator<Item = &Pattern> {
         let mut next = self.node(state).ends;
         std::iter::from_fn(move || {
@@ -229,8 +229,8 @@ impl Patterns {
         })
     }
 
-    /// Offset from `from` on of the next place in `text` where a pattern may begin: near the end
-    /// that is the next one.
+    /// Returns the offset of the next place in `text`, at or after `from`, where a pattern may
+    /// begin. Near the end, where no prefix fits, that is every place.
     pub(super) fn next_begin(&self, text: &[u8], from: usize) -> usize {
         let near_end = text.len().saturating_sub(BEGIN - 1).max(from);
         match &self.begins {

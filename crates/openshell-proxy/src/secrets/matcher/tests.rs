@@ -1,6 +1,6 @@
 use super::{Forms, Matcher, SecretSearch};
 
-/// `parts` with each byte of what is found as `*`.
+/// Returns `parts` in one, with each byte of what is found replaced by `*`.
 fn masked(secret: &str, parts: &[&[u8]]) -> String {
     let forms = Forms::of(secret.as_bytes());
     let search = SecretSearch::new(std::iter::once(&forms));
@@ -18,7 +18,7 @@ fn masked(secret: &str, parts: &[&[u8]]) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Checks that all of `form` is found, wherever it is cut in three, and nothing beside it.
+/// Checks that all of `form` is found and nothing beside it, wherever it is cut in three.
 #[track_caller]
 fn check(secret: &str, form: &str) {
     let text = format!("{{\"a\": \"{form}\", \"b\"}}");
@@ -53,7 +53,7 @@ fn a_secret_is_found_as_every_encoder_writes_it() {
         "aB3+/=&quot;&apos;&lt;&amp;&gt;:x",
         "aB3&plus;&sol;&equals;&quot;&apos;&LT;&AMP;&GT;&colon;x",
         "aB3&#x0002b;/&#061;&#X22;&#0039;&#60;&#38;&#62;&#58;x",
-        // URLs, in any case and mixed.
+        // Percent-encoding in upper, lower and mixed case.
         "aB3%2B%2F%3D%22%27%3C%26%3E%3Ax",
         "aB3%2b/%3d%22'%3C%26%3e:x",
         "%61%42%33%2b%2F%3d%22%27%3C%26%3e%3A%78",
@@ -112,7 +112,7 @@ fn base64_is_found_as_it_is_escaped() {
         for at in 0..=form.len() {
             let (one, other) = form.as_bytes().split_at(at);
             let masked = masked(secret, &[one, other]);
-            // At its ends a character holds bits of its neighbours.
+            // The first and the last character also hold bits of neighbouring bytes.
             let left: String = masked.chars().filter(|c| *c != '*').collect();
             assert!(
                 left.len() <= form.len() - 26 && !left.contains("Y3Jl") && !left.contains("VmFs"),

@@ -1,4 +1,4 @@
-//! Encodings of common software that a secret may stand in.
+//! Encodings of common software in which a secret may stand.
 
 use std::borrow::Cow;
 
@@ -7,11 +7,11 @@ use crate::secrets::decode::{Escape, Escapes, hex_byte};
 /// Encoding of an anchor and of what follows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Coding {
-    /// Plain or percent-encoded; one may go over into the other.
+    /// Plain text, percent-encoded text, or a mixture.
     Text,
     Hex,
-    /// Base64: `lead` characters of the group of four stand before the anchor, and `skipped` bytes
-    /// of what the group says.
+    /// Base64: the anchor begins after `lead` characters of a group of four, and the first
+    /// `skipped` bytes that the group decodes to are not part of the secret.
     Base64 {
         lead: usize,
         skipped: usize,
@@ -19,8 +19,8 @@ pub(super) enum Coding {
 }
 
 impl Coding {
-    /// Decodes what begins at `at`, up to `most` bytes; also returns true if the text ends before
-    /// it does.
+    /// Decodes up to `most` bytes of what begins at `at`; also returns true if there are fewer
+    /// because `text` ends.
     pub(super) fn decoded(self, text: &[u8], at: usize, most: usize) -> (Cow<'_, [u8]>, bool) {
         let rest = text.get(at..).unwrap_or_default();
         let plain = rest.get(..most).unwrap_or(rest);
@@ -83,7 +83,7 @@ impl Coding {
     }
 }
 
-/// Value of a character of Base64 in either alphabet (RFC 4648 §4, §5).
+/// Returns the value of a character of Base64 in either alphabet (RFC 4648 §4, §5).
 pub(super) fn sextet(byte: u8) -> Option<u32> {
     match byte {
         b'A'..=b'Z' => Some(u32::from(byte - b'A')),
@@ -95,16 +95,17 @@ pub(super) fn sextet(byte: u8) -> Option<u32> {
     }
 }
 
-/// Ends of lines, as they are, in JSON and in URLs.
+/// The marks that end lines: raw, and as escaped in JSON and in URLs.
 const LINE_ENDS: [&[u8]; 8] = [b"\n", b"\r", b"\\n", b"\\r", b"%0A", b"%0D", b"%0a", b"%0d"];
 
-/// Marks of one end of a line: a return may stand before it.
+/// The largest number of marks of one line end: a carriage return may stand before the line feed.
 const MARKS: usize = 2;
 
-/// Bytes of an encoded text without the ends of its lines, up to an empty line.
+/// An iterator over the bytes of an encoded text. It skips line ends, and stops when more than
+/// [`MARKS`] follow each other.
 struct Lines<'t> {
     rest: &'t [u8],
-    /// Marks since the last other byte.
+    /// Marks since the last byte that was not one.
     marks: usize,
 }
 
@@ -113,9 +114,9 @@ impl<'t> Lines<'t> {
         Self { rest, marks: 0 }
     }
 
-    /// True if all was read.
+    /// Returns true if everything was read.
     fn is_at_end(&self) -> bool {
-        // A mark may be cut.
+        // The text may end within a mark.
         let is_begun = |mark: &[u8]| mark.len() > self.rest.len() && mark.starts_with(self.rest);
         LINE_ENDS.into_iter().any(is_begun)
     }
@@ -140,7 +141,7 @@ impl Iterator for Lines<'_> {
     }
 }
 
-/// Returns the bytes of the end of a line that `text` ends with.
+/// Returns the length in bytes of the line end that `text` ends with.
 pub(super) fn line_end_before(text: &[u8]) -> usize {
     let mut length = 0;
     for _ in 0..MARKS {

@@ -1,4 +1,4 @@
-//! Encoded texts within a text: runs of characters whose groups stand for ASCII.
+//! Finds texts in Base64 or hexadecimal within a text: runs of characters that decode to ASCII.
 
 use std::ops::Range;
 
@@ -6,29 +6,29 @@ use zeroize::Zeroizing;
 
 use super::coding::{Coding, line_end_before, sextet};
 
-/// Characters of an encoded text in one line that show it to be one; lines of usual encoders are
-/// longer.
+/// Number of characters in one line by which an encoded text is recognized; common encoders make
+/// longer lines.
 pub(super) const SHOWN: usize = 32;
 
-/// Characters of an encoded text that hold a whole secret.
+/// Number of encoded characters that can hold a whole secret.
 const WHOLE: usize = 192;
 
-/// Bytes of an encoded text that are decoded at once.
+/// Bytes of a part of an encoded text, when it is decoded.
 const DECODED: usize = 1024;
 
 /// A part of an encoded text.
 pub(super) struct Encoded {
-    /// Place where it begins.
+    /// The offset at which it begins.
     pub(super) begin: usize,
     pub(super) decoded: Zeroizing<Vec<u8>>,
-    /// True if more of it follows.
+    /// True if more of the encoded text follows.
     pub(super) goes_on: bool,
-    /// Place from which more text could show a secret, if the text ends before it does.
+    /// If the text ends within this part: the offset from which more text could show a secret.
     pub(super) undecided: Option<usize>,
 }
 
-/// Iterates over the encoded texts that begin in the range `begins` of `text`; long ones come in
-/// parts that overlap.
+/// Returns the encoded texts that begin in the range `begins` of `text`; long ones come in
+/// overlapping parts.
 pub(super) fn encoded(text: &[u8], begins: Range<usize>) -> impl Iterator<Item = Encoded> {
     let mut from = begins.start;
     std::iter::from_fn(move || {
@@ -39,7 +39,7 @@ pub(super) fn encoded(text: &[u8], begins: Range<usize>) -> impl Iterator<Item =
         }
         let (decoded, is_cut) = code.coding().decoded(text, begin, DECODED);
         let decoded = Zeroizing::new(decoded.into_owned());
-        // What was decoded is not looked at again, but for a secret that it holds the beginning of.
+        // What was decoded is skipped, except for an end that may hold the beginning of a secret.
         let read = code
             .characters_of(decoded.len())
             .saturating_sub(characters + WHOLE);
@@ -72,7 +72,7 @@ impl Code {
         }
     }
 
-    /// Characters of a group, which stands for whole bytes.
+    /// Returns the number of characters in a group, which stands for whole bytes.
     const fn group(self) -> usize {
         match self {
             Self::Base64 => 4,
@@ -80,7 +80,7 @@ impl Code {
         }
     }
 
-    /// Characters that stand for so many bytes.
+    /// Returns the number of characters that stand for so many bytes.
     const fn characters_of(self, bytes: usize) -> usize {
         match self {
             Self::Base64 => bytes * 4 / 3,
@@ -95,9 +95,9 @@ impl Code {
         }
     }
 
-    /// Returns true if a group stands for ASCII.
+    /// Returns true if `group` stands for ASCII.
     fn is_ascii(self, group: &[u8]) -> bool {
-        // The highest bit of each byte.
+        // This tests the highest bit of each byte.
         match (self, group) {
             (Self::Base64, [one, two, three, _]) => {
                 let is_clear =
@@ -110,11 +110,12 @@ impl Code {
     }
 }
 
-/// Returns the next place from `from` on, up to `end`, where [`SHOWN`] characters stand for ASCII.
+/// Returns the next place from `from` on, up to `end`, where [`SHOWN`] characters stand for ASCII,
+/// and their encoding.
 fn next_encoded(text: &[u8], mut from: usize, end: usize) -> Option<(usize, Code)> {
     loop {
         let near = text.get(from..from + SHOWN).filter(|_| from < end)?;
-        // From the end, so that what cannot be encoded is passed over at once.
+        // The search begins at the end, to skip everything before a character that no encoding has.
         if let Some(gap) = near.iter().rposition(|byte| sextet(*byte).is_none()) {
             from += gap + 1;
             continue;
@@ -127,7 +128,7 @@ fn next_encoded(text: &[u8], mut from: usize, end: usize) -> Option<(usize, Code
                     .unwrap_or_default()
                     .chunks_exact(code.group());
                 match groups.rposition(|group| !code.is_ascii(group)) {
-                    // No place up to there has such groups.
+                    // No place up to this group can have such a run.
                     Some(other) => passed = passed.min(lead + other * code.group() + 1),
                     None => return Some((from + lead, code)),
                 }
@@ -137,8 +138,8 @@ fn next_encoded(text: &[u8], mut from: usize, end: usize) -> Option<(usize, Code
     }
 }
 
-/// Returns the beginning of the encoded text around a group at `shown`, and the characters in
-/// between; at most as many as can matter.
+/// Returns the beginning of the encoded text around the group at `shown`, and the number of
+/// characters between them. It looks back over at most [`WHOLE`] characters.
 fn begin_of(text: &[u8], shown: usize, code: Code) -> (usize, usize) {
     let mut at = shown;
     let mut count = 0;

@@ -1,8 +1,8 @@
-//! Search for secrets in a text, in the encodings of common software.
+//! Searches a text for secrets, in the encodings of common software.
 //!
-//! Each secret has anchors, texts that it holds in one encoding: the beginning of a shape, or a
-//! value. Anchors are searched for all at once; where one stands, the text from there on is decoded
-//! and compared with the shape.
+//! Each secret has anchors: texts that it contains in one encoding, which are the beginning of its
+//! shape or a part of its value. All anchors are searched for at once. Where one stands, the text
+//! from there on is decoded and compared with the shape.
 
 mod coding;
 mod encoded;
@@ -26,26 +26,28 @@ use self::shape::{Verdict, begins_at, compared, compared_bytes, first_bytes};
 use crate::secrets::decode::Escapes;
 use crate::secrets::placeholder::base64_forms_after;
 
-/// Bytes of a value that are searched for: its last ones, as values of one kind begin alike.
+/// Number of bytes of a value that are searched for: the last ones, because values of one kind
+/// begin alike.
 const VALUE: usize = 32;
 
-/// Patterns of one vectorized search (`aho_corasick::packed`).
+/// The largest number of patterns in one vectorized search (`aho_corasick::packed`).
 const PACKED: usize = 64;
 
-/// Vectorized searches that are faster together than one automaton.
+/// The largest number of vectorized searches that are together faster than one automaton.
 const SEARCHES: usize = 6;
 
-/// Bytes of the longest beginning of an anchor that is searched for.
+/// Length in bytes of the longest prefix of an anchor that is searched for.
 const SEARCHED: usize = 6;
 
-/// Bytes of an anchor that count as its beginning; the beginning of a shape is no secret.
+/// Number of bytes that count as the beginning of an anchor; the beginning of a shape is not
+/// secret.
 const BEGUN: usize = 4;
 
-/// Shapes, which no log may show.
+/// The shapes of known issuers, whose secrets no log may show.
 static SHAPES: LazyLock<Needles> =
     LazyLock::new(|| Needles::new(Issuers::known().into_shapes(), std::iter::empty()));
 
-/// Shown in place of a path, or of a text about one, that holds a secret.
+/// The text that is shown in place of a path, or of a text about one, that holds a secret.
 pub const CONCEALED: &str = "/[SECRET]";
 
 /// Returns true if `text`, a path or a text about one, holds what looks like a secret.
@@ -55,13 +57,13 @@ pub fn has_secret(text: &str) -> bool {
         || text.contains('%') && SHAPES.finds_any(&Escapes::Percent.decoded(text.as_bytes()))
 }
 
-/// Secrets to be searched for.
+/// A set of secrets to be searched for.
 pub struct Needles {
     secrets: Vec<Sought>,
     anchors: Vec<Anchor>,
     /// Anchors by their first byte.
     by_first: Vec<Vec<usize>>,
-    /// Searches for what is plain, and for what is encoded.
+    /// Searches for plain anchors, and then for encoded ones.
     plain: Vec<Search>,
     encoded: Vec<Search>,
     /// Bytes of the longest anchor.
@@ -71,41 +73,42 @@ pub struct Needles {
 /// A secret that is searched for.
 #[derive(Debug)]
 pub struct Sought {
-    /// Name in messages: the issuer, the credential, or the part of the supervisor.
+    /// Its name in messages: the issuer, the credential, or the part of the supervisor.
     pub name: String,
     /// Its kind.
     pub kind: Kind,
-    /// Hosts that it is for.
+    /// The hosts that it is for.
     pub home: Binding,
-    /// Its shape; `None` for a value, which an anchor holds whole.
+    /// Its shape; `None` for a value, which needs no more than its anchor.
     shape: Option<Shape>,
 }
 
 /// Kind of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One of an issuer, known by its shape alone.
+    /// A secret of an issuer, known only by its shape.
     Shape,
     /// The value of a credential, for which the command has a placeholder.
     Credential,
-    /// The value of a secret of the supervisor's own, which the command never has.
+    /// The value of a secret of the supervisor, which the command never has.
     Own,
 }
 
 /// A value that is searched for.
 #[derive(Debug)]
 pub struct Value<'v> {
-    /// Name in messages.
+    /// Its name in messages.
     pub name: &'v str,
     /// The secret.
     pub secret: &'v Secret,
-    /// Hosts that it is for; what is bound to none in particular is at home nowhere.
+    /// The hosts that it is for; with `None` it is for no host at all.
     pub home: Option<&'v [BoundHost]>,
     /// Its kind.
     pub kind: Kind,
 }
 
-/// A text in which a secret begins, or that is one.
+/// A text in one encoding that shows where a secret is: the beginning of its shape, or a part of
+/// its value.
 struct Anchor {
     bytes: Zeroizing<Vec<u8>>,
     coding: Coding,
@@ -127,7 +130,7 @@ impl std::fmt::Debug for Needles {
 
 impl Needles {
     /// Prepares the search for `shapes`, each with its issuer and the hosts that it is for, and for
-    /// `values`. Values of less than [`SHORT_SECRET_BYTES`] match by chance, and are not searched
+    /// `values`. Values shorter than [`SHORT_SECRET_BYTES`] match by chance and are not searched
     /// for.
     #[must_use]
     pub fn new<'v>(
@@ -204,26 +207,27 @@ impl Needles {
         }
     }
 
-    /// The secret of an index that [`Self::search`] found.
+    /// Returns the secret whose index [`Self::search`] found.
     #[must_use]
     pub fn secret(&self, index: usize) -> Option<&Sought> {
         self.secrets.get(index)
     }
 
-    /// Passes of a search through a text.
+    /// Returns the number of passes of a search through a text.
     #[cfg(test)]
     pub(crate) fn passes(&self) -> usize {
         self.plain.len() + self.encoded.len()
     }
 
-    /// Bytes before the end of a text in which a secret may have begun that has shown nothing yet.
+    /// Returns how many bytes before the end of a text a secret may begin without being recognized
+    /// yet.
     pub(crate) fn longest(&self) -> usize {
         self.longest.max(2 * encoded::SHOWN)
     }
 
     /// Calls `found` with each secret that begins in the range `begins` of `text`. Returns the
-    /// offset of the first place there where more text could show one, unless the text `is_whole`.
-    /// In bytes that are no text only plain secrets are searched for.
+    /// first offset there at which more text could show a secret, unless the text `is_whole`. If
+    /// the bytes are not text, only plain secrets are searched for.
     pub fn search(
         &self,
         text: &[u8],
@@ -246,7 +250,7 @@ impl Needles {
                     judge(at, verdict, secret)
                 });
             }
-            // An anchor stands in one line.
+            // Anchors are only found within one line; this finds what the end of a line splits.
             for Encoded {
                 begin,
                 decoded,
@@ -281,8 +285,8 @@ impl Needles {
         undecided
     }
 
-    /// Calls `judge` with each place in the range `begins` of `text` where `searches` find an
-    /// anchor.
+    /// Judges each place in the range `begins` of `text` where `searches` find an anchor, and calls
+    /// `judge` with the verdict.
     fn search_anchors(
         &self,
         searches: &[Search],
@@ -321,9 +325,9 @@ impl Needles {
         is_found
     }
 
-    /// Returns the offset of the first place near the end of `text` where a shape may have begun.
-    /// Values are none of its concern: what waits for them would tell a guesser how much of one is
-    /// right.
+    /// Returns the first offset near the end of `text` where a shape may have begun. Values do not
+    /// count: if text that begins like one were held back, a guesser would learn how much of a
+    /// guess is right.
     pub(crate) fn begun(&self, text: &[u8]) -> Option<usize> {
         let from = text.len().saturating_sub(self.longest.saturating_sub(1));
         (from..text.len().saturating_sub(BEGUN - 1)).find(|at| {
@@ -366,7 +370,7 @@ impl Needles {
         if is_readable && !begins_at(shape, text.get(..at).unwrap_or_default()) {
             return Verdict::Other;
         }
-        // A text may be full of anchors: most are known for what they are by the first bytes.
+        // A text may be full of anchors; the first bytes rule out most of them.
         for most in first_bytes(shape) {
             let (decoded, _) = anchor.coding.decoded(text, at, most);
             if compared(shape, &decoded, true) == Verdict::Other {
@@ -391,8 +395,8 @@ impl Search {
     }
 }
 
-/// Makes the searches for the beginnings of all anchors. What stands there is compared with each
-/// anchor, so that one text does for all that begin with it; the fewer there are, the faster is the
+/// Makes the searches for the beginnings of all anchors. What a search finds is compared with each
+/// anchor, so anchors with the same beginning need it only once; fewer patterns make a faster
 /// search.
 fn searches(anchors: &[&Anchor]) -> Vec<Search> {
     let beginning = |anchor: &&Anchor| {
@@ -421,7 +425,7 @@ fn searches(anchors: &[&Anchor]) -> Vec<Search> {
         builder
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostFirst);
-        // It has room for all anchors of the largest set of credentials.
+        // The automaton has room for all anchors of the largest set of credentials.
         builder
             .build(&texts)
             .ok()
@@ -432,13 +436,13 @@ fn searches(anchors: &[&Anchor]) -> Vec<Search> {
     vectorized.unwrap_or_else(automaton)
 }
 
-/// Returns true for UTF-8, judged by three samples of a long text: compressed data, images and
-/// ciphers hold no encoded secrets but by chance.
+/// Returns true if `text` is short, or if one of three samples of it is UTF-8. Compressed data,
+/// images and ciphertext hold encoded secrets only by chance.
 fn is_text(text: &[u8]) -> bool {
     const SAMPLE: usize = 64;
     let is_sample_text = |at: usize| {
         let sample = text.get(at..at + SAMPLE).unwrap_or_default();
-        // It may begin and end within a character.
+        // A sample may begin and end within a character.
         let begin = sample
             .iter()
             .take(3)
@@ -452,7 +456,7 @@ fn is_text(text: &[u8]) -> bool {
 }
 
 /// Returns the part of a value that no other value has by chance: of several lines one in the
-/// middle, and of what is long the end.
+/// middle, and of a long line the end.
 fn distinctive(value: &[u8]) -> &[u8] {
     let lines: Vec<_> = value
         .split(|byte| *byte == b'\n')
@@ -523,7 +527,7 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
             secret,
         }));
     }
-    // Where nothing needs an escape, the encodings are the text itself.
+    // If no byte needs an escape, several encodings are the text itself; one anchor is enough.
     let mut known: Vec<Zeroizing<Vec<u8>>> = Vec::new();
     anchors.retain(|anchor| {
         let is_new =

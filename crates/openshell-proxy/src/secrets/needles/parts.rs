@@ -1,5 +1,5 @@
-//! Search for secrets of three parts with dots between, which have no beginning of their own that
-//! an anchor could hold.
+//! Searches for secrets that consist of three parts with dots between them. They have no fixed
+//! beginning that could be an anchor, so each dot is looked at.
 
 use std::ops::Range;
 
@@ -9,11 +9,11 @@ use zeroize::Zeroizing;
 use super::{BEFORE, Verdict};
 use crate::secrets::decode::Escapes;
 
-/// Lengths that the first part may have.
+/// Number of lengths that the first part may have.
 const LONGER: usize = 6;
 
-/// Calls `judge` with each place in the range `begins` of `text` where a secret of these `parts`
-/// is, or may be.
+/// Calls `judge` with each dot in the range `begins` of `text`, plain or percent-encoded, and with
+/// the verdict on the text around it.
 pub(super) fn search(
     parts: [usize; 3],
     text: &[u8],
@@ -32,8 +32,8 @@ pub(super) fn search(
     }
 }
 
-/// Judges a text of three parts, of at least as many bytes (the second of exactly as many), with
-/// dots between, the first at `dot`.
+/// Judges the text around the dot at `dot`, which ends the first of three parts. The second part
+/// has exactly the length in `parts`; the first and the third have at least that.
 fn three_parts(parts: [usize; 3], text: &[u8], dot: usize, is_whole: bool) -> Verdict {
     let before = text.get(..dot).unwrap_or_default();
     let after = text.get(dot + 1..).unwrap_or_default();
@@ -49,8 +49,8 @@ fn three_parts(parts: [usize; 3], text: &[u8], dot: usize, is_whole: bool) -> Ve
     }
 }
 
-/// Returns true if a decoded text holds a secret. What stands before it may have been no encoded
-/// text, and so be any bytes.
+/// Returns true if a decoded text holds a secret. Any bytes may stand before it, because what was
+/// decoded there may not have been encoded text.
 pub(super) fn is_in(parts: [usize; 3], text: &[u8]) -> bool {
     memchr::memchr_iter(b'.', text).any(|dot| {
         let before = text.get(..dot).unwrap_or_default();
@@ -66,12 +66,12 @@ pub(super) fn is_in(parts: [usize; 3], text: &[u8]) -> bool {
     })
 }
 
-/// Returns true for a byte that an account's number begins with in Base64.
+/// Returns true if an account's number in Base64 can begin with `byte`.
 fn is_first(byte: u8) -> bool {
     b"MNO".contains(&byte)
 }
 
-/// Counts the characters of a word that `bytes` begin with, up to `most`.
+/// Counts the characters of a word at the beginning of `bytes`, up to `most`.
 fn words<'b>(bytes: impl Iterator<Item = &'b u8>, most: usize) -> usize {
     bytes
         .take(most)
@@ -99,12 +99,12 @@ fn rest([_, second, third]: [usize; 3], after: &[u8], is_whole: bool) -> Verdict
     }
 }
 
-/// Judges percent-encoded text around the escape of a dot.
+/// Judges the percent-encoded text around an escaped dot.
 fn percent_encoded(parts: [usize; 3], text: &[u8], escape: usize, is_whole: bool) -> Verdict {
     let before = text
         .get(escape.saturating_sub(BEFORE)..escape)
         .unwrap_or_default();
-    // The first part has nothing to escape.
+    // The first part has no characters that need an escape.
     if !before
         .iter()
         .rev()

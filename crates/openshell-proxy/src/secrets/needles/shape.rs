@@ -1,37 +1,39 @@
-//! Secrets of issuers by their shapes: a beginning, a length, and what stands behind or beside it.
+//! Recognizes secrets of issuers by their shapes: a beginning, a length, and what follows or is
+//! near.
 
 use crate::secrets::decode::Escapes;
 use openshell_policy::issuers::{Characters, Shape};
 
-/// Bytes before an anchor that its surroundings are judged by.
+/// Number of bytes before an anchor that are considered when it is judged.
 pub(crate) const BEFORE: usize = 40;
 
-/// Bytes of a secret behind its least length that are compared with its shape.
+/// Number of bytes after a secret's least length that are compared with its shape.
 pub(super) const BEYOND: usize = 64;
 
-/// Bytes after the beginning of a secret within which the text begins that its shape demands
-/// (`then`).
+/// Number of bytes after the beginning of a secret within which the text must begin that its shape
+/// demands next (`then`).
 pub(super) const NEAR: usize = 40;
 
-/// Bytes after that text within which there is a run of Base64 of this length: the first line of a
-/// key, with headers before it.
+/// Number of bytes after that text within which [`BODY_RUN`] characters of Base64 must follow each
+/// other: the first line of a key, which may have headers before it.
 pub(super) const BODY: usize = 160;
 
 pub(super) const BODY_RUN: usize = 32;
 
-/// Bytes after a secret within which the text begins that its shape demands beside it (`beside`).
+/// Number of bytes after a secret within which the text must begin that its shape demands near it
+/// (`beside`).
 pub(super) const BESIDE: usize = 200;
 
-/// Judgement of a text at an anchor.
+/// The verdict on a text at an anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Secret,
     Other,
-    /// More text would tell.
+    /// More text is needed to decide.
     Undecided,
 }
 
-/// Bytes from the beginning of a secret on that are compared with its shape.
+/// Returns how many bytes, from the beginning of a secret on, are compared with its shape.
 pub(super) fn compared_bytes(shape: &Shape) -> usize {
     let then = shape
         .then
@@ -41,8 +43,8 @@ pub(super) fn compared_bytes(shape: &Shape) -> usize {
     then.or(beside).unwrap_or(shape.length + BEYOND)
 }
 
-/// Bytes that a beginning takes, and then what a shape demands before it looks at what stands
-/// behind or beside.
+/// Returns after how many bytes a text can be ruled out early: after its beginning, and after what
+/// its shape demands before it looks at what follows or is near.
 pub(super) fn first_bytes(shape: &Shape) -> impl Iterator<Item = usize> {
     let begins = shape.begins.len();
     let then = shape.then.as_ref().map(|then| begins + NEAR + then.len());
@@ -50,8 +52,8 @@ pub(super) fn first_bytes(shape: &Shape) -> impl Iterator<Item = usize> {
     [Some(begins), then.or(token)].into_iter().flatten()
 }
 
-/// Returns true if a secret of this shape can begin after `before`, and not in the middle of a
-/// word.
+/// Returns true if a secret of this shape can begin after `before`: after the digits that the shape
+/// demands, or else not in the middle of a word.
 pub(super) fn begins_at(shape: &Shape, before: &[u8]) -> bool {
     if shape.digits > 0 {
         let before = before
@@ -66,7 +68,7 @@ pub(super) fn begins_at(shape: &Shape, before: &[u8]) -> bool {
             >= shape.digits;
     }
     match before {
-        // An escape of JSON, or of a URL.
+        // An escape of JSON or of a URL.
         [.., b'\\', b'n' | b'r' | b't'] => true,
         [.., b'%', high, low] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => true,
         [.., b'\\', b'u', b'0', b'0', high, low]
@@ -74,14 +76,14 @@ pub(super) fn begins_at(shape: &Shape, before: &[u8]) -> bool {
         {
             true
         }
-        // A colour of a terminal (ECMA-48 §8.3.117).
+        // A colour sequence of a terminal (ECMA-48 §8.3.117).
         [before @ .., b'm'] if is_in_colour(before) => true,
         [.., last] => !Characters::Word.include(*last),
         [] => true,
     }
 }
 
-/// Returns true if a text ends with the beginning and the numbers of a control sequence.
+/// Returns true if `before` ends with the `[` and the numbers of a control sequence.
 fn is_in_colour(before: &[u8]) -> bool {
     let number = before
         .iter()
@@ -94,12 +96,12 @@ fn is_in_colour(before: &[u8]) -> bool {
         .is_some_and(|before| before.ends_with(b"["))
 }
 
-/// Returns the runs of characters of Base64 in a text.
+/// Returns the runs of Base64 characters in a text.
 fn base64_runs(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| !byte.is_ascii_alphanumeric() && !b"+/".contains(byte))
 }
 
-/// Compares a text with a shape; what `is_cut` may go on.
+/// Compares a text with a shape. If it `is_cut`, more text may follow.
 pub(super) fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
     let other = |is_short: bool| {
         if is_short && is_cut {
@@ -117,7 +119,7 @@ pub(super) fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         return other(true);
     };
     if let Some(then) = &shape.then {
-        // A form has `+` for a space.
+        // A form encodes a space as `+`.
         let near: Vec<u8> = rest
             .iter()
             .take(NEAR + then.len())
@@ -127,7 +129,7 @@ pub(super) fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         let Some(body) = found.and_then(|at| rest.get(at + then.len()..)) else {
             return other(near.len() < NEAR + then.len());
         };
-        // Source code and documentation have the beginning alone.
+        // Source code and documentation contain only the beginning.
         let body = body.get(..BODY).unwrap_or(body);
         return if base64_runs(body).any(|run| run.len() >= BODY_RUN) {
             Verdict::Secret
@@ -144,8 +146,8 @@ pub(super) fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
     if run < wanted || (shape.exact && run == wanted && after.is_empty() && is_cut) {
         return other(after.is_empty());
     }
-    // Random Base64 has such runs too, which go on. Behind a longer beginning a slash is more
-    // likely that of a path.
+    // Random Base64 contains such runs too, but there the text goes on. After a longer beginning, a
+    // slash more likely belongs to a path.
     let goes_on = match after {
         [b'+', ..] => true,
         [b'/', ..] => shape.begins.len() <= 3 && shape.digits == 0,
@@ -164,7 +166,7 @@ pub(super) fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         };
     };
     let near = after.get(..BESIDE + length).unwrap_or(after);
-    // A digest has one case.
+    // The letters of a digest all have the same case.
     let is_mixed = |run: &[u8]| {
         run.iter().any(u8::is_ascii_uppercase) && run.iter().any(u8::is_ascii_lowercase)
     };
