@@ -1,4 +1,5 @@
-//! Messages as the rest of the supervisor has them. Nothing else sees a message.
+//! Conversion between the gateway's messages and the types of the supervisor. No other code sees a
+//! message.
 
 pub mod config;
 pub mod denials;
