@@ -135,7 +135,7 @@ mod tests {
 
     use super::LogLine;
 
-    /// The message as its description says.
+    /// The message as `proto/` describes it.
     #[derive(Clone, PartialEq, Message)]
     struct Described {
         #[prost(string, tag = "1")]

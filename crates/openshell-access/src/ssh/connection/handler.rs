@@ -1,4 +1,4 @@
-//! What a client asks for, as the library hands it on.
+//! The requests of a client, as the SSH library passes them on.
 
 use std::sync::Arc;
 
