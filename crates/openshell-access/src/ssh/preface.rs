@@ -267,7 +267,7 @@ mod tests {
             |bytes| {
                 if let Ok(text) = std::str::from_utf8(bytes) {
                     let prefaces = prefaces();
-                    // Only the digits of the HMAC have a case of their own.
+                    // Letter case matters everywhere except in the digits of the HMAC.
                     let signed = good.rfind(' ').unwrap();
                     let is_good =
                         text.eq_ignore_ascii_case(&good) && text.starts_with(&good[..signed]);
