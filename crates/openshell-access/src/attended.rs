@@ -128,8 +128,7 @@ impl Attended {
         }
     }
 
-    /// Sends a signal to the command's process group. If the command has just ended, nothing
-    /// happens.
+    /// Sends a signal to the command's process group. If the command has ended, nothing happens.
     pub(crate) fn signal(&self, number: i32) {
         let _ = self.running.signal(number);
     }

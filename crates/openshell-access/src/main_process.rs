@@ -95,7 +95,7 @@ impl MainProcess {
         }
     }
 
-    /// A panic elsewhere cannot leave the output half changed.
+    /// Locks the output, which a panic elsewhere cannot leave half changed.
     fn lock(&self) -> MutexGuard<'_, Retained> {
         self.retained.lock()
     }

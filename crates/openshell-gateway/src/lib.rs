@@ -1,5 +1,5 @@
-//! The client of a gateway: the server that launches sandboxes, tells them which policy is in
-//! force, and receives reports of what they do.
+//! The client of a gateway: the server that launches sandboxes, tells them what is in force, and
+//! receives reports of what they do.
 //!
 //! Takes an address, and sources of tokens and certificates. Gives policies as documents,
 //! credentials, routes and sessions; sends logs, denials and results. The crate makes no decision,

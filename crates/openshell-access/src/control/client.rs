@@ -133,7 +133,7 @@ fn look_at(folder: &Path) -> Option<Found> {
 /// `patience`; `None` if none is running.
 fn describe(folder: &Path, patience: Duration) -> io::Result<Option<(OwnedFd, Description)>> {
     match asked(folder, patience) {
-        // A sandbox that is just ending may answer with any error.
+        // A sandbox that is ending may answer with any error.
         Err(_)
             if packets::connect(&control_socket(folder))
                 .is_err_and(|error| is_of_ended(&error)) =>

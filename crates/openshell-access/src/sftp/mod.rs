@@ -244,7 +244,7 @@ impl Server {
             }
             kind::RMDIR => std::fs::remove_dir(path(fields)?)?,
             kind::RENAME => rename(path(fields)?, path(fields)?)?,
-            // OpenSSH takes the arguments in this order, and so every client sends them so.
+            // OpenSSH takes the arguments in this order, so every client sends them like this.
             kind::SYMLINK => {
                 let target = path(fields)?;
                 let link = path(fields)?;

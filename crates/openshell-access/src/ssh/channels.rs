@@ -52,7 +52,7 @@ impl Channels {
         }
     }
 
-    /// A panic elsewhere cannot leave the map half changed.
+    /// Locks the map, which a panic elsewhere cannot leave half changed.
     fn lock(&self) -> MutexGuard<'_, HashMap<ChannelId, (Channel, OwnedSemaphorePermit)>> {
         self.channels.lock()
     }

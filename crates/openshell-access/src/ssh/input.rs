@@ -47,7 +47,7 @@ struct State {
     is_ended: bool,
     /// True once nothing more will be read.
     is_closed: bool,
-    /// Wait of the last packet, zero if that found the queue short enough.
+    /// Wait of the last packet that was not exempt; zero if the queue was short enough.
     wait: Duration,
     /// How many further packets need not wait.
     exempt: u32,
@@ -169,7 +169,7 @@ impl InputQueue {
         self.lock().total
     }
 
-    /// A panic elsewhere cannot leave the state half changed.
+    /// Locks the state, which a panic elsewhere cannot leave half changed.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }

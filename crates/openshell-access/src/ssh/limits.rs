@@ -12,7 +12,7 @@ impl Limits {
     pub(crate) const CHANNELS_PER_CONNECTION: usize = 64;
     /// Most channels of all connections at once.
     pub(crate) const CHANNELS: usize = 4096;
-    /// Most listeners inside of one connection.
+    /// Most listeners in the sandbox for one connection.
     pub(crate) const LISTENERS: usize = 32;
     /// Time to authenticate, from the end of the preface.
     pub(crate) const AUTHENTICATION: Duration = Duration::from_secs(20);

@@ -43,7 +43,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Verifies prefaces.
+/// A verifier of prefaces.
 #[derive(Debug)]
 pub struct Prefaces {
     key: hmac::Key,
@@ -60,7 +60,7 @@ struct Nonces {
 }
 
 impl Prefaces {
-    /// Returns a check for prefaces that were made with `secret`, by clocks that differ from ours
+    /// Returns a verifier of prefaces that were made with `secret`, by clocks that differ from ours
     /// by at most `skew`.
     #[must_use]
     pub fn new(secret: &Secret, skew: Duration) -> Self {

@@ -126,7 +126,7 @@ impl Session {
         self.reporter.report(SshActivity::Close, facts);
     }
 
-    /// Returns the program to run, and true if it is one of the supervisor itself.
+    /// Returns the program to run, and true if it is the supervisor's own.
     fn command(&mut self) -> Result<(Parsed, bool), String> {
         let may_log_in = self.workload.has_login_shells;
         match &mut self.what {

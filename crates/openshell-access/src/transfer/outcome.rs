@@ -32,7 +32,7 @@ pub enum TransferError {
 pub struct LeftOut {
     first: Vec<String>,
     count: usize,
-    /// True if an entry could not be copied, rather than was not wanted.
+    /// True if an entry was wanted but could not be copied.
     pub has_failures: bool,
 }
 

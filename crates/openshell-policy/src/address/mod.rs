@@ -154,8 +154,8 @@ const METADATA_NAMES: &[&str] = &[
     "metadata.goog",
 ];
 
-/// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet. No
-/// workload needs them.
+/// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet.
+/// The proxy refuses every connection to them.
 pub const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
 
 /// Returns the reason why no policy can make `host` reachable, if its text is enough to tell.

@@ -79,8 +79,8 @@ fn plain(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     }
 }
 
-/// Adds what `one` permits by patterns, and by paths in the home or the working directory. What
-/// those mean depends on the run, so they are compared as texts.
+/// Adds what `one` permits because of patterns, and of paths in the home or the working directory,
+/// in either policy. What those mean depends on the run, so they are compared as texts.
 fn patterns(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     for (verb, listed, known) in [
         ("read", &other.hidden, &one.hidden),

@@ -43,7 +43,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Number of violations found so far.
+    /// Returns the number of violations found so far.
     pub(super) fn violation_count(&self) -> usize {
         self.violations.len()
     }
