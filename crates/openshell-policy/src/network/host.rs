@@ -34,8 +34,8 @@ impl HostName {
     ///
     /// # Errors
     /// Fails for an empty or overlong label or name, a character outside `[A-Za-z0-9_.-]`, or a
-    /// last label that is a number (`127.1`, `0x7f.1`, `2130706433`), because some resolvers read
-    /// that as an address (URL Standard, "ends in a number checker").
+    /// last label that is a number (`127.1`, `0x7f.1`, `2130706433`). Some resolvers read such a
+    /// name as an address (URL Standard, "ends in a number checker").
     pub fn parse(text: &str) -> Result<Self, InvalidHost> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         if name.is_empty() {
