@@ -1,5 +1,5 @@
-//! A command that somebody attends: started under the sandbox's confinement, heard of and
-//! signalled, and ended when its client has gone.
+//! A command that a client attends: it is started under the sandbox's confinement, reports its
+//! events, takes signals, and is ended when its client has gone.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
@@ -14,16 +14,17 @@ use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// Time for a command to end after its client has gone.
+/// Time that a command has to end after its client has gone.
 pub(crate) const HANG_UP: Duration = Duration::from_secs(5);
 
-/// Events of a command that wait to be heard.
+/// Events of a command that may wait to be received.
 const EVENTS: usize = 8;
 
-/// What a client asks for.
+/// The command that a client asks for.
 pub(crate) struct Asked {
     pub(crate) arguments: Vec<OsString>,
-    /// Variables beside those of the main command, the last of several values counts.
+    /// Variables in addition to those of the main command; if one is set twice, the last value
+    /// wins.
     pub(crate) variables: Vec<(OsString, OsString)>,
     /// Directory to start in, instead of the main command's.
     pub(crate) directory: Option<PathBuf>,
@@ -31,7 +32,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Returns the command, in the environment and the directories of the main one.
+    /// Returns the command, with the environment and directories of the main command as defaults.
     pub(crate) fn command(self, base: &Environment, directories: &[PathBuf]) -> Command {
         let mut environment = Environment::new(owned(base));
         for (name, value) in self.variables {
@@ -56,10 +57,10 @@ fn owned(environment: &Environment) -> impl Iterator<Item = (OsString, OsString)
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
-/// Opens a terminal of `size` inside.
+/// Opens a terminal of `size` in the sandbox.
 ///
 /// # Errors
-/// There is no /dev/pts inside, or init is gone.
+/// Fails if there is no /dev/pts inside, or if init is gone.
 pub(crate) async fn open_terminal(
     launcher: &Launcher,
     size: Size,
@@ -70,25 +71,26 @@ pub(crate) async fn open_terminal(
     terminal.await.unwrap_or(Err(LaunchError::Gone))
 }
 
-/// A command that runs.
+/// A running command.
 pub(crate) struct Attended {
     running: Running,
     events: mpsc::Receiver<Event>,
 }
 
-/// What became of a command.
+/// An event of a running command.
 pub(crate) enum Heard {
     /// It was stopped by this signal.
     Stopped(i32),
-    /// It has ended; killed, if the sandbox has.
+    /// It has ended; if the sandbox has ended, it counts as killed.
     Ended(Status),
 }
 
 impl Attended {
-    /// Starts `command`, whose job has the terminal `job`. `held` is dropped at its end.
+    /// Starts `command`, whose job gets the terminal `job`, if that is given. `held` is dropped
+    /// when the command ends.
     ///
     /// # Errors
-    /// It cannot be started, or init is gone.
+    /// Fails if it cannot be started, or if init is gone.
     pub(crate) async fn start(
         launcher: &Launcher,
         command: &Command,
@@ -99,8 +101,8 @@ impl Attended {
         let (listener, mut events) = mpsc::channel(EVENTS);
         let hear = Box::new(move |event: Event| {
             let _held = &held;
-            // A stop that repeats those that are not heard yet tells nothing new; of the others a
-            // command has two at most.
+            // A stop that only repeats stops not yet received says nothing new. A command has at
+            // most two other events, for which there is always room.
             if !matches!(event, Event::Stopped(_)) || listener.capacity() > 2 {
                 let _ = listener.try_send(event);
             }
@@ -116,7 +118,8 @@ impl Attended {
         }
     }
 
-    /// Waits for the next stop, or for the end, behind which nothing follows. Safe to be cancelled.
+    /// Waits for the next stop or for the end, after which nothing follows. May be cancelled
+    /// without loss.
     pub(crate) async fn next(&mut self) -> Heard {
         match self.events.recv().await {
             Some(Event::Stopped(signal)) => Heard::Stopped(signal),
@@ -125,24 +128,25 @@ impl Attended {
         }
     }
 
-    /// Sends a signal to its process group. One that has just ended needs none.
+    /// Sends a signal to the command's process group. If the command has ended, nothing happens.
     pub(crate) fn signal(&self, number: i32) {
         let _ = self.running.signal(number);
     }
 
-    /// Continues it, in the foreground of its terminal or in its background.
+    /// Continues the command, in the foreground of its terminal or in the background.
     pub(crate) fn continue_in(&self, is_foreground: bool) {
         self.running.continue_in(is_foreground);
     }
 
-    /// Tells it that its client has gone.
+    /// Tells the command that its client has gone.
     pub(crate) fn hang_up(&self) {
         for signal in [Signal::HUP, Signal::CONT] {
             self.signal(signal.as_raw());
         }
     }
 
-    /// Ends what has no client any more; what has left its process group stays.
+    /// Ends a command without a client, by force if need be. Processes that have left its process
+    /// group stay.
     pub(crate) async fn end(mut self) -> Status {
         self.hang_up();
         if let Ok(status) = timeout(HANG_UP, self.ended()).await {

@@ -1,22 +1,22 @@
-//! Command lines of clients: the shell that runs them, their words where there is none, and their
-//! text in logs.
+//! Command lines of clients: which shell runs them, how they are split without a shell, and how
+//! logs show them.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// A program to start, and what is special about it.
+/// A program to start, with what the command line sets for it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parsed {
     /// Program and arguments.
     pub(crate) arguments: Vec<OsString>,
-    /// Variables set in front of the command.
+    /// Variables that are set in front of the command.
     pub(crate) variables: Vec<(OsString, OsString)>,
-    /// Directory that it changes to first.
+    /// Directory to change to first.
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// Shells, best first.
+/// Shells, the preferred ones first.
 const BASH: [&str; 2] = ["/bin/bash", "/usr/bin/bash"];
 const SH: &str = "/bin/sh";
 
@@ -30,7 +30,7 @@ fn shell() -> Option<(&'static str, bool)> {
 }
 
 /// Returns the interactive shell, which reads the user's profile if `is_login`; `None` if the image
-/// has none.
+/// has no shell.
 pub(crate) fn interactive(is_login: bool) -> Option<Parsed> {
     let (path, _) = shell()?;
     let option = if is_login { "-l" } else { "-i" };
@@ -40,11 +40,11 @@ pub(crate) fn interactive(is_login: bool) -> Option<Parsed> {
     })
 }
 
-/// Returns what runs `text`: a shell, or without one the program that it names. Bash reads the
-/// user's profile first if `is_login`.
+/// Returns what runs `text`: a shell, or if there is none, the program that `text` names. Bash
+/// first reads the user's profile if `is_login`.
 ///
 /// # Errors
-/// There is no shell, and `text` needs one, for this reason.
+/// Fails, with a reason for people, if there is no shell and `text` needs one or cannot be split.
 pub(crate) fn parse(text: Vec<u8>, is_login: bool) -> Result<Parsed, String> {
     match shell() {
         Some((path, is_bash)) => {
@@ -59,8 +59,8 @@ pub(crate) fn parse(text: Vec<u8>, is_login: bool) -> Result<Parsed, String> {
     }
 }
 
-/// Splits `text` into words as a shell does: quotes, `NAME=value` in front, and one `cd DIR &&`
-/// before everything.
+/// Splits `text` into words as a shell does. Understands quotes, `NAME=value` in front of the
+/// command, and one `cd DIR &&` before everything.
 fn without_shell(text: &[u8]) -> Result<Parsed, String> {
     let mut words = words(text)?;
     let mut parsed = Parsed::default();
@@ -112,7 +112,7 @@ fn needs_shell(character: char) -> String {
     )
 }
 
-/// The words of `text` (POSIX.1-2024, XCU 2.3).
+/// Returns the words of `text` (POSIX.1-2024, XCU 2.3).
 fn words(text: &[u8]) -> Result<Vec<Word>, String> {
     let (mut words, mut word): (Vec<Word>, Option<Word>) = (Vec::new(), None);
     let mut bytes = text.iter().copied().peekable();
@@ -122,7 +122,7 @@ fn words(text: &[u8]) -> Result<Vec<Word>, String> {
             words.extend(word.take());
             continue;
         }
-        // Between a directory and a command.
+        // This `&&` stands between `cd DIR` and the command.
         if byte == b'&' && word.is_none() && bytes.next_if_eq(&b'&').is_some() {
             words.push(Word {
                 text: b"&&".to_vec(),
@@ -177,8 +177,8 @@ fn is_name(text: &[u8]) -> bool {
             .all(|byte| is_letter(byte) || byte.is_ascii_digit())
 }
 
-/// Returns the text of a command line for logs: values of variables that are set in front, where
-/// gateways put secrets, are replaced by `…`.
+/// Returns the text of a command line for logs. Gateways put secrets into variables in front of the
+/// command, so their values are replaced by `…`.
 pub(crate) fn redacted(text: &[u8]) -> String {
     let text: String = text
         .utf8_chunks()
@@ -216,8 +216,8 @@ pub(crate) fn redacted(text: &[u8]) -> String {
     }
 }
 
-/// Returns the words of a command for logs, separated by spaces: values of variables, as those of
-/// `env NAME=value`, are replaced by `…`.
+/// Returns the words of a command for logs, separated by spaces. Values of variables, for example
+/// those of `env NAME=value`, are replaced by `…`.
 pub fn redacted_words(words: &[OsString]) -> String {
     let shown = words.iter().map(|word| {
         let word = word.to_string_lossy();
@@ -229,7 +229,7 @@ pub fn redacted_words(words: &[OsString]) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// Length of the shell word at the start of `text`.
+/// Returns the length of the shell word at the start of `text`.
 fn word_length(text: &str) -> usize {
     let mut quote = None;
     let mut characters = text.char_indices();

@@ -1,8 +1,9 @@
 //! The ways into a running sandbox: SSH, further commands, and copies of files.
 //!
-//! Takes bound sockets, and the sandbox's init as a [`Launcher`]; gives clients commands, shells,
-//! files and forwarded ports, under the confinement of the main command, and the clients' own half.
-//! Never contains a way around init, a variable of the environment, or a look at the proxy.
+//! Takes bound sockets, and the sandbox's init as a [`Launcher`]. Gives clients commands, shells,
+//! files and forwarded ports under the confinement of the main command, and contains the clients'
+//! side too. The crate has no way around init, reads no environment variable, and does not look at
+//! the proxy.
 //!
 //! [`Launcher`]: openshell_supervisor::init::launch::Launcher
 

@@ -1,4 +1,5 @@
-//! The main process of a sandbox, as clients attach to it: its last output, its keyboard, its end.
+//! The main process of a sandbox as attached clients see it: its latest output, its keyboard, its
+//! end.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,17 +15,17 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// The main process. Its output is kept from its start on.
+/// The main process. Its output is kept from the start.
 pub struct MainProcess {
     retained: Mutex<Retained>,
     /// Wakes the readers of `retained`.
     written: watch::Sender<()>,
-    /// Master of its terminal, if it has one of its own.
+    /// Master of the process's terminal, if it has one of its own.
     terminal: OnceLock<OwnedFd>,
     running: OnceLock<Arc<Running>>,
-    /// Its exit code, once it has ended and everything that it wrote is in `retained`.
+    /// The exit code, once the process has ended and all its output is in `retained`.
     ended: watch::Sender<Option<u8>>,
-    /// Clients that are attached.
+    /// Number of attached clients.
     attached: watch::Sender<usize>,
     has_keyboard_owner: AtomicBool,
 }
@@ -52,32 +53,34 @@ impl fmt::Debug for MainProcess {
 }
 
 impl MainProcess {
-    /// Keeps `bytes`, which it wrote to `output`. Does not block.
+    /// Keeps `bytes`, which the process wrote to `output`. Does not block.
     pub fn append(&self, output: Output, bytes: &[u8]) {
         self.lock().append(output, bytes);
         self.written.send_replace(());
     }
 
-    /// Sets the master of its terminal.
+    /// Sets the master of the process's terminal.
     pub fn set_terminal(&self, master: OwnedFd) {
-        // It has one at most.
+        // The process has at most one terminal.
         let _ = self.terminal.set(master);
     }
 
-    /// Sets the process, once it runs.
+    /// Sets the process once it is running.
     pub fn set_running(&self, running: Arc<Running>) {
         let _ = self.running.set(running);
     }
 
-    /// Tells clients of its end, and waits until they have everything, for `patience` at most.
+    /// Tells clients that the process has ended, and waits until they have received everything, but
+    /// no longer than `patience`.
     pub async fn end(&self, code: u8, patience: Duration) {
         self.ended.send_replace(Some(code));
         let mut attached = self.attached.subscribe();
-        // The sender lives as long as this.
+        // This cannot fail because `self` keeps the sender alive.
         let _ = timeout(patience, attached.wait_for(|count| *count == 0)).await;
     }
 
-    /// Attaches a client; with the keyboard, unless it wants to read only or another one has it.
+    /// Attaches a client. It gets the keyboard unless it only wants to read, another client has it,
+    /// or the process has no terminal.
     pub(crate) fn attach(self: &Arc<Self>, is_read_only: bool) -> Attached {
         let has_keyboard = !is_read_only
             && self.terminal.get().is_some()
@@ -92,13 +95,13 @@ impl MainProcess {
         }
     }
 
-    /// A panic elsewhere cannot leave the output half changed.
+    /// Locks the output, which a panic elsewhere cannot leave half changed.
     fn lock(&self) -> MutexGuard<'_, Retained> {
         self.retained.lock()
     }
 }
 
-/// A client's place in the output, and its keyboard if it has it.
+/// A client's position in the output, and whether it has the keyboard.
 pub(crate) struct Attached {
     process: Arc<MainProcess>,
     position: u64,
@@ -107,22 +110,23 @@ pub(crate) struct Attached {
     pub(crate) has_keyboard: bool,
 }
 
-/// An event of the main process for a client.
+/// Something that happened to the main process, for a client.
 pub(crate) enum Happened {
     Wrote(Piece),
     Ended(u8),
 }
 
 impl Attached {
-    /// Waits for the next output, or for the end behind all of it. Safe to be cancelled.
+    /// Waits for the next output, or for the end after all output. May be cancelled without loss.
     pub(crate) async fn next(&mut self) -> Happened {
         loop {
-            // Seen before the output is looked at, as is an end: nothing is written behind it.
+            // Both are marked as seen before the output is read, so that nothing later is missed.
+            // After the end, nothing more is written.
             self.written.borrow_and_update();
             let ended = *self.ended.borrow_and_update();
             let piece = self.process.lock().read(self.position);
             if let Some(mut piece) = piece {
-                // A new client has not missed what was dropped before.
+                // What was dropped before a client attached does not count as lost for it.
                 if self.position == 0 {
                     piece.lost = 0;
                 }
@@ -139,21 +143,21 @@ impl Attached {
         }
     }
 
-    /// Returns the place where its input goes, if this client has the keyboard.
+    /// Returns a writer to the terminal's input, if this client has the keyboard.
     pub(crate) fn keyboard(&self) -> Option<pipe::Sender> {
         let master = self.process.terminal.get().filter(|_| self.has_keyboard)?;
         pipe::Sender::from_owned_fd_unchecked(master.try_clone().ok()?).ok()
     }
 
-    /// Sends a signal to its process group.
+    /// Sends a signal to the process group of the main process.
     pub(crate) fn signal(&self, signal: i32) {
         if let Some(running) = self.process.running.get() {
-            // It may have ended.
+            // The process may have ended.
             let _ = running.signal(signal);
         }
     }
 
-    /// Changes the size of its terminal, if this client has the keyboard.
+    /// Changes the size of the process's terminal, if this client has the keyboard.
     pub(crate) fn resize(&self, size: Size) {
         if let Some(master) = self.process.terminal.get()
             && self.has_keyboard
@@ -164,7 +168,7 @@ impl Attached {
 }
 
 impl Attached {
-    /// Leaves the keyboard to the next client.
+    /// Gives the keyboard up, so that the next client can have it.
     pub(crate) fn release_keyboard(&mut self) {
         if std::mem::take(&mut self.has_keyboard) {
             self.process

@@ -1,4 +1,4 @@
-//! Sockets of messages with descriptors, without blocking.
+//! Asynchronous sockets for messages that carry descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,15 +9,15 @@ use serde::de::DeserializeOwned;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A socket of [`packets`].
+/// A socket for messages of [`packets`].
 #[derive(Debug)]
 pub struct PacketSocket(AsyncFd<OwnedFd>);
 
 impl PacketSocket {
-    /// Takes a socket that does not block. To be called inside a tokio runtime.
+    /// Wraps a non-blocking socket. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// The runtime cannot watch it.
+    /// Fails if the runtime cannot watch it.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         #[expect(
             deprecated,
@@ -30,7 +30,7 @@ impl PacketSocket {
     /// Waits for a message and its descriptors; `None` at the end of the connection.
     ///
     /// # Errors
-    /// The message is none.
+    /// Fails if what arrives is not such a message.
     pub async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         self.0
             .async_io(Interest::READABLE, |socket| {
@@ -42,7 +42,7 @@ impl PacketSocket {
     /// Sends a message with duplicates of `descriptors`.
     ///
     /// # Errors
-    /// The other end is gone.
+    /// Fails if the other end is gone.
     pub async fn send<T: Serialize>(
         &self,
         message: &T,
@@ -58,7 +58,7 @@ impl PacketSocket {
     /// Waits for a connection at a listening socket.
     ///
     /// # Errors
-    /// Descriptors are exhausted.
+    /// Fails if descriptors are exhausted.
     pub async fn accept(&self) -> io::Result<OwnedFd> {
         self.0
             .async_io(Interest::READABLE, |socket| packets::accept(socket.as_fd()))

@@ -1,5 +1,6 @@
-//! Unix sockets inside, for forwarding: a helper, a confined command as any other, connects or
-//! listens, and hands each connection out. So the kernel decides which sockets it reaches.
+//! Forwarding to Unix sockets in the sandbox. A helper, which is a confined command like any other,
+//! connects or listens and passes each connection out. So the kernel decides which sockets can be
+//! reached.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -31,25 +32,25 @@ enum Message {
     Listening,
     /// A connection, which the message carries.
     Connected,
-    /// It cannot, for this reason.
+    /// It could not do its work, for this reason.
     Failed(String),
 }
 
-/// Words of the helper's command line.
+/// First arguments on the helper's command line.
 const CONNECT: &str = "connect";
 const LISTEN: &str = "listen";
 
-/// Longest wait for a helper, which the workload may have stopped.
+/// Longest wait for a helper, because the workload may have stopped it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A helper inside. It ends when this value is dropped.
+/// A helper inside, which ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Helper(PacketSocket);
 
 /// Connects to the socket at `path` inside.
 ///
 /// # Errors
-/// The workload's user may not, or nobody listens there.
+/// Fails if the workload's user may not connect, or if nobody listens there.
 pub(crate) async fn connect(workload: &Workload, path: &str) -> io::Result<UnixStream> {
     let helper = Helper::start(workload, CONNECT, path)?;
     timeout(PATIENCE, helper.next()).await?
@@ -58,7 +59,7 @@ pub(crate) async fn connect(workload: &Workload, path: &str) -> io::Result<UnixS
 /// Listens at `path` inside.
 ///
 /// # Errors
-/// The workload's user may not make a socket there, or something is there already.
+/// Fails if the workload's user may not create a socket there, or if something is already there.
 pub(crate) async fn listen(workload: &Workload, path: &str) -> io::Result<Helper> {
     let helper = Helper::start(workload, LISTEN, path)?;
     match timeout(PATIENCE, helper.message()).await?? {
@@ -88,7 +89,7 @@ impl Helper {
             session: Session::New,
             ignored: IgnoredSignals::Kept,
         };
-        // Its messages, and their end, tell everything that there is to know.
+        // The messages of the helper, and their end, say everything that there is to know.
         let streams = [theirs.as_fd(), null.as_fd(), null.as_fd()];
         workload
             .launcher
@@ -109,12 +110,12 @@ impl Helper {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// There will be none.
+    /// Fails if no more connections can come.
     pub(crate) async fn next(&self) -> io::Result<UnixStream> {
         match self.message().await? {
             (Message::Connected, Some(socket)) => {
-                // Whatever a program inside may have made of its helper, this is a stream and
-                // nothing else.
+                // A program inside may have taken control of its helper, so this checks that the
+                // descriptor really is a connected stream socket.
                 let is_stream = socket_domain(&socket)? == AddressFamily::UNIX
                     && socket_type(&socket)? == SocketType::STREAM;
                 if !is_stream || rustix::net::getpeername(&socket).is_err() {
@@ -129,10 +130,11 @@ impl Helper {
     }
 }
 
-/// Does a helper's work: `words` are what to do and the path; `socket` leads to the supervisor.
+/// Does the work of a helper: `words` are what to do and the path; `socket` leads to the
+/// supervisor.
 ///
 /// # Errors
-/// The supervisor has gone, or `words` are others.
+/// Fails if the supervisor has gone, or if `words` are something else.
 pub fn serve(socket: BorrowedFd<'_>, words: &[OsString]) -> io::Result<()> {
     let [act, path] = words else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -144,11 +146,11 @@ pub fn serve(socket: BorrowedFd<'_>, words: &[OsString]) -> io::Result<()> {
         act if act == LISTEN.as_bytes() => serve_listener(socket, path),
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
-    // A supervisor that has gone hears nothing.
+    // If the supervisor has gone, sending fails too.
     done.or_else(|error| packets::send(socket, &Message::Failed(error.to_string()), &[]))
 }
 
-/// Connects to a socket; one whose queue is full fails at once, as nobody could end the wait.
+/// Connects to a socket. Fails at once if its queue is full, because nobody could end the wait.
 fn connect_without_wait(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -156,9 +158,9 @@ fn connect_without_wait(path: &Path) -> io::Result<OwnedFd> {
     Ok(stream)
 }
 
-/// Hands out connections until the supervisor has gone; then removes the socket.
+/// Passes connections out until the supervisor has gone, then removes the socket.
 fn serve_listener(supervisor: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    // For this user alone, as sshd(8) makes them.
+    // Only this user may connect, as with the sockets of sshd(8).
     rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(path)?;
     listener.set_nonblocking(true)?;
@@ -182,7 +184,7 @@ fn hand_out(supervisor: BorrowedFd<'_>, listener: &UnixListener) -> io::Result<(
             Err(rustix::io::Errno::INTR) => continue,
             polled => polled?,
         };
-        // The supervisor says nothing.
+        // The supervisor sends nothing, so this is its end.
         if !ready[0].revents().is_empty() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! The sandbox that sessions run in.
+//! The sandbox in which sessions run.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::main_process::MainProcess;
 
-/// Something that opens a socket inside.
+/// A future that opens a socket inside the sandbox.
 pub type Opening<T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send>>;
 
 /// The network of the sandbox.
@@ -20,23 +20,23 @@ pub trait Inside: Send + Sync {
     /// Connects to `port` of the loopback address inside.
     fn dial(&self, port: u16) -> Opening<TcpStream>;
 
-    /// Listens at `port` of the loopback address inside; 0 has the kernel choose one.
+    /// Listens at `port` of the loopback address inside; for 0 the kernel chooses a port.
     fn listen(&self, port: u16) -> Opening<TcpListener>;
 }
 
-/// Everything that a session needs of the sandbox.
+/// Everything about the sandbox that a session needs.
 pub struct Workload {
     /// Starts commands.
     pub launcher: Arc<Launcher>,
     /// Environment of the main command.
     pub environment: Environment,
-    /// Directories where a command may start, in order of preference.
+    /// Directories in which a command may start, in order of preference.
     pub directories: Vec<PathBuf>,
     /// True if shells in terminals read the user's profile.
     pub has_login_shells: bool,
     /// Program and arguments of the SFTP server.
     pub sftp: Vec<String>,
-    /// The same of the helper for Unix sockets, less what it shall do.
+    /// Program and first arguments of the helper for Unix sockets; what it has to do is appended.
     pub helper: Vec<String>,
     /// The main process, if clients may attach to it.
     pub main_process: Option<Arc<MainProcess>>,

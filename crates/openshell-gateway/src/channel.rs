@@ -19,42 +19,42 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower_service::Service;
 
-/// Time for a connection to be established, TLS included.
+/// Time within which a connection must be established, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Time between pings, and for their answer.
+/// Time between pings, and time to wait for an answer.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(20));
 
-/// Bytes that a stream may have on the way. The connection has room for as many relays as there may
-/// be, and for everything else: relays whose servers do not read must not keep a policy from
+/// Bytes that a stream may have in flight. The connection has room for as many relays as there may
+/// be and for everything else, so that relays whose servers do not read cannot keep a policy from
 /// arriving.
 const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
 
-/// Bytes that are read from the gateway at once.
+/// Bytes that are read from the gateway at a time.
 const READ_BYTES: usize = 64 * 1024;
 
 /// The certificates of mutual TLS, in PEM.
 #[derive(Debug)]
 pub struct Certificates {
-    /// The authority of the gateway's certificate, which alone is trusted.
+    /// The authority of the gateway's certificate, the only one that is trusted.
     pub authority: Vec<u8>,
-    /// The supervisor's own chain.
+    /// The certificate chain of the supervisor.
     pub chain: Vec<u8>,
-    /// Its key.
+    /// The key of the supervisor.
     pub key: Secret,
 }
 
-/// A place that certificates are read from, anew for each connection, as files rotate.
+/// A source of certificates, which are read again for each connection because files rotate.
 pub trait CertificateSource: fmt::Debug + Send + Sync {
-    /// Reads them.
+    /// Reads the certificates.
     ///
     /// # Errors
-    /// One cannot be read.
+    /// Fails if one of them cannot be read.
     fn read(&self) -> io::Result<Certificates>;
 }
 
-/// An address of a gateway that cannot be used.
+/// An error for a gateway's address that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum AddressError {
@@ -71,16 +71,16 @@ pub enum AddressError {
 pub struct Address {
     /// `http://HOST:PORT`, or `https://HOST:PORT` for mutual TLS.
     pub endpoint: String,
-    /// The name in the gateway's certificate, where it is not the host.
+    /// The name in the gateway's certificate, if it is not the host.
     pub server_name: Option<String>,
-    /// For mutual TLS.
+    /// The source of certificates for mutual TLS.
     pub certificates: Option<Arc<dyn CertificateSource>>,
 }
 
-/// The channel of all calls; connects when it is first used, and again after each loss.
+/// Opens the channel of all calls, which connects when it is first used, and again after each loss.
 ///
 /// # Errors
-/// The address cannot be used.
+/// Fails if the address cannot be used.
 pub(crate) fn open(address: Address) -> Result<Channel, AddressError> {
     let Address {
         endpoint,
@@ -121,7 +121,7 @@ pub(crate) fn open(address: Address) -> Result<Channel, AddressError> {
         port,
         tls,
     }));
-    // The connector does the TLS, so that certificates are read for each connection.
+    // The connector does TLS itself, so that certificates are read for each connection.
     let channel = Endpoint::from_shared(format!("http://{host}:{port}")).map_err(|_| invalid())?;
     let channel = channel
         .origin(origin)
@@ -166,7 +166,7 @@ impl Service<Uri> for Dialer {
             let late =
                 |_| io::Error::new(io::ErrorKind::TimedOut, "no connection within ten seconds");
             let stream = dialed.map_err(late)??;
-            // HTTP/2 reads the heads of frames, and what follows, in small pieces.
+            // HTTP/2 reads the heads of frames and their contents in small pieces.
             Ok(TokioIo::new(BufReader::with_capacity(READ_BYTES, stream)))
         })
     }
@@ -188,7 +188,7 @@ impl Destination {
     }
 }
 
-/// Mutual TLS with `certificates`, for HTTP/2.
+/// Returns a configuration for mutual TLS with `certificates`, for HTTP/2.
 fn configuration(certificates: &Certificates) -> io::Result<ClientConfig> {
     let invalid = |what: &str| {
         io::Error::new(
@@ -233,15 +233,15 @@ fn configuration(certificates: &Certificates) -> io::Result<ClientConfig> {
     Ok(config)
 }
 
-/// A number from 0 to 1, so that many supervisors do not call at once.
+/// Returns a random number from 0 to 1, with which supervisors spread their calls over time.
 #[must_use]
 pub fn spread() -> f64 {
     let random = RandomState::new().hash_one(0) >> 11;
-    // 53 bits, which a float holds exactly.
+    // A float holds these 53 bits exactly.
     random as f64 / (1_u64 << 53) as f64
 }
 
-/// Waits between attempts, doubled from one to the next.
+/// Waits between attempts; each is twice as long as the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -250,7 +250,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits from `first` to `longest`.
+    /// Returns waits that grow from `first` to `longest`.
     #[must_use]
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self {
@@ -260,14 +260,14 @@ impl Backoff {
         }
     }
 
-    /// The next wait, up to a quarter shorter by chance.
+    /// Returns the next wait, which is randomly up to a quarter shorter.
     pub fn next_wait(&mut self) -> Duration {
         let wait = self.next;
         self.next = (wait * 2).min(self.longest);
         wait.mul_f64(1.0 - spread() / 4.0)
     }
 
-    /// Begins anew.
+    /// Starts again with the first wait.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

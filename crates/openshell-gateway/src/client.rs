@@ -33,10 +33,10 @@ use crate::proto::v1::{
 use crate::streams::{begun, stream_of};
 use crate::token::{Token, TokenSource, Tokens};
 
-/// Deadline of a call.
+/// Time within which a call must be answered.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Wait after a renewal that failed.
+/// Wait after a failed renewal of the token.
 const RENEWAL_RETRY: Duration = Duration::from_secs(10);
 
 /// Largest frame of a relay, in bytes.
@@ -45,7 +45,7 @@ const FRAME_BYTES: usize = 256 * 1024;
 /// Largest message of a gateway, in bytes.
 const MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
-/// The gateway, as one sandbox sees it. Clones share one connection and one token.
+/// The gateway as one sandbox sees it. Clones share one connection and one token.
 #[derive(Clone, Debug)]
 pub struct Gateway(Arc<Shared>);
 
@@ -56,9 +56,9 @@ struct Shared {
     name: String,
     source: Option<Box<dyn TokenSource>>,
     token: Token,
-    /// True once the gateway did something that those of the first generation do not.
+    /// True once the gateway has done something that gateways of the first generation do not do.
     is_later: AtomicBool,
-    /// Held while the token is replaced, so that a hundred calls replace it once.
+    /// Held while the token is replaced, so that a hundred calls together replace it only once.
     renewal: tokio::sync::Mutex<()>,
 }
 
@@ -76,16 +76,17 @@ impl fmt::Debug for Shared {
 pub struct Names {
     /// Its id.
     pub id: String,
-    /// Its name, which some calls take instead.
+    /// Its name, which some calls take instead of the id.
     pub name: String,
 }
 
 impl Gateway {
-    /// Prepares calls to the gateway at `address` for the sandbox `names`; `source` has its token,
-    /// if it has one. Connects with the first call. To be called inside a tokio runtime.
+    /// Prepares calls to the gateway at `address` for the sandbox `names`. `source` provides the
+    /// sandbox's token, if there is one. The first call connects. Must be called inside a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// The address cannot be used.
+    /// Fails if the address cannot be used.
     pub fn new(
         address: Address,
         names: Names,
@@ -106,10 +107,10 @@ impl Gateway {
         })))
     }
 
-    /// Reads the token, and exchanges it if it is a platform's.
+    /// Reads the token, and exchanges it if a platform issued it.
     ///
     /// # Errors
-    /// It cannot be read, or is empty; or the gateway does not exchange it.
+    /// Fails if the token cannot be read or is empty, or if the gateway does not exchange it.
     pub async fn authenticate(&self) -> Result<(), TokenError> {
         let Some(source) = &self.0.source else {
             return Ok(());
@@ -118,7 +119,7 @@ impl Gateway {
         if !source.is_exchanged() {
             return Ok(self.0.token.replace_by_source(read)?);
         }
-        // Other calls go on with the token that they have.
+        // Meanwhile, other calls go on with the token that they have.
         let platform = Token::default();
         self.0
             .token
@@ -139,7 +140,8 @@ impl Gateway {
         )?)
     }
 
-    /// Reads the token again, unless that was done since a call that carried the token `number`.
+    /// Reads the token again, unless that has already happened since a call that carried the token
+    /// `number`.
     pub(crate) async fn authenticate_again(&self, number: u64) -> Result<(), TokenError> {
         let _renewal = self.0.renewal.lock().await;
         if self.token_number() == number {
@@ -149,18 +151,19 @@ impl Gateway {
         }
     }
 
-    /// The tokens of the sandbox so far, as they become more.
+    /// Returns a receiver for the tokens that the sandbox has had so far, which learns of each new
+    /// one.
     #[must_use]
     pub fn tokens(&self) -> watch::Receiver<Tokens> {
         self.0.token.follow()
     }
 
-    /// The number of the token that calls carry.
+    /// Returns the number of the token that calls carry.
     pub(crate) fn token_number(&self) -> u64 {
         self.0.token.number()
     }
 
-    /// Renews the token for as long as it is polled.
+    /// Keeps the token renewed for as long as the future is polled.
     pub async fn renew_token(&self) {
         if self.0.source.is_none() {
             return std::future::pending().await;
@@ -196,7 +199,7 @@ impl Gateway {
                     known(renewed.expires_at_ms),
                 )?)
             }
-            // Its source may have a newer one.
+            // The source of the token may have a newer one.
             Err(error) if error.is_unauthenticated() || error.is_unimplemented() => {
                 self.authenticate().await
             }
@@ -204,10 +207,10 @@ impl Gateway {
         }
     }
 
-    /// Everything in force for the sandbox.
+    /// Fetches everything that is in force for the sandbox.
     ///
     /// # Errors
-    /// The call failed.
+    /// Fails if the call fails.
     pub async fn config(&self) -> Result<SandboxConfig, CallError> {
         let request = GetSandboxConfigRequest {
             sandbox_id: self.0.id.clone(),
@@ -224,21 +227,21 @@ impl Gateway {
         Ok(config)
     }
 
-    /// True if the gateway is known not to be of the first generation.
+    /// Returns true if the gateway is known to be of a later generation than the first.
     #[must_use]
     pub fn is_later(&self) -> bool {
         self.0.is_later.load(Ordering::Relaxed)
     }
 
-    /// Notes that it is not.
+    /// Notes that the gateway is of a later generation than the first.
     pub(crate) fn note_later(&self) {
         self.0.is_later.store(true, Ordering::Relaxed);
     }
 
-    /// The sandbox's credentials.
+    /// Fetches the sandbox's credentials.
     ///
     /// # Errors
-    /// The call failed.
+    /// Fails if the call fails.
     pub async fn provider_environment(&self) -> Result<ProviderEnvironment, CallError> {
         let request = GetSandboxProviderEnvironmentRequest {
             sandbox_id: self.0.id.clone(),
@@ -255,10 +258,10 @@ impl Gateway {
         Ok(environment::read(response.await?))
     }
 
-    /// The routes to models.
+    /// Fetches the routes to models.
     ///
     /// # Errors
-    /// The call failed.
+    /// Fails if the call fails.
     pub async fn routes(&self) -> Result<Bundle, CallError> {
         let response = self.call(
             "GetInferenceBundle",
@@ -272,10 +275,10 @@ impl Gateway {
         Ok(routes::read(response.await?))
     }
 
-    /// Reports what became of `version` of the policy.
+    /// Reports whether `version` of the policy could be put in force.
     ///
     /// # Errors
-    /// The call failed.
+    /// Fails if the call fails.
     pub async fn report_status(
         &self,
         version: u32,
@@ -300,10 +303,10 @@ impl Gateway {
         reported.await.map(drop)
     }
 
-    /// Sends the sandbox's own policy, where the gateway has none or lacks a part.
+    /// Sends the sandbox's own policy, for a gateway that has none or that lacks a part of it.
     ///
     /// # Errors
-    /// The call failed.
+    /// Fails if the call fails.
     pub async fn send_policy(&self, policy: &Policy, workspace: &str) -> Result<(), CallError> {
         let request = UpdateConfigRequest {
             name: self.0.name.clone(),
@@ -317,10 +320,10 @@ impl Gateway {
         sent.await.map(drop)
     }
 
-    /// Reports denials, with the rules that would permit them.
+    /// Reports denials together with the rules that would permit them.
     ///
     /// # Errors
-    /// The call failed.
+    /// Fails if the call fails.
     pub async fn submit_denials(
         &self,
         denials: &Denials,
@@ -350,7 +353,7 @@ impl Gateway {
     /// Reports counts of decisions.
     ///
     /// # Errors
-    /// The call failed.
+    /// Fails if the call fails.
     pub async fn submit_activity(
         &self,
         activity: &Activity,
@@ -381,7 +384,7 @@ impl Gateway {
     /// Reports that the main process of the supervisor `instance` has ended.
     ///
     /// # Errors
-    /// The call failed.
+    /// Fails if the call fails.
     pub async fn report_exit(&self, instance: &str, exit_code: i32) -> Result<(), CallError> {
         let sandbox_id = self.0.id.clone();
         let instance_id = instance.to_owned();
@@ -398,7 +401,7 @@ impl Gateway {
         reported.await.map(drop)
     }
 
-    /// The sandbox's id.
+    /// Returns the sandbox's id.
     pub(crate) fn id(&self) -> &str {
         &self.0.id
     }
@@ -416,12 +419,13 @@ impl Gateway {
             .map_err(|status| CallError::new("PushSandboxLogs", &status))
     }
 
-    /// Returns true if the gateway has sessions. Begins none: nothing is said in it.
+    /// Returns true if the gateway offers sessions. Opens the stream of one for that, but says
+    /// nothing in it, so no session begins.
     ///
     /// # Errors
-    /// The call failed otherwise.
+    /// Fails if the call fails for any reason other than that the gateway does not have it.
     pub async fn offers_sessions(&self) -> Result<bool, CallError> {
-        /// Gateways that have sessions may wait for the first message.
+        /// A gateway that offers sessions may wait for the first message before it answers.
         const PATIENCE: Duration = Duration::from_secs(2);
         let (_silent, messages) = mpsc::channel(1);
         match tokio::time::timeout(PATIENCE, self.connect_supervisor(messages)).await {
@@ -454,8 +458,8 @@ impl Gateway {
         begun("RelayStream", client.relay_stream(request)).await
     }
 
-    /// Makes a call; where the gateway does not know who is calling, once more with the token that
-    /// its source has by now.
+    /// Makes a call. If the gateway does not know who is calling, reads the token from its source
+    /// again and repeats the call once.
     async fn call<M: Clone, R, F: Future<Output = Result<Response<R>, Status>>>(
         &self,
         call: &'static str,
@@ -507,23 +511,23 @@ impl Gateway {
     }
 }
 
-/// Has `request` carry `token`, if there is one.
+/// Adds `token` to `request`, if there is one.
 fn set_token<M>(request: &mut Request<M>, token: &Token) {
     if let Some(token) = token.header() {
         request.metadata_mut().insert("authorization", token);
     }
 }
 
-/// What became of a version of the policy.
+/// The outcome of a version of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyResult {
-    /// In force.
+    /// It is in force.
     Loaded,
-    /// Invalid, with every violation.
+    /// It is invalid; holds every violation.
     Failed(String),
 }
 
-/// A token that cannot be had.
+/// An error for a token that cannot be obtained.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum TokenError {
@@ -534,7 +538,7 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// True if it may be had later.
+    /// Returns true if a later attempt may obtain it.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -544,7 +548,7 @@ impl TokenError {
     }
 }
 
-/// An expiry in milliseconds since 1970, of which 0 means that it is unknown.
+/// Returns an expiry in milliseconds since 1970; `None` for 0, which means that it is unknown.
 fn known(expires_at_ms: i64) -> Option<u64> {
     u64::try_from(expires_at_ms)
         .ok()

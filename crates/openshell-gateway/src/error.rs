@@ -1,4 +1,4 @@
-//! Errors of calls, in words.
+//! Errors of calls, with the text that people see.
 
 use std::error::Error;
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct CallError {
 
 impl CallError {
     pub(crate) fn new(call: &'static str, status: &Status) -> Self {
-        // The innermost cause says most.
+        // The innermost cause is the most informative.
         let mut cause = status.source();
         let mut is_lost = false;
         while let Some(inner) = cause.and_then(Error::source) {
@@ -24,13 +24,13 @@ impl CallError {
             cause = Some(inner);
         }
         let message = cause.map_or_else(|| status.message().to_owned(), ToString::to_string);
-        // It is the gateway's, and goes into log lines.
+        // The text comes from the gateway and goes into log lines.
         let message: String = message
             .chars()
             .filter(|c| !c.is_control())
             .take(Self::MESSAGE_CHARS)
             .collect();
-        // A connection that is lost, or never was, is no failure of the gateway's.
+        // A connection that was lost or never made is not a failure of the gateway.
         is_lost |= ["broken pipe", "connection reset"]
             .iter()
             .any(|lost| message.contains(lost));
@@ -53,15 +53,15 @@ impl CallError {
         }
     }
 
-    /// A stream that the gateway has ended.
+    /// Returns the error for a stream that the gateway has ended.
     pub(crate) fn broken(call: &'static str) -> Self {
         Self::of(call, Code::Unavailable, "the gateway has ended the stream")
     }
 
-    /// Longest message of a gateway, in characters.
+    /// Longest text of a gateway that is kept, in characters.
     const MESSAGE_CHARS: usize = 512;
 
-    /// True if the same call may succeed later.
+    /// Returns true if the same call may succeed later.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -71,24 +71,25 @@ impl CallError {
                 | Code::ResourceExhausted
                 | Code::Internal
                 | Code::Unknown
-                // The connection was closed meanwhile.
+                // The connection was closed during the call.
                 | Code::Cancelled
         )
     }
 
-    /// True if the gateway does not have the call, as one of an earlier generation.
+    /// Returns true if the gateway does not have the call, because it is of an earlier generation.
     #[must_use]
     pub fn is_unimplemented(&self) -> bool {
         self.code == Code::Unimplemented
     }
 
-    /// True if the gateway does not know who is calling.
+    /// Returns true if the gateway does not know who is calling.
     #[must_use]
     pub fn is_unauthenticated(&self) -> bool {
         self.code == Code::Unauthenticated
     }
 
-    /// True if the gateway has nothing of the kind for this sandbox.
+    /// Returns true if the gateway refuses this sandbox, does not know it, or does not have the
+    /// call.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(

@@ -1,9 +1,9 @@
-//! The client of a gateway, which launches sandboxes, tells them what is in force, and hears what
-//! they do.
+//! The client of a gateway: the server that launches sandboxes, tells them what is in force, and
+//! receives reports of what they do.
 //!
-//! Takes an address, and sources of tokens and certificates; gives policies as documents,
-//! credentials, routes and sessions, and sends logs, denials and results.
-//! Never contains a decision, or a look at a file or variable.
+//! Takes an address, and sources of tokens and certificates. Gives policies as documents,
+//! credentials, routes and sessions; sends logs, denials and results. The crate makes no decision,
+//! and reads no file or environment variable.
 
 #![forbid(unsafe_code)]
 

@@ -14,25 +14,26 @@ use crate::convert::logs::LogLine;
 use crate::error::CallError;
 use crate::proto::v1::PushSandboxLogsRequest;
 
-/// Lines that wait to be sent.
+/// How many lines may wait to be sent.
 const WAITING: usize = 1_024;
 
-/// Lines of a batch, and the longest wait for a full one.
+/// Most lines in a batch, and the longest wait for a full batch.
 const BATCH: (usize, Duration) = (50, Duration::from_millis(500));
 
-/// Pause between two looks for more lines: a wake of this task for each line would cost more than
-/// the line. Up to 51,200 lines a second no more are written in it than can wait.
+/// Pause between two checks for more lines, because waking this task for each line would cost more
+/// than the line itself. Up to 51,200 lines a second, no more lines arrive in a pause than can
+/// wait.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Lines to be sent, and the count of those that found no room.
+/// The lines to be sent, and the count of lines for which there was no room.
 #[derive(Debug)]
 pub struct Lines {
     lines: mpsc::Receiver<LogLine>,
-    /// Lines dropped since this was last taken.
+    /// Count of lines that were dropped since it was last taken.
     dropped: Arc<AtomicU64>,
 }
 
-/// The end of the queue at which lines go in.
+/// The end of the queue that takes lines.
 #[derive(Debug)]
 struct Entrance {
     lines: mpsc::Sender<LogLine>,
@@ -52,7 +53,7 @@ pub fn queue() -> (Arc<dyn LineQueue>, Lines) {
 }
 
 impl Entrance {
-    /// Returns `is_taken`, and counts a line that is not.
+    /// Returns `is_taken`; counts the line as dropped if that is false.
     fn count(&self, is_taken: bool) -> bool {
         if !is_taken {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -72,10 +73,10 @@ impl LineQueue for Entrance {
     }
 }
 
-/// Age from which a stream counts as a good one.
+/// Age from which a stream counts as good, so that the waits start again with the shortest.
 const GOOD: Duration = Duration::from_secs(60);
 
-/// Sends `lines` until `stopped`, and then those that wait.
+/// Sends `lines` until `stopped`, then sends those that still wait.
 pub async fn push(gateway: Gateway, mut lines: Lines, mut stopped: oneshot::Receiver<()>) {
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
     let mut unsent = Vec::new();
@@ -86,7 +87,7 @@ pub async fn push(gateway: Gateway, mut lines: Lines, mut stopped: oneshot::Rece
         match stream(&gateway, &mut lines, &mut unsent, &mut stopped).await {
             Ok(()) => return,
             Err(error) if error.is_unauthenticated() => {
-                // Without a newer token nothing else helps.
+                // If the source has no newer token, nothing else helps.
                 let _ = gateway.authenticate_again(number).await;
             }
             Err(_) => {}
@@ -100,21 +101,21 @@ pub async fn push(gateway: Gateway, mut lines: Lines, mut stopped: oneshot::Rece
         if !is_over(&mut stopped) {
             tokio::select! {
                 () = tokio::time::sleep(backoff.next_wait()) => {}
-                // What waits is tried once more.
+                // The lines that wait are tried once more.
                 _ = &mut stopped => {}
             }
         }
     }
 }
 
-/// True once the sender of `stopped` is gone or has sent.
+/// Returns true once the sender of `stopped` has sent or has been dropped.
 fn is_over(stopped: &mut oneshot::Receiver<()>) -> bool {
     stopped.is_terminated()
         || !matches!(stopped.try_recv(), Err(oneshot::error::TryRecvError::Empty))
 }
 
-/// Sends lines in one stream until it breaks, or until `stopped` and all are sent. A batch that may
-/// not have arrived is `unsent` again.
+/// Sends lines in one stream until it breaks, or until `stopped` and all are sent. Puts a batch
+/// that may not have arrived back into `unsent`.
 async fn stream(
     gateway: &Gateway,
     lines: &mut Lines,
@@ -147,7 +148,7 @@ async fn stream(
             let Ok(room) = room else {
                 return broken(Ok(()), last, unsent);
             };
-            // The one before has been taken out of the channel.
+            // There was room, so the batch before this one has been taken out of the channel.
             last = std::mem::take(unsent);
             room.send(request(gateway, last.clone()));
         }

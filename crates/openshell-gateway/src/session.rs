@@ -26,47 +26,48 @@ use crate::proto::v1::{
     relay_frame, supervisor_message,
 };
 
-/// Interval of heartbeats where the gateway names none.
+/// Interval of heartbeats if the gateway does not name one.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Longest interval that a gateway may name.
 const LONGEST_HEARTBEAT: u32 = 3_600;
 
-/// Waits between sessions.
+/// Shortest and longest wait between sessions.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Age from which a session counts as a good one.
+/// Age from which a session counts as good, so that the waits start again with the shortest.
 const GOOD: Duration = Duration::from_secs(60);
 
-/// Relays at once.
+/// How many relays may be open at once.
 const RELAYS: usize = 256;
 
-/// Time for a relay to be ready.
+/// Time within which a relay must be ready.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// Bytes of a frame: with their heads they fit into one of HTTP/2 (RFC 9113 §4.2).
+/// Bytes of data in a frame. Together with the heads they fit into one HTTP/2 frame (RFC 9113
+/// §4.2).
 const FRAME_BYTES: usize = 16 * 1024 - 32;
 
-/// Messages to the gateway that wait.
+/// How many messages to the gateway may wait.
 const MESSAGES: usize = 2 * RELAYS;
 
-/// Frames of a relay that wait, in each direction.
+/// How many frames of a relay may wait, in each direction.
 const FRAMES: usize = 4;
 
-/// A connection.
+/// A byte stream to a server inside.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<C: AsyncRead + AsyncWrite + Send + Unpin> Connection for C {}
 
-/// A connection that is being made.
+/// A connection that is being established.
 pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send>>;
 
-/// The end of a relay.
+/// Where a relay ends inside the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayTarget {
     /// The SSH server of the sandbox.
     Ssh,
-    /// A port of the loopback address inside.
+    /// A port of the loopback address inside the sandbox.
     Port(u16),
 }
 
@@ -90,17 +91,17 @@ pub trait Inside: Send + Sync {
 pub enum Change<'c> {
     /// The gateway has accepted it.
     Accepted,
-    /// It has ended, or could not begin.
+    /// The session has ended, or could not begin.
     Lost(&'c str),
     /// The gateway refuses it.
     Rejected(&'c str),
-    /// The gateway has no sessions.
+    /// The gateway does not offer sessions.
     Unknown,
-    /// A relay to the target, or why there is none.
+    /// A relay to the target begins, or could not begin for this reason.
     Relay(Result<RelayTarget, &'c str>),
 }
 
-/// One supervisor's sessions.
+/// The sessions of one supervisor.
 pub struct Sessions {
     gateway: Gateway,
     instance: String,
@@ -119,7 +120,7 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// A message to the gateway.
+/// Returns a message to the gateway.
 fn message(payload: supervisor_message::Payload) -> SupervisorMessage {
     SupervisorMessage {
         payload: Some(payload),
@@ -127,8 +128,8 @@ fn message(payload: supervisor_message::Payload) -> SupervisorMessage {
 }
 
 impl Sessions {
-    /// Sessions of the supervisor `instance` with `gateway`, whose relays end `inside`; `changed`
-    /// hears of each change.
+    /// Prepares sessions of the supervisor `instance` with `gateway`. Their relays end at
+    /// connections that `inside` makes. `changed` is called for each change.
     #[must_use]
     pub fn new(
         gateway: Gateway,
@@ -148,7 +149,7 @@ impl Sessions {
         }
     }
 
-    /// Keeps a session open for as long as it is polled.
+    /// Keeps a session open for as long as the future is polled.
     pub async fn run(mut self) {
         let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
         loop {
@@ -166,7 +167,8 @@ impl Sessions {
                     (self.changed)(Change::Rejected(&reason));
                     BACKOFF.1
                 }
-                // Something between may have answered for a gateway that has sessions.
+                // A gateway of a later generation has sessions, so something between may have given
+                // this answer.
                 Ended::Unknown if self.gateway.is_later() => BACKOFF.1,
                 Ended::Unknown => {
                     (self.changed)(Change::Unknown);
@@ -174,7 +176,7 @@ impl Sessions {
                 }
             };
             let until = Instant::now() + wait;
-            // Relays go on without a session.
+            // Open relays go on while there is no session.
             while timeout_at(until, next_ended(&mut self.relays))
                 .await
                 .is_ok()
@@ -188,7 +190,7 @@ impl Sessions {
             sandbox_id: self.gateway.id().to_owned(),
             instance_id: self.instance.clone(),
         };
-        // Some gateways answer only once they have it.
+        // Some gateways answer only once they have received the hello.
         let _ = sender.try_send(message(supervisor_message::Payload::Hello(hello)));
         let mut incoming = match self.gateway.connect_supervisor(messages).await {
             Ok(incoming) => incoming,
@@ -219,7 +221,7 @@ impl Sessions {
             match received {
                 Err(status) => return Ended::lost(&CallError::new("ConnectSupervisor", &status)),
                 Ok(None) => return Ended::Lost("the gateway has ended it".to_owned()),
-                // A message of the future.
+                // A message that this build does not know.
                 Ok(Some(GatewayMessage { payload: None })) => {}
                 Ok(Some(GatewayMessage {
                     payload: Some(payload),
@@ -284,7 +286,7 @@ impl Sessions {
     }
 }
 
-/// Why a session is over.
+/// The reason why a session has ended.
 enum Ended {
     Lost(String),
     Rejected(String),
@@ -304,14 +306,14 @@ fn beats(every: Duration) -> tokio::time::Interval {
     beats
 }
 
-/// Returns when a relay has ended; without one, never.
+/// Waits until a relay has ended; forever if there is none.
 async fn next_ended(relays: &mut JoinSet<()>) {
     if relays.join_next().await.is_none() {
         std::future::pending().await
     }
 }
 
-/// The port of a target, which must be inside.
+/// Returns the port of a target, whose host must be the loopback address inside.
 fn port(TcpRelayTarget { host, port }: &TcpRelayTarget) -> Result<u16, String> {
     let is_loopback = host.eq_ignore_ascii_case("localhost")
         || host
@@ -326,7 +328,7 @@ fn port(TcpRelayTarget { host, port }: &TcpRelayTarget) -> Result<u16, String> {
     }
 }
 
-/// Connects inside, tells the gateway, and relays until both sides have ended.
+/// Connects to the server inside, tells the gateway, and relays until both directions have ended.
 async fn relay(
     gateway: Gateway,
     session: mpsc::Sender<SupervisorMessage>,
@@ -384,16 +386,16 @@ async fn relay(
                 }
             }
         }
-        // The end of this direction alone.
+        // Ends only this direction.
         drop(sender);
     };
     let inwards = async {
         let ended = copy_in(incoming, &mut writer).await;
-        // The server has its end, whether the gateway ended in order or not.
+        // The server sees the end, even if the stream of the gateway broke.
         let _ = writer.shutdown().await;
         ended
     };
-    // A gateway that breaks off ends both directions.
+    // If the gateway's stream breaks, both directions end.
     let mut out = std::pin::pin!(out);
     let mut inwards = std::pin::pin!(inwards);
     tokio::select! {
@@ -402,11 +404,11 @@ async fn relay(
     }
 }
 
-/// Bytes of frames that are written at once. With the stream's window they bound the memory of a
-/// relay.
+/// Bytes of frames that are written at a time. Together with the stream's window they bound the
+/// memory of a relay.
 const WRITTEN_BYTES: usize = 128 * 1024;
 
-/// Writes the data of `frames` until they end, as many at once as are there.
+/// Writes the data of `frames` until they end, each time as many frames as have arrived.
 async fn copy_in(
     mut frames: Streaming<RelayFrame>,
     writer: &mut (impl AsyncWriteExt + Unpin),
@@ -432,8 +434,7 @@ async fn copy_in(
             if is_ended || bytes >= WRITTEN_BYTES {
                 break;
             }
-            // Frames that are there have been received, so that one that fails makes none of them
-            // void.
+            // These frames have been received, so they are written even if the next one fails.
             match frames.message().now_or_never() {
                 Some(Ok(frame)) => next = frame,
                 Some(Err(_)) => {

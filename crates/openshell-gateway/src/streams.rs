@@ -9,7 +9,7 @@ use tonic::{Code, Response, Status};
 
 use crate::error::CallError;
 
-/// The messages of `receiver` as a stream.
+/// Returns the messages of `receiver` as a stream.
 pub(crate) fn stream_of<M: Send + 'static>(
     receiver: mpsc::Receiver<M>,
 ) -> impl stream::Stream<Item = M> + Send + 'static {
@@ -18,10 +18,10 @@ pub(crate) fn stream_of<M: Send + 'static>(
     })
 }
 
-/// Time for a stream to begin.
+/// Time within which a stream must begin.
 const BEGINNING: Duration = Duration::from_secs(30);
 
-/// Waits for a stream to begin, for 30 seconds.
+/// Waits up to 30 seconds for a stream to begin.
 pub(crate) async fn begun<T>(
     call: &'static str,
     beginning: impl Future<Output = Result<Response<T>, Status>>,

@@ -12,42 +12,42 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
 
-/// A place that tokens are read from, anew each time, as files rotate.
+/// A source of tokens, which are read again each time because files rotate.
 pub trait TokenSource: fmt::Debug + Send + Sync {
     /// Reads the token.
     ///
     /// # Errors
-    /// It cannot be read, or is empty.
+    /// Fails if the token cannot be read or is empty.
     fn read(&self) -> io::Result<Secret>;
 
-    /// True if the token is a platform's, which the gateway exchanges for one of its own.
+    /// Returns true if a platform issued the token; the gateway exchanges it for one of its own.
     fn is_exchanged(&self) -> bool;
 }
 
-/// Longest wait for a renewal, and the shortest.
+/// Shortest and longest wait for a renewal.
 const RENEWAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(12 * 60 * 60));
 
-/// Wait for a renewal of a token whose expiry is unknown.
+/// Wait for the renewal of a token whose expiry is unknown.
 const UNKNOWN_EXPIRY: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// The token of all calls.
 #[derive(Debug, Default)]
 pub(crate) struct Token {
     state: Mutex<State>,
-    /// All that were read or issued.
+    /// All tokens that were read or issued.
     known: watch::Sender<Tokens>,
 }
 
-/// Tokens that a sandbox has had, each once: the first, and the last ones.
+/// Tokens that a sandbox has had, each of them once: the first and the most recent ones.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    /// Tokens of the gateway.
+    /// Tokens that calls to the gateway carry.
     pub issued: Vec<Arc<Secret>>,
-    /// A platform's tokens, which the gateway exchanges.
+    /// Tokens of a platform, which the gateway exchanges.
     pub exchanged: Vec<Arc<Secret>>,
 }
 
-/// Tokens of a kind that are kept: more than are valid at once.
+/// How many tokens of a kind are kept, which is more than are valid at once.
 const KNOWN: usize = 8;
 
 fn remember(known: &mut Vec<Arc<Secret>>, secret: Secret) {
@@ -63,15 +63,15 @@ fn remember(known: &mut Vec<Arc<Secret>>, secret: Secret) {
 #[derive(Debug, Default)]
 struct State {
     held: Option<Held>,
-    /// The token that the source had last, before it was renewed.
+    /// The token that was last read from the source, before any renewal.
     of_source: Option<Arc<Secret>>,
-    /// Counts replacements.
+    /// Number of replacements so far.
     number: u64,
 }
 
 struct Held {
     header: MetadataValue<Ascii>,
-    /// Seconds since 1970.
+    /// Expiry in seconds since 1970.
     expires: Option<u64>,
 }
 
@@ -84,11 +84,11 @@ impl fmt::Debug for Held {
 }
 
 impl Token {
-    /// Puts `secret` into all calls from now on; `expires` is its expiry in milliseconds since
-    /// 1970, if the gateway told.
+    /// Makes all calls from now on carry `secret`. `expires` is its expiry in milliseconds since
+    /// 1970, if the gateway has told it.
     ///
     /// # Errors
-    /// The token cannot be in a header.
+    /// Fails if the token contains characters that no header may hold.
     pub(crate) fn replace(&self, secret: Secret, expires: Option<u64>) -> io::Result<()> {
         let header = zeroize::Zeroizing::new([b"Bearer ", secret.expose()].concat());
         let text = std::str::from_utf8(&header)
@@ -108,11 +108,11 @@ impl Token {
         Ok(())
     }
 
-    /// Does so with the token of a source, unless that has the same one as before: a renewed one is
-    /// newer.
+    /// Replaces the token with one from a source, unless the source still gives the same token as
+    /// before: a renewed token is newer than that.
     ///
     /// # Errors
-    /// As [`Self::replace`].
+    /// Fails as [`Self::replace`] does.
     pub(crate) fn replace_by_source(&self, secret: Secret) -> io::Result<()> {
         if self
             .state()
@@ -128,18 +128,18 @@ impl Token {
         Ok(())
     }
 
-    /// Number of the token; another one has another number.
+    /// Returns the number of the current token, which changes with each replacement.
     pub(crate) fn number(&self) -> u64 {
         self.state().number
     }
 
-    /// Remembers a platform's token, which no call but the exchange carries.
+    /// Remembers a platform's token. Only the call that exchanges it carries it.
     pub(crate) fn remember_exchanged(&self, secret: Secret) {
         self.known
             .send_modify(|known| remember(&mut known.exchanged, secret));
     }
 
-    /// The tokens so far, as they become more.
+    /// Returns a receiver for the tokens so far, which learns of each new one.
     pub(crate) fn follow(&self) -> watch::Receiver<Tokens> {
         self.known.subscribe()
     }
@@ -148,13 +148,13 @@ impl Token {
         self.state.lock()
     }
 
-    /// The header of calls, if there is a token.
+    /// Returns the header of calls, if there is a token.
     pub(crate) fn header(&self) -> Option<MetadataValue<Ascii>> {
         self.state().held.as_ref().map(|held| held.header.clone())
     }
 
-    /// The time until the token should be renewed: at four fifths of what is left of its life, and
-    /// some spread.
+    /// Returns the time to wait before the token should be renewed: 80 to 90 percent of the rest of
+    /// its life, chosen at random.
     pub(crate) fn renewal(&self) -> Duration {
         let state = self.state();
         let now = SystemTime::now()
@@ -171,8 +171,8 @@ impl Token {
     }
 }
 
-/// The expiry of a JSON Web Token (RFC 7519 §4.1.4) in seconds since 1970, which the gateway alone
-/// verifies; `None` if it has none.
+/// Returns the expiry of a JSON Web Token (RFC 7519 §4.1.4) in seconds since 1970; `None` if it has
+/// none. The token is not verified here, only by the gateway.
 fn expiry(token: &[u8]) -> Option<u64> {
     let claims = token.split(|byte| *byte == b'.').nth(1)?;
     let claims = zeroize::Zeroizing::new(BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?);

@@ -25,7 +25,7 @@ impl CredentialName {
     /// Parses a name.
     ///
     /// # Errors
-    /// It is none.
+    /// Fails if the text is not a valid name.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let is_word = text
             .bytes()
@@ -38,7 +38,7 @@ impl CredentialName {
         }
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -63,15 +63,15 @@ pub const MAX_SECRET_BYTES: usize = 64 * 1024;
 /// Limit of credentials per sandbox.
 pub const MAX_CREDENTIALS: usize = 1_000;
 
-/// Secrets shorter than this many bytes cause a warning: they can be guessed, and responses contain
-/// them by chance.
+/// Length in bytes below which a secret causes a warning: it can be guessed, and responses contain
+/// it by chance.
 pub const SHORT_SECRET_BYTES: usize = 8;
 
-/// Checks that `secret` is neither empty nor too long, contains no byte that could end a header
-/// line (CWE-113), and no placeholder.
+/// Checks that `secret` is neither empty nor too long, and contains neither a byte that could end a
+/// header line (CWE-113) nor a placeholder.
 ///
 /// # Errors
-/// The condition that `secret` violates.
+/// Fails with the first of these conditions that `secret` violates.
 pub fn check_secret(secret: &[u8]) -> Result<(), ViolationKind> {
     if secret.is_empty() {
         return Err(ViolationKind::SecretEmpty);
@@ -97,7 +97,7 @@ pub fn check_secret(secret: &[u8]) -> Result<(), ViolationKind> {
 /// Source of a secret.
 #[derive(Debug)]
 pub enum Source {
-    /// A variable of the supervisor, which the workload does not get.
+    /// A variable of the supervisor that the workload does not get.
     Variable(String),
     /// A file; a newline at its end is not part of the secret.
     File(PathBuf),
@@ -133,9 +133,9 @@ impl Binding {
             .is_none_or(|hosts| hosts.iter().any(|bound| bound.includes(host, port)))
     }
 
-    /// Returns true if the credential may leave for `host` at `port` without TLS: at port 80, or
-    /// where it is bound to `http://`. One that is bound to no host may go without to every port
-    /// but that of HTTPS.
+    /// Returns true if the credential may be sent to `host` at `port` without TLS: at port 80, or
+    /// if it is bound there with `http://`. A credential that is not bound to hosts may be sent
+    /// without TLS to every port except 443.
     #[must_use]
     pub fn permits_clear(&self, host: &Host, port: u16) -> bool {
         match &self.hosts {
@@ -149,8 +149,8 @@ impl Binding {
         }
     }
 
-    /// Returns the prefixes of which the path of a request to `host` at `port` must have one;
-    /// `None` if it may be any.
+    /// Returns the path prefixes that are permitted at `host` and `port`, of which a request must
+    /// have one; `None` if it may have any path.
     #[must_use]
     pub fn prefixes(&self, host: &Host, port: u16) -> Option<Vec<&PathPrefix>> {
         if let Some(path) = &self.path {
@@ -173,18 +173,20 @@ pub struct BoundHost {
     pattern: HostPattern,
     port: NonZeroU16,
     path: Option<PathPrefix>,
-    /// True if it may be reached without TLS.
+    /// True if the secret may be sent there without TLS.
     is_clear: bool,
 }
 
 impl BoundHost {
-    /// Port if none is written.
+    /// The port that applies if none is written.
     const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(443).unwrap();
 
-    /// Parses `PATTERN[:PORT]`. An IPv6 address is written in brackets if a port follows.
+    /// Parses `[http://|https://]PATTERN[:PORT]`. An IPv6 address must be in brackets if a port
+    /// follows.
     ///
     /// # Errors
-    /// As [`HostPattern::parse`]; also a wildcard behind the first label, or an invalid port.
+    /// Fails as [`HostPattern::parse`] does, and also for a wildcard behind the first label or an
+    /// invalid port.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let (is_clear, text) = match text.strip_prefix("http://") {
             Some(text) => (true, text),
@@ -210,7 +212,7 @@ impl BoundHost {
         })
     }
 
-    /// Returns the same host and port for paths with a prefix alone.
+    /// Returns the same host and port, restricted to paths with a prefix.
     #[must_use]
     pub fn with_path(self, path: PathPrefix) -> Self {
         Self {
@@ -219,7 +221,7 @@ impl BoundHost {
         }
     }
 
-    /// Returns true if `endpoint` may permit a host and port that match.
+    /// Returns true if `endpoint` may permit a host and port that match this one.
     #[must_use]
     pub fn meets(&self, endpoint: &Endpoint) -> bool {
         let Some(permitted) = endpoint.host() else {
@@ -246,15 +248,15 @@ impl fmt::Display for BoundHost {
     }
 }
 
-/// Prefix of permitted paths, in whole segments.
+/// A prefix of permitted paths, which ends at the end of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPrefix(String);
 
 impl PathPrefix {
-    /// Parses a path in canonical form, in which requests are judged.
+    /// Parses a path, which must be in the canonical form in which requests are judged.
     ///
     /// # Errors
-    /// It is none.
+    /// Fails if the text is not such a path.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let is_plain =
             |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@/".contains(&byte);
@@ -282,7 +284,7 @@ impl PathPrefix {
 /// Configuration of a credential.
 #[derive(Debug)]
 pub struct CredentialSpec {
-    /// Name.
+    /// The credential's name.
     pub name: CredentialName,
     /// Source of the secret.
     pub source: Source,

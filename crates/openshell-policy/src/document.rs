@@ -1,5 +1,5 @@
-//! A policy as the document that reads back as it: presets expanded, `port` in `ports`, absent
-//! fields left out.
+//! Serialisation of a policy as a document that reads back as the same policy: presets are
+//! expanded, `port` becomes `ports`, and absent fields are left out.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ struct Document<'p> {
     network_policies: BTreeMap<&'p str, NetworkPart<'p>>,
 }
 
-/// The parts of a policy that take effect at a start alone.
+/// The parts of a policy that take effect only at a start.
 #[derive(Serialize)]
 pub struct StaticParts<'p> {
     filesystem_policy: FilesystemPart<'p>,
@@ -92,7 +92,7 @@ struct EndpointPart<'p> {
     rules: Option<Vec<AllowPart<'p>>>,
     #[serde(skip_serializing_if = "is_empty")]
     deny_rules: &'p [DenyRule],
-    /// Of a gateway's endpoint alone.
+    /// Only an endpoint of a gateway's policy has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     unsupported: Option<&'p str>,
 }
@@ -127,7 +127,7 @@ fn is_empty<T>(items: &&[T]) -> bool {
 }
 
 impl<'p> StaticParts<'p> {
-    /// Those of `policy`.
+    /// Returns the static parts of `policy`.
     #[must_use]
     pub fn of(policy: &'p Policy) -> Self {
         let filesystem = policy.filesystem();

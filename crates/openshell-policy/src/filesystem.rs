@@ -14,16 +14,16 @@ use crate::violation::ViolationKind;
 const HOME: &str = "~";
 const WORKDIR: &str = "$WORKDIR";
 
-/// Beginning of a pattern for every writable folder.
+/// Beginning of a pattern that applies in every writable folder.
 const EVERYWHERE: &str = "**";
 
 /// A path of the filesystem policy, without `..` and without a trailing slash: absolute, or beneath
-/// `~` or `$WORKDIR`. With a `*` it is a pattern over paths, which may begin with `**/`, in every
-/// writable folder.
+/// `~` or `$WORKDIR`. If it contains `*`, it is a pattern over paths. A pattern that begins with
+/// `**/` applies in every writable folder.
 #[derive(Clone, Debug)]
 pub struct GrantedPath {
     path: PathBuf,
-    /// No part of what it is compared by.
+    /// Not part of comparisons.
     is_folder: bool,
 }
 
@@ -62,7 +62,7 @@ impl GrantedPath {
     /// Parses a path.
     ///
     /// # Errors
-    /// The path is relative, is a pattern, or has `..` or a NUL byte.
+    /// Fails if the path is relative, is a pattern, or has `..` or a NUL byte.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         match Self::parse_pattern(text)? {
             path if path.is_pattern() => Err(ViolationKind::PathPattern(text.to_owned())),
@@ -73,7 +73,7 @@ impl GrantedPath {
     /// Parses a path or a pattern.
     ///
     /// # Errors
-    /// The path is relative, has `..` or a NUL byte, or the pattern does not compile.
+    /// Fails if the path is relative or has `..` or a NUL byte, or if the pattern does not compile.
     pub fn parse_pattern(text: &str) -> Result<Self, ViolationKind> {
         let path = Path::new(text);
         let is_placed = [HOME, WORKDIR].iter().any(|place| path.starts_with(place))
@@ -89,8 +89,8 @@ impl GrantedPath {
             is_folder: text.ends_with('/'),
         };
         if parsed.is_pattern() {
-            // Brackets and braces could hold a slash, at which the pattern is taken apart; then it
-            // would match nothing.
+            // Brackets and braces could hold a slash. The pattern is split at slashes, so it would
+            // then match nothing.
             if text.contains(['{', '}', '[', ']', '\\']) {
                 let problem = "a pattern has `*`, `**` and `?` alone; list each path".to_owned();
                 return Err(ViolationKind::GlobInvalid {
@@ -103,7 +103,8 @@ impl GrantedPath {
         Ok(parsed)
     }
 
-    /// Returns the path of a match, absolute and without `..`, also one that is no text.
+    /// Returns a path that a pattern matched, which is absolute, has no `..`, and need not be valid
+    /// text.
     #[must_use]
     pub fn found(path: PathBuf) -> Self {
         Self {
@@ -112,26 +113,26 @@ impl GrantedPath {
         }
     }
 
-    /// Returns true if it was written with a trailing slash: it may be missing, and is a folder if
-    /// it has to be made.
+    /// Returns true if the path was written with a trailing slash. Then it may be missing, and if
+    /// it has to be created, it becomes a folder.
     #[must_use]
     pub fn is_folder(&self) -> bool {
         self.is_folder
     }
 
-    /// The path, absolute once its policy is [`Filesystem::resolved`].
+    /// Returns the path, which is absolute once its policy is [`Filesystem::resolved`].
     #[must_use]
     pub fn as_path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns true if it stands for all paths that match.
+    /// Returns true if it is a pattern, which stands for all paths that match.
     #[must_use]
     pub fn is_pattern(&self) -> bool {
         self.path.as_os_str().as_encoded_bytes().contains(&b'*')
     }
 
-    /// Returns the folder that all matches of a pattern lie in, and the test for paths relative to
+    /// Returns the folder in which all matches of a pattern lie, and a test for paths relative to
     /// it.
     pub fn matcher(&self) -> (PathBuf, impl Fn(&Path) -> bool) {
         let has_star = |part: &Component<'_>| part.as_os_str().as_encoded_bytes().contains(&b'*');
@@ -146,7 +147,7 @@ impl GrantedPath {
             .unwrap_or(&self.path)
             .to_string_lossy()
             .into_owned();
-        // Compiled once already.
+        // The glob has compiled in `parse_pattern`, so this cannot fail.
         let glob = GlobBuilder::new(&rest)
             .literal_separator(true)
             .build()
@@ -156,15 +157,15 @@ impl GrantedPath {
         })
     }
 
-    /// Returns the absolute paths of it, one in each of `writable` for a pattern in every writable
-    /// folder.
+    /// Returns the absolute paths that it stands for. A pattern for every writable folder gives one
+    /// in each of `writable`.
     fn resolved(self, places: &Places, writable: &[PathBuf]) -> Result<Vec<Self>, MissingPlace> {
         let beneath = |folder: &Path, rest: &Path| Self {
             path: folder.join(rest).components().collect(),
             ..self
         };
         if let Ok(rest) = self.path.strip_prefix(HOME) {
-            // Who has no home has nothing in it.
+            // A user without a home has nothing to grant or hide there.
             return Ok(places.home.iter().map(|home| beneath(home, rest)).collect());
         }
         if let Ok(rest) = self.path.strip_prefix(WORKDIR) {
@@ -187,15 +188,15 @@ impl GrantedPath {
 /// Folders of a run that paths of a policy may begin with.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// Home of the workload's user; without one, paths in it are left out.
+    /// Home of the workload's user; if there is none, paths in it are left out.
     pub home: Option<PathBuf>,
     /// Working directory.
     pub workdir: Option<PathBuf>,
-    /// True if `include_workdir` makes that one writable.
+    /// True if `include_workdir` makes the working directory writable.
     pub is_writable: bool,
 }
 
-/// A path of a policy that begins with the working directory, in a run without one.
+/// Error for a path of a policy that begins with the working directory, in a run that has none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("filesystem_policy: {path} begins with the working directory, and that is gone; name a \
          folder with --workdir", path = path.display())]
@@ -208,14 +209,14 @@ pub struct MissingPlace {
 pub struct Filesystem {
     /// True if an explicit working directory is added to `read_write`.
     pub include_workdir: bool,
-    /// Paths and patterns that may be read and executed, and not written, also beneath a path of
+    /// Paths and patterns that may be read and executed but not written, even beneath a path of
     /// `read_write`.
     pub read_only: Vec<GrantedPath>,
-    /// Paths with all rights but creating device nodes; created when missing.
+    /// Paths with all rights except to create device nodes; missing ones are created.
     pub read_write: Vec<GrantedPath>,
     /// Paths and patterns that may neither be read nor listed, wherever they lie.
     pub hidden: Vec<GrantedPath>,
-    /// Paths and patterns where nothing may be executed, nor mapped as code.
+    /// Paths and patterns below which nothing may be executed or mapped as code.
     pub noexec: Vec<GrantedPath>,
     /// Handling of rights that the kernel lacks.
     pub compatibility: Compatibility,
@@ -249,10 +250,10 @@ impl Filesystem {
         all.any(|path| path.as_path().starts_with(HOME))
     }
 
-    /// Returns the same with absolute paths alone.
+    /// Returns the same with absolute paths only.
     ///
     /// # Errors
-    /// A path begins with the working directory, and there is none.
+    /// Fails if a path begins with the working directory and the run has none.
     pub fn resolved(self, places: &Places) -> Result<Self, MissingPlace> {
         let resolve =
             |paths: Vec<GrantedPath>, writable: &[PathBuf]| -> Result<Vec<_>, MissingPlace> {
@@ -281,7 +282,7 @@ impl Filesystem {
         })
     }
 
-    /// Returns a path of `hidden`, and one that the policy grants in it.
+    /// Returns a path of `hidden` and a path inside it that the policy grants, if there are such.
     #[must_use]
     pub fn hidden_grant(&self) -> Option<(&Path, &Path)> {
         let granted = || {
@@ -297,10 +298,10 @@ impl Filesystem {
     }
 }
 
-/// Handling of Landlock rights that the kernel lacks, and of listed paths that cannot be opened.
+/// How to handle Landlock rights that the kernel lacks, and listed paths that cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
-    /// Give the right or path up, and report it at the start.
+    /// Go on without the right or path, and report it at the start.
     BestEffort,
     /// Fail the start.
     HardRequirement,
@@ -317,9 +318,9 @@ pub enum BaselineAccess {
     ReadWrite,
     /// Read and write a device or the devices of a directory, without creating.
     Device,
-    /// As [`Self::Device`], with ioctls: for terminals.
+    /// The same as [`Self::Device`], with ioctls for terminals.
     Terminal,
-    /// List the directory only.
+    /// List only the directory.
     List,
 }
 
@@ -342,7 +343,7 @@ const fn row(path: &'static str, access: BaselineAccess, reason: &'static str) -
     }
 }
 
-/// Paths added to every policy if they exist; they never reduce a listed right.
+/// Paths that are added to every policy if they exist; they never reduce a right that is listed.
 pub const BASELINE: &[Baseline] = &[
     row(
         "/usr",

@@ -1,8 +1,9 @@
-//! Issuers of secrets: the variables that hold one, its shape, and the hosts that it is for.
+//! Issuers of secrets: the variables that usually hold a secret, its shape, and the hosts that it
+//! is for.
 //!
-//! The table is `data/secrets.json`; every start reads it, so it is no YAML, which takes half a
-//! millisecond. An issuer without hosts is an own server, a package registry, or its secrets sign
-//! and are never sent.
+//! The table is `data/secrets.json`. It is not YAML because every start reads it, and parsing YAML
+//! would take half a millisecond. An issuer has no hosts if it is a server of the user's own or a
+//! package registry, or if its secrets only sign and are never sent.
 
 use serde::Deserialize;
 
@@ -25,7 +26,7 @@ pub struct Issuer {
     /// True if other issuers use its shapes too.
     #[serde(default)]
     shared: bool,
-    /// Variables with the URL of another server for its secrets.
+    /// Variables that hold the URL of another server for its secrets.
     #[serde(default)]
     pub urls: Vec<String>,
     /// Hosts that its secrets are for, as [`BoundHost`](crate::credential::BoundHost) reads them;
@@ -41,23 +42,23 @@ pub struct Shape {
     /// Text that it begins with.
     #[serde(default)]
     pub begins: String,
-    /// Least length in bytes.
+    /// Shortest length in bytes.
     #[serde(default)]
     pub length: usize,
-    /// True if it has no other length.
+    /// True if the length must be exact.
     #[serde(default)]
     pub exact: bool,
     /// Characters after the beginning.
     #[serde(default)]
     pub of: Characters,
-    /// Digits that stand before the beginning, at least.
+    /// The least count of digits that stand before the beginning.
     #[serde(default)]
     pub digits: usize,
-    /// Text that follows instead of such characters.
+    /// Text that must follow, in place of the characters.
     pub then: Option<String>,
-    /// Length of a text that stands near, without which it is no secret.
+    /// Length of another text that must stand nearby for this to be a secret.
     pub beside: Option<usize>,
-    /// Lengths of three parts with dots between, instead of all else.
+    /// Lengths of three parts separated by dots; replaces all other fields.
     pub parts: Option<[usize; 3]>,
 }
 
@@ -72,12 +73,12 @@ pub enum Characters {
     Alnum,
     /// Capitals and digits.
     Upper,
-    /// As [`Self::Word`], and dots.
+    /// The characters of [`Self::Word`], and dots.
     Dotted,
 }
 
 impl Characters {
-    /// Returns true if `byte` is one of them.
+    /// Returns true if `byte` is one of these characters.
     #[must_use]
     pub const fn include(self, byte: u8) -> bool {
         match self {
@@ -111,9 +112,9 @@ impl Issuers {
         )
     }
 
-    /// Returns the issuer of a secret, by its value in the variable `name`. A shape that is one
-    /// issuer's alone counts more than the name, and the name more than a shape that others use
-    /// too. Of shapes the one that begins with more text counts.
+    /// Returns the issuer of a secret, by its value and by the name of the variable that holds it.
+    /// A shape that only one issuer uses takes precedence over the name, and the name over a shape
+    /// that issuers share. If several shapes match, the one with the longest beginning wins.
     #[must_use]
     pub fn of(&self, name: &str, value: &[u8]) -> Option<&Issuer> {
         let shape = self.by_shape(value);

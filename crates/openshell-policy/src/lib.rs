@@ -1,8 +1,9 @@
-//! Policies of sandboxes as validated data.
+//! Policies of sandboxes, as validated data.
 //!
-//! Takes the text of policies, credentials and routes; gives types that are valid, every violation
-//! with its line, what one policy permits beyond another, and rules that would permit a refusal.
-//! Never contains I/O, async code or a clock. What is parsed here no other crate validates again.
+//! Takes the text of policies, credentials and routes. Gives valid types or every violation with
+//! its line, what one policy permits beyond another, and rules that would permit what was refused.
+//! The crate contains no I/O, async code or clock. Other crates do not validate again what is
+//! parsed here.
 
 #![forbid(unsafe_code)]
 

@@ -34,7 +34,7 @@ impl Policy {
     /// Builds a policy from valid parts.
     ///
     /// # Errors
-    /// Every contradiction between the parts, with its path in the document.
+    /// Fails with every contradiction between the parts, each with its path in the document.
     pub fn new(
         filesystem: Filesystem,
         processes: Processes,
@@ -72,7 +72,8 @@ impl Policy {
         })
     }
 
-    /// Returns its network policies with those parts of `other` that take effect only at a start.
+    /// Returns a policy with its own network policies, and with the parts of `other` that take
+    /// effect only at a start.
     #[must_use]
     pub fn with_static_parts(self, other: &Self) -> Self {
         Self {
@@ -82,10 +83,11 @@ impl Policy {
         }
     }
 
-    /// Returns the same with absolute paths in its filesystem policy.
+    /// Returns the same policy with absolute paths in its filesystem policy.
     ///
     /// # Errors
-    /// A path begins with a place that the run does not have, or a grant lies in a hidden folder.
+    /// Fails if a path begins with a place that the run does not have, or if a grant lies in a
+    /// hidden folder.
     pub fn resolved(self, places: &Places) -> Result<Self, UnresolvedPath> {
         let filesystem = self.filesystem.resolved(places)?;
         if let Some((hidden, granted)) = filesystem.hidden_grant() {
@@ -97,7 +99,7 @@ impl Policy {
         Ok(Self { filesystem, ..self })
     }
 
-    /// A policy that grants nothing but the baseline, and no network.
+    /// Returns a policy that grants only the baseline, and no network.
     #[must_use]
     pub fn restrictive() -> Self {
         Self {
@@ -107,7 +109,7 @@ impl Policy {
         }
     }
 
-    /// Returns its static parts, and no network policy.
+    /// Returns the static parts of this policy, with no network policy.
     #[must_use]
     pub fn without_network(self) -> Self {
         Self {
@@ -116,25 +118,25 @@ impl Policy {
         }
     }
 
-    /// File access of the workload.
+    /// Returns the file access of the workload.
     #[must_use]
     pub fn filesystem(&self) -> &Filesystem {
         &self.filesystem
     }
 
-    /// User and group of the workload.
+    /// Returns the user and group of the workload.
     #[must_use]
     pub fn run_as(&self) -> &RunAs {
         &self.processes.run_as
     }
 
-    /// True if processes of the workload may trace each other.
+    /// Returns true if processes of the workload may trace each other.
     #[must_use]
     pub fn permits_debugging(&self) -> bool {
         self.processes.debug
     }
 
-    /// Network policies, enforced by the proxy.
+    /// Returns the network policies, which the proxy enforces.
     #[must_use]
     pub fn network(&self) -> &NetworkPolicies {
         &self.network

@@ -1,17 +1,17 @@
-//! User and group of the workload, by name or number, not yet looked up.
+//! User and group of the workload, by name or number, before they are looked up.
 
 use std::fmt;
 
 use crate::violation::ViolationKind;
 
-/// A user or group of a policy. Never root by word or number; the look-up checks that names do not
-/// resolve to 0 either.
+/// A user or group of a policy, which is never root by word or number. The look-up also checks that
+/// a name does not resolve to 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// Name in `/etc/passwd` or `/etc/group`.
     Name(String),
-    /// Number, which needs no entry. Never 0, never `u32::MAX`, which system calls read as
-    /// "unchanged".
+    /// Number, which needs no entry there. Never 0, and never `u32::MAX`, which system calls take
+    /// to mean "unchanged".
     Id(u32),
 }
 
@@ -19,8 +19,8 @@ impl Identity {
     /// Parses a name or a decimal number.
     ///
     /// # Errors
-    /// `root`, 0, 4294967295, an empty name, or a character that no user database entry can
-    /// contain.
+    /// Fails for `root`, 0, 4294967295, an empty name, or characters that no entry of a user
+    /// database can contain.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             return match text.parse::<u32>() {
@@ -52,19 +52,19 @@ impl fmt::Display for Identity {
 /// User and group of the workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunAs {
-    /// The user; `None` means the caller. As root that is `sandbox`, else the user who called sudo,
-    /// else `nobody`.
+    /// The user; `None` means the caller. If the caller is root, it means `sandbox`, else the user
+    /// who called sudo, else `nobody`.
     pub user: Option<Identity>,
     /// The group; `None` means the user's primary group, or the user's number if it has no entry.
     pub group: Option<Identity>,
 }
 
-/// Processes of the workload.
+/// Settings for the processes of the workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processes {
     /// User and group.
     pub run_as: RunAs,
-    /// True if they may trace each other (ptrace(2)), by which each can act as any other.
+    /// True if they may trace each other (ptrace(2)), which lets each one act as any other.
     pub debug: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Proposed rules for counted refusals. Addresses of hosts are passed in.
+//! Proposed rules for counted refusals. The caller passes in a function that looks up addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use openshell_events::reason::DenialStage;
 /// A rule that would have permitted a refused connection or request, for review by a person.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
-    /// Key of the policy: the same for the same host and port.
+    /// Key of the policy; the same host and port always get the same key.
     pub name: String,
     /// The endpoint's host.
     pub host: String,
@@ -20,18 +20,18 @@ pub struct Proposal {
     pub port: u16,
     /// Addresses of the host, if one of them is internal.
     pub allowed_ips: Vec<IpAddr>,
-    /// Requests that were refused inside connections: method, and path with identifiers
-    /// generalised.
+    /// Method and path of each request that was refused inside a connection; identifiers in paths
+    /// are generalised.
     pub requests: BTreeSet<(String, String)>,
     /// The program.
     pub binary: String,
-    /// Likelihood that the policy's author wants it: 0.1 to 0.95.
+    /// Likelihood that the author of the policy wants this rule: 0.1 to 0.95.
     pub confidence: f64,
     /// Count of the refusals.
     pub count: u64,
-    /// Sentence that says what the rule permits.
+    /// Sentence that describes what the rule permits.
     pub rationale: String,
-    /// Remarks for the review; empty without any.
+    /// Remarks for the reviewer; empty if there are none.
     pub security_notes: String,
 }
 
@@ -59,9 +59,9 @@ const WELL_KNOWN: &[(u16, &str)] = &[
 
 const DATABASES: &[u16] = &[5432, 3306, 6379, 27017, 9200, 11211, 5672];
 
-/// Proposals for `summaries`, the likeliest first. `addresses` looks up the addresses of a host.
-/// Refusals that no policy could permit are left out: hosts that are never reachable, names without
-/// an address, programs that could not be identified, attempts to go past the proxy.
+/// Returns proposals for `summaries`, the likeliest first. `addresses` looks up the addresses of a
+/// host. Leaves out refusals that no policy could permit: hosts that are never reachable, names
+/// without an address, programs that could not be identified, attempts to go past the proxy.
 pub fn propose<'s>(
     summaries: impl IntoIterator<Item = &'s DenialSummary>,
     addresses: impl Fn(&str) -> Vec<IpAddr>,
@@ -70,7 +70,7 @@ pub fn propose<'s>(
         let denial = &summary.first;
         (denial.code.stage().is_proposed() || !summary.requests.is_empty())
             && denial.code.is_policy_denial()
-            // A name that was only looked up.
+            // Port 0 means that the name was only looked up.
             && denial.port != 0
             && is_one_program(&denial.binary)
             && never_reachable(&denial.host).is_none()
@@ -89,7 +89,8 @@ pub fn propose<'s>(
     proposals
 }
 
-/// True if a rule can name this program alone: in a policy a path with a `*` means others too.
+/// Returns true if a rule can name exactly this program: a path with `*` in a policy matches others
+/// too.
 #[must_use]
 pub fn is_one_program(path: &str) -> bool {
     path.starts_with('/') && !path.contains('*')
@@ -158,7 +159,7 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
     }
 }
 
-/// `path` as a pattern: a last segment that looks like an identifier stands for any.
+/// Returns `path` as a pattern, in which a last segment that looks like an identifier becomes `*`.
 fn generalised(path: &str) -> String {
     let path = Glob::literal(path);
     let Some((before, last)) = path.rsplit_once('/') else {
@@ -175,7 +176,7 @@ fn generalised(path: &str) -> String {
     }
 }
 
-/// True if a slash in `path` is escaped.
+/// Returns true if `path` contains an escaped slash.
 #[must_use]
 pub fn has_encoded_slash(path: &str) -> bool {
     path.contains("%2F") || path.contains("%2f")
@@ -219,8 +220,8 @@ fn security_notes(
     notes.join(" ")
 }
 
-/// `proposals` as a fragment of a policy document: one rule for each set of programs with the same
-/// endpoints.
+/// Returns `proposals` as a fragment of a policy document, with one rule for each set of programs
+/// with the same endpoints.
 #[must_use]
 pub fn fragment(proposals: &[Proposal]) -> String {
     let mut text = String::from(FRAGMENT);
@@ -229,8 +230,7 @@ pub fn fragment(proposals: &[Proposal]) -> String {
         return text;
     }
     text.push_str("network_policies:\n");
-    // Names with the endpoints of their rules, and the programs of each; in the order of the
-    // proposals.
+    // The name of each rule, its endpoint and its programs, in the order of the proposals.
     let mut rules: Vec<(&str, String, Vec<&Proposal>)> = Vec::new();
     for proposal in proposals {
         let slash = proposal
@@ -292,9 +292,9 @@ pub fn fragment(proposals: &[Proposal]) -> String {
 const FRAGMENT: &str = "# Proposed after a run, for what its policy refused. Look at each one; \
                         then add those that are meant to your policy.\n";
 
-/// An endpoint in flow style; `requests` are methods and path patterns, none for an endpoint whose
-/// requests are not judged, and `takes_encoded_slash` says whether their paths may hold an escaped
-/// slash.
+/// Returns an endpoint in flow style. `requests` are methods and path patterns; without any, the
+/// endpoint does not judge requests. `takes_encoded_slash` says whether their paths may contain an
+/// escaped slash.
 #[must_use]
 pub fn endpoint(
     host: &str,
@@ -334,7 +334,7 @@ pub fn endpoint(
     text
 }
 
-/// `text` as a double-quoted scalar (YAML 1.2.2 §7.3.1).
+/// Returns `text` as a double-quoted scalar (YAML 1.2.2 §7.3.1).
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let escape = |c: char| match c {
@@ -345,12 +345,12 @@ pub fn quoted(text: &str) -> String {
     format!("\"{}\"", text.chars().map(escape).collect::<String>())
 }
 
-/// True if `c` ends lines, is invisible, or reorders the text behind it (UAX 9).
+/// Returns true if `c` ends lines, is invisible, or reorders the text behind it (UAX 9).
 fn reorders(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// `text` as it may stand in a comment.
+/// Returns `text` without the characters that must not stand in a comment.
 fn printable(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_control() && !reorders(*c))

@@ -9,13 +9,13 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
-    /// Wraps `bytes`, of which no other copy should remain.
+    /// Wraps `bytes`; no other copy of them should remain.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// Removes one newline at the end, as editors add it.
+    /// Removes one newline at the end, because editors add one.
     #[must_use]
     pub fn without_last_newline(mut self) -> Self {
         if self.0.last() == Some(&b'\n') {
@@ -30,7 +30,7 @@ impl Secret {
         &self.0
     }
 
-    /// Compares two secrets in a time that depends on their lengths only.
+    /// Compares two secrets in a time that depends only on their lengths.
     #[must_use]
     pub fn ct_eq(&self, other: &Self) -> bool {
         let differs = self

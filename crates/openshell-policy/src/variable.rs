@@ -1,5 +1,5 @@
-//! Variables of the workload's environment that nobody outside may set: each has programs run other
-//! code, or lead connections past the proxy.
+//! Variables of the workload's environment that nobody outside may set, because they make programs
+//! run other code or lead connections past the proxy.
 
 /// Prefixes of names: the loader's, the sandbox's own, and git's configuration.
 const PREFIXES: &[&str] = &["LD_", "DYLD_", "OPENSHELL_", "GIT_CONFIG_"];
@@ -23,7 +23,7 @@ const NAMES: &[&str] = &[
     "GIT_EXEC_PATH",
 ];
 
-/// Variables that name the complete set of trusted certificates; other values than the sandbox's
+/// Variables that name the complete set of trusted certificates. A value other than the sandbox's
 /// would bypass its authority.
 pub const BUNDLE: &[&str] = &[
     "AWS_CA_BUNDLE",
@@ -41,8 +41,8 @@ pub const BUNDLE: &[&str] = &[
 /// Variables that name certificates to be trusted in addition to a program's own.
 pub const AUTHORITY: &[&str] = &["DENO_CERT", "NODE_EXTRA_CA_CERTS"];
 
-/// True if a gateway, a client or a user outside may not set the variable `name`; also if it is no
-/// name of a variable.
+/// Returns true if a gateway, a client or a user outside must not set the variable `name`, or if
+/// `name` is not a valid name of a variable.
 #[must_use]
 pub fn is_refused(name: &str) -> bool {
     name.is_empty()

@@ -7,13 +7,13 @@ use std::fmt;
 pub struct FieldPath(String);
 
 impl FieldPath {
-    /// The root of the document.
+    /// Returns the root of the document.
     #[must_use]
     pub fn root() -> Self {
         Self::default()
     }
 
-    /// The value of `key` in this mapping.
+    /// Returns the path of the value of `key` in this mapping.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
         if self.0.is_empty() {
@@ -22,7 +22,7 @@ impl FieldPath {
         Self(format!("{}.{key}", self.0))
     }
 
-    /// The element `index` of this sequence.
+    /// Returns the path of the element `index` of this sequence.
     #[must_use]
     pub fn index(&self, index: usize) -> Self {
         Self(format!("{}[{index}]", self.0))
@@ -42,7 +42,7 @@ pub struct Violation {
     pub path: FieldPath,
     /// Line in the text, from 1; `None` if the policy was not read from text.
     pub line: Option<u64>,
-    /// Kind of violation; its text is the message.
+    /// Kind of violation, which displays as the message.
     pub kind: ViolationKind,
 }
 
@@ -53,7 +53,7 @@ pub struct Warning {
     pub path: FieldPath,
     /// Line in the text, from 1; `None` if the policy was not read from text.
     pub line: Option<u64>,
-    /// Kind of warning; its text is the message.
+    /// Kind of warning, which displays as the message.
     pub kind: WarningKind,
 }
 
@@ -264,7 +264,7 @@ pub enum ViolationKind {
     AddressAlwaysBlocked(String),
 }
 
-/// Suggestion of the known key that is most like `key`, if one is.
+/// Returns a suggestion of the known key that is most like `key`, if one is similar enough.
 fn meant(key: &str, known: &[String]) -> String {
     let likeness = |known: &String| strsim::jaro_winkler(key, known);
     let nearest = known
@@ -277,10 +277,10 @@ fn meant(key: &str, known: &[String]) -> String {
     )
 }
 
-/// Likeness of two words from which one may be meant by the other, of at most 1.
+/// Jaro-Winkler similarity, at most 1, from which one word may be meant by the other.
 const LIKENESS: f64 = 0.85;
 
-/// Suggestion for a key that other documents have.
+/// Returns a hint for a key that other kinds of documents have.
 fn hint(key: &str) -> &'static str {
     if key == "route" {
         " (the name of a route is its `name`)"
@@ -313,7 +313,8 @@ impl ViolationKind {
     }
 }
 
-/// A path of `read_only` that is granted for writing too, as grants of one path add up.
+/// A path of `read_only` that is also granted for writing. Grants of one path add up, so it would
+/// be writable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadOnlyWritable {
     /// The path of `read_only`.

@@ -14,18 +14,18 @@ use super::wire::TerminalKeyboard;
 /// Longest wait for output after the command's end.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// A command's terminal, connected to this process's standard streams.
+/// A command's terminal, connected to the standard streams of this process.
 pub(super) struct AttachedTerminal {
     relay: Arc<TerminalRelay>,
-    /// This process's terminal, if the command may read it.
+    /// This process's terminal, if the command may read what is typed there.
     console: Option<Console>,
 }
 
 impl AttachedTerminal {
-    /// Begins to copy.
+    /// Begins to copy between the two terminals.
     ///
     /// # Errors
-    /// Threads or descriptors are exhausted.
+    /// Fails if threads or descriptors are exhausted.
     pub(super) fn start(
         master: OwnedFd,
         keyboard: TerminalKeyboard,
@@ -61,26 +61,27 @@ impl AttachedTerminal {
         Ok(terminal)
     }
 
-    /// Returns true if the client's shell stops and continues the command.
+    /// Returns true if the shell of the client stops and continues the command.
     pub(super) fn has_job_control(&self) -> bool {
         self.console.is_some()
     }
 
-    /// Lets the command have what is typed, if it has a use for it and this process is in the
-    /// foreground; returns true if it does.
+    /// Gives the command the keyboard, if it has a use for that and this process is in the
+    /// foreground; returns true if it has the keyboard.
     ///
     /// # Errors
-    /// The terminal is gone, or threads or descriptors are exhausted.
+    /// Fails if the terminal is gone, or if threads or descriptors are exhausted.
     pub(super) fn attach(&mut self) -> io::Result<bool> {
         self.console.as_mut().map_or(Ok(false), Console::attach)
     }
 
-    /// Handles a stop of the command. Returns how it goes on, if it does at once: where it was
-    /// stopped for its use of the terminal and may have that, or where no shell would continue it.
-    /// Else this process stops too, with its job.
+    /// Handles a stop of the command. If the command goes on at once, returns whether it does so in
+    /// the foreground. It goes on if it was stopped for its use of the terminal and may have that
+    /// now, or if no shell would continue it. Otherwise this process stops too, together with its
+    /// job.
     ///
     /// # Errors
-    /// The terminal is gone, or threads or descriptors are exhausted.
+    /// Fails if the terminal is gone, or if threads or descriptors are exhausted.
     pub(super) fn stopped(&mut self, signal: i32) -> io::Result<Option<bool>> {
         let Some(console) = &mut self.console else {
             return Ok(None);
@@ -102,9 +103,9 @@ impl AttachedTerminal {
         self.relay.resize();
     }
 
-    /// Copies what the command has written, after its end, and gives the terminal back.
+    /// Copies what the command has written before its end, and gives the terminal back.
     pub(super) fn finish(self) {
-        // What is left is lost with this process.
+        // What is not copied by then is lost with this process.
         let _ = self.relay.finish(FLUSH);
     }
 }

@@ -13,20 +13,20 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::wire::{Description, Reply, Request};
 
-/// Longest wait for the description of one sandbox of a list: its supervisor may be stopped.
+/// Longest wait for the description of each sandbox in a list; its supervisor may be stopped.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// Longest wait for the description of the sandbox that is asked for.
+/// Longest wait for the description of the sandbox that was asked for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A place where run directories are.
+/// Folders that contain run directories.
 #[derive(Debug)]
 pub struct Places(Vec<PathBuf>);
 
-/// A sandbox that runs, as far as it says.
+/// A running sandbox, as far as it answers.
 #[derive(Debug)]
 pub enum Found {
-    /// What it says.
+    /// Its answer.
     Described(Description),
     /// It does not answer.
     Silent {
@@ -42,7 +42,7 @@ impl Places {
     /// one is in `runtime_dir` (XDG Base Directory Specification, `XDG_RUNTIME_DIR`).
     ///
     /// # Errors
-    /// `run_dir` is relative, and there is no current directory.
+    /// Fails if `run_dir` is relative and there is no current directory.
     pub fn new(run_dir: Option<&Path>, runtime_dir: Option<&Path>) -> anyhow::Result<Self> {
         let run_dir = run_dir
             .map(std::path::absolute)
@@ -51,7 +51,8 @@ impl Places {
         Ok(Self(names::parents(run_dir.as_deref(), runtime_dir)))
     }
 
-    /// Returns the sandboxes that run, by the time of their start.
+    /// Returns the running sandboxes in the order of their start; those that do not answer come
+    /// last.
     pub fn list(&self) -> Vec<Found> {
         let folders = self.0.iter().flat_map(|parent| names::list(parent));
         let mut found: Vec<_> = folders.filter_map(|folder| look_at(&folder)).collect();
@@ -62,13 +63,13 @@ impl Places {
         found
     }
 
-    /// Connects to the sandbox with this name, id or PID of its supervisor.
+    /// Connects to the sandbox with this name or id, or whose supervisor has this PID.
     ///
     /// # Errors
-    /// There is none, or it does not let this process in.
+    /// Fails if there is none, or if it does not let this process in.
     pub fn connect(&self, which: &str) -> anyhow::Result<OwnedFd> {
-        // The file of a name may be another sandbox's, where its user may write: what counts is
-        // what the supervisor answers.
+        // If the user of another sandbox can write here, the file with this name may belong to that
+        // one. So only the answer of the supervisor counts.
         if let Some(folder) = self
             .0
             .iter()
@@ -99,7 +100,7 @@ impl Places {
         }
     }
 
-    /// The places as text.
+    /// Returns the places as text.
     pub fn text(&self) -> String {
         self.0
             .iter()
@@ -109,15 +110,15 @@ impl Places {
     }
 }
 
-/// Connects to the supervisor of a run directory. What listens there must not be a program of a
-/// sandbox, as it is handed this process's streams.
+/// Connects to the supervisor of a run directory. Makes sure that the listener there is not a
+/// program in a sandbox, because it is given the streams of this process.
 fn connect(folder: &Path) -> io::Result<OwnedFd> {
     let socket = packets::connect(&control_socket(folder))?;
     peer::supervisor(socket.as_fd()).map_err(io::Error::other)?;
     Ok(socket)
 }
 
-/// Returns the sandbox of a run directory; `None` if none runs.
+/// Returns the sandbox of a run directory; `None` if none is running.
 fn look_at(folder: &Path) -> Option<Found> {
     match describe(folder, GLANCE) {
         Ok(described) => described.map(|(_, description)| Found::Described(description)),
@@ -128,11 +129,11 @@ fn look_at(folder: &Path) -> Option<Found> {
     }
 }
 
-/// Connects to the supervisor of a run directory, and has it describe its sandbox within
-/// `patience`; `None` if none runs.
+/// Connects to the supervisor of a run directory, and asks it to describe its sandbox within
+/// `patience`; `None` if none is running.
 fn describe(folder: &Path, patience: Duration) -> io::Result<Option<(OwnedFd, Description)>> {
     match asked(folder, patience) {
-        // One that ends answers with any error.
+        // A sandbox that is ending may answer with any error.
         Err(_)
             if packets::connect(&control_socket(folder))
                 .is_err_and(|error| is_of_ended(&error)) =>
@@ -143,7 +144,7 @@ fn describe(folder: &Path, patience: Duration) -> io::Result<Option<(OwnedFd, De
     }
 }
 
-/// Returns true for the error of a connection to a sandbox that has ended, or just starts.
+/// Returns true if the error means that the sandbox has ended or is still starting.
 fn is_of_ended(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -151,7 +152,8 @@ fn is_of_ended(error: &io::Error) -> bool {
     )
 }
 
-/// Asks the supervisor of a run directory for its description; `None` if none runs.
+/// Asks the supervisor of a run directory for its description; `None` if the connection ends
+/// without an answer.
 fn asked(folder: &Path, patience: Duration) -> io::Result<Option<(OwnedFd, Description)>> {
     let socket = connect(folder)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;

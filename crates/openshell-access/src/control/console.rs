@@ -1,9 +1,9 @@
-//! The caller's terminal: what the command has of it, and the job control of the caller's shell.
+//! The caller's terminal: how a command uses it, and the job control of the caller's shell.
 //!
-//! The command never has the caller's terminal itself, as whoever has it can read what is typed
-//! there for others. It has one of the sandbox's, and a relay copies between the two: what the
-//! command writes always, and what is typed while this process is in the foreground and the command
-//! has a use for it.
+//! A command never gets the caller's terminal itself, because it could then read what is typed
+//! there for other programs. Instead it gets a terminal of the sandbox, and a relay copies between
+//! the two. The relay always copies what the command writes. It copies what is typed only while
+//! this process is in the foreground and the command has a use for it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,20 +16,22 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use rustix::termios::isatty;
 
-/// What is typed on the caller's terminal, as the command gets it.
+/// How much of what is typed on the caller's terminal the command gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keyboard {
     /// Nothing.
     None,
-    /// From the first time on that the command reads its terminal, or changes its modes.
+    /// Everything, from the first time that the command reads its terminal or changes its modes.
     OnDemand,
-    /// From the start.
+    /// Everything, from the start.
     FromStart,
 }
 
 impl Keyboard {
     /// Returns what the command gets: nothing unless standard input is this process's controlling
-    /// terminal; at once if that and standard output are the whole job's, or if it `is_wanted`.
+    /// terminal. In the foreground it gets everything from the start if it `is_wanted`, or if
+    /// standard output is a terminal and no other process of the job may use that; otherwise on
+    /// demand.
     #[must_use]
     pub fn of_caller(is_wanted: bool) -> Self {
         let input = io::stdin();
@@ -46,7 +48,7 @@ impl Keyboard {
 }
 
 /// Returns true if other processes of the job may use the terminal too: the parent, such as a
-/// script or `make`, or a reader of standard error.
+/// script or `make`, or a program that reads standard error.
 fn has_companions() -> bool {
     let is_parents = match (rustix::process::getppid(), Job::own()) {
         (Some(parent), Ok(own)) => Job::of(parent).is_ok_and(|job| job == own),
@@ -61,32 +63,33 @@ fn is_pipe(mode: u32) -> bool {
     rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Fifo
 }
 
-/// How lines of this process are kept off the terminal while the command draws on it.
+/// How this process keeps its own lines off the terminal while the command draws on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Lines {
-    /// Holds them back.
+    /// Holds lines back.
     pub hold: fn(),
-    /// Shows those that were held back.
+    /// Shows the lines that were held back.
     pub release: fn(),
 }
 
-/// The caller's terminal, as the relay of a command uses it. Dropping it gives the terminal back,
-/// as it was.
+/// The caller's terminal, as the relay of a command uses it. Dropping it gives the terminal back in
+/// its old state.
 #[derive(Debug)]
 pub struct Console {
     relay: Arc<TerminalRelay>,
     lines: Lines,
     /// True once the command has a use for the keyboard.
     is_wanted: bool,
-    /// True while lines of the supervisor are held back.
+    /// True while lines of this process are held back.
     is_attached: bool,
 }
 
 impl Console {
-    /// Takes the caller's terminal for `relay`, whose other side gets its modes and size.
+    /// Takes the caller's terminal for `relay`. The terminal on the other side gets its modes and
+    /// size.
     ///
     /// # Errors
-    /// None is known.
+    /// Fails in no known case.
     pub fn new(relay: Arc<TerminalRelay>, keyboard: Keyboard, lines: Lines) -> io::Result<Self> {
         signals::ignore_terminal_stops()?;
         relay.imitate(io::stdin().as_fd());
@@ -98,16 +101,16 @@ impl Console {
         })
     }
 
-    /// Notes that the command was stopped for its use of the terminal.
+    /// Notes that the command was stopped because it wants to use the terminal.
     pub fn want(&mut self) {
         self.is_wanted = true;
     }
 
-    /// Lets the command have what is typed, if it has a use for it and this process is in the
-    /// foreground; returns true if it does.
+    /// Gives the command the keyboard, if it has a use for that and this process is in the
+    /// foreground; returns true if it has the keyboard.
     ///
     /// # Errors
-    /// The terminal is gone, or threads or descriptors are exhausted.
+    /// Fails if the terminal is gone, or if threads or descriptors are exhausted.
     pub fn attach(&mut self) -> io::Result<bool> {
         let input = io::stdin();
         if !self.is_wanted || !job::is_in_foreground(input.as_fd()) {
@@ -122,7 +125,7 @@ impl Console {
         Ok(true)
     }
 
-    /// Returns true while the command has what is typed.
+    /// Returns true while the command gets what is typed.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.is_attached
@@ -168,7 +171,7 @@ impl Drop for Console {
     }
 }
 
-/// Returns true if `signal` stopped a command for its use of the terminal in the background.
+/// Returns true if `signal` stopped a command because it used the terminal from the background.
 #[must_use]
 pub fn is_for_use(signal: i32) -> bool {
     [Signal::TTIN, Signal::TTOU]
@@ -182,19 +185,20 @@ pub fn is_in_foreground() -> bool {
     job::is_in_foreground(io::stdin().as_fd())
 }
 
-/// Stops this process, with the rest of its job as a terminal would, so that the caller's shell
-/// takes over. Returns once that continues it.
+/// Stops this process and the rest of its job, as a terminal would, so that the caller's shell
+/// takes over. Returns when the shell continues it.
 ///
 /// # Errors
-/// None is known.
+/// Fails in no known case.
 pub fn stop_job() -> io::Result<()> {
     Ok(rustix::process::kill_current_process_group(Signal::STOP)?)
 }
 
-/// Returns true if a shell could continue the supervisor: its process group is not an orphaned one
-/// (POSIX.1-2024, XBD 3.241), which a terminal never stops, and which must not stop itself. That
-/// shell is the first ancestor in another group; a shell without job control keeps its commands in
-/// its own. A group from outside of this PID namespace is not known to have one.
+/// Returns true if a shell could continue this process: its process group is not orphaned
+/// (POSIX.1-2024, XBD 3.241). A terminal never stops an orphaned group, and so such a group must
+/// not stop itself. The shell is the first ancestor in another group, because a shell without job
+/// control keeps its commands in its own. A group from outside this PID namespace is not known to
+/// have a shell.
 #[must_use]
 pub fn has_shell() -> bool {
     let Ok(Job {
@@ -212,7 +216,7 @@ pub fn has_shell() -> bool {
 }
 
 fn parent_of(pid: Pid) -> Option<Pid> {
-    // proc_pid_stat(5): the name, in parentheses, holds any bytes.
+    // In proc_pid_stat(5), the name is in parentheses and may hold any bytes.
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let fields = std::str::from_utf8(stat.get(after_name..)?).ok()?;

@@ -1,4 +1,5 @@
-//! Files into a running sandbox and out of it. The half inside runs confined as any command.
+//! Copies of files into a running sandbox and out of it. The half inside runs confined like any
+//! command.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead as _, BufReader, PipeReader, PipeWriter, Read as _};
@@ -30,22 +31,22 @@ enum End {
 pub struct Copy<'c> {
     /// The source: a path, or `NAME:PATH`.
     pub from: &'c OsStr,
-    /// The destination, as the source is written.
+    /// The destination, written in the same form.
     pub to: &'c OsStr,
-    /// True if hooks of git repositories, which git runs, come out too.
+    /// True if hooks of git repositories, which git would run, are copied out too.
     pub git_hooks: bool,
-    /// Where sandboxes are looked for.
+    /// Where to look for sandboxes.
     pub places: &'c Places,
     /// Prints a line of a message.
     pub print: fn(&str),
-    /// How this process's own lines are kept off a terminal.
+    /// How this process keeps its own lines off a terminal.
     pub lines: Lines,
 }
 
-/// Copies what `args` say; returns the exit code.
+/// Copies as `args` say; returns the exit code.
 ///
 /// # Errors
-/// The ends are not one here and one in a sandbox, or the copy breaks off.
+/// Fails unless exactly one of the ends is in a sandbox, and also if the copy breaks off.
 pub fn copy(args: &Copy<'_>) -> anyhow::Result<u8> {
     match (end(args.from), end(args.to)) {
         (End::In { sandbox, path }, End::Here(to)) => copy_out(args, &sandbox, path, &to),
@@ -94,7 +95,8 @@ fn copy_out(args: &Copy<'_>, sandbox: &str, path: OsString, to: &Path) -> anyhow
         git_hooks: args.git_hooks,
         follows_links: false,
     };
-    // The sandbox has no say in the name; what has none of its own gets the sandbox's.
+    // The sandbox must not choose the name; if the path has no last component, the copy gets the
+    // name of the sandbox.
     let name = Path::new(&path)
         .file_name()
         .unwrap_or(sandbox.as_ref())
@@ -106,7 +108,7 @@ fn copy_out(args: &Copy<'_>, sandbox: &str, path: OsString, to: &Path) -> anyhow
 }
 
 fn copy_in(args: &Copy<'_>, sandbox: &str, from: &Path, path: OsString) -> anyhow::Result<u8> {
-    // Said before anything is started.
+    // A missing source is reported before anything is started.
     std::fs::symlink_metadata(from).with_context(|| format!("cannot read {}", from.display()))?;
     let name = match from.file_name() {
         Some(name) => name.to_owned(),
@@ -124,14 +126,14 @@ fn copy_in(args: &Copy<'_>, sandbox: &str, from: &Path, path: OsString) -> anyho
     half.finish(inside, args.print)
 }
 
-/// An input that is at its end.
+/// Returns an input that is already at its end.
 fn null() -> anyhow::Result<PipeReader> {
     let (reader, writer) = io::pipe()?;
     drop(writer);
     Ok(reader)
 }
 
-/// Runs the half of a copy inside; returns its exit code.
+/// Runs the inner half of a copy; returns its exit code.
 fn run_inside(
     args: &Copy<'_>,
     sandbox: &str,
@@ -158,7 +160,7 @@ fn run_inside(
     let printed = print_lines(errors, args.print)?;
     let streams = [input.into(), output.into(), inside.into()];
     let ended = runtime.block_on(run(socket, exec, Some(streams), args.lines));
-    // Another program of the sandbox may hold the stream open.
+    // Another program in the sandbox may hold the stream open.
     let _ = printed.recv_timeout(PATIENCE);
     match ended? {
         Outcome::Ended(code) => Ok(code),
@@ -169,11 +171,11 @@ fn run_inside(
     }
 }
 
-/// Bytes that the half inside may print.
+/// Most bytes that the inner half may print.
 const PRINTED_BYTES: u64 = 64 * 1024;
 
-/// Prints each line of `errors`; what comes from inside reaches no terminal as it is. The receiver
-/// ends with the last line.
+/// Prints each line of `errors` through `print`, so that nothing from inside reaches a terminal
+/// unchanged. The receiver ends after the last line.
 fn print_lines(errors: PipeReader, print: fn(&str)) -> io::Result<Receiver<()>> {
     let (done, end) = mpsc::sync_channel(1);
     let print_all = move || {
@@ -191,11 +193,11 @@ fn print_lines(errors: PipeReader, print: fn(&str)) -> io::Result<Receiver<()>> 
     Ok(end)
 }
 
-/// Longest wait for the half outside after the end of the one inside: a program there may hold the
-/// stream open.
+/// Longest wait for the outer half after the inner one has ended, because a program inside may hold
+/// the stream open.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The half of a copy outside.
+/// The outer half of a copy.
 struct Half(Receiver<Result<LeftOut, TransferError>>);
 
 impl Half {
@@ -203,21 +205,21 @@ impl Half {
         half: impl FnOnce() -> Result<LeftOut, TransferError> + Send + 'static,
     ) -> anyhow::Result<Self> {
         let (done, result) = mpsc::sync_channel(1);
-        // It ends with the process at the latest.
+        // The thread ends with the process at the latest.
         std::thread::Builder::new()
             .name("copy".to_owned())
             .spawn(move || drop(done.send(half())))?;
         Ok(Self(result))
     }
 
-    /// Waits for it after `inside`, the end of the other one; prints what was left out.
+    /// Waits for the outer half; `inside` is the result of the inner one. Prints what was left out.
     fn finish(self, inside: anyhow::Result<u8>, print: fn(&str)) -> anyhow::Result<u8> {
         let done = self.0.recv_timeout(PATIENCE);
         let code = inside?;
         let done = done.map_err(|_| {
             anyhow!("the copy did not end: something in the sandbox holds its stream open")
         })?;
-        // The half inside has said why it ended, and this one only sees that.
+        // The inner half has already said why it ended; the outer one sees only that it did.
         let left_out = match done {
             Err(TransferError::Stream { .. }) if code != 0 => return Ok(code),
             done => done?,

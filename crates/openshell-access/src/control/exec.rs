@@ -1,5 +1,5 @@
-//! Commands of clients: started as the main command is, with the client's streams or on a terminal
-//! of their own.
+//! Commands of clients. They start as the main command does, with the client's streams or on a
+//! terminal of their own.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,13 +22,13 @@ use crate::attended::{self, Asked, Attended, Heard};
 use crate::command_line;
 use crate::packet_socket::PacketSocket;
 
-/// Longest wait for relayed outputs after the command's end.
+/// Longest wait for relayed output after the end of a command.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// Type of a terminal whose client names none.
+/// Type of a terminal if its client names none.
 const DEFAULT_TERM: &str = "xterm-256color";
 
-/// A refusal to start a command, with the exit code for it.
+/// A refusal to start a command, with an exit code.
 struct Refused {
     code: u8,
     reason: String,
@@ -53,10 +53,10 @@ impl Refused {
 }
 
 impl Control {
-    /// Runs a command of a client until both have ended.
+    /// Runs a command of a client until it has ended; if the client goes first, ends it.
     ///
     /// # Errors
-    /// The client is gone.
+    /// Fails if the client is gone.
     pub(super) async fn exec(
         &self,
         client: &PacketSocket,
@@ -104,7 +104,7 @@ impl Control {
         };
         let code = status.exit_code();
         if streams.has_relays() {
-            // Descendants may hold the streams for good.
+            // Descendants of the command may hold the streams open forever.
             let _ = tokio::task::spawn_blocking(|| streams.finish(FLUSH)).await;
         }
         report(SshActivity::Close, Some(code.into()), "");
@@ -151,7 +151,7 @@ impl Control {
         Ok((attended, streams))
     }
 
-    /// Opens a terminal inside for `streams`, and hands its master to the client.
+    /// Opens a terminal inside for `streams`, and passes its master to the client.
     async fn open_terminal(
         &self,
         client: &PacketSocket,
@@ -172,8 +172,8 @@ impl Control {
         sent.map_err(|_| Refused::new("the client has gone"))
     }
 
-    /// Returns the client's streams, of which some are relayed; those `on_terminal` are left to be
-    /// opened.
+    /// Returns the client's streams, some of which are relayed. Those `on_terminal` are opened
+    /// later.
     fn take_streams(
         &self,
         given: Vec<OwnedFd>,
@@ -194,7 +194,7 @@ impl Control {
             }
         }
         let inspected = streams::inspect(streams).map_err(Refused::of)?;
-        // New sockets must belong to the network of the command.
+        // New sockets must belong to the network namespace of the command.
         let opened = match self.netns.as_ref().filter(|_| inspected.has_sockets()) {
             Some(netns) => netns::run_in(netns.as_fd(), || Ok(inspected.open(Purpose::default())))
                 .map_err(Refused::of)?,
@@ -231,12 +231,12 @@ fn asked(exec: Exec) -> Asked {
     }
 }
 
-/// Passes the client's signals on until the command has ended.
+/// Passes the client's signals on, and reports stops to it, until the command has ended.
 async fn supervise(client: &PacketSocket, mut attended: Attended) -> Status {
     loop {
         tokio::select! {
             heard = attended.next() => match heard {
-                // A client that is gone tells it itself.
+                // If the client is gone, `receive` reports that.
                 Heard::Stopped(signal) => drop(client.send(&Reply::Stopped(signal), &[]).await),
                 Heard::Ended(status) => return status,
             },

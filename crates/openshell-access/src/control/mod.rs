@@ -1,5 +1,5 @@
-//! The control socket of a running sandbox, in its run directory: what it is, and further commands
-//! in it.
+//! The control socket of a running sandbox, in its run directory: it describes the sandbox and
+//! starts further commands in it.
 
 mod attached;
 pub mod client;

@@ -1,4 +1,4 @@
-//! The client of a further command in a running sandbox.
+//! The client that runs a further command in a running sandbox.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -29,8 +29,8 @@ const PASSED_ON: &[Signal] = &[
     Signal::CONT,
 ];
 
-/// Describes the terminal of the command, of the type `kind`: for the streams that are one here, or
-/// for all if it `is_wanted`.
+/// Describes the terminal for the command, of the type `kind`: for those streams that are terminals
+/// here, or for all if it `is_wanted`.
 #[must_use]
 pub fn terminal(is_wanted: bool, kind: Option<OsString>) -> Option<TerminalSpec> {
     let streams = [
@@ -42,7 +42,7 @@ pub fn terminal(is_wanted: bool, kind: Option<OsString>) -> Option<TerminalSpec>
         return None;
     }
     let keyboard = match Keyboard::of_caller(is_wanted) {
-        // What is not typed waits for nobody.
+        // Input that is not typed can be passed on from the start.
         Keyboard::None if is_wanted && !streams[0] => TerminalKeyboard::Now,
         Keyboard::None => TerminalKeyboard::None,
         Keyboard::OnDemand => TerminalKeyboard::Later,
@@ -66,25 +66,26 @@ pub fn terminal(is_wanted: bool, kind: Option<OsString>) -> Option<TerminalSpec>
     })
 }
 
-/// How a command that was asked for has ended.
+/// How a requested command ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// With this exit code.
+    /// It ended with this exit code.
     Ended(u8),
     /// It never ran.
     Refused {
-        /// The exit code for that.
+        /// The exit code for the refusal.
         code: u8,
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: String,
     },
 }
 
-/// Runs a command by the control socket `socket`, with `streams` or this process's own, until its
-/// end. While it has the terminal, this process's own `lines` are kept off it.
+/// Runs a command through the control socket `socket`, with `streams` or those of this process,
+/// until it ends. While the command has the terminal, `lines` keeps this process's own lines off
+/// it.
 ///
 /// # Errors
-/// The sandbox goes away.
+/// Fails if the sandbox goes away.
 pub async fn run(
     socket: OwnedFd,
     exec: Exec,
@@ -93,7 +94,7 @@ pub async fn run(
 ) -> anyhow::Result<Outcome> {
     rustix::io::ioctl_fionbio(&socket, true)?;
     let connection = PacketSocket::new(socket)?;
-    // Nothing that arrives from here on is lost.
+    // Signals that arrive from here on are not lost.
     let mut signals = receive_signals()?;
     let input = io::stdin();
     let output = io::stdout();
@@ -112,12 +113,12 @@ pub async fn run(
         .into_iter()
         .zip(on_terminal)
         .filter(|(_, is_on_terminal)| !is_on_terminal);
-    // A terminal that may not be read stays here.
+    // A terminal that the command may not read is not passed on; /dev/null takes its place.
     let passed: Vec<_> = passed
         .map(|(fd, _)| if isatty(fd) { null.as_fd() } else { fd })
         .collect();
     connection.send(&Request::Exec(exec), &passed).await?;
-    // Held on here, they would never end for their other ends.
+    // If they stayed open here, their other ends would never see their end.
     drop(streams);
     let mut master = None;
     loop {
@@ -170,12 +171,13 @@ async fn wait(
                     let is_foreground = terminal.attach()?;
                     connection.send(&Request::Continue { is_foreground }, &[]).await?;
                 }
-                // The command's terminal stops it, and its stop this process.
+                // This stops the command, and the report of its stop then stops this process.
                 (Signal::TSTP, Some(terminal)) if terminal.has_job_control() => {
                     connection.send(&Request::Signal(Signal::TSTP.as_raw()), &[]).await?;
                 }
                 (Signal::TSTP, _) => {
-                    // Its process group has no shell that would continue it: only STOP stops it.
+                    // TSTP has no effect on an orphaned process group, which no shell could
+                    // continue; only STOP stops it.
                     connection.send(&Request::Signal(Signal::STOP.as_raw()), &[]).await?;
                     stop_job()?;
                 }

@@ -19,19 +19,19 @@ use tokio::time::{sleep, timeout};
 use super::wire::{Description, Reply, Request};
 use crate::packet_socket::PacketSocket;
 
-/// Clients at once.
+/// Most clients at once.
 const CLIENTS: usize = 512;
 
-/// Commands of clients at once.
+/// Most commands of clients at once.
 const COMMANDS: usize = 256;
 
-/// Time for the first message of a client.
+/// Time within which a client must send its first message.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 
-/// Wait where the system has no descriptor for a client.
+/// Wait before the next client if the system has no more descriptors.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// What changes while a sandbox runs.
+/// The part of a sandbox's description that changes while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct State {
     /// Number of the policy in force, from 1 on.
@@ -40,7 +40,7 @@ pub struct State {
     pub connections: usize,
 }
 
-/// Everything of a sandbox that clients use.
+/// Everything that clients use of a sandbox.
 pub struct Control {
     /// Starts commands.
     pub launcher: Arc<Launcher>,
@@ -48,23 +48,23 @@ pub struct Control {
     pub audit: Arc<dyn Audit>,
     /// Environment of the main command.
     pub environment: Environment,
-    /// Directories where a command may start, in order of preference.
+    /// Directories in which a command may start, in order of preference.
     pub directories: Vec<PathBuf>,
-    /// Network of the commands, if it is not the host's.
+    /// Network namespace of the commands, if it is not the host's.
     pub netns: Option<Netns>,
-    /// Tells what changes while the sandbox runs.
+    /// Returns the part of the description that changes.
     pub state: Box<dyn Fn() -> State + Send + Sync>,
     /// The name in its log lines.
     pub name: String,
     /// Words of the main command.
     pub command: Vec<String>,
-    /// The time of its start.
+    /// When the sandbox was started.
     pub started: SystemTime,
-    /// Commands that clients may still start.
+    /// Permits for the commands that clients may still start.
     pub slots: Arc<Semaphore>,
 }
 
-/// Returns the bound of commands at once.
+/// Returns the permits for as many commands as may run at once.
 #[must_use]
 pub fn slots() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(COMMANDS))
@@ -79,8 +79,8 @@ impl fmt::Debug for Control {
 }
 
 impl Control {
-    /// Serves the clients of `listener` for as long as it is polled. Those of a sandbox, and of
-    /// other users, are not served.
+    /// Serves the clients of `listener` for as long as the future is polled. Clients in a sandbox,
+    /// and those of other users, are not served.
     pub async fn serve(self, listener: OwnedFd) {
         let listener = match PacketSocket::new(listener) {
             Ok(listener) => listener,

@@ -1,4 +1,4 @@
-//! Messages at the control socket.
+//! The messages on the control socket.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Request {
     /// Describe the sandbox.
     Describe,
-    /// Start a command; carries its standard streams, apart from those on its terminal.
+    /// Start a command. The message carries its standard streams, except those on its terminal.
     Exec(Exec),
     /// Continue the command, in the foreground of its terminal or in its background.
     Continue {
@@ -26,18 +26,18 @@ pub enum Request {
 pub struct Exec {
     /// Program and arguments.
     pub arguments: Vec<OsString>,
-    /// Variables beside those of the main command.
+    /// Variables in addition to those of the main command.
     pub variables: Vec<(String, OsString)>,
     /// Directory to start in, instead of the main command's.
     pub directory: Option<PathBuf>,
-    /// The terminal that it gets, if any.
+    /// The terminal that the command gets, if any.
     pub terminal: Option<TerminalSpec>,
 }
 
 /// A terminal to open.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TerminalSpec {
-    /// Its type, the value of `TERM`.
+    /// Its type, which becomes the value of `TERM`.
     pub kind: Option<OsString>,
     /// Its width in characters.
     pub columns: u16,
@@ -45,7 +45,7 @@ pub struct TerminalSpec {
     pub rows: u16,
     /// The standard streams that are on it: input, output, error.
     pub streams: [bool; 3],
-    /// Its keyboard.
+    /// What is typed on it.
     pub keyboard: TerminalKeyboard,
 }
 
@@ -54,31 +54,32 @@ pub struct TerminalSpec {
 pub enum TerminalKeyboard {
     /// Nothing.
     None,
-    /// Something, once the command has read it or was continued in its foreground.
+    /// Everything that is typed, after the command has read its terminal or was continued in the
+    /// foreground.
     Later,
-    /// Something from the start.
+    /// Everything that is typed, from the start.
     Now,
 }
 
 /// A message of the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// What the sandbox is.
+    /// The description of the sandbox.
     Described(Description),
-    /// The terminal was opened; carries its master.
+    /// The terminal was opened. The message carries its master.
     Terminal,
     /// The command runs.
     Started,
-    /// The command never ran, with the exit code for that.
+    /// The command did not run.
     Refused {
         /// The exit code.
         code: u8,
-        /// Why, for a person.
+        /// The reason, for a person.
         reason: String,
     },
     /// The command was stopped by this signal.
     Stopped(i32),
-    /// The command ended, with its exit code.
+    /// The command ended.
     Ended {
         /// The exit code.
         code: u8,
@@ -92,11 +93,11 @@ pub struct Description {
     pub name: String,
     /// PID of its supervisor.
     pub pid: u32,
-    /// Seconds since 1970 of its start.
+    /// When it was started, in seconds since 1970.
     pub started: u64,
     /// Words of the main command.
     pub command: Vec<String>,
-    /// Number of the policy in force, from 1 on.
+    /// Number of the policy in force, starting at 1.
     pub generation: u64,
     /// Connections open at the proxy.
     pub connections: usize,

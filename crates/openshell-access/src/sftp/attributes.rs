@@ -1,4 +1,4 @@
-//! Attributes of files, as packets carry them and as directories list them.
+//! Attributes of files, as packets carry them and as listings of directories show them.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +20,7 @@ pub(super) struct Wanted {
     pub(super) size: Option<u64>,
     pub(super) owner: Option<(u32, u32)>,
     pub(super) permissions: Option<u32>,
-    /// Seconds since 1970 of the last access and the last change.
+    /// Times of the last access and of the last change, in seconds since 1970.
     pub(super) times: Option<(u32, u32)>,
 }
 
@@ -49,7 +49,7 @@ impl Wanted {
         Some(wanted)
     }
 
-    /// The times for utimensat(2).
+    /// Returns the times for utimensat(2).
     pub(super) fn timestamps(&self) -> Option<Timestamps> {
         let (access, change) = self.times?;
         let time = |seconds: u32| Timespec {
@@ -113,7 +113,7 @@ impl From<&Stat> for Found {
 
 impl Found {
     pub(super) fn write(&self, reply: &mut Reply<'_>) {
-        // The protocol ends in 2106.
+        // The protocol has 32 bits for times, which end in 2106.
         let seconds = |time: i64| u32::try_from(time).unwrap_or(0);
         reply.u32(SIZE | OWNER | PERMISSIONS | TIMES);
         reply.u64(self.size);
@@ -128,7 +128,8 @@ impl Found {
         }
     }
 
-    /// The line of `ls -l` for a file with this name, which clients show as it is.
+    /// Returns the line that `ls -l` would print for a file with this name. Clients show it
+    /// unchanged.
     pub(super) fn line(&self, name: &[u8]) -> Vec<u8> {
         const MONTHS: [&str; 12] = [
             "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",

@@ -1,5 +1,5 @@
-//! The SFTP server: a confined command of its own, so that the kernel decides which files it may
-//! touch.
+//! The SFTP server. It runs as a confined command of its own, so that the kernel decides which
+//! files it may touch.
 
 mod attributes;
 mod packet;
@@ -17,19 +17,20 @@ use rustix::io::Errno;
 use attributes::{Found, Wanted};
 use packet::{Fields, Reply, kind};
 
-/// Largest packet of a client in bytes, as of OpenSSH.
+/// Size of a client's largest packet in bytes, the same as in OpenSSH; up to 1024 bytes more are
+/// accepted.
 const PACKET_BYTES: usize = 256 * 1024;
 
-/// Largest piece of a file in bytes.
+/// Most bytes of a file that are read or written by one request.
 const PIECE_BYTES: usize = 255 * 1024;
 
-/// Open files and directories.
+/// Most files and directories that may be open.
 const HANDLES: usize = 1024;
 
-/// Entries of a directory in one reply.
+/// Most entries of a directory in one reply.
 const ENTRIES: usize = 128;
 
-/// Replies that are sent at once, in bytes.
+/// Bytes of collected replies from which they are sent.
 const OUTPUT_BYTES: usize = 64 * 1024;
 
 /// Version of the protocol.
@@ -56,7 +57,7 @@ const FAILURE: u32 = 4;
 const BAD_MESSAGE: u32 = 5;
 const UNSUPPORTED: u32 = 8;
 
-/// Failure of a request.
+/// The reason why a request fails.
 #[derive(Debug)]
 enum Failed {
     System(Errno),
@@ -99,7 +100,7 @@ impl Failed {
     }
 }
 
-/// Something that a client has opened.
+/// A file or directory that a client has opened.
 #[derive(Debug)]
 enum Handle {
     File { file: OwnedFd, is_append: bool },
@@ -109,7 +110,7 @@ enum Handle {
 /// Serves a client until the end of `input`.
 ///
 /// # Errors
-/// `input` is no SFTP, or a stream fails.
+/// Fails if `input` is not SFTP, or if a stream fails.
 pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
     let mut input = BufReader::with_capacity(PACKET_BYTES, input);
     let mut server = Server {
@@ -119,7 +120,7 @@ pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
     };
     let mut packet = Vec::new();
     loop {
-        // What a client has sent ahead is answered at once.
+        // Requests that a client has sent ahead are answered together.
         if input.buffer().is_empty() || server.output.len() >= OUTPUT_BYTES {
             output.write_all(&server.output)?;
             server.output.clear();
@@ -149,7 +150,7 @@ struct Server {
     handles: HashMap<u32, Handle>,
     /// Number of the next handle.
     next: u32,
-    /// Replies to be sent.
+    /// Replies that have not been sent yet.
     output: Vec<u8>,
 }
 
@@ -243,7 +244,7 @@ impl Server {
             }
             kind::RMDIR => std::fs::remove_dir(path(fields)?)?,
             kind::RENAME => rename(path(fields)?, path(fields)?)?,
-            // Its arguments are in this order in OpenSSH, and so in every client.
+            // OpenSSH takes the arguments in this order, so every client sends them like this.
             kind::SYMLINK => {
                 let target = path(fields)?;
                 let link = path(fields)?;
@@ -421,7 +422,7 @@ impl Server {
             let data = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
             Some(Found::from(&data))
         };
-        // An entry that is gone by now, or that may not be looked at, is left out.
+        // An entry that is gone by now, or that this process may not look at, is left out.
         let entries: Vec<_> = entries
             .iter()
             .filter_map(|entry| Some((entry.file_name().to_bytes(), found(entry.file_name())?)))
@@ -493,7 +494,7 @@ fn path<'p>(fields: &mut Fields<'p>) -> Result<&'p Path, Failed> {
     fields.path().ok_or(Failed::Malformed)
 }
 
-/// The number of a handle.
+/// Reads the number of a handle.
 fn number(fields: &mut Fields<'_>) -> Result<u32, Failed> {
     let bytes = fields.bytes().ok_or(Failed::Malformed)?;
     Ok(bytes
@@ -506,7 +507,7 @@ fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits as RawMode)
 }
 
-/// Sets attributes by path, in the order in which they do not undo each other.
+/// Sets attributes by path, in an order in which they do not undo each other.
 fn set(path: &Path, wanted: &Wanted, flags: AtFlags) -> Result<(), Failed> {
     if let Some(size) = wanted.size {
         if flags.contains(AtFlags::SYMLINK_NOFOLLOW) {
@@ -553,10 +554,10 @@ fn set_open(file: &OwnedFd, wanted: &Wanted) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Renames without replacing anything, as the protocol says.
+/// Renames without replacing anything, as the protocol demands.
 fn rename(from: &Path, to: &Path) -> Result<(), Failed> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // A file system that cannot do both in one step.
+        // The file system cannot check and rename in one step.
         Err(Errno::INVAL | Errno::NOSYS) if std::fs::symlink_metadata(to).is_err() => {
             Ok(std::fs::rename(from, to)?)
         }
@@ -564,7 +565,7 @@ fn rename(from: &Path, to: &Path) -> Result<(), Failed> {
     }
 }
 
-/// The path without symlinks; its last part need not be there.
+/// Returns the path without symlinks; its last part need not exist.
 fn real_path(path: &Path) -> Result<PathBuf, Failed> {
     match std::fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -579,7 +580,7 @@ fn real_path(path: &Path) -> Result<PathBuf, Failed> {
     }
 }
 
-/// Replaces a `~` in front by the home directory, which is where this process started.
+/// Replaces a leading `~` with the home directory, which is where this process started.
 fn expand(path: &Path) -> PathBuf {
     match path.strip_prefix("~") {
         Ok(rest) => Path::new(".").join(rest),

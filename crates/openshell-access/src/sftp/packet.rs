@@ -35,8 +35,8 @@ pub(super) mod kind {
     pub(crate) const EXTENDED_REPLY: u8 = 201;
 }
 
-/// The fields of a request that are still to be read. Each method returns `None` where the packet
-/// is too short.
+/// The fields of a request that have not been read yet. Each method returns `None` if the packet is
+/// too short.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'p>(pub(super) &'p [u8]);
 
@@ -66,7 +66,7 @@ impl<'p> Fields<'p> {
         Some(bytes)
     }
 
-    /// A path; an empty one is the current directory.
+    /// Reads a path; an empty one means the current directory.
     pub(super) fn path(&mut self) -> Option<&'p Path> {
         let bytes = self.bytes()?;
         Some(Path::new(if bytes.is_empty() {
@@ -77,7 +77,7 @@ impl<'p> Fields<'p> {
     }
 }
 
-/// A reply. Its length is filled in at the end.
+/// A reply, whose length is filled in at the end.
 #[derive(Debug)]
 pub(super) struct Reply<'o> {
     output: &'o mut Vec<u8>,
@@ -101,17 +101,17 @@ impl<'o> Reply<'o> {
         self.output.extend(number.to_be_bytes());
     }
 
-    /// Adds bytes, which are fewer than a packet holds.
+    /// Adds bytes, which must be fewer than a packet can hold.
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         self.output.extend_from_slice(bytes);
     }
 
-    /// Adds up to `most` bytes that `read` fills in, and returns their number; drops the reply
-    /// where there are none.
+    /// Adds up to `most` bytes, which `read` fills in, and returns how many; drops the reply if
+    /// there are none.
     ///
     /// # Errors
-    /// That of `read`; the reply is dropped.
+    /// Fails if `read` fails, and then drops the reply.
     pub(super) fn filled(
         mut self,
         most: usize,

@@ -3,7 +3,7 @@ use std::io::Cursor;
 use super::packet::kind;
 use super::serve;
 
-/// A packet with these parts.
+/// Returns a packet with these parts.
 fn packet(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     let body: Vec<u8> = std::iter::once(&[kind][..])
         .chain(parts.iter().copied())
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// Kind, id and further bytes of each reply.
+/// Returns the kind, the id and the other bytes of each reply.
 fn replies(input: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
     let mut output = Vec::new();
     let _ = serve(Cursor::new(input), &mut output);
@@ -171,7 +171,7 @@ fn requests_that_make_no_sense_are_answered_and_the_next_one_too() {
     assert_eq!(found[8].0, kind::ATTRS);
 }
 
-/// True if no packet of `input`, as the server divides it, changes a file.
+/// Returns true if no packet of `input`, divided as the server divides it, changes a file.
 fn is_harmless(mut input: &[u8]) -> bool {
     const HARMLESS: &[u8] = &[
         kind::INIT,

@@ -1,4 +1,4 @@
-//! The subsystem `openshell-main`: a client attached to the main process.
+//! The SSH subsystem `openshell-main`, with which a client attaches to the main process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,17 +26,17 @@ pub(crate) const NAME: &str = "openshell-main";
 /// Keys that detach a client from a terminal: Ctrl-P, Ctrl-Q.
 const DETACH: [u8; 2] = [0x10, 0x11];
 
-/// Longest wait for a client that was told of the end.
+/// Longest wait for a client to leave after it was told of the end.
 const LEAVING: Duration = Duration::from_millis(500);
 
-/// A client that is attached.
+/// A client that is attached to the main process.
 pub(crate) struct Attachment {
     pub(crate) process: Arc<MainProcess>,
     pub(crate) reporter: Reporter,
     pub(crate) is_read_only: bool,
     /// Size of the client's terminal, if it has one.
     pub(crate) size: Option<Size>,
-    /// Where the channel is entered until its end.
+    /// The channels, which include this one until its end.
     pub(crate) channels: Channels,
     pub(crate) output: ChannelWriteHalf<Msg>,
     pub(crate) handle: Handle,
@@ -66,8 +66,8 @@ impl Attachment {
         if let Some(code) = code {
             attached.release_keyboard();
             end_channel(&self.handle, self.output.id(), code.into()).await;
-            // Everything is on its way until the client has gone; the end of the run waits for
-            // that, for a while.
+            // Data may be on its way until the client closes the channel. The end of the run waits
+            // for that, but not for long.
             let gone = async { while self.signals.recv().await.is_some() {} };
             let _ = timeout(LEAVING, gone).await;
         }
@@ -83,7 +83,7 @@ impl Attachment {
         self.reporter.report(SshActivity::Close, facts);
     }
 
-    /// Returns the exit code for the client; `None` if it has gone.
+    /// Serves the client. Returns its exit code; `None` if the client has gone.
     async fn serve(&mut self, attached: &mut Attached, sent: &AtomicU64) -> Option<u8> {
         let keyboard = attached.keyboard();
         let mut typing = std::pin::pin!(type_into(&self.input, keyboard));
@@ -94,7 +94,7 @@ impl Attachment {
                     Happened::Ended(code) => return Some(code),
                     Happened::Wrote(piece) => {
                         sent.fetch_add(piece.bytes.len() as u64, Ordering::Relaxed);
-                        // A client that does not read holds up nobody: what it misses is dropped,
+                        // A client that does not read holds nobody up. What it misses is dropped
                         // and counted.
                         let mut sending = std::pin::pin!(send(&self.output, piece));
                         loop {
@@ -139,8 +139,8 @@ async fn send(
     }
 }
 
-/// Writes the client's input to the terminal, if it has the keyboard; returns true if it has
-/// detached, false at the input's end.
+/// Writes the client's input to the terminal, if the client has the keyboard. Returns true if the
+/// client has detached, false if its input ends or the terminal takes no more.
 async fn type_into(
     input: &InputQueue,
     mut keyboard: Option<tokio::net::unix::pipe::Sender>,
@@ -161,15 +161,15 @@ async fn type_into(
     false
 }
 
-/// The search for the keys that detach.
+/// The search for the keys with which a client detaches.
 #[derive(Debug, Default)]
 struct Detaching {
-    /// True if the first of them was typed last.
+    /// True if the last key was the first of them.
     has_first: bool,
 }
 
 impl Detaching {
-    /// Returns what is typed, and true if the client detaches behind it.
+    /// Returns what to type, and true if the client detaches after that.
     fn filter(&mut self, data: &[u8]) -> (Vec<u8>, bool) {
         let mut typed = Vec::with_capacity(data.len() + 1);
         for &byte in data {

@@ -15,21 +15,21 @@ use crate::ssh::limits::Limits;
 use crate::ssh::terminal::TerminalRequest;
 use crate::ssh::variables::Variables;
 
-/// A channel by its state.
+/// A channel, by its state.
 pub(crate) enum Channel {
-    /// A session without a command.
+    /// A session without a command so far.
     Idle(Box<Idle>),
-    /// A session with one. Dropping `control` hangs up.
+    /// A session with a command. Dropping `control` hangs up.
     Running {
         input: Arc<InputQueue>,
         control: mpsc::Sender<Signal>,
         size: watch::Sender<Option<Size>>,
     },
-    /// A connection.
+    /// A forwarded connection.
     Relay(Arc<InputQueue>),
 }
 
-/// What a client has asked for before the command.
+/// What a client has asked for before it starts a command.
 pub(crate) struct Idle {
     pub(crate) output: ChannelWriteHalf<Msg>,
     pub(crate) terminal: Option<TerminalRequest>,
@@ -40,7 +40,7 @@ pub(crate) struct Idle {
 #[derive(Clone)]
 pub(crate) struct Channels {
     channels: Arc<Mutex<HashMap<ChannelId, (Channel, OwnedSemaphorePermit)>>>,
-    /// Channels that all connections may still open.
+    /// Permits for the channels that all connections together may still open.
     slots: Arc<Semaphore>,
 }
 
@@ -52,12 +52,12 @@ impl Channels {
         }
     }
 
-    /// A panic elsewhere cannot leave the map half changed.
+    /// Locks the map, which a panic elsewhere cannot leave half changed.
     fn lock(&self) -> MutexGuard<'_, HashMap<ChannelId, (Channel, OwnedSemaphorePermit)>> {
         self.channels.lock()
     }
 
-    /// Enters a channel; returns false if there are too many.
+    /// Adds a channel; returns false if there are too many.
     pub(crate) fn open(&self, id: ChannelId, channel: Channel) -> bool {
         let mut channels = self.lock();
         let slot = Arc::clone(&self.slots).try_acquire_owned().ok();
@@ -88,7 +88,7 @@ impl Channels {
         })?
     }
 
-    /// Returns the requests to a running session.
+    /// Returns the sender of signals to a running session.
     pub(crate) fn control(&self, id: ChannelId) -> Option<mpsc::Sender<Signal>> {
         self.with(id, |channel| match channel {
             Channel::Running { control, .. } => Some(control.clone()),
@@ -96,7 +96,7 @@ impl Channels {
         })?
     }
 
-    /// Shortens the waits of all input.
+    /// Ends the waits of all input queues.
     pub(crate) fn relax(&self) {
         for (channel, _) in self.lock().values() {
             if let Channel::Running { input, .. } | Channel::Relay(input) = channel {
@@ -105,7 +105,7 @@ impl Channels {
         }
     }
 
-    /// Returns true if a channel has long input.
+    /// Returns true if the input queue of any channel is long.
     pub(crate) fn has_long_input(&self) -> bool {
         self.lock().values().any(|(channel, _)| match channel {
             Channel::Running { input, .. } | Channel::Relay(input) => input.is_long(),
@@ -113,7 +113,7 @@ impl Channels {
         })
     }
 
-    /// Ends all channels.
+    /// Closes all channels.
     pub(crate) fn close(&self) {
         for (_, (channel, _)) in self.lock().drain() {
             if let Channel::Relay(input) = channel {

@@ -1,4 +1,4 @@
-//! Doors: where clients come from, and who of them is let in.
+//! Doors: the ways by which clients come, and which clients each of them lets in.
 
 use std::future::pending;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,17 +15,19 @@ use crate::ssh::report::{Client, Facts};
 use crate::ssh::server::Server;
 use crate::ssh::session::breathe;
 
-/// Returns the name of the process at the other end of a connection, or why it is not let in.
+/// A function that returns the name of the process at the other end of a connection, or the reason
+/// why it is not let in.
 pub type Peer = Arc<dyn Fn(BorrowedFd<'_>) -> Result<String, String> + Send + Sync>;
 
-/// Becomes true once no more clients are let in.
+/// A value that becomes true once no more clients are let in.
 pub type Closed = watch::Receiver<bool>;
 
-/// Clients that are at the door of TCP at once.
+/// How many TCP clients may be sending their preface, in addition to the connections that are
+/// served.
 const AT_DOOR: usize = 256;
 
-/// Lets clients in that send a preface, for as long as it is polled; once `closed` is true, no more
-/// of them.
+/// Lets clients in that send a valid preface, for as long as the future is polled. Lets no more of
+/// them in once `closed` is true.
 pub async fn tcp(
     listener: TcpListener,
     prefaces: Prefaces,
@@ -47,7 +49,7 @@ pub async fn tcp(
         if clients.len() >= Limits::CONNECTIONS + AT_DOOR {
             continue;
         }
-        // Keystrokes are not delayed.
+        // Keystrokes must not be delayed.
         let _ = stream.set_nodelay(true);
         let addresses = stream.local_addr().ok().map(|local| (address, local));
         let client = Client {
@@ -104,8 +106,8 @@ pub async fn tcp(
     serve_on(clients).await;
 }
 
-/// Lets the processes in that can open the socket of `listener` and that `peer` admits, for as long
-/// as it is polled; once `closed` is true, no more of them.
+/// Lets processes in that can open the socket of `listener` and that `peer` admits, for as long as
+/// the future is polled. Lets no more of them in once `closed` is true.
 pub async fn socket(listener: UnixListener, peer: Peer, server: Arc<Server>, mut closed: Closed) {
     let mut clients = JoinSet::new();
     loop {
@@ -151,20 +153,20 @@ pub async fn socket(listener: UnixListener, peer: Peer, server: Arc<Server>, mut
     serve_on(clients).await;
 }
 
-/// Waits until `closed` is true, for good if it never is.
+/// Waits until `closed` is true; forever if it never becomes true.
 pub async fn until(closed: &mut Closed) {
     if closed.wait_for(|closed| *closed).await.is_err() {
         pending::<()>().await;
     }
 }
 
-/// Has the kernel refuse further connections (listen(2) is undone by shutdown(2)).
+/// Makes the kernel refuse further connections (shutdown(2) undoes listen(2)).
 fn refuse_more(listener: impl AsFd) {
-    // A socket that is closed already refuses them too.
+    // A socket that is already closed refuses them too.
     let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Read);
 }
 
-/// Serves the clients that are in, for as long as it is polled.
+/// Serves the clients that have been let in, for as long as the future is polled.
 async fn serve_on(mut clients: JoinSet<()>) {
     while clients.join_next().await.is_some() {}
     pending().await

@@ -1,4 +1,4 @@
-//! Forwarding: connections of clients into the sandbox, and of its programs to clients.
+//! Forwarding: connections of clients to servers in the sandbox, and of its programs to clients.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,7 @@ use crate::ssh::session::breathe;
 use crate::streamlocal::{self, Helper};
 use crate::workload::Workload;
 
-/// Returns true if a target is inside.
+/// Returns true if a target's host is the loopback address inside.
 pub(crate) fn is_inside(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost")
         || host
@@ -32,22 +32,22 @@ pub(crate) fn is_inside(host: &str) -> bool {
         || host == "::1"
 }
 
-/// Returns true if a client may have us listen at `address`; it is the loopback address inside in
-/// any case.
+/// Returns true if a client may ask us to listen at `address`. In any case we listen at the
+/// loopback address inside.
 pub(crate) fn may_listen(address: &str) -> bool {
     matches!(address, "" | "*" | "0.0.0.0" | "::") || is_inside(address)
 }
 
-/// A server inside.
+/// A server in the sandbox.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerInside {
     /// At this port of the loopback address.
     Port(u16),
-    /// At this path.
+    /// At the Unix socket with this path.
     Path(String),
 }
 
-/// The way of a client to a server inside.
+/// A client's connection to a server inside.
 pub(crate) struct Inward {
     pub(crate) workload: Arc<Workload>,
     pub(crate) reporter: Reporter,
@@ -55,7 +55,7 @@ pub(crate) struct Inward {
     pub(crate) target: String,
     pub(crate) server: ServerInside,
     pub(crate) reply: ChannelOpenHandle,
-    /// Where the channel is entered until its end.
+    /// The channels, which include this one until its end.
     pub(crate) channels: Channels,
     pub(crate) output: ChannelWriteHalf<Msg>,
     pub(crate) handle: Handle,
@@ -63,7 +63,7 @@ pub(crate) struct Inward {
 }
 
 impl Inward {
-    /// Connects inside, and relays until both sides have ended.
+    /// Connects to the server, and relays until both directions have ended.
     pub(crate) async fn run(self) {
         let Self {
             workload,
@@ -118,13 +118,13 @@ impl Inward {
     }
 }
 
-/// A connection inside.
+/// A connection inside the sandbox.
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// Place inside where connections for a client are accepted, as the client named it.
+/// A place inside at which connections for a client are accepted, as the client named it.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     Port { address: String, port: u32 },
@@ -141,7 +141,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Opens the channel of a connection from `peer` to the client.
+    /// Opens a channel to the client for a connection from `peer`.
     async fn open(
         &self,
         handle: &Handle,
@@ -165,17 +165,17 @@ impl Place {
     }
 }
 
-/// Source of connections inside.
+/// A source of connections inside.
 pub(crate) enum Accepting {
     Port(TcpListener),
     Path(Helper),
 }
 
 impl Accepting {
-    /// Waits for a connection; returns it with its other end, for TCP.
+    /// Waits for a connection; returns it with its other end if it is TCP.
     ///
     /// # Errors
-    /// There will be none.
+    /// Fails if no more connections can come.
     async fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
         match self {
             Self::Port(listener) => loop {
@@ -189,20 +189,20 @@ impl Accepting {
     }
 }
 
-/// A listener inside for a client.
+/// A listener inside, on behalf of a client.
 pub(crate) struct Outward {
     pub(crate) accepting: Accepting,
     pub(crate) place: Place,
     pub(crate) reporter: Reporter,
     pub(crate) channels: Channels,
     pub(crate) handle: Handle,
-    /// Ends the listener, and none of its connections.
+    /// Ends the listener but none of its connections.
     pub(crate) cancelled: oneshot::Receiver<()>,
 }
 
 impl Outward {
-    /// Carries connections to the client until it cancels the listener, then until the last of them
-    /// has ended.
+    /// Carries connections to the client until the client cancels the listener, and then waits
+    /// until the last of them has ended.
     pub(crate) async fn run(self) {
         let Self {
             accepting,
@@ -252,7 +252,7 @@ async fn outward(
     };
     let (_, output) = channel.split();
     let id = output.id();
-    // Entered when the client confirmed the channel.
+    // The channel was added when the client confirmed it.
     let Some(input) = channels.input(id) else {
         let _ = handle.close(id).await;
         return;
@@ -270,14 +270,14 @@ async fn outward(
     );
 }
 
-/// Enters a channel that the client has confirmed.
+/// Adds a channel that the client has confirmed.
 pub(crate) fn confirmed(channels: &Channels, id: russh::ChannelId) {
-    // The task that asked for it ends a channel that is not there.
+    // If there is no room for it, the task that asked for the channel finds nothing and closes it.
     channels.open(id, channels::Channel::Relay(Arc::default()));
 }
 
-/// Relays until both directions have ended, and ends the channel; returns the bytes from the client
-/// and to it.
+/// Relays until both directions have ended, then closes the channel. Returns the bytes from the
+/// client and the bytes to it.
 async fn relay(
     server: Stream,
     client: &ChannelWriteHalf<Msg>,
@@ -286,7 +286,7 @@ async fn relay(
 ) -> (u64, u64) {
     match server {
         Stream::Tcp(stream) => {
-            // Small writes are not delayed.
+            // Small writes must not be delayed.
             let _ = stream.set_nodelay(true);
             let (reader, writer) = stream.into_split();
             copy(reader, writer, client, handle, input).await
@@ -334,7 +334,7 @@ async fn copy(
             .await
             .map_err(|()| io::ErrorKind::BrokenPipe.into())
     };
-    // Either side may break off; there is no one to tell.
+    // Either side may break off, and then there is nobody to tell.
     tokio::select! {
         _ = async { tokio::try_join!(inward, outward) } => {}
         () = input.closed() => {}

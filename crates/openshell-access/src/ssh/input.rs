@@ -1,10 +1,11 @@
-//! Data from a client on its way to a command or a connection.
+//! Queues for data from a client on its way to a command or a connection.
 //!
-//! The SSH library grants a channel more window as soon as it has read its data, and serves nothing
-//! else of a connection while a channel's data are being taken. So a queue takes them at once.
-//! While one is long, all windows are small; once what was under way by then is in, each packet
-//! waits for the reader, longer and longer, but never for good: what the reader waits for in turn,
-//! window for its own output, may be the next packet.
+//! The SSH library grants a channel more window as soon as it has read the channel's data, and it
+//! serves nothing else of the connection while those data are being taken. So a queue takes them at
+//! once. While any queue of a connection is long, the windows of all its channels are small. Once
+//! everything is in that was under way by then, each packet waits for the reader: longer and
+//! longer, but never forever. The reader may itself be waiting for window for its own output, and
+//! that may arrive in the next packet.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,13 +17,14 @@ use tokio::time::timeout;
 
 use crate::ssh::limits::Limits;
 
-/// First and longest wait of a packet for a queue that is too long.
+/// First and longest wait of a packet if the queue is too long.
 const WAITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
-/// Packets that need not wait after the client has taken output.
+/// How many packets need not wait after the client has taken output.
 const EXEMPT: u32 = 2;
 
-/// Bytes from which packets wait: everything is in that was under way when the window became small.
+/// Queue length in bytes from which packets wait. By then, everything is in that was under way when
+/// the window became small.
 const SLOW: usize = Limits::INPUT + 2 * Limits::WINDOW as usize;
 
 /// The data of one channel.
@@ -39,29 +41,29 @@ struct State {
     waiting: VecDeque<Bytes>,
     /// Bytes in `waiting`.
     bytes: usize,
-    /// Bytes ever taken in.
+    /// Bytes that were ever added.
     total: u64,
-    /// True once no more will come.
+    /// True once no more data will come.
     is_ended: bool,
-    /// True once nothing more is read.
+    /// True once nothing more will be read.
     is_closed: bool,
-    /// Wait of the last packet that found the queue too long.
+    /// Wait of the last packet that was not exempt; zero if the queue was short enough.
     wait: Duration,
-    /// Packets that need not wait.
+    /// How many further packets need not wait.
     exempt: u32,
 }
 
 /// Result of adding data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// It will be read, or its reader has gone.
+    /// The data will be read, or the reader has gone.
     Taken,
-    /// There is too much of it.
+    /// The queue would hold too much.
     Full,
 }
 
 impl InputQueue {
-    /// Adds data; waits a while if there is much already.
+    /// Adds data; waits a while if the queue is already long.
     pub(crate) async fn push(&self, data: Bytes) -> Pushed {
         if data.is_empty() {
             return Pushed::Taken;
@@ -100,7 +102,8 @@ impl InputQueue {
         Pushed::Taken
     }
 
-    /// Shortens the waits: the client takes output, and its next window is a few packets behind.
+    /// Ends the waits for now: the client takes output, so a grant of window for more may be only a
+    /// few packets behind.
     pub(crate) fn relax(&self) {
         let mut state = self.lock();
         (state.wait, state.exempt) = (Duration::ZERO, EXEMPT);
@@ -112,7 +115,7 @@ impl InputQueue {
         self.arrived.notify_one();
     }
 
-    /// Drops the data, and all that will come.
+    /// Drops the data, and all data that will come.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -124,8 +127,8 @@ impl InputQueue {
         self.closed.notify_waiters();
     }
 
-    /// Waits until nothing more is read: the channel is closed, which is more than the end of its
-    /// data.
+    /// Waits until nothing more is read. Then the channel is closed, which is more than the end of
+    /// its data.
     pub(crate) async fn closed(&self) {
         loop {
             let mut closed = std::pin::pin!(self.closed.notified());
@@ -137,7 +140,7 @@ impl InputQueue {
         }
     }
 
-    /// Waits for the next data; `None` at their end.
+    /// Waits for the next data; `None` at the end of the data.
     pub(crate) async fn next(&self) -> Option<Bytes> {
         loop {
             {
@@ -156,17 +159,17 @@ impl InputQueue {
         }
     }
 
-    /// Returns true if there is so much that no more should come.
+    /// Returns true if the queue is so long that no more data should come.
     pub(crate) fn is_long(&self) -> bool {
         self.lock().bytes > Limits::INPUT
     }
 
-    /// Bytes ever added.
+    /// Returns how many bytes were ever added.
     pub(crate) fn total(&self) -> u64 {
         self.lock().total
     }
 
-    /// A panic elsewhere cannot leave the state half changed.
+    /// Locks the state, which a panic elsewhere cannot leave half changed.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }

@@ -1,4 +1,4 @@
-//! The line that a gateway sends before SSH: proof that it knows the secret of this sandbox.
+//! The line that a gateway sends before SSH, which proves that it knows the secret of this sandbox.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -16,18 +16,18 @@ use crate::ssh::limits::Limits;
 /// First word of a preface.
 const MAGIC: &str = "NSSH1";
 
-/// The reason for which a preface is refused.
+/// The reason why a preface is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It is no line of five words, or did not come in time.
+    /// It is not a line of five words, or it did not arrive in time.
     Malformed,
-    /// Its clock and ours differ too much.
+    /// Its clock and ours differ by too much.
     Skewed,
     /// It was made with another secret.
     WrongMac,
-    /// It came before.
+    /// Its nonce was already used.
     Replayed,
-    /// Too many others came.
+    /// Too many other nonces have to be remembered.
     Full,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The check of prefaces.
+/// A verifier of prefaces.
 #[derive(Debug)]
 pub struct Prefaces {
     key: hmac::Key,
@@ -51,8 +51,8 @@ pub struct Prefaces {
     nonces: Mutex<Nonces>,
 }
 
-/// Nonces with the time until which each is remembered, in seconds since 1970, in the order of
-/// their arrival.
+/// The known nonces in the order of their arrival, each with the time until which it is remembered,
+/// in seconds since 1970.
 #[derive(Debug, Default)]
 struct Nonces {
     known: HashSet<String>,
@@ -60,7 +60,8 @@ struct Nonces {
 }
 
 impl Prefaces {
-    /// Accepts prefaces made with `secret`, by clocks that differ from ours by at most `skew`.
+    /// Returns a verifier of prefaces that were made with `secret`, by clocks that differ from ours
+    /// by at most `skew`.
     #[must_use]
     pub fn new(secret: &Secret, skew: Duration) -> Self {
         Self {
@@ -70,10 +71,10 @@ impl Prefaces {
         }
     }
 
-    /// Reads a preface and answers it. Not a byte behind its line is read.
+    /// Reads a preface and answers it. If it is accepted, no byte behind its line has been read.
     ///
     /// # Errors
-    /// The client has gone.
+    /// Fails if the connection to the client breaks.
     pub(crate) async fn admit(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -89,8 +90,8 @@ impl Prefaces {
         stream.flush().await?;
         if verdict.is_err() {
             stream.shutdown().await?;
-            // Closed with bytes unread, the kernel would reset the connection and the answer might
-            // be lost.
+            // If the connection were closed while bytes are unread, the kernel would reset it, and
+            // the answer might be lost.
             let mut rest = stream.take(Limits::PREFACE_REST);
             let mut nowhere = tokio::io::sink();
             let _ = timeout(Limits::LINGER, tokio::io::copy(&mut rest, &mut nowhere)).await;
@@ -119,7 +120,7 @@ impl Prefaces {
         if now.abs_diff(sent) > skew {
             return Err(Refusal::Skewed);
         }
-        // A clock ahead of ours makes its preface good for up to twice the skew.
+        // A preface from a clock ahead of ours is valid for up to twice the skew.
         self.nonces.lock().remember(nonce, now, now + 2 * skew)
     }
 }
@@ -141,7 +142,7 @@ impl Nonces {
     }
 }
 
-/// Reads a line without its end; `None` if it is too long, no UTF-8, or ends early.
+/// Reads a line without its line end; `None` if the line is too long, is not UTF-8, or ends early.
 async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     while line.len() < Limits::PREFACE.0 {
@@ -266,7 +267,7 @@ mod tests {
             |bytes| {
                 if let Ok(text) = std::str::from_utf8(bytes) {
                     let prefaces = prefaces();
-                    // Only the digits of the HMAC have a case of their own.
+                    // Letter case matters everywhere except in the digits of the HMAC.
                     let signed = good.rfind(' ').unwrap();
                     let is_good =
                         text.eq_ignore_ascii_case(&good) && text.starts_with(&good[..signed]);

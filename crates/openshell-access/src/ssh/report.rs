@@ -1,4 +1,4 @@
-//! Events of the server.
+//! Events that the server reports.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use openshell_events::words::{
 /// A client of the server.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// The way by which it came.
+    /// The door through which it came.
     pub door: SshDoor,
-    /// Its address, its process, or the id of its relay.
+    /// Its address, the name of its process, or the id of its relay.
     pub name: String,
-    /// Its address and ours, where it came over TCP.
+    /// Its address and ours, if it came over TCP.
     pub addresses: Option<(SocketAddr, SocketAddr)>,
 }
 
-/// The facts of an event, by default those of a success.
+/// The facts of an event; the defaults are those of a success.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Facts<'f> {
     pub(crate) authentication: Option<&'f str>,
@@ -27,7 +27,7 @@ pub(crate) struct Facts<'f> {
     pub(crate) target: Option<&'f str>,
     pub(crate) exit: Option<i32>,
     pub(crate) transferred: Option<(u64, u64)>,
-    /// The cause of a refusal or an early end.
+    /// The reason for a refusal or an early end.
     pub(crate) reason: &'f str,
     pub(crate) is_refused: bool,
 }

@@ -1,4 +1,4 @@
-//! The server: its keys, its algorithms, and the connections that it serves.
+//! The SSH server: its keys, its algorithms, and its connections.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::ssh::report::{Facts, Reporter};
 use crate::ssh::shared::{Authenticated, Shared};
 use crate::workload::Workload;
 
-/// Failure to make a server.
+/// Error for a server that cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum ServerError {
@@ -48,11 +48,11 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Reason of the end of a client that does not authenticate.
+/// Reason for closing the connection of a client that does not authenticate.
 const LATE: &str = "not authenticated in time";
 
 /// Key exchanges (RFC 8731, RFC 5656, and draft-ietf-sshm-mlkem-hybrid-kex), with strict key
-/// exchange as OpenSSH defines it. Clients under FIPS 140 have only those over NIST's curves.
+/// exchange as OpenSSH defines it. Clients under FIPS 140 offer only those over NIST curves.
 const KEX: &[kex::Name] = &[
     kex::MLKEM768X25519_SHA256,
     kex::CURVE25519,
@@ -63,7 +63,7 @@ const KEX: &[kex::Name] = &[
     kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
 ];
 
-/// Algorithms of the host keys, the preferred one first; clients under FIPS 140 have only the
+/// Algorithms of the host keys, the preferred one first. Clients under FIPS 140 offer only the
 /// second.
 const HOST_KEYS: &[Algorithm] = &[
     Algorithm::Ed25519,
@@ -72,23 +72,23 @@ const HOST_KEYS: &[Algorithm] = &[
     },
 ];
 
-/// Ciphers; libssh2 and older clients in Python have neither of the first two.
+/// Ciphers; libssh2 and older clients in Python support neither of the first two.
 const CIPHERS: &[cipher::Name] = &[
     cipher::CHACHA20_POLY1305,
     cipher::AES_256_GCM,
     cipher::AES_256_CTR,
 ];
 
-/// Message authentication for the ciphers that have none.
+/// Message authentication, for the ciphers that do not authenticate.
 const MACS: &[mac::Name] = &[mac::HMAC_SHA256_ETM];
 
 impl Server {
-    /// Makes a server with host keys of its own, in memory alone.
+    /// Makes a server with new host keys, which exist only in memory.
     ///
     /// # Errors
-    /// The system has no random numbers.
+    /// Fails if the system has no random numbers.
     pub fn new(workload: Workload, audit: Arc<dyn Audit>) -> Result<Arc<Self>, ServerError> {
-        // The library's generator panics without random numbers.
+        // Without random numbers, the generator of the library would panic.
         rustix::rand::getrandom(&mut [0; 32], rustix::rand::GetRandomFlags::empty()).map_err(
             |errno| ServerError::HostKey {
                 source: errno.into(),
@@ -135,7 +135,7 @@ impl Server {
         }))
     }
 
-    /// Serves a client until it has gone. It is let in by the door that it came by.
+    /// Serves a client until it has gone. The door that it came through has already let it in.
     pub async fn serve<S>(self: Arc<Self>, stream: S, client: Client)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -169,7 +169,7 @@ impl Server {
                 },
             );
         };
-        // Neither a client that breaks off nor one that is no SSH client is worth more than a line.
+        // A client that breaks off, or that does not speak SSH, is worth only one line in the log.
         let greeted = match timeout(
             Limits::AUTHENTICATION,
             run_stream(Arc::clone(&self.config), stream, connection),
@@ -188,7 +188,7 @@ impl Server {
                     waited = timeout(Limits::AUTHENTICATION, authenticated.wait()) => {
                         if waited.is_err() && authenticated.give_up() {
                             early(LATE);
-                            // The library goes on with a session that nobody waits for.
+                            // The library goes on with the session even if nobody waits for it.
                             let reason = russh::Disconnect::ByApplication;
                             let _ = handle.disconnect(reason, LATE.to_owned(), String::new()).await;
                             let _ = timeout(Limits::LINGER, session).await;
@@ -209,8 +209,8 @@ impl Server {
         }
     }
 
-    /// Waits until the sessions of a sandbox that has ended have told their clients, for `patience`
-    /// at most.
+    /// Waits, after the sandbox has ended, until its sessions have told their clients, but no
+    /// longer than `patience`.
     pub async fn finish(&self, patience: Duration) {
         let _ = timeout(patience, self.shared.finish()).await;
     }

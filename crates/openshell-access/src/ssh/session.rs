@@ -1,5 +1,5 @@
-//! A session channel's command: started under the sandbox's confinement, its streams relayed, its
-//! end reported.
+//! The command of a session channel: starts it under the sandbox's confinement, relays its streams,
+//! and reports its end.
 
 use std::ffi::OsString;
 use std::io;
@@ -41,16 +41,16 @@ pub(crate) enum What {
     Sftp,
 }
 
-/// Signals of a client that may wait.
+/// How many signals of a client may wait.
 pub(crate) const SIGNALS: usize = 32;
 
-/// Exit code of a shell when there is no such command.
+/// Exit code with which a shell reports that there is no such command.
 const NOT_FOUND: u32 = 127;
 
-/// Extended data of the kind "standard error" (RFC 4254 §5.2).
+/// Type of extended data for standard error (RFC 4254 §5.2).
 pub(crate) const STANDARD_ERROR: u32 = 1;
 
-/// Bytes that are read at once.
+/// Bytes that are read at a time.
 const CHUNK: usize = Limits::PACKET as usize;
 
 /// A session with its command.
@@ -60,16 +60,16 @@ pub(crate) struct Session {
     pub(crate) what: What,
     pub(crate) terminal: Option<TerminalRequest>,
     pub(crate) variables: Vec<(OsString, OsString)>,
-    /// Where the channel is entered until its end.
+    /// The channels, which include this one until its end.
     pub(crate) channels: Channels,
     /// Sends data within the client's window.
     pub(crate) output: ChannelWriteHalf<Msg>,
-    /// Sends what is not data, in order with it.
+    /// Sends everything that is not data, in order with the data.
     pub(crate) handle: Handle,
     pub(crate) input: Arc<InputQueue>,
-    /// Signals of the client, which is gone at their end.
+    /// Signals of the client; the end of the channel means that the client has gone.
     pub(crate) signals: mpsc::Receiver<Signal>,
-    /// The last size that the client gave since the terminal was opened.
+    /// The size that the client gave last since the terminal was opened.
     pub(crate) sizes: watch::Receiver<Option<Size>>,
 }
 
@@ -78,13 +78,13 @@ struct Ends {
     input: pipe::Sender,
     output: pipe::Receiver,
     errors: Option<pipe::Receiver>,
-    /// Master of the terminal, if the command has one.
+    /// Master of the command's terminal, if it has one.
     master: Option<OwnedFd>,
 }
 
 impl Session {
-    /// Runs the command, and tells the client how it ended: all output, its end, the exit status,
-    /// the end of the channel.
+    /// Runs the command, and tells the client about its end: all output, the end of the output, the
+    /// exit status, and the close of the channel.
     pub(crate) async fn run(mut self) {
         let command = match &self.what {
             What::Shell => "shell".to_owned(),
@@ -113,7 +113,7 @@ impl Session {
                 self.finish(Exit::Code(NOT_FOUND)).await
             }
         };
-        // The library tells nothing of a channel that this side has closed.
+        // The library does not report channels that this side has closed.
         self.channels.remove(self.output.id());
         self.input.close();
         let transferred = Some((self.input.total(), sent.bytes.into_inner()));
@@ -134,7 +134,7 @@ impl Session {
                 .map(|shell| (shell, false))
                 .ok_or("there is no shell in this sandbox".to_owned()),
             What::Line(text) => {
-                // What a profile prints would come before the protocol of rsync or scp.
+                // The output of a profile would disturb the protocols of rsync and scp.
                 let is_login = may_log_in && self.terminal.is_some();
                 Ok((command_line::parse(std::mem::take(text), is_login)?, false))
             }
@@ -185,7 +185,7 @@ impl Session {
         }
     }
 
-    /// Starts the command, and relays its streams until its end.
+    /// Starts the command, and relays its streams until it ends.
     async fn execute(
         &mut self,
         parsed: Parsed,
@@ -206,8 +206,8 @@ impl Session {
         Ok(self.supervise(attended, ends, sent).await)
     }
 
-    /// Relays streams, signals and sizes until the command has ended and its output is sent, or the
-    /// client has gone.
+    /// Relays streams, signals and sizes until the command has ended, and either all its output is
+    /// sent or the client has gone.
     async fn supervise(&mut self, mut attended: Attended, ends: Ends, sent: &Sent) -> Status {
         let Ends {
             input,
@@ -239,12 +239,12 @@ impl Session {
                 () = &mut feeding, if !is_fed => is_fed = true,
                 () = &mut relaying, if !is_relayed => is_relayed = true,
                 heard = attended.next(), if ended.is_none() => match heard {
-                    // Stops are the shell's business.
+                    // Only shells deal with stops.
                     Heard::Stopped(_) => {}
                     Heard::Ended(status) => {
                         ended = Some(status);
-                        // Other processes may hold a terminal for good; a pipe ends when the last
-                        // of them closes it.
+                        // Other processes may hold a terminal forever. A pipe ends when the last of
+                        // them closes it.
                         deadline = has_terminal.then(|| Instant::now() + Limits::SILENCE);
                     }
                 },
@@ -269,7 +269,8 @@ impl Session {
                     }
                     (Some(_), true) => {}
                     (Some(_), false) => {
-                        // Silent since the last look, and not waiting for the client.
+                        // All output is sent if none was since the last check and none waits for
+                        // the client.
                         let now_sent = sent.bytes.load(Ordering::Relaxed);
                         is_relayed |= now_sent == last_sent && !sent.is_waiting.load(Ordering::Relaxed);
                         last_sent = now_sent;
@@ -322,7 +323,7 @@ impl Session {
         }
     }
 
-    /// The value of `SSH_CONNECTION` (ssh(1)).
+    /// Returns the value of `SSH_CONNECTION` (ssh(1)).
     fn connection(&self) -> String {
         match self.reporter.client.addresses {
             Some((client, server)) => {
@@ -339,7 +340,7 @@ impl Session {
     }
 }
 
-/// Ends a channel with an exit status, behind all of its output.
+/// Ends a channel with an exit status, after all of its output.
 pub(crate) async fn end_channel(handle: &Handle, id: ChannelId, code: u32) {
     // Failures mean that the client has gone.
     let _ = handle.eof(id).await;
@@ -347,7 +348,7 @@ pub(crate) async fn end_channel(handle: &Handle, id: ChannelId, code: u32) {
     let _ = handle.close(id).await;
 }
 
-/// A command's ends of its streams.
+/// The command's ends of its streams.
 enum Theirs {
     Terminal(OwnedFd),
     Pipes([OwnedFd; 3]),
@@ -378,22 +379,22 @@ fn open_pipes() -> io::Result<(Ends, Theirs)> {
     Ok((ends, Theirs::Pipes([input, output, errors])))
 }
 
-/// Writes the client's data to the command until either ends.
+/// Writes the client's data to the command until one of them ends.
 async fn feed(queue: &InputQueue, mut input: pipe::Sender, master: Option<BorrowedFd<'_>>) {
     while let Some(data) = queue.next().await {
-        // The command has closed its input, or ended.
+        // An error means that the command has closed its input or has ended.
         if input.write_all(&data).await.is_err() {
             return queue.close();
         }
     }
-    // A terminal has no end, but a character for it.
+    // A terminal does not end; instead, a character tells the end of input.
     if let Some(end) = master.and_then(terminal::end_of_input) {
         let _ = input.write_all(&[end]).await;
         std::future::pending().await
     }
 }
 
-/// Sends the command's output to the client until it ends, or the client has gone.
+/// Sends the command's output to the client until the output ends or the client has gone.
 async fn relay(
     client: &ChannelWriteHalf<Msg>,
     mut output: pipe::Receiver,
@@ -412,7 +413,7 @@ async fn relay(
                 None => std::future::pending().await,
             }
         };
-        // A terminal whose last process has ended fails instead of ending.
+        // Reading from a terminal fails, instead of ending, when its last process has ended.
         let told = tokio::select! {
             read = output.read_buf(&mut buffer), if is_open => {
                 is_open = matches!(read, Ok(1..));
@@ -434,11 +435,11 @@ async fn relay(
     }
 }
 
-/// Output on its way to the client.
+/// Progress of the output to the client.
 #[derive(Default)]
 struct Sent {
     bytes: AtomicU64,
-    /// True while the client's window has no room.
+    /// True while output waits for room in the client's window.
     is_waiting: AtomicBool,
 }
 
@@ -455,7 +456,7 @@ enum Exit {
     Signal(i32),
 }
 
-/// Signals with a name of their own in SSH (RFC 4254 §6.10).
+/// Signals that have a name in SSH (RFC 4254 §6.10).
 const NAMES: &[(Signal, Sig)] = &[
     (Signal::ABORT, Sig::ABRT),
     (Signal::ALARM, Sig::ALRM),
@@ -482,7 +483,7 @@ fn name_of(signal: i32) -> Sig {
     })
 }
 
-/// Returns the signal that clients may send by `name`.
+/// Returns the signal for `name`, if clients may send it.
 pub(crate) fn permitted(name: &Sig) -> Option<Signal> {
     Some(match name {
         Sig::HUP => Signal::HUP,
@@ -502,7 +503,7 @@ fn with_causes(error: &LaunchError) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// Waits a moment where the system has no more descriptors.
+/// Waits a moment, for when the system has no more file descriptors.
 pub(crate) async fn breathe() {
     sleep(Limits::SILENCE).await;
 }

@@ -1,4 +1,4 @@
-//! Everything that all connections share.
+//! State that all connections share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,7 +12,7 @@ use crate::workload::Workload;
 /// The sandbox, and the tasks of its clients.
 pub(crate) struct Shared {
     pub(crate) workload: Arc<Workload>,
-    /// Sessions and relays, which may outlive their connections for a while.
+    /// Tasks of sessions and relays, which may outlive their connections for a while.
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -49,8 +49,8 @@ const DONE: u8 = 1;
 const LATE: u8 = 2;
 
 impl Authenticated {
-    /// Notes that the client is authenticated; returns true the first time, and `None` if it is too
-    /// late.
+    /// Notes that the client is authenticated. Returns true the first time, false after that, and
+    /// `None` if it is too late.
     pub(crate) fn set(&self) -> Option<bool> {
         let (state, set) = &*self.0;
         match state.compare_exchange(PENDING, DONE, Ordering::Relaxed, Ordering::Relaxed) {
@@ -63,7 +63,7 @@ impl Authenticated {
         }
     }
 
-    /// Keeps the client from being authenticated any more; returns false if it is.
+    /// Makes sure that the client can no longer authenticate; returns false if it already has.
     pub(crate) fn give_up(&self) -> bool {
         self.0
             .0

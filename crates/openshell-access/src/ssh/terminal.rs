@@ -1,4 +1,4 @@
-//! Terminals of sessions: their request, their modes, and both of their ends.
+//! Terminals of sessions: how clients request them, their modes, and both of their ends.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,10 +13,10 @@ use rustix::termios::{
     tcgetattr, tcsetattr,
 };
 
-/// Type of a terminal that its client does not name.
+/// Type of a terminal if the client names none, or an unusable one.
 const DEFAULT_TYPE: &str = "xterm-256color";
 
-/// Longest name of a type, in bytes.
+/// Longest name of a terminal type, in bytes.
 const TYPE_BYTES: usize = 64;
 
 /// A terminal that a client asks for.
@@ -43,7 +43,8 @@ impl TerminalRequest {
     }
 }
 
-/// Size that a client gives: 0 is that of nobody, and more than a terminal can have is cut.
+/// Returns the size that a client asks for. A 0 becomes the default, and numbers above what a
+/// terminal can have are cut.
 pub(crate) fn size(columns: u32, rows: u32) -> Size {
     let cut = |number: u32, default| match u16::try_from(number) {
         Ok(0) => default,
@@ -56,20 +57,19 @@ pub(crate) fn size(columns: u32, rows: u32) -> Size {
     }
 }
 
-/// Path of the slave of `master` inside the sandbox.
+/// Returns the path inside the sandbox of the slave of `master`.
 pub(crate) fn path(master: BorrowedFd<'_>) -> Option<OsString> {
     ptsname(master, Vec::new())
         .ok()
         .map(|path| OsString::from_vec(path.into_bytes()))
 }
 
-/// Applies the modes that a client asks for (RFC 4254 §8); those that the kernel lacks are left
-/// out.
+/// Applies the modes that a client asks for (RFC 4254 §8); ignores those that the kernel lacks.
 pub(crate) fn apply(slave: BorrowedFd<'_>, modes: &[(Pty, u32)]) -> io::Result<()> {
     let mut terminal = tcgetattr(slave)?;
     for &(mode, value) in modes {
         if let Some(index) = code(mode) {
-            // 255 means that the character is off.
+            // The value 255 disables a character.
             terminal.special_codes[index] = u8::try_from(value)
                 .ok()
                 .filter(|value| *value != 255)
@@ -169,7 +169,8 @@ fn control(mode: Pty) -> Option<ControlModes> {
     }
 }
 
-/// The character that ends input on the terminal of `master`, if it has one and reads lines.
+/// Returns the character that ends input on the terminal of `master`, if it has one and reads whole
+/// lines.
 pub(crate) fn end_of_input(master: impl AsFd) -> Option<u8> {
     let terminal = tcgetattr(master).ok()?;
     let end = terminal.special_codes[SpecialCodeIndex::VEOF];

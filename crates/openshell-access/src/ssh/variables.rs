@@ -1,4 +1,4 @@
-//! Variables that clients may set.
+//! Environment variables that clients may set.
 
 use std::ffi::OsString;
 
@@ -6,7 +6,7 @@ use openshell_policy::variable;
 
 use crate::ssh::limits::Limits;
 
-/// Variable by which a client asks for the main process's output alone, with the value 1.
+/// Variable with which a client asks for only the output of the main process, if its value is 1.
 const READ_ONLY: &str = "OPENSHELL_MAIN_READ_ONLY";
 
 /// Whole names.
@@ -26,7 +26,7 @@ pub(crate) struct Variables {
 impl Variables {
     /// Sets a variable; returns false if clients may not set it, or if there are too many.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> bool {
-        // A word to the server, and none of the command's.
+        // This one is for the server, and is not passed to the command.
         if name == READ_ONLY {
             self.is_read_only = value == "1";
             return true;
@@ -44,12 +44,12 @@ impl Variables {
         true
     }
 
-    /// True if the client wants the main process's output alone.
+    /// Returns true if the client wants only the output of the main process.
     pub(crate) fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// The variables in the order in which they were set.
+    /// Returns the variables in the order in which they were set.
     pub(crate) fn into_inner(self) -> Vec<(OsString, OsString)> {
         self.set
     }

@@ -1,5 +1,5 @@
-//! Files on their way into a sandbox and out of it, as a tar stream (POSIX.1-2024, pax). One half
-//! of a copy runs inside, confined as any command; the other trusts nothing in the stream.
+//! Copies of files into a sandbox and out of it, as a tar stream (POSIX.1-2024, pax). One half of a
+//! copy runs inside, confined like any command; the other half trusts nothing in the stream.
 
 pub mod outcome;
 pub mod pack;

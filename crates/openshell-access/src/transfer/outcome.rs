@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-/// Depth of a tree that is copied: each level takes a descriptor.
+/// Greatest depth of a tree that is copied, because each level takes a descriptor.
 pub(super) const DEPTH: usize = 400;
 
-/// Failure of a copy.
+/// The reason why a copy failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum TransferError {
@@ -32,12 +32,12 @@ pub enum TransferError {
 pub struct LeftOut {
     first: Vec<String>,
     count: usize,
-    /// True if one could not be copied, rather than not being wanted.
+    /// True if an entry was wanted but could not be copied.
     pub has_failures: bool,
 }
 
 impl LeftOut {
-    /// Reasons that are kept.
+    /// How many entries are kept with their reasons.
     const KEPT: usize = 20;
 
     pub(super) fn add(&mut self, path: &Path, reason: impl std::fmt::Display) {
@@ -53,7 +53,7 @@ impl LeftOut {
         self.has_failures = true;
     }
 
-    /// Lines for people: the first entries, and the number of the rest.
+    /// Returns lines for people: the first entries, and the number of the rest.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let rest = self.count - self.first.len();
         self.first

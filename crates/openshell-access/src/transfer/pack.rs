@@ -13,12 +13,12 @@ use tar::{Builder, EntryType, Header};
 
 use super::outcome::{DEPTH, LeftOut, TransferError};
 
-/// Writes the file or tree at `path` to `output`. Symlinks are sent as such; devices, sockets and
-/// FIFOs are left out. Without `follows_links` no folder above may be a symlink.
+/// Writes the file or tree at `path` to `output`. Symlinks are sent as symlinks; devices, sockets
+/// and FIFOs are left out. Unless `follows_links`, no folder above may be a symlink.
 ///
 /// # Errors
-/// There is nothing at `path`, a symlink leads to it that is not to be followed, or `output` takes
-/// no more.
+/// Fails if there is nothing at `path`, if a symlink leads to it that must not be followed, or if
+/// `output` takes no more.
 pub fn pack(
     path: &Path,
     follows_links: bool,
@@ -28,7 +28,8 @@ pub fn pack(
         path: path.to_owned(),
         source,
     };
-    // The last component decides the name; of `.` and the like, the directory behind them.
+    // The last component is the name of the copy; for `.` and the like, the name of the real
+    // directory.
     let path = &match path.file_name() {
         Some(_) => path.to_owned(),
         None => std::fs::canonicalize(path).map_err(failed)?,
@@ -52,7 +53,7 @@ pub fn pack(
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::openat2(CWD, parent, flags, Mode::empty(), resolve).map_err(
         |errno| match errno {
-            // A command may have made it.
+            // There is a symlink on the way, which a command may have made.
             Errno::LOOP => {
                 let target = std::fs::canonicalize(parent)
                     .unwrap_or_else(|_| parent.to_owned())
@@ -74,7 +75,7 @@ pub fn pack(
     packer
         .entry(&place, Path::new(name), &data, 0)
         .map_err(|source| match source {
-            // The first entry is the copy.
+            // Without its first entry there is no copy.
             Failure::Entry(source) => failed(source),
             Failure::Output(source) => TransferError::Stream { source },
         })?;
@@ -86,7 +87,7 @@ pub fn pack(
     Ok(packer.left_out)
 }
 
-/// A file by its folder and its name there.
+/// A file, given by its folder and its name in that.
 struct Place<'p> {
     folder: BorrowedFd<'p>,
     name: &'p OsStr,
@@ -136,7 +137,7 @@ impl<W: Write> Packer<W> {
     }
 
     fn file(&mut self, place: &Place<'_>, path: &Path, mut header: Header) -> Result<(), Failure> {
-        // What was a file a moment ago may be a FIFO by now.
+        // What was a file a moment ago may be a FIFO now, which must not block.
         let file = File::from(open(place, OFlags::NONBLOCK)?);
         let data = file.metadata().map_err(Failure::Entry)?;
         if !data.is_file() {
@@ -204,7 +205,7 @@ fn open(place: &Place<'_>, flags: OFlags) -> Result<OwnedFd, Failure> {
         .map_err(|errno| Failure::Entry(errno.into()))
 }
 
-/// Returns the entries of a folder in the order of their names.
+/// Returns the entries of a folder, sorted by name.
 fn names(folder: BorrowedFd<'_>) -> io::Result<Vec<Box<CStr>>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(folder)? {
@@ -226,7 +227,7 @@ fn name_of(kind: FileType) -> &'static str {
     }
 }
 
-/// A file of the size that its header tells: one that shrinks meanwhile is filled up with zeros.
+/// A file that has exactly the size in its header: if it shrinks meanwhile, zeros fill it up.
 struct Exactly {
     file: File,
     left: u64,

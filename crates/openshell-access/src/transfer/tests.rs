@@ -18,12 +18,12 @@ fn copy(from: &Path, to: &Path, options: Options) -> Result<LeftOut, TransferErr
     unpack(&stream[..], to, from.file_name().unwrap(), options)
 }
 
-/// Receives a stream as `name`.
+/// Unpacks a stream as `name`.
 fn receive(stream: &[u8], to: &Path, name: &str) -> Result<LeftOut, TransferError> {
     unpack(stream, to, name.as_ref(), CAREFUL)
 }
 
-/// A stream with one entry.
+/// Returns a stream with one entry.
 fn stream(kind: tar::EntryType, path: &[u8], target: &str, content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.as_old_mut().name[..path.len()].copy_from_slice(path);
@@ -76,7 +76,7 @@ fn a_tree_arrives_with_its_modes_times_links_and_names() {
         fs::read_link(copied.join("link")).unwrap(),
         Path::new("run")
     );
-    // Again, into the folder that is there now.
+    // The second copy goes into the folder, which now exists.
     copy(&tree, &copied, CAREFUL).unwrap();
     assert_eq!(
         fs::read_to_string(copied.join("tree/run")).unwrap(),
@@ -143,7 +143,7 @@ fn a_hostile_stream_writes_nothing_outside_and_nothing_that_runs_by_itself() {
         .collect();
     assert!(names.is_empty(), "{names:?}");
     assert!(!Path::new("/tmp/openshell-victim").exists());
-    // A link that is in the way is replaced, and one on the way is not followed.
+    // A symlink in the place of an entry is replaced, and one on the way is not followed.
     symlink("../victim", destination.join("file")).unwrap();
     symlink("..", destination.join("folder")).unwrap();
     let file = stream(Kind::Regular, b"file", "", b"new");
@@ -192,7 +192,7 @@ fn hooks_of_a_repository_under_any_name_stay_out_in_any_order() {
         let is_repository = is_there("HEAD") || is_there("objects") && is_there("refs");
         assert!(!(is_there("hooks/post-checkout") && is_repository));
     }
-    // A folder of that name in a project is none of git's.
+    // A folder with that name in a project has nothing to do with git.
     let outer = tempfile::tempdir().unwrap();
     let project = concatenated(vec![
         stream(Kind::Regular, b"a/hooks/useThing.ts", "", b"x"),
@@ -207,7 +207,7 @@ fn hooks_of_a_repository_under_any_name_stay_out_in_any_order() {
     );
 }
 
-/// One stream of all entries of `streams`.
+/// Returns one stream of all entries of `streams`.
 fn concatenated(streams: Vec<Vec<u8>>) -> Vec<u8> {
     let mut all = Vec::new();
     for mut stream in streams {
@@ -285,7 +285,7 @@ fn fuzzed_streams_of_files_stay_in_their_folder() {
             fs::create_dir_all(&destination).unwrap();
             let _ = receive(bytes, &destination, "a");
             assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1);
-            // Modes of the stream may close folders.
+            // Modes in the stream may make folders inaccessible.
             let _ = fs::remove_dir_all(&destination);
         },
     );

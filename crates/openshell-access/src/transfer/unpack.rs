@@ -1,7 +1,7 @@
 //! The receiving half of a copy.
 //!
-//! Everything is created relative to an open folder, component by component, and no symlink is
-//! followed on the way; what is in the place of an entry is replaced, never written through.
+//! Everything is created relative to an open folder, one component at a time, and no symlink on the
+//! way is followed. Whatever is in the place of an entry is replaced, never written through.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -17,34 +17,34 @@ use tar::{Archive, Entry, EntryType};
 
 use super::outcome::{DEPTH, LeftOut, TransferError};
 
-/// Permission bits that are kept: none of set-user-id, set-group-id and sticky.
+/// Permission bits that are kept; set-user-id, set-group-id and sticky are not.
 const PERMISSIONS: u32 = 0o777;
 
-/// Treatment of symlinks.
+/// Which symlinks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Only those that lead to a place within the copied tree, whatever else is there.
+    /// Only those that lead to a place within the copied tree, whatever exists there.
     Within,
     /// All.
     All,
 }
 
-/// What a receiver takes.
+/// What a receiver accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Symlinks.
+    /// Which symlinks are taken.
     pub links: Links,
-    /// True if hooks of git repositories are taken, which git runs.
+    /// True if hooks of git repositories, which git would run, are taken too.
     pub git_hooks: bool,
-    /// True if the destination may be reached by symlinks.
+    /// True if the path to the destination may contain symlinks.
     pub follows_links: bool,
 }
 
-/// Writes the file or tree of `input` into the folder at `destination` as `name`, or, if there is
-/// none, as `destination`. The name that the stream gives to the tree counts for nothing.
+/// Writes the file or tree of `input` into the folder `destination` under `name`, or as
+/// `destination` if there is no such folder. The name that the stream gives to the tree is ignored.
 ///
 /// # Errors
-/// `destination` cannot be written to, or `input` is no such stream.
+/// Fails if `destination` cannot be written to, or if `input` is not such a stream.
 pub fn unpack(
     input: impl Read,
     destination: &Path,
@@ -63,7 +63,7 @@ pub fn unpack(
         open: Vec::new(),
         left_out: LeftOut::default(),
     };
-    // Names have no bound of their own.
+    // The format does not bound the length of names.
     let budget = Cell::new(HEAD_BYTES);
     let mut archive = Archive::new(Metered {
         input,
@@ -76,12 +76,12 @@ pub fn unpack(
         let mut entry = entry.map_err(stream)?;
         budget.set(u64::MAX);
         unpacker.take(&mut entry)?;
-        // What was left out is still in the stream.
+        // If the entry was left out, its content is still in the stream.
         io::copy(&mut entry, &mut io::sink()).map_err(stream)?;
         budget.set(HEAD_BYTES);
     }
     unpacker.close_to(0);
-    // The other half has said why.
+    // The other half has said why it sent nothing.
     if is_empty {
         Err(stream(io::ErrorKind::UnexpectedEof.into()))
     } else {
@@ -89,7 +89,7 @@ pub fn unpack(
     }
 }
 
-/// Opens the folder into which a tree is written, and returns it with the tree's name in it.
+/// Opens the folder into which a tree is written; returns it together with the tree's name in it.
 fn place(
     destination: &Path,
     name: &OsStr,
@@ -121,10 +121,10 @@ fn place(
     }
 }
 
-/// The error of a `destination` that is not opened because of `errno`.
+/// Returns the error for a `destination` that cannot be opened because of `errno`.
 fn not_opened(destination: &Path, errno: Errno) -> TransferError {
     let path = destination.to_owned();
-    // A command may have made it.
+    // There is a symlink on the way, which a command may have made.
     if errno == Errno::LOOP {
         let target = std::fs::canonicalize(destination).unwrap_or_else(|_| path.clone());
         return TransferError::Symlink { path, target };
@@ -135,10 +135,10 @@ fn not_opened(destination: &Path, errno: Errno) -> TransferError {
     }
 }
 
-/// Bytes of a stream between the contents of two files: headers, long names, padding.
+/// Most bytes of a stream between the contents of two files: headers, long names, padding.
 const HEAD_BYTES: u64 = 256 * 1024;
 
-/// A stream of which a bounded number of bytes may be read.
+/// A stream from which only a bounded number of bytes may be read.
 struct Metered<'m, R> {
     input: R,
     left: &'m Cell<u64>,
@@ -160,31 +160,31 @@ impl<R: Read> Read for Metered<'_, R> {
     }
 }
 
-/// A folder that entries go into.
+/// An open folder, into which entries are written.
 struct Folder {
     name: OsString,
     fd: OwnedFd,
-    /// Permissions and time of change to set at its end, if it is a new one.
+    /// Permissions and modification time to set when it is closed, if it is new.
     at_end: Option<(u32, u64)>,
 }
 
 struct Unpacker {
     base: OwnedFd,
-    /// Name of the tree.
+    /// The name that the tree gets.
     name: OsString,
-    /// Its name in the stream, once there was an entry.
+    /// The tree's name in the stream, once there was an entry.
     root: Option<OsString>,
     options: Options,
-    /// The folders on the way to the last entry.
+    /// The open folders on the way to the last entry.
     open: Vec<Folder>,
     left_out: LeftOut,
 }
 
 impl Unpacker {
-    /// Takes an entry; one that cannot be written is left out.
+    /// Takes an entry; leaves it out if it cannot be written.
     ///
     /// # Errors
-    /// The stream broke off.
+    /// Fails if the stream breaks off.
     fn take(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<(), TransferError> {
         let path = entry
             .path()
@@ -209,7 +209,7 @@ impl Unpacker {
         if !self.options.git_hooks
             && let Some(reason) = self.would_git_run(&names, kind)
         {
-            // The folder itself does nothing.
+            // The folder itself does no harm, so it is not reported.
             if kind != EntryType::Directory {
                 self.left_out
                     .add(&path, format_args!("{reason}; --git-hooks takes it"));
@@ -250,7 +250,7 @@ impl Unpacker {
                     .ok()
                     .flatten()
                     .ok_or(Failed::LeftOut("a link without a target"))?;
-                // The copied tree is below its first component.
+                // The root of the copied tree is the first component.
                 let depth = folders.len().saturating_sub(1);
                 if self.options.links == Links::Within
                     && (folders.is_empty() || !stays_within(&target, depth))
@@ -267,9 +267,9 @@ impl Unpacker {
         }
     }
 
-    /// Returns the reason if git would run what is at `names`, or follow it to what it runs: hooks
-    /// of a repository, and a symlink or file in the place of a `.git` (gitrepository-layout(5)).
-    /// Some file systems fold the case of names.
+    /// Returns the reason if git would run what is at `names`, or would follow it to something that
+    /// it runs: hooks of a repository, and a symlink or file in the place of a `.git`
+    /// (gitrepository-layout(5)). Letter case is ignored because some file systems ignore it.
     fn would_git_run(&self, names: &[OsString], kind: EntryType) -> Option<&'static str> {
         let is = |name: &OsString, what: &str| name.eq_ignore_ascii_case(what);
         let mut in_git = false;
@@ -284,7 +284,8 @@ impl Unpacker {
         if is(name, ".git") && kind != EntryType::Directory {
             return Some("git would run what it leads to");
         }
-        // The stream has its own order: hooks may come before what makes their folder a repository.
+        // The stream decides the order: hooks may come before the entry that makes their folder a
+        // repository.
         let folder: PathBuf = folders.iter().collect();
         let completes = is(name, "HEAD")
             || is(name, "objects") && self.has(&folder, "refs")
@@ -293,13 +294,13 @@ impl Unpacker {
         brings_hooks.then_some("git would run the hooks beside it")
     }
 
-    /// Returns true if hooks in `folder` below the base could be a repository's: those of linked
-    /// worktrees have no `HEAD` beside them.
+    /// Returns true if hooks in `folder` below the base could belong to a repository. A `HEAD` is
+    /// not required, because hooks of linked worktrees have none beside them.
     fn is_repository(&self, folder: &Path) -> bool {
         self.has(folder, "HEAD") || self.has(folder, "objects") && self.has(folder, "refs")
     }
 
-    /// Returns false if there is no `name` in `folder` below the base.
+    /// Returns false only if `folder` below the base certainly has no `name`.
     fn has(&self, folder: &Path, name: &str) -> bool {
         let path = Path::new(".").join(folder).join(name);
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -308,14 +309,14 @@ impl Unpacker {
         !matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
-    /// The folder of the next entry.
+    /// Returns the folder for the next entry.
     fn folder(&self) -> BorrowedFd<'_> {
         self.open
             .last()
             .map_or(self.base.as_fd(), |folder| folder.fd.as_fd())
     }
 
-    /// Opens the folders `names`, and closes others.
+    /// Opens the folders `names`, and closes all others.
     fn enter(&mut self, names: &[OsString]) -> Result<(), Failed> {
         let shared = self
             .open
@@ -330,7 +331,7 @@ impl Unpacker {
             .try_for_each(|name| self.push(name, None))
     }
 
-    /// Opens a folder in the last one; makes it if it is not there.
+    /// Opens a folder in the last one; creates it if it does not exist.
     fn push(&mut self, name: &OsStr, at_end: Option<(u32, u64)>) -> Result<(), Failed> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let (fd, made) = match NewFolder::make(self.folder(), name, Mode::RWXU.bits()) {
@@ -348,7 +349,7 @@ impl Unpacker {
             }
             Err(error) => return Err(Failed::Write(error)),
         };
-        // One without an entry of its own gets what new folders get.
+        // A new folder without an entry of its own gets the usual permissions.
         let at_end = made.then(|| at_end.unwrap_or((0o755, 0)));
         self.open.push(Folder {
             name: name.to_owned(),
@@ -358,7 +359,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Closes all folders but the first `count`.
+    /// Closes all folders except the first `count`.
     fn close_to(&mut self, count: usize) {
         while self.open.len() > count {
             let Some(Folder { name, fd, at_end }) = self.open.pop() else {
@@ -367,7 +368,7 @@ impl Unpacker {
             let Some((mode, time)) = at_end else { continue };
             let done =
                 rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode as RawMode)).and_then(|()| {
-                    // Without a time of its own it keeps today's.
+                    // If the entry has no time, the folder keeps the current one.
                     if time == 0 {
                         Ok(())
                     } else {
@@ -382,7 +383,7 @@ impl Unpacker {
 }
 
 enum Failed {
-    /// The entry is not wanted, for this reason.
+    /// The entry was not taken, for this reason.
     LeftOut(&'static str),
     Write(io::Error),
     Stream(io::Error),
@@ -394,7 +395,7 @@ impl From<Errno> for Failed {
     }
 }
 
-/// Writes a file beside its place, and then moves it there.
+/// Writes a file under a temporary name, and then moves it to its place.
 fn write_file(
     folder: BorrowedFd<'_>,
     name: &OsStr,
@@ -436,7 +437,7 @@ enum Copying {
     Write(Errno),
 }
 
-/// Copies `left` bytes, and tells errors of both sides apart.
+/// Copies `left` bytes; errors tell which side failed.
 fn copy(from: &mut impl Read, mut left: u64, to: &mut File) -> Result<(), Copying> {
     let mut buffer = vec![0; 256 * 1024];
     while left > 0 {
@@ -454,7 +455,7 @@ fn copy(from: &mut impl Read, mut left: u64, to: &mut File) -> Result<(), Copyin
     Ok(())
 }
 
-/// Has `make` create an entry under a name of its own in `folder`, and moves it to `name`.
+/// Lets `make` create an entry in `folder` under a temporary name, and moves it to `name`.
 fn replace(
     folder: BorrowedFd<'_>,
     name: &OsStr,
@@ -482,7 +483,7 @@ fn times(seconds: u64) -> Timestamps {
     }
 }
 
-/// Returns the names on the way to `path`; `None` if it leads elsewhere than down.
+/// Returns the components of `path`; `None` if it is empty, or if any of them is not a plain name.
 fn components(path: &Path) -> Option<Vec<OsString>> {
     let names = path.components().map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -496,7 +497,7 @@ fn components(path: &Path) -> Option<Vec<OsString>> {
 }
 
 /// Returns true if a symlink to `target`, `depth` folders below the root of the tree, leads to a
-/// place within it. Behind a name there is no `..`: the name may be a symlink itself.
+/// place within the tree. No `..` may follow a name, because the name may itself be a symlink.
 fn stays_within(target: &Path, depth: usize) -> bool {
     let mut components = target
         .components()

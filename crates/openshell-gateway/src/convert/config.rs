@@ -1,4 +1,4 @@
-//! Everything in force for a sandbox.
+//! Conversion of the configuration of a sandbox.
 
 use std::collections::BTreeMap;
 
@@ -8,39 +8,39 @@ use crate::proto::sandbox::v1::{
     EffectiveSetting, GetSandboxConfigResponse, PolicySource, SettingScope,
 };
 
-/// Everything in force for a sandbox.
+/// Everything that is in force for a sandbox.
 #[derive(Clone, Debug)]
 pub struct SandboxConfig {
-    /// Its policy, if it has one.
+    /// The sandbox's policy, if it has one.
     pub policy: Option<GatewayPolicy>,
-    /// Number of the policy.
+    /// Version number of the policy.
     pub version: u32,
     /// Hash of the policy, as the gateway computes it.
     pub hash: String,
-    /// Changes with any part.
+    /// A number that changes with any part of the configuration.
     pub revision: u64,
-    /// Changes with the credentials; 0 where the gateway does not count them.
+    /// A number that changes with the credentials; 0 if the gateway does not count them.
     pub provider_revision: u64,
-    /// Number of the policy for all sandboxes, where that is in force.
+    /// Version number of the policy for all sandboxes, if that is in force.
     pub global_version: Option<u32>,
-    /// The sandbox's workspace, where the gateway has workspaces.
+    /// The sandbox's workspace, if the gateway has workspaces.
     pub workspace: String,
     /// Handling of an invalid policy.
     pub on_invalid: OnInvalid,
     /// Settings in force.
     pub settings: BTreeMap<String, Setting>,
-    /// True if the gateway told something that gateways of the first generation do not.
+    /// True if the response has something that gateways of the first generation do not send.
     pub is_later: bool,
 }
 
 /// Handling of an invalid policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnInvalid {
-    /// What is in force stays.
+    /// The policy in force stays.
     Retain,
-    /// Nothing is permitted until a valid one comes.
+    /// Nothing is permitted until a valid policy arrives.
     Refuse,
-    /// The gateway does not say: as its generation does it.
+    /// The gateway does not say, so its generation decides.
     Unsaid,
 }
 
@@ -49,7 +49,7 @@ pub enum OnInvalid {
 pub struct Setting {
     /// Its value, as text.
     pub value: String,
-    /// Where it was set.
+    /// The level at which it was set.
     pub scope: &'static str,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn read(response: GetSandboxConfigResponse) -> SandboxConfig {
         on_invalid: match mode {
             "retain_last_valid" => OnInvalid::Retain,
             "" => OnInvalid::Unsaid,
-            // A word that is not known yet is no permission.
+            // A word that this build does not know must not permit anything.
             _ => OnInvalid::Refuse,
         },
         policy: response.policy.map(policy::read),

@@ -1,4 +1,4 @@
-//! Denials and activity, as a gateway takes them.
+//! Conversion of denials and activity to the messages of a gateway.
 
 use openshell_events::denial::{DenialSummary, Denials};
 use openshell_events::reason::DenialStage;
@@ -14,7 +14,7 @@ use crate::proto::v1 as wire;
 pub struct Activity {
     /// All decisions.
     pub decisions: u32,
-    /// Refusals, by their group.
+    /// Counts of refusals by group.
     pub denied: std::collections::BTreeMap<&'static str, u32>,
 }
 
@@ -29,7 +29,7 @@ impl Activity {
     }
 }
 
-/// The summaries of `denials`.
+/// Returns the messages for `denials`.
 pub(crate) fn summaries(denials: &Denials) -> Vec<wire::DenialSummary> {
     denials.summaries().into_iter().map(summary).collect()
 }
@@ -65,7 +65,7 @@ fn summary(summary: &DenialSummary) -> wire::DenialSummary {
     }
 }
 
-/// The word of gateways for a stage.
+/// Returns the word that gateways use for a stage.
 fn stage(stage: DenialStage) -> &'static str {
     match stage {
         DenialStage::Ssrf => "ssrf",
@@ -79,7 +79,7 @@ fn milliseconds(since_1970: u64) -> i64 {
     i64::try_from(since_1970).unwrap_or(i64::MAX)
 }
 
-/// A proposed rule, of denials first and last seen at these times.
+/// Returns the message for a proposed rule, with the times of the denials in `summary`.
 pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wire::PolicyChunk {
     let has_rules = !proposal.requests.is_empty();
     let rule = |(method, path): &(String, String)| L7Rule {
@@ -143,7 +143,7 @@ pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wir
     }
 }
 
-/// The counts of `activity`.
+/// Returns the message for the counts of `activity`.
 pub(crate) fn activity(activity: &Activity) -> wire::NetworkActivitySummary {
     let denied = activity.denied.iter();
     let group = |(group, count): (&&str, &u32)| wire::DenialGroupCount {

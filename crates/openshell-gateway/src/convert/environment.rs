@@ -1,4 +1,4 @@
-//! Credentials of a sandbox.
+//! Conversion of the credentials of a sandbox.
 
 use std::fmt;
 
@@ -6,28 +6,29 @@ use openshell_policy::secret::Secret;
 
 use crate::proto::v1::{GetSandboxProviderEnvironmentResponse, StaticCredentialEndpointBinding};
 
-/// Credentials of a sandbox, and variables that are no secrets.
+/// Credentials of a sandbox, and variables that are not secret.
 #[derive(Debug, Default)]
 pub struct ProviderEnvironment {
-    /// Changes with it; 0 where the gateway does not count.
+    /// A number that changes with the credentials; 0 if the gateway does not count.
     pub revision: u64,
     /// Secrets, by the names of their variables.
     pub credentials: Vec<ProviderCredential>,
-    /// Variables that are no secrets.
+    /// Variables that are not secret.
     pub variables: Vec<(String, String)>,
-    /// Names of credentials that would be made when they are needed, which this build does not do.
+    /// Names of credentials that the gateway would make only when they are needed, which this build
+    /// does not support.
     pub dynamic: Vec<String>,
 }
 
-/// A secret with what the gateway says about it.
+/// A secret, with what the gateway says about it.
 pub struct ProviderCredential {
     /// Name of its variable.
     pub name: String,
     /// The secret.
     pub secret: Secret,
-    /// Its end, in milliseconds since 1970, if it has one.
+    /// When it expires, in milliseconds since 1970, if it does.
     pub expires_at_ms: Option<u64>,
-    /// Where it may go; `None` where the gateway does not say.
+    /// Where it may be sent; `None` if the gateway does not say.
     pub binding: Option<StaticBinding>,
 }
 
@@ -39,14 +40,14 @@ impl fmt::Debug for ProviderCredential {
     }
 }
 
-/// Where a credential may go.
+/// Where a credential may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticBinding {
     /// Host, port and path prefix of each endpoint; an empty path means all.
     pub endpoints: Vec<(String, u32, String)>,
-    /// Whose credential it is.
+    /// The identity to which the credential belongs.
     pub identity: String,
-    /// Its placeholders' own word; empty without one.
+    /// The word that its placeholders use; empty if it has none.
     pub handle: String,
 }
 

@@ -1,5 +1,5 @@
-//! Log lines. Each is encoded where it is written, so that it costs a few allocations, and a batch
-//! is kept by reference until it has arrived.
+//! Encoding of log lines. Each line is encoded when it is written, which costs only a few
+//! allocations. A batch is kept by reference until it has arrived.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use openshell_events::lines::Line;
 use prost::encoding::{self, DecodeContext, WireType};
 use prost::{DecodeError, Message};
 
-/// A log line of the message `SandboxLogLine`, encoded but for the sandbox's id.
+/// A log line as the message `SandboxLogLine`, already encoded except for the sandbox's id.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogLine {
     timestamp_ms: i64,
-    /// The sandbox's id, once it is sent.
+    /// The sandbox's id, which is added when the line is sent.
     id: Option<Arc<str>>,
-    /// Everything behind the id.
+    /// All fields behind the id, encoded.
     rest: Bytes,
 }
 
-/// Tags of the fields.
+/// Field numbers of the message.
 mod tag {
     pub(super) const ID: u32 = 1;
     pub(super) const TIMESTAMP: u32 = 2;
@@ -27,12 +27,12 @@ mod tag {
     pub(super) const MESSAGE: u32 = 5;
     pub(super) const SOURCE: u32 = 6;
     pub(super) const FIELDS: u32 = 7;
-    /// Of an entry of a map.
+    /// Key and value are the fields of a map's entry.
     pub(super) const KEY: u32 = 1;
     pub(super) const VALUE: u32 = 2;
 }
 
-/// Bytes of a line that are room enough for most.
+/// Capacity in bytes that is enough for most lines.
 const USUAL_BYTES: usize = 768;
 
 impl LogLine {
@@ -63,7 +63,7 @@ impl LogLine {
         }
     }
 
-    /// Returns a line of this part about sending lines, with this one's time.
+    /// Returns a line about the sending of lines, with the time of this line.
     pub(crate) fn note(&self, message: &str) -> Self {
         Self::new(Line {
             time_ms: self.timestamp_ms,
@@ -74,7 +74,7 @@ impl LogLine {
         })
     }
 
-    /// Returns the line as one of the sandbox `id`.
+    /// Returns the line with the sandbox's `id`.
     pub(crate) fn of(self, id: &Arc<str>) -> Self {
         Self {
             id: Some(Arc::clone(id)),
@@ -83,7 +83,7 @@ impl LogLine {
     }
 }
 
-/// Encodes a string; an empty one is left out (the default of proto3).
+/// Encodes a string; leaves out an empty one, which is the default of proto3.
 fn put(tag: u32, text: &str, buffer: &mut impl BufMut) {
     if !text.is_empty() {
         encoding::encode_key(tag, WireType::LengthDelimited, buffer);
@@ -92,7 +92,7 @@ fn put(tag: u32, text: &str, buffer: &mut impl BufMut) {
     }
 }
 
-/// Bytes of an encoded string.
+/// Returns the encoded length of a string in bytes.
 fn length(tag: u32, text: &str) -> usize {
     match text.len() {
         0 => 0,
@@ -110,7 +110,7 @@ impl Message for LogLine {
         length(tag::ID, self.id.as_deref().unwrap_or_default()) + self.rest.len()
     }
 
-    /// No gateway sends lines.
+    /// Skips the field, because gateways do not send lines.
     fn merge_field(
         &mut self,
         tag: u32,
@@ -135,7 +135,7 @@ mod tests {
 
     use super::LogLine;
 
-    /// The message as its description says.
+    /// The message as `proto/` describes it.
     #[derive(Clone, PartialEq, Message)]
     struct Described {
         #[prost(string, tag = "1")]

@@ -1,4 +1,5 @@
-//! Messages as the rest of the supervisor has them. Nothing else sees a message.
+//! Conversion between the gateway's messages and the types of the supervisor. No other code sees a
+//! message.
 
 pub mod config;
 pub mod denials;
@@ -28,7 +29,7 @@ mod tests {
         text.to_owned()
     }
 
-    /// Messages with something in every field that is a message, a list or a map.
+    /// Returns an endpoint with something in every field that is a message, a list or a map.
     fn endpoint() -> NetworkEndpoint {
         let matcher = L7QueryMatcher {
             any: vec![text("1*"), text("2")],
@@ -149,7 +150,7 @@ mod tests {
                             yaml::policy_of_gateway(&policy::read(message).document)
                     {
                         valid += 1;
-                        // What is sent back is a policy too.
+                        // What is sent back is also a valid policy.
                         let sent =
                             SandboxPolicy::decode(policy::encoded(&read).as_slice()).unwrap();
                         assert!(yaml::policy_of_gateway(&policy::read(sent).document).is_ok());

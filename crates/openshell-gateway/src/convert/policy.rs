@@ -1,5 +1,5 @@
-//! Policies: a gateway's message as a policy document, which one reader validates wherever it comes
-//! from; and a policy as a message.
+//! Conversion of policies: a gateway's message becomes a policy document, so that the same reader
+//! validates policies of every source; and a policy becomes a message.
 
 use openshell_policy::filesystem::{Compatibility, Filesystem};
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
@@ -17,14 +17,14 @@ use crate::proto::sandbox::v1::{
 /// A gateway's policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayPolicy {
-    /// A policy document in JSON, not yet validated. Endpoints that need what this build does not
-    /// have say so (`unsupported`).
+    /// A policy document in JSON, not yet validated. An endpoint that needs a feature that this
+    /// build lacks says so with `unsupported`.
     pub document: String,
-    /// Endpoints that name a provider, whose credentials may go there.
+    /// Endpoints that name a provider, whose credentials may be sent there.
     pub bindings: Vec<ProviderBinding>,
 }
 
-/// An endpoint that the credentials of a provider may go to.
+/// An endpoint to which the credentials of a provider may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderBinding {
     /// Name of the provider.
@@ -35,7 +35,8 @@ pub struct ProviderBinding {
     pub ports: Vec<u32>,
 }
 
-/// Reads the message of a policy. An empty text, 0 and an empty list mean absent.
+/// Converts the message of a policy. An empty text, 0 and an empty list mean that a field is
+/// absent.
 pub(crate) fn read(message: SandboxPolicy) -> GatewayPolicy {
     let mut document = Map::new();
     let mut put = |key: &str, value: Option<Value>| {
@@ -134,7 +135,7 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
         ),
     ];
     match missing(&message, has_middlewares) {
-        // What it would permit is not known.
+        // Without that feature, nobody knows what the endpoint would permit.
         Some(what) => known.push(("unsupported", Some(what.into()))),
         None => known.extend([
             ("protocol", text(&message.protocol)),
@@ -144,7 +145,7 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
                 "allow_encoded_slash",
                 message.allow_encoded_slash.then_some(Value::Bool(true)),
             ),
-            // A rule that allows nothing is a violation, as one of a file.
+            // A rule that allows nothing is a violation, as it is in a file.
             (
                 "rules",
                 list(
@@ -168,7 +169,8 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
     fields(known)
 }
 
-/// The part of an endpoint that this build does not have and that changes its meaning.
+/// Returns the part of an endpoint that this build lacks and that changes its meaning, if there is
+/// one.
 fn missing(endpoint: &NetworkEndpoint, has_middlewares: bool) -> Option<String> {
     let allow_is_later = |rule: &L7Rule| {
         let Some(rule) = &rule.allow else {
@@ -223,7 +225,7 @@ fn has_operation(kind: &str, name: &str, fields: &[String]) -> bool {
     !kind.is_empty() || !name.is_empty() || !fields.is_empty()
 }
 
-/// The first characters of a gateway's word, for messages.
+/// Returns the first characters of a gateway's word, for messages.
 fn printable(word: &str) -> String {
     word.chars().filter(|c| !c.is_control()).take(32).collect()
 }
@@ -288,20 +290,21 @@ fn fields<'k>(fields: impl IntoIterator<Item = (&'k str, Option<Value>)>) -> Val
     Value::Object(present.collect())
 }
 
-/// True if `policy` is the same after its way to a gateway and back: messages do not have all that
-/// a file may say.
+/// Returns true if `policy` is the same after it was converted to a message and back. Messages
+/// cannot express everything that a file can.
 #[must_use]
 pub fn survives(policy: &Policy) -> bool {
     yaml::policy_of_gateway(&read(message(policy)).document).is_ok_and(|(back, _)| back == *policy)
 }
 
-/// The message of `policy`, encoded: for a gateway of tests, whose types are its own.
+/// Returns the encoded message of `policy`, for gateways in tests, which have message types of
+/// their own.
 #[must_use]
 pub fn encoded(policy: &Policy) -> Vec<u8> {
     prost::Message::encode_to_vec(&message(policy))
 }
 
-/// The message of `policy`.
+/// Returns the message of `policy`.
 pub(crate) fn message(policy: &Policy) -> SandboxPolicy {
     let run_as = policy.run_as();
     let identity =

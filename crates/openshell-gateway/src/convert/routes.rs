@@ -1,4 +1,4 @@
-//! Routes to models.
+//! Conversion of routes to models.
 
 use openshell_policy::credential::check_secret;
 use openshell_policy::inference::interface::Interface;
@@ -12,18 +12,18 @@ use crate::proto::inference::v1::{GetInferenceBundleResponse, ResolvedRoute};
 /// Routes to models.
 #[derive(Debug)]
 pub struct Bundle {
-    /// Changes with the routes.
+    /// A text that changes with the routes.
     pub revision: String,
-    /// Those that this build can serve, with their keys.
+    /// Routes that this build can serve, with their keys.
     pub routes: Vec<RouteSpec>,
-    /// The others, each with the reason.
+    /// Routes that it cannot serve, each with the reason.
     pub left_out: Vec<String>,
 }
 
-/// Time for the first byte of an answer where the gateway does not say, in seconds.
+/// Time for the first byte of an answer in seconds, if the gateway does not say.
 const FIRST_BYTE: u64 = 60;
 
-/// Longest such time.
+/// Upper bound of that time.
 const LONGEST: u64 = 86_400;
 
 pub(crate) fn read(response: GetInferenceBundleResponse) -> Bundle {

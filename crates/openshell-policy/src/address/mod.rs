@@ -1,5 +1,5 @@
-//! Classes of IP addresses: public, internal, never reachable. IPv6 notations that embed an IPv4
-//! address are classed by that.
+//! Classes of IP addresses: public, internal, never reachable. An IPv6 address that embeds an IPv4
+//! address has the class of that.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -42,13 +42,14 @@ impl AddressClass {
         }
     }
 
-    /// Returns true if hosts may only resolve to it by `allowed_ips`.
+    /// Returns true if `allowed_ips` must list an address of this class before a host may resolve
+    /// to it.
     #[must_use]
     pub fn is_internal(self) -> bool {
         self != Self::Public
     }
 
-    /// Returns true if no policy can make it reachable.
+    /// Returns true if no policy can make addresses of this class reachable.
     #[must_use]
     pub fn is_always_blocked(self) -> bool {
         match self {
@@ -92,8 +93,8 @@ impl AddressClass {
             [0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254 | 0x0023] => Self::Metadata,
             [0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254] => Self::Metadata,
             [first, ..] if first & 0xff00 == 0xff00 => Self::Multicast,
-            // A local translator may be in any network, but must not lead to addresses that are
-            // never reachable.
+            // A local translator may translate to any network, so an address of its prefix is
+            // refused if any IPv4 address that it may embed is never reachable.
             [0x0064, 0xff9b, 1, ..] => {
                 let blocked = translated(address)
                     .map(Self::of_v4)
@@ -102,8 +103,8 @@ impl AddressClass {
             }
             [first, ..] if first & 0xffc0 == 0xfe80 => Self::LinkLocal,
             [first, ..] if first & 0xfe00 == 0xfc00 => Self::Private,
-            // Only 2000::/3 is global unicast; documentation, benchmarking, ORCHID, Teredo and the
-            // local NAT64 prefix lie in or beside it.
+            // Only 2000::/3 is global unicast; the ranges for documentation, benchmarking, ORCHID,
+            // Teredo and local NAT64 lie in or beside it.
             [0x2001, 0x0db8, ..] | [0x2001, 0, ..] | [0x2001, 2, 0, ..] => Self::Special,
             [0x2001, second, ..] if second & 0xffe0 == 0x20 || second & 0xfff0 == 0x10 => {
                 Self::Special
@@ -154,10 +155,10 @@ const METADATA_NAMES: &[&str] = &[
 ];
 
 /// Ports that control clusters and their machines: etcd, the Kubernetes API server, the kubelet.
-/// Never a workload's.
+/// The proxy refuses every connection to them.
 pub const CONTROL_PLANE_PORTS: &[u16] = &[2379, 2380, 6443, 10250, 10255];
 
-/// Returns the reason why no policy can make `host` reachable, if its text alone tells.
+/// Returns the reason why no policy can make `host` reachable, if its text is enough to tell.
 #[must_use]
 pub fn never_reachable(host: &str) -> Option<&'static str> {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
@@ -166,7 +167,7 @@ pub fn never_reachable(host: &str) -> Option<&'static str> {
     if class == Some(AddressClass::Metadata) || METADATA_NAMES.contains(&host.as_str()) {
         return Some("it serves a cloud's instance metadata");
     }
-    // A connection to no address goes to the own host (ip(7)).
+    // A connection to the unspecified address goes to the host itself (ip(7)).
     let is_own = class == Some(AddressClass::Loopback)
         || address.is_some_and(|address| address.is_unspecified());
     if is_own || host == "localhost" || host.ends_with(".localhost") {
@@ -179,8 +180,8 @@ pub fn never_reachable(host: &str) -> Option<&'static str> {
         .map(|_| "it is a link-local or multicast address")
 }
 
-/// An entry of `allowed_ips`: an address or CIDR range without addresses that are never reachable.
-/// A range inside the IPv4-mapped prefix is kept as the IPv4 range that it embeds.
+/// An entry of `allowed_ips`: an address or a CIDR range that includes no address that is never
+/// reachable. A range inside the IPv4-mapped prefix is kept as the IPv4 range that it embeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressRange(IpNet);
 
@@ -188,7 +189,7 @@ impl AddressRange {
     /// Parses an address or a CIDR range.
     ///
     /// # Errors
-    /// The text is neither, or overlaps addresses that are always blocked.
+    /// Fails if the text is neither, or if it overlaps addresses that are always blocked.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let range = match text.parse::<IpNet>() {
             Ok(range) => range.trunc(),
@@ -210,7 +211,7 @@ impl AddressRange {
         Ok(Self(range))
     }
 
-    /// Returns true if the range contains `address`; an IPv4-mapped address counts as the IPv4
+    /// Returns true if the range contains `address`. An IPv4-mapped address counts as the IPv4
     /// address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {

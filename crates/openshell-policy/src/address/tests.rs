@@ -126,7 +126,7 @@ fn what_is_beside_an_address_that_is_never_reachable_may_be_listed() {
         assert!(!class(text).is_always_blocked(), "{text}");
         assert!(AddressRange::parse(text).is_ok(), "{text}");
     }
-    // The single address is blocked at connection time; the range around it has a use.
+    // A single address is blocked when it is connected to; the range around it has a use.
     assert!(
         AddressRange::parse("100.64.0.0/10").is_ok() && AddressRange::parse("fd00::/8").is_ok()
     );

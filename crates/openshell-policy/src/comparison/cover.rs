@@ -1,4 +1,5 @@
-//! Patterns that cover others: every text that the second matches the first matches too.
+//! Decides whether one pattern covers another: whether it matches every text that the other
+//! matches.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +9,13 @@ use crate::network::binary::Binary;
 use crate::network::endpoint::Endpoint;
 use crate::network::rule::{DenyRule, Glob, HttpRule, QueryMatcher};
 
-/// Segments of patterns that are compared; longer ones cover only themselves.
+/// The most segments that two patterns may have together to be compared; longer patterns cover only
+/// themselves.
 const SEGMENTS: usize = 64;
 
 /// Returns true if the glob `one` covers the glob `other`, whose segments are separated by
-/// `separator`. Alternatives and classes could hold a separator, so that a pattern with them covers
-/// texts alone.
+/// `separator`. A pattern with alternatives or classes, which could hold a separator, covers only
+/// literal texts and itself.
 pub(super) fn glob(one: &str, other: &str, separator: char) -> bool {
     let is_plain = |pattern: &str| !pattern.contains(['?', '[', ']', '{', '}', '\\']);
     if one == other || !other.contains('*') && is_plain(other) && matches(one, other, separator) {
@@ -33,33 +35,33 @@ pub(super) fn glob(one: &str, other: &str, separator: char) -> bool {
         && cover.segments(&parts, &other_parts, &mut BTreeSet::new())
 }
 
-/// Returns true if the glob `one` matches a text, by the rules' meaning of globs.
+/// Returns true if the glob `one` matches `text`, with the same meaning of globs as in rules.
 fn matches(one: &str, text: &str, separator: char) -> bool {
     let as_path = |text: &str| text.replace(separator, "/");
     let glob = GlobBuilder::new(&as_path(one))
         .literal_separator(true)
         .build();
-    // A name has at least one more label than what follows `**.`.
+    // `**.` stands for at least one label, so `**.NAME` does not match `NAME`.
     let is_bare = separator == '.' && one.strip_prefix("**.") == Some(text);
     !is_bare && glob.is_ok_and(|glob| glob.compile_matcher().is_match(as_path(text)))
 }
 
 /// A comparison of globs.
 struct Cover {
-    /// True if `**` before other segments may stand for none.
+    /// True if a `**` that has segments behind it may stand for no segment.
     takes_none: bool,
 }
 
 impl Cover {
-    /// Compares segments; `known` holds the lengths of what does not cover, so that none is
-    /// compared twice.
+    /// Returns true if the segments of `one` cover those of `other`. `known` holds the lengths of
+    /// pairs that do not, so that no pair is compared twice.
     fn segments(&self, one: &[&str], other: &[&str], known: &mut BTreeSet<(usize, usize)>) -> bool {
         if known.contains(&(one.len(), other.len())) {
             return false;
         }
         let covers = match (one, other) {
             ([], []) => true,
-            // At the end it stands for one segment at least.
+            // A `**` at the end stands for at least one segment.
             (["**"], [_, ..]) => true,
             (["**"] | [], _) => false,
             (["**", rest @ ..], _) => {
@@ -101,7 +103,7 @@ fn query(one: &QueryMatcher, other: &QueryMatcher) -> bool {
     other.globs().iter().all(covered)
 }
 
-/// Returns true if every request that `other` matches `one` matches too.
+/// Returns true if `one` matches every request that `other` matches.
 pub(super) fn rule(one: &HttpRule, other: &HttpRule) -> bool {
     let method = one.method.as_str();
     let other_method = other.method.as_str();
@@ -125,13 +127,13 @@ pub(super) fn deny(one: &DenyRule, other: &DenyRule) -> bool {
 pub(super) fn binary(one: &Binary, other: &Binary) -> bool {
     let path = one.path.to_string();
     let other_path = other.path.to_string();
-    // A path without `*` is literal, with braces too.
+    // A path without `*` is literal, even if it has braces.
     let covers = path == other_path || path.contains('*') && glob(&path, &other_path, '/');
     covers && (!one.exact || other.exact) && (!one.pinned || other.pinned)
 }
 
-/// Returns false if no connection is of a program of both. An entry counts for what its programs
-/// start too, unless it is `exact`.
+/// Returns false if no connection can match both entries. An entry also covers what its programs
+/// start, unless it is `exact`.
 pub(super) fn binaries_overlap(one: &Binary, other: &Binary) -> bool {
     let is_exact = one.exact && other.exact;
     let one = one.path.to_string();
@@ -149,7 +151,7 @@ pub(super) fn binaries_overlap(one: &Binary, other: &Binary) -> bool {
     }
 }
 
-/// Returns false if no host is one of both.
+/// Returns false if no host can match both endpoints.
 pub(super) fn hosts_overlap(one: &Endpoint, other: &Endpoint) -> bool {
     let (Some(one), Some(other)) = (one.host(), other.host()) else {
         return true;
@@ -185,7 +187,8 @@ pub(super) fn host(one: &Endpoint, other: &Endpoint) -> bool {
     has_name
         && match (one.allowed_ips(), other.allowed_ips()) {
             ([], []) => true,
-            // Public addresses, of which the other lists some or none.
+            // `one` permits every public address, but `other` permits only the ranges that it
+            // lists.
             ([], _) => false,
             (_, []) => false,
             (_, ranges) => ranges.iter().all(listed),

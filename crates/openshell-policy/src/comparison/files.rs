@@ -42,7 +42,7 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
     words
 }
 
-/// Adds what `one` permits at the plain paths that either lists.
+/// Adds what `one` permits and `other` does not, at the plain paths that either of them lists.
 fn plain(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     let lists = |filesystem: &Filesystem| {
         let all = [
@@ -79,8 +79,8 @@ fn plain(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     }
 }
 
-/// Adds the patterns of `one`, and its paths in the home or the working directory: what they mean
-/// depends on the run.
+/// Adds what `one` permits because of patterns, and of paths in the home or the working directory,
+/// in either policy. What those mean depends on the run, so they are compared as texts.
 fn patterns(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     for (verb, listed, known) in [
         ("read", &other.hidden, &one.hidden),
@@ -98,8 +98,8 @@ fn patterns(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     }
 }
 
-/// Adds the entries by name of `one`: they keep hooks of git and sockets writable, and stand for
-/// the host's temporary files.
+/// Adds paths that matter because `one` lists them by name: such an entry keeps hooks of git and
+/// sockets writable, and under `/tmp` and `/dev/shm` it means the host's files.
 fn by_name(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     let is_temporary = |path: &Path| path.starts_with("/tmp") || path.starts_with("/dev/shm");
     let is_special = |path: &Path| {
@@ -128,12 +128,12 @@ fn by_name(one: &Filesystem, other: &Filesystem, words: &mut Vec<String>) {
     }
 }
 
-/// Returns true for an absolute path that is no pattern.
+/// Returns true if the path is absolute and not a pattern.
 fn is_plain(path: &GrantedPath) -> bool {
     !path.is_pattern() && path.as_path().is_absolute()
 }
 
-/// The access of the most specific entry; a hidden path stays hidden.
+/// Returns the access that the most specific entry gives; a hidden path stays hidden.
 fn access(filesystem: &Filesystem, path: &Path) -> Access {
     let depth = |listed: &Path| {
         path.starts_with(listed)
@@ -158,7 +158,7 @@ fn access(filesystem: &Filesystem, path: &Path) -> Access {
         deepest(&filesystem.read_write).max(baseline(|access| access == BaselineAccess::ReadWrite));
     match (read, write) {
         (None, None) => Access::None,
-        // At the same depth the carve-out counts.
+        // At the same depth, the read-only entry wins.
         (read, write) if read >= write => Access::Read,
         _ => Access::Write,
     }

@@ -1,7 +1,7 @@
 //! Comparison of two policies: what the second permits that the first does not, and the reverse.
 //!
-//! Where it cannot prove that a permission is covered, it names it: a pattern that is written in
-//! another way may be named although it means the same, and nothing that is new is left out.
+//! A permission is reported unless it is proved to be covered. So a pattern that is only written
+//! differently may be reported although it means the same, but nothing new is ever left out.
 
 mod cover;
 mod files;
@@ -12,14 +12,14 @@ use crate::policy::Policy;
 /// A difference between two policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// True if the second policy permits more by it.
+    /// True if the second policy permits more because of this difference.
     pub is_more: bool,
     /// The permission in words, such as `/usr/bin/curl may reach web.test:443`.
     pub words: String,
 }
 
-/// Returns the differences of `after` from `before`: what it permits more, then what it permits
-/// less.
+/// Returns how `after` differs from `before`: first what it permits in addition, then what it no
+/// longer permits.
 #[must_use]
 pub fn differences(before: &Policy, after: &Policy) -> Vec<Difference> {
     let more = permissions(after, before)

@@ -1,4 +1,5 @@
-//! Comparison of network rules: each program's way to each host and port, and the requests on it.
+//! Comparison of network rules: which program may reach which host and port, and with which
+//! requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
@@ -9,7 +10,7 @@ use crate::network::binary::Binary;
 use crate::network::endpoint::{Endpoint, Enforcement, L7, Protocol, TlsMode, UpgradeProtocol};
 use crate::network::rule::{DenyRule, HttpRule};
 
-/// An endpoint for one program.
+/// An endpoint together with one of the programs that may use it.
 #[derive(Clone, Copy)]
 struct Grant<'p> {
     binary: &'p Binary,
@@ -19,14 +20,14 @@ struct Grant<'p> {
 /// The grants of a policy, by port.
 struct Grants<'p>(BTreeMap<NonZeroU16, Vec<Grant<'p>>>);
 
-/// What is permitted on one way.
+/// What a policy permits one program at one endpoint and port.
 struct Effect<'p> {
-    /// Rules of requests; `None` if every request passes.
+    /// Rules for requests; `None` if every request passes.
     rules: Option<Vec<&'p HttpRule>>,
     deny: Vec<&'p DenyRule>,
     /// True if bytes that are not HTTP pass.
     takes_bytes: bool,
-    /// True if nothing is looked into.
+    /// True if the proxy does not look into the connection at all.
     is_opaque: bool,
     allows_leaks: bool,
     takes_encoded_slash: bool,
@@ -37,7 +38,8 @@ struct Effect<'p> {
 pub(super) fn permissions(one: &NetworkPolicies, other: &NetworkPolicies) -> Vec<String> {
     let one = Grants::of(one);
     let other = Grants::of(other);
-    // Programs by their new permission, in the order in which they are written.
+    // Each new permission with the programs that have it, in the order in which the policy names
+    // them.
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     for (port, grants) in &one.0 {
         for grant in grants {
@@ -77,7 +79,8 @@ impl<'p> Grants<'p> {
         Self(grants)
     }
 
-    /// Returns what `grant`, one of `its` policy, permits at `port` and this policy does not.
+    /// Returns what `grant`, a grant of the policy `its`, permits at `port` and this policy does
+    /// not.
     fn lacks(&self, port: NonZeroU16, grant: &Grant<'_>, its: &Grants<'_>) -> Vec<String> {
         let place = place(grant.endpoint, port);
         let Some(new) = its.effect(port, grant, None) else {
@@ -98,7 +101,7 @@ impl<'p> Grants<'p> {
         } else if new.takes_bytes && !known.takes_bytes {
             words.push(format!("reach {place} without rules for requests"));
         }
-        // What follows is part of what has been said then.
+        // The words so far say that the connection is open, which includes everything that follows.
         let is_open = !words.is_empty();
         let requests: Vec<_> = match (&new.rules, &known.rules) {
             (_, None) => Vec::new(),
@@ -139,9 +142,10 @@ impl<'p> Grants<'p> {
         words
     }
 
-    /// The effect of this policy on the way of `grant`; `None` if it does not cover that. Beside an
-    /// `after`, it is the least effect on any of the programs and hosts: entries for some of them,
-    /// that `after` has not, refuse requests of those.
+    /// Returns what this policy permits for the program, host and port of `grant`; `None` if it
+    /// does not cover them. With `after`, an entry that covers only some of those programs or
+    /// hosts, and that `after` does not have, narrows the result, because it refuses requests of
+    /// theirs.
     fn effect(
         &self,
         port: NonZeroU16,
@@ -184,7 +188,7 @@ impl<'p> Grants<'p> {
         let all: Vec<_> = covering.iter().copied().chain(others).collect();
         let l7_of = |endpoints: &[&'p Endpoint]| {
             let l7 = endpoints.iter().filter_map(|endpoint| endpoint.l7());
-            // The others are not judged, and relayed as bytes.
+            // Other protocols are relayed as bytes, and their requests are not judged.
             l7.filter(|l7| l7.protocol == Protocol::Rest)
                 .collect::<Vec<&L7>>()
         };
@@ -196,8 +200,8 @@ impl<'p> Grants<'p> {
         let is_opaque = |endpoint: &&Endpoint| endpoint.tls() == TlsMode::Skip || endpoint.is_tcp();
         let takes_slash =
             |endpoint: &&Endpoint| endpoint.allow_encoded_slash() || endpoint.l7().is_none();
-        // Both cannot be had, so every connection is refused; as one that demands what this build
-        // does not have.
+        // The proxy cannot both skip TLS and judge requests, so it refuses every connection. It
+        // also refuses those of an endpoint that needs a feature that this build lacks.
         let is_refused = |endpoints: &[&'p Endpoint], l7: &[&L7]| {
             endpoints.iter().any(is_opaque) && !l7.is_empty()
                 || endpoints
@@ -223,7 +227,8 @@ impl<'p> Grants<'p> {
     }
 }
 
-/// The protocols to which requests may switch: all endpoints with rules must permit it.
+/// Returns the protocols to which requests may switch: those that every endpoint with rules
+/// permits.
 fn upgrades<'p>(endpoints: &[&'p Endpoint]) -> BTreeSet<&'p UpgradeProtocol> {
     let mut judging = endpoints.iter().filter(|endpoint| endpoint.l7().is_some());
     let first: BTreeSet<_> = judging
@@ -251,7 +256,7 @@ fn place(endpoint: &Endpoint, port: NonZeroU16) -> String {
     }
 }
 
-/// The requests of an endpoint that is new.
+/// Describes the requests that a new endpoint permits.
 fn described(endpoint: &Endpoint) -> String {
     match endpoint.l7() {
         Some(l7) if l7.protocol == Protocol::Rest && l7.enforcement == Enforcement::Enforce => {

@@ -8,7 +8,7 @@ fn policy(text: &str) -> Policy {
         .0
 }
 
-/// The differences between two policies, each with its sign.
+/// Returns the differences between two policies, each with its sign.
 fn compared(before: &str, after: &str) -> Vec<String> {
     let found = differences(&policy(before), &policy(after));
     found
@@ -23,8 +23,8 @@ fn web(endpoint: &str, binaries: &str) -> String {
 
 const CURL: &str = "{path: /usr/bin/curl}";
 
-/// Checks that `before` permits all of `after`, and `after` not all of `before`, which is said in
-/// `words`.
+/// Checks that `before` permits everything that `after` permits but not the reverse, and that
+/// `words` describe the difference.
 fn narrower(before: &str, after: &str, words: &str) {
     assert_eq!(
         compared(before, after),
@@ -72,7 +72,7 @@ fn hosts_ports_programs_and_addresses_are_compared() {
         &ranged(small),
         "/usr/bin/curl may reach a.test:443 at 10.0.0.0/8",
     );
-    // Public addresses are none of a private range, and the reverse.
+    // Public addresses are not in a private range, and the reverse.
     assert_eq!(compared(&one, &ranged(broad)).len(), 2);
     let both = web(
         "{host: a.test, port: 443}",
@@ -144,7 +144,7 @@ fn requests_are_compared_by_methods_paths_and_queries() {
         &plain,
         "/usr/bin/curl may send secrets to a.test:443 (leaks: allow)",
     );
-    // An entry for one of the programs refuses what that for all permits.
+    // An entry for one program refuses what the entry for all programs permits.
     let all = "{all: {endpoints: [{host: a.test, port: 443}], binaries: [{path: '/usr/**'}]}}";
     let both = all.replace(
         "}]}}",
@@ -182,7 +182,7 @@ fn requests_are_compared_by_methods_paths_and_queries() {
         &without,
         "/usr/bin/curl may switch to tcp at a.test:443 (upgrades)",
     );
-    // Rules of several policies unite.
+    // Rules of several policies add up.
     let split = "network_policies: {one: {endpoints: [{host: a.test, port: 443, protocol: rest, \
                  enforcement: enforce, rules: [{allow: {method: GET, path: '/a/**'}}]}], binaries: \
                  [{path: /usr/bin/curl}]}, two: {endpoints: [{host: a.test, port: 443, protocol: \
@@ -232,7 +232,7 @@ fn files_users_and_modes_are_compared() {
         &files("include_workdir: false"),
         "the command may write to the working directory (--workdir)",
     );
-    // What the baseline grants is nothing new.
+    // What the baseline grants is not new.
     assert_eq!(
         compared(&files(""), &files("read_only: [/usr/share, /etc]")),
         Vec::<String>::new()
@@ -281,7 +281,7 @@ fn globs_cover_what_they_match_and_nothing_else() {
     assert!(cover::glob(&deep, &deep, '/') && !cover::glob(&format!("{deep}/x"), &deep, '/'));
 }
 
-/// Pairs of which the second permits more in a way that is easily missed.
+/// Pairs of policies of which the second permits more, in a way that is easily missed.
 #[test]
 fn nothing_that_is_new_is_left_out() {
     let files = |more: &str| format!("filesystem_policy: {{{more}}}\nnetwork_policies: {{}}");
@@ -331,7 +331,7 @@ fn nothing_that_is_new_is_left_out() {
             files("read_write: [/data], read_only: ['/data/*/x']"),
             files("read_write: [/data, /data/a/x/y], read_only: ['/data/*/x']"),
         ),
-        // What bash starts is denied DELETE by its entry.
+        // The entry of bash denies DELETE to the programs that bash starts.
         (
             two(
                 &entry(&full, "/usr/bin/curl"),
@@ -352,7 +352,8 @@ fn nothing_that_is_new_is_left_out() {
                 CURL,
             ),
         ),
-        // Neither can be had, and then one can.
+        // Before, every connection is refused because neither endpoint can be honoured; after, one
+        // can.
         (
             two(
                 &entry("{host: a.b.example, port: 443, tls: skip}", "/usr/bin/curl"),
@@ -391,7 +392,7 @@ fn nothing_that_is_new_is_left_out() {
         );
         assert_eq!(differences(&policy(&after), &policy(&after)), [], "{after}");
     }
-    // Each kind is named.
+    // Each kind of difference is reported.
     let after = rest(
         "a.test",
         "access: read-write, allow_encoded_slash: true, leaks: allow",

@@ -1,5 +1,5 @@
-//! Interfaces of models, one row each: the word, the requests, and the answer of `mock://`
-//! backends.
+//! Interfaces of models, with one row for each: its word, its requests, and the answer of a
+//! `mock://` backend.
 
 use crate::violation::ViolationKind;
 
@@ -33,7 +33,7 @@ macro_rules! interfaces {
     };
 }
 
-/// The events of a streamed answer, if the interface has any.
+/// The events of a streamed answer, if the interface can stream.
 macro_rules! events {
     (streams $word:literal) => {
         Some(include_str!(concat!(
@@ -47,7 +47,7 @@ macro_rules! events {
     };
 }
 
-/// All words, with commas between.
+/// All words, separated by commas.
 macro_rules! words {
     ($first:literal $($word:literal)*) => {
         concat!($first, $(", ", $word),*)
@@ -72,7 +72,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The word in requests.
+    /// Returns the method as requests write it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -82,10 +82,10 @@ impl Method {
     }
 }
 
-// Each row: interface, its word in route files and logs, the method, each path with the kind of the
-// request in logs (a path that ends in a slash stands for everything beneath it), and the form of
-// its answers. `data/mock` holds the answer of a `mock://` backend by the word: `.json`, and `.sse`
-// for one that streams.
+// Each row has the interface, its word in route files and logs, its method, its paths, and the form
+// of its answers. Behind each path is the kind of the request in logs; a path that ends in a slash
+// stands for everything below it. `data/mock` holds the answers of a `mock://` backend by word:
+// `.json`, and `.sse` for an interface that streams.
 interfaces! {
     OpenaiChatCompletions "openai_chat_completions" Post ["/v1/chat/completions" "chat_completion"] streams;
     OpenaiCompletions "openai_completions" Post ["/v1/completions" "completion"] streams;
@@ -99,7 +99,7 @@ impl Interface {
     /// Parses a word, case-insensitively and without surrounding blanks.
     ///
     /// # Errors
-    /// It is none.
+    /// Fails if the text is not such a word.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let word = text.trim().to_ascii_lowercase();
         let known = Self::ALL
@@ -112,20 +112,20 @@ impl Interface {
         })
     }
 
-    /// Word in route files and logs.
+    /// Returns the word in route files and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.row().word
     }
 
-    /// Method of its requests.
+    /// Returns the method of its requests.
     #[must_use]
     pub const fn method(self) -> Method {
         self.row().method
     }
 
-    /// Kind of a request for `path`, in canonical form and without its query; `None` if the
-    /// interface has no such.
+    /// Returns the kind of a request for `path`, which is in canonical form and without its query;
+    /// `None` if the interface has no such request.
     #[must_use]
     pub fn kind_of(self, path: &str) -> Option<&'static str> {
         let is_for =
@@ -137,13 +137,13 @@ impl Interface {
             .map(|(_, kind)| *kind)
     }
 
-    /// Answer of a `mock://` backend, with `{model}` for the model.
+    /// Returns the answer of a `mock://` backend, in which `{model}` stands for the model.
     #[must_use]
     pub fn mock_answer(self) -> &'static str {
         self.row().answer.trim_end()
     }
 
-    /// The same answer in server-sent events; `None` for interfaces without.
+    /// Returns the same answer as server-sent events; `None` if the interface does not stream.
     #[must_use]
     pub const fn mock_events(self) -> Option<&'static str> {
         self.row().events

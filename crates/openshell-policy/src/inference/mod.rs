@@ -11,16 +11,16 @@ use crate::secret::Secret;
 use crate::violation::ViolationKind;
 use interface::Interface;
 
-/// Host name at which the workload reaches its models.
+/// Host name at which the workload reaches models.
 pub const HOST: &str = "inference.local";
 
-/// Name reserved for system routes, which no workload is served by.
+/// Name that is reserved for system routes, which serve no workload.
 pub const SYSTEM_ROUTE: &str = "sandbox-system";
 
 /// Limit of routes per file.
 pub const MAX_ROUTES: usize = 1_000;
 
-/// Authentication scheme of a backend. Unknown providers count as the most common one.
+/// Authentication scheme of a backend. An unknown provider gets the most common one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Provider {
     /// `Authorization: Bearer`.
@@ -53,7 +53,8 @@ pub enum Backend {
         host: Host,
         /// Port.
         port: u16,
-        /// Prefix of each request's path: empty, or with a slash at its begin and none at its end.
+        /// Prefix of each request's path: empty, or with a slash at the beginning and none at the
+        /// end.
         base: String,
     },
     /// A fixed response, for tests and demonstrations.
@@ -64,9 +65,10 @@ impl Backend {
     /// Parses `http://…`, `https://…` or `mock://…`.
     ///
     /// # Errors
-    /// The scheme is another one, the host is missing, or there is more than host, port and path.
+    /// Fails if the scheme is another one, if the host is missing, or if there is more than host,
+    /// port and path.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
-        // A password written into it must not appear in a log.
+        // If the text contains a password, it must not appear in a log.
         let shown = if text.contains('@') {
             "an endpoint with user information"
         } else {
@@ -115,20 +117,20 @@ impl Backend {
     }
 }
 
-/// Who runs the tools of a route's requests, and fetches what they refer to.
+/// Who runs the tools that the requests of a route mention, and fetches what these refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tools {
-    /// Whoever the request says: a provider may call hosts for it that no policy judges.
+    /// Whoever the request names. A provider may then call hosts that no policy judges.
     #[default]
     Any,
-    /// The client alone.
+    /// Only the client.
     Local,
 }
 
 /// Source of a route's API key.
 #[derive(Debug)]
 pub enum KeySource {
-    /// A variable of the supervisor, which the workload does not get.
+    /// A variable of the supervisor that the workload does not get.
     Variable(String),
     /// A file; a newline at its end is not part of the key.
     File(PathBuf),
@@ -138,8 +140,8 @@ pub enum KeySource {
     None,
 }
 
-/// Timeouts of a backend, in seconds. A model may think for minutes; TCP keepalive finds out sooner
-/// if its server has gone.
+/// Timeouts of a backend, in seconds. They are long because a model may think for minutes; TCP
+/// keepalive notices earlier if its server has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Until the connection is established.
@@ -160,13 +162,13 @@ impl Default for Timeouts {
     }
 }
 
-/// Usage limits of a route per run.
+/// Limits for the use of a route in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     /// Limit of requests.
     pub max_requests: Option<NonZeroU64>,
-    /// Limit of input and output tokens, as reported in responses. Requests under way when it is
-    /// reached are completed.
+    /// Limit of input and output tokens, as reported in responses. Requests that are under way when
+    /// it is reached are completed.
     pub max_tokens: Option<NonZeroU64>,
 }
 

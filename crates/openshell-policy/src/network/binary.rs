@@ -6,15 +6,15 @@ use globset::GlobBuilder;
 
 use crate::violation::ViolationKind;
 
-/// An entry of `binaries`: programs that may use the endpoints beside it.
+/// An entry of `binaries`: programs that may use the endpoints of the same policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binary {
-    /// The programs.
+    /// Path or pattern of the programs.
     pub path: BinaryPattern,
-    /// True if only the calling program counts, not its ancestors, and it may have no code from
-    /// files that the workload can write.
+    /// True if only the calling program counts and not its ancestors. Then it must not run code
+    /// from files that the workload can write.
     pub exact: bool,
-    /// False if the file at the path may change.
+    /// False if the file at the path may change while the sandbox runs.
     pub pinned: bool,
 }
 
@@ -24,8 +24,8 @@ impl fmt::Display for Binary {
     }
 }
 
-/// An absolute path, or a glob over paths if it contains `*`. Matched against the executables of a
-/// caller and of its ancestors, never against arguments.
+/// An absolute path, or a glob over paths if it contains `*`. It is matched against the executables
+/// of a caller and of its ancestors, never against arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BinaryPattern(String);
 
@@ -33,7 +33,7 @@ impl BinaryPattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// The path is relative, or the glob does not compile.
+    /// Fails if the path is relative, or if the glob does not compile.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         if text.contains('*') {
             glob(text)?;
@@ -49,7 +49,7 @@ impl BinaryPattern {
         if !self.0.contains('*') {
             return self.0 == path;
         }
-        // Compiled once already.
+        // The glob has compiled in `parse`, so this cannot fail.
         GlobBuilder::new(&self.0)
             .literal_separator(true)
             .build()
@@ -63,8 +63,8 @@ impl fmt::Display for BinaryPattern {
     }
 }
 
-/// Checks that the policy engine can evaluate the glob `text`; an invalid one would fail every
-/// evaluation.
+/// Checks that the policy engine can evaluate the glob `text`; an invalid one would make every
+/// evaluation fail.
 pub(crate) fn glob(text: &str) -> Result<(), ViolationKind> {
     let invalid = |problem: String| ViolationKind::GlobInvalid {
         glob: text.to_owned(),

@@ -32,7 +32,7 @@ pub struct L7 {
     pub protocol: Protocol,
     /// Handling of requests that no rule allows.
     pub enforcement: Enforcement,
-    /// Allow rules, of which one must match.
+    /// Allow rules, of which at least one must match.
     pub rules: Vec<HttpRule>,
     /// Deny rules, of which none may match.
     pub deny_rules: Vec<DenyRule>,
@@ -53,7 +53,7 @@ impl Protocol {
     /// Parses the word of a policy, case-insensitively.
     ///
     /// # Errors
-    /// Any other word.
+    /// Fails for any other word.
     pub fn parse(word: &str) -> Result<Self, ViolationKind> {
         match word.to_ascii_lowercase().as_str() {
             "rest" => Ok(Self::Rest),
@@ -66,7 +66,7 @@ impl Protocol {
         }
     }
 
-    /// Word in policies.
+    /// Returns the word that policies use.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -77,8 +77,8 @@ impl Protocol {
     }
 }
 
-/// A protocol that requests may switch to (RFC 9110 §7.8), in lower case: bytes follow that nobody
-/// judges.
+/// A protocol that requests may switch to (RFC 9110 §7.8), in lower case. The bytes after the
+/// switch are not judged.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UpgradeProtocol(String);
 
@@ -86,8 +86,8 @@ impl UpgradeProtocol {
     /// Parses a name with or without a version, case-insensitively.
     ///
     /// # Errors
-    /// It is none, WebSocket, which needs no permission, or HTTP or TLS, whose requests would pass
-    /// unseen.
+    /// Fails if the text is not such a name; for WebSocket, which needs no permission; and for HTTP
+    /// and TLS, because their requests would pass unseen.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let word = text.to_ascii_lowercase();
         let (name, version) = word
@@ -112,7 +112,7 @@ impl UpgradeProtocol {
         }
     }
 
-    /// The word in policies.
+    /// Returns the word that policies use.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -132,7 +132,7 @@ impl Enforcement {
     /// Parses the word of a policy.
     ///
     /// # Errors
-    /// Any other word.
+    /// Fails for any other word.
     pub fn parse(word: &str) -> Result<Self, ViolationKind> {
         match word {
             "audit" => Ok(Self::Audit),
@@ -144,7 +144,7 @@ impl Enforcement {
         }
     }
 
-    /// Word in policies.
+    /// Returns the word that policies use.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -188,7 +188,7 @@ impl Endpoint {
     /// Builds an endpoint from its parts.
     ///
     /// # Errors
-    /// Every contradiction between the parts.
+    /// Fails with every contradiction between the parts.
     pub fn new(mut parts: EndpointParts) -> Result<Self, Vec<ViolationKind>> {
         let mut violations = contradictions(&parts);
         let l7 = l7(&mut parts, &mut violations);
@@ -218,63 +218,64 @@ impl Endpoint {
         })
     }
 
-    /// Host pattern; `None` means any host whose addresses are all in [`Self::allowed_ips`].
+    /// Returns the host pattern; `None` means any host whose addresses are all in
+    /// [`Self::allowed_ips`].
     #[must_use]
     pub fn host(&self) -> Option<&HostPattern> {
         self.host.as_ref()
     }
 
-    /// Ports, at least one.
+    /// Returns the ports, at least one.
     #[must_use]
     pub fn ports(&self) -> &BTreeSet<NonZeroU16> {
         &self.ports
     }
 
-    /// Rules for requests; `None` means that connections are relayed as bytes.
+    /// Returns the rules for requests; `None` means that connections are relayed as bytes.
     #[must_use]
     pub fn l7(&self) -> Option<&L7> {
         self.l7.as_ref()
     }
 
-    /// Handling of TLS.
+    /// Returns the handling of TLS.
     #[must_use]
     pub fn tls(&self) -> TlsMode {
         self.tls
     }
 
-    /// Permitted addresses of the host; empty means public ones.
+    /// Returns the permitted addresses of the host; empty means public ones.
     #[must_use]
     pub fn allowed_ips(&self) -> &[AddressRange] {
         &self.allowed_ips
     }
 
-    /// Patterns of names that may be looked up if there is no host, to find out if their addresses
-    /// are permitted.
+    /// Returns the patterns of names that may be looked up if there is no host, to check whether
+    /// their addresses are permitted.
     #[must_use]
     pub fn resolve(&self) -> &[HostPattern] {
         &self.resolve
     }
 
-    /// Returns true if the policy permits `%2F` in paths explicitly.
+    /// Returns true if the policy explicitly permits `%2F` in paths.
     #[must_use]
     pub fn allow_encoded_slash(&self) -> bool {
         self.allow_encoded_slash
     }
 
-    /// Protocols that requests may switch to, besides WebSocket.
+    /// Returns the protocols that requests may switch to, besides WebSocket.
     #[must_use]
     pub fn upgrades(&self) -> &BTreeSet<UpgradeProtocol> {
         &self.upgrades
     }
 
-    /// Returns true if requests may hold secrets (`leaks: allow`).
+    /// Returns true if requests may contain secrets (`leaks: allow`).
     #[must_use]
     pub fn allows_leaks(&self) -> bool {
         self.allows_leaks
     }
 
-    /// Returns true if `%2F` may occur in a path: the policy permits it, or its rules have no path
-    /// patterns that could match one reading of the path and not the other.
+    /// Returns true if `%2F` may occur in a path: either the policy permits it, or no rule has a
+    /// path pattern that could match one reading of the path and not the other.
     #[must_use]
     pub fn takes_encoded_slash(&self) -> bool {
         let rules = |l7: &L7| {
@@ -286,21 +287,21 @@ impl Endpoint {
         self.allow_encoded_slash || self.l7.as_ref().is_some_and(rules)
     }
 
-    /// What a gateway demands here and this build does not have, so that every connection is
-    /// refused; `None` if it has all.
+    /// Returns what a gateway demands of this endpoint that this build does not have, for which
+    /// every connection is refused; `None` if the build has everything.
     #[must_use]
     pub fn unsupported(&self) -> Option<&str> {
         self.unsupported.as_deref()
     }
 
-    /// Returns true if connections are bytes that are never inspected.
+    /// Returns true if connections are relayed as bytes that are never inspected.
     #[must_use]
     pub fn is_tcp(&self) -> bool {
         self.is_tcp
     }
 }
 
-/// The contradictions between parts that do not concern the rules of a protocol.
+/// Returns the contradictions between parts that do not concern the rules of a protocol.
 fn contradictions(parts: &EndpointParts) -> Vec<ViolationKind> {
     let has_ports = parts.ports.as_ref().is_some_and(|ports| !ports.is_empty());
     let has_empty_rules = parts.rules.as_ref().is_some_and(Vec::is_empty);

@@ -25,7 +25,7 @@ pub enum InvalidHost {
     NumericNotAddress,
 }
 
-/// A DNS name in normal form: lower case, no trailing dot, no IP address in any notation.
+/// A DNS name in normal form: lower case, no trailing dot, and not an IP address in any notation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostName(String);
 
@@ -33,9 +33,9 @@ impl HostName {
     /// Normalises `text`.
     ///
     /// # Errors
-    /// An empty or overlong label or name, a character outside `[A-Za-z0-9_.-]`, or a last label
-    /// that is a number (`127.1`, `0x7f.1`, `2130706433`), which some resolvers read as an address
-    /// (URL Standard, "ends in a number checker").
+    /// Fails for an empty or overlong label or name, a character outside `[A-Za-z0-9_.-]`, or a
+    /// last label that is a number (`127.1`, `0x7f.1`, `2130706433`). Some resolvers read such a
+    /// name as an address (URL Standard, "ends in a number checker").
     pub fn parse(text: &str) -> Result<Self, InvalidHost> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         if name.is_empty() {
@@ -59,7 +59,7 @@ impl HostName {
         Ok(Self(name))
     }
 
-    /// The normalised name.
+    /// Returns the normalised name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -92,7 +92,7 @@ impl Host {
     /// brackets.
     ///
     /// # Errors
-    /// As [`HostName::parse`].
+    /// Fails as [`HostName::parse`] does.
     pub fn parse(text: &str) -> Result<Self, InvalidHost> {
         let bare = text
             .strip_prefix('[')
@@ -111,7 +111,7 @@ impl Host {
 }
 
 impl fmt::Display for Host {
-    /// Writes the host as policies and log lines do; IPv6 without brackets.
+    /// Writes the host as policies and log lines do: IPv6 without brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => name.fmt(f),
@@ -120,8 +120,8 @@ impl fmt::Display for Host {
     }
 }
 
-/// Pattern of hosts: a name, an IP address, or a glob that begins with `*.` (one label) or `**.`
-/// (one or more). In ASCII (UTS 46) and lower case.
+/// A pattern of hosts: a name, an IP address, or a glob that begins with `*.` (one label) or `**.`
+/// (one or more). It is in ASCII (UTS 46) and lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPattern(String);
 
@@ -129,9 +129,9 @@ impl HostPattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// A wildcard matches every host or every host of a top-level domain, or is not at the front; a
-    /// glob does not compile; or the text is neither a name nor an address, or has a port, path or
-    /// blank.
+    /// Fails if a wildcard matches every host or every host of a top-level domain, or is not at the
+    /// front; if a glob does not compile; or if the text is neither a name nor an address, or
+    /// contains a port, a path or a blank.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let invalid = |problem: String| ViolationKind::HostInvalid {
             host: text.to_owned(),
@@ -157,7 +157,7 @@ impl HostPattern {
         if labels.len() <= 2 {
             return Err(ViolationKind::HostTldWildcard(text.to_owned()));
         }
-        // A glob that matches an IP address would count as an address listed by the policy.
+        // If a glob matched an IP address, the address would count as listed by the policy.
         if labels
             .last()
             .is_some_and(|last| is_number(last) || last.contains(['*', '?', '[', '{']))
@@ -176,7 +176,7 @@ impl HostPattern {
     }
 }
 
-/// Returns what is wrong with a pattern that has more in it than a host, and the form to write.
+/// Returns what is wrong with a pattern that contains more than a host, and what to write instead.
 fn misplaced(text: &str) -> Option<String> {
     if text.contains(char::is_whitespace) {
         return Some(
@@ -197,10 +197,10 @@ fn misplaced(text: &str) -> Option<String> {
     is_port.then(|| format!("a port is no part of a host; write `host: {host}` and `port: {port}`"))
 }
 
-/// Returns the form of a pattern in ASCII: names in other scripts as the DNS has them (UTS 46).
+/// Returns the pattern in ASCII, with names in other scripts as the DNS writes them (UTS 46).
 ///
 /// # Errors
-/// It has no such form.
+/// Fails if the DNS has no such form.
 fn in_ascii(pattern: &str) -> Result<Cow<'_, str>, String> {
     if pattern.is_ascii() {
         return Ok(Cow::Borrowed(pattern));
@@ -214,7 +214,7 @@ fn in_ascii(pattern: &str) -> Result<Cow<'_, str>, String> {
 }
 
 impl HostPattern {
-    /// Returns true if the pattern has no wildcard but `*.` or `**.` at its beginning.
+    /// Returns true if the pattern has no wildcard except `*.` or `**.` at its beginning.
     #[must_use]
     pub fn is_simple(&self) -> bool {
         !self
@@ -223,7 +223,7 @@ impl HostPattern {
             .contains(['*', '?', '[', ']', '{', '}', '\\'])
     }
 
-    /// Returns true if `host` matches; for patterns that [are simple](Self::is_simple).
+    /// Returns true if `host` matches. The pattern must be [simple](Self::is_simple).
     #[must_use]
     pub fn is_simple_match(&self, host: &Host) -> bool {
         let (wildcard, rest) = self.parts();
@@ -240,7 +240,7 @@ impl HostPattern {
         }
     }
 
-    /// The one host that the pattern means; `None` if it has a wildcard.
+    /// Returns the one host that the pattern stands for; `None` if it has a wildcard.
     #[must_use]
     pub fn host(&self) -> Option<Host> {
         Some(&self.0)
@@ -248,10 +248,11 @@ impl HostPattern {
             .and_then(|text| Host::parse(text).ok())
     }
 
-    /// Compiles the pattern: by the rules' meaning of patterns, though only they decide.
+    /// Compiles the pattern with the meaning that patterns have in rules. Only the rules decide,
+    /// though.
     #[must_use]
     pub fn matcher(&self) -> HostMatcher {
-        // Labels are separated as the parts of a path.
+        // A glob treats labels as it does the segments of a path.
         let glob = || {
             GlobBuilder::new(&path(&self.0))
                 .literal_separator(true)
@@ -269,7 +270,7 @@ impl HostPattern {
         }
     }
 
-    /// Splits off the leading wildcard with its dot.
+    /// Splits off the leading wildcard together with its dot.
     fn parts(&self) -> (&str, &str) {
         let wildcard = ["**.", "*."]
             .into_iter()
@@ -278,14 +279,14 @@ impl HostPattern {
         self.0.split_at(wildcard.len())
     }
 
-    /// Returns true if the pattern is this address.
+    /// Returns true if the pattern is exactly this address.
     #[must_use]
     pub fn is_address(&self, address: IpAddr) -> bool {
         self.0.parse() == Ok(address)
     }
 }
 
-/// Labels of a name as the parts of a path.
+/// Returns the name with its labels as segments of a path.
 fn path(name: &str) -> String {
     name.replace('.', "/")
 }

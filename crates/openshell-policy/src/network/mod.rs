@@ -23,7 +23,7 @@ impl PolicyName {
     /// Parses a policy's key.
     ///
     /// # Errors
-    /// The name is empty, too long, or has another character.
+    /// Fails if the name is empty, too long, or has another character.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
         if text.is_empty() || text.len() > 128 || !text.bytes().all(allowed) {
@@ -32,7 +32,7 @@ impl PolicyName {
         Ok(Self(text.to_owned()))
     }
 
-    /// The name as written.
+    /// Returns the name as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -10,7 +10,7 @@ use crate::violation::ViolationKind;
 pub enum Access {
     /// `GET`, `HEAD`, `OPTIONS`.
     ReadOnly,
-    /// Also `POST`, `PUT`, `PATCH`; no `DELETE`.
+    /// Also `POST`, `PUT` and `PATCH`, but not `DELETE`.
     ReadWrite,
     /// Any method.
     Full,
@@ -20,7 +20,7 @@ impl Access {
     /// Parses the word of a policy.
     ///
     /// # Errors
-    /// Any other word.
+    /// Fails for any other word.
     pub fn parse(word: &str) -> Result<Self, ViolationKind> {
         match word {
             "read-only" => Ok(Self::ReadOnly),

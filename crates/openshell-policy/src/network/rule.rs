@@ -12,18 +12,18 @@ pub struct HttpRule {
     pub method: MethodPattern,
     /// Glob over canonical paths.
     pub path: Glob,
-    /// Required query keys; all values of a key must match.
+    /// Required query keys; every value of a key must match.
     pub query: BTreeMap<String, QueryMatcher>,
 }
 
-/// A rule that denies requests. Servers differ in which paths they treat as the same, so it matches
-/// all readings of a path: in any letter case, with and without trailing slashes, percent-decoded,
-/// with repeated slashes folded.
+/// A rule that denies requests. Servers differ in which paths they treat as the same. So it matches
+/// every reading of a path: in any letter case, with and without trailing slashes, percent-decoded,
+/// and with repeated slashes folded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenyRule {
     /// Denied requests.
     pub rule: HttpRule,
-    /// True if letter case matters after all.
+    /// True if letter case matters for this rule after all.
     pub case_sensitive: bool,
 }
 
@@ -40,7 +40,7 @@ impl MethodPattern {
     /// Parses `*` or a method token (RFC 9110 §5.6.2).
     ///
     /// # Errors
-    /// The text is not a token.
+    /// Fails if the text is not a token.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if text.is_empty() || !text.bytes().all(token) {
@@ -51,7 +51,7 @@ impl MethodPattern {
         Ok(Self(text.to_ascii_uppercase()))
     }
 
-    /// The method in upper case, or `*`.
+    /// Returns the method in upper case, or `*`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -94,7 +94,7 @@ impl Glob {
     /// Parses a glob.
     ///
     /// # Errors
-    /// The glob is empty or does not compile.
+    /// Fails if the glob is empty or does not compile.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         glob(text)?;
         Ok(Self(text.to_owned()))
@@ -113,14 +113,14 @@ impl Glob {
         text.chars().map(escape).collect()
     }
 
-    /// The glob as written.
+    /// Returns the glob as written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Alternatives of globs, one of which every value of a query key must match.
+/// Alternative globs; every value of a query key must match one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryMatcher(Vec<Glob>);
 
@@ -128,7 +128,7 @@ impl QueryMatcher {
     /// Creates a matcher.
     ///
     /// # Errors
-    /// `globs` is empty.
+    /// Fails if `globs` is empty.
     pub fn any(globs: Vec<Glob>) -> Result<Self, ViolationKind> {
         if globs.is_empty() {
             return Err(ViolationKind::MatcherAnyEmpty);
@@ -136,7 +136,7 @@ impl QueryMatcher {
         Ok(Self(globs))
     }
 
-    /// The alternatives.
+    /// Returns the alternatives.
     #[must_use]
     pub fn globs(&self) -> &[Glob] {
         &self.0

@@ -8,7 +8,7 @@ use crate::secret::Secret;
 use crate::violation::{ViolationKind, WarningKind};
 use crate::yaml::reader::{At, Reader};
 
-/// Reads the credentials of a document; names that `is_taken` returns true for are rejected.
+/// Reads the credentials of a document; rejects names for which `is_taken` returns true.
 pub(super) fn credentials(
     reader: &mut Reader,
     at: &At<'_>,

@@ -1,11 +1,11 @@
-//! Several policies as one document.
+//! Merging of several policies into one document.
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use crate::violation::{FieldPath, Violation, ViolationKind, Violations};
 use crate::yaml::node::{Node, Value};
 
-/// A part of a document, without lines.
+/// A part of a document, without line numbers.
 #[derive(Clone, Debug, PartialEq)]
 enum Tree {
     Null,
@@ -16,12 +16,12 @@ enum Tree {
     Mapping(Vec<(String, Tree)>),
 }
 
-/// Returns the document that grants what any of `documents`, which are valid policies, grants.
-/// Lists are joined; of single values the first one counts; a network policy whose name is taken
-/// gets a number behind it.
+/// Returns the document that grants what any of `documents` grants; all of them must be valid
+/// policies. Lists are joined. Of single values the first one counts. A network policy whose name
+/// is taken gets a number appended.
 ///
 /// # Errors
-/// A document is no YAML, or the whole cannot be written.
+/// Fails if a document is not YAML, or if the result cannot be written.
 pub fn merged(documents: &[&str]) -> Result<String, Violations> {
     let mut whole = Tree::Mapping(Vec::new());
     let failed = |(line, problem)| {
@@ -39,7 +39,7 @@ pub fn merged(documents: &[&str]) -> Result<String, Violations> {
 
 fn tree(node: &Node) -> Tree {
     match node.value() {
-        // A valid policy has no such number.
+        // A valid policy contains no floating-point number.
         Value::Null | Value::Float => Tree::Null,
         Value::Boolean(value) => Tree::Boolean(*value),
         Value::Integer(value) => Tree::Integer(*value),
@@ -79,8 +79,8 @@ impl Tree {
         }
     }
 
-    /// Adds network policies: the endpoints of one must not be given to the programs of another of
-    /// the same name.
+    /// Adds network policies under free names: if two of the same name were joined, the programs of
+    /// one would get the endpoints of the other.
     fn join_policies(&mut self, other: Self) {
         let (Self::Mapping(entries), Self::Mapping(more)) = (self, other) else {
             return;

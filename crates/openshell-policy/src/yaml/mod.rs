@@ -26,19 +26,19 @@ use reader::{At, Reader};
 /// Largest document in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Reads a policy document. JSON is accepted too, as a subset of YAML.
+/// Reads a policy document. JSON is accepted too, because it is a subset of YAML.
 ///
 /// # Errors
-/// All violations in the order of the document; a syntax error hides the others.
+/// Fails with all violations in the order of the document; a syntax error hides the others.
 pub fn policy(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
     read(document, read_policy)
 }
 
-/// Reads the policy of a gateway as a document, whose endpoints may name what this build does not
-/// have (`unsupported`).
+/// Reads a gateway's policy, given as a document. Its endpoints may name features that this build
+/// does not have (`unsupported`).
 ///
 /// # Errors
-/// As [`policy`].
+/// Fails as [`policy`] does.
 pub fn policy_of_gateway(document: &str) -> Result<(Policy, Vec<Warning>), Violations> {
     read(document, |reader, at| {
         reader.is_of_gateway = true;
@@ -82,7 +82,7 @@ fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
 /// Reads a list of endpoints in the form of a policy document.
 ///
 /// # Errors
-/// All violations in the order of the document.
+/// Fails with all violations in the order of the document.
 pub fn endpoints(document: &str) -> Result<Vec<Endpoint>, Violations> {
     let (endpoints, _) = read(document, |reader, at| {
         let items = reader.sequence(at)?;
@@ -96,11 +96,11 @@ pub fn endpoints(document: &str) -> Result<Vec<Endpoint>, Violations> {
     Ok(endpoints)
 }
 
-/// Reads a credentials document and wipes its parsed texts; only the secrets themselves remain.
-/// Names that `is_taken` returns true for are rejected.
+/// Reads a credentials document and wipes its parsed texts, so that only the secrets themselves
+/// remain. Rejects names for which `is_taken` returns true.
 ///
 /// # Errors
-/// All violations in the order of the document.
+/// Fails with all violations in the order of the document.
 pub fn credentials(
     document: &str,
     is_taken: impl Fn(&str) -> bool,
@@ -113,7 +113,7 @@ pub fn credentials(
 /// Reads an inference route document.
 ///
 /// # Errors
-/// All violations in the order of the document.
+/// Fails with all violations in the order of the document.
 pub fn routes(document: &str) -> Result<RouteFile, Violations> {
     read(document, routes::routes).map(|(file, _)| file)
 }

@@ -43,7 +43,7 @@ pub(super) fn policies(reader: &mut Reader, at: &At<'_>) -> NetworkPolicies {
 
 fn policy(reader: &mut Reader, at: &At<'_>) -> Option<NetworkPolicy> {
     let mut fields = reader.mapping(at, &["name", "endpoints", "binaries"])?;
-    // For people alone.
+    // Only people read it.
     if let Some(at) = fields.take("name") {
         let _ = reader.text(&at, |_| Ok(()));
     }
@@ -90,7 +90,7 @@ fn binary(reader: &mut Reader, at: &At<'_>) -> Option<Binary> {
     })
 }
 
-/// Parses the only handling of secrets in requests that an endpoint can demand.
+/// Parses `allow`, the only handling of secrets in requests that an endpoint can name.
 fn leaks(word: &str) -> Result<(), ViolationKind> {
     match word {
         "allow" => Ok(()),
@@ -177,7 +177,7 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     endpoint.filter(|_| reader.violation_count() == before)
 }
 
-/// Warns of `parts` that may not be meant.
+/// Warns of values that may not be intended.
 fn warn_of(reader: &mut Reader, at: &At<'_>, parts: &EndpointParts) {
     if let Some(what) = &parts.unsupported {
         reader.warn(at, WarningKind::Unsupported(what.clone()));
@@ -231,8 +231,8 @@ impl<'n> Keys<'n> {
         part
     }
 
-    /// Filters the contradictions between keys: drops those implied by an invalid value, adds those
-    /// that an invalid value hides.
+    /// Filters the contradictions between keys: drops those that follow from an invalid value, and
+    /// adds those that an invalid value hides.
     fn contradictions(&self, mut violations: Vec<ViolationKind>) -> Vec<ViolationKind> {
         violations.retain(|violation| {
             let about: &[&str] = match violation {

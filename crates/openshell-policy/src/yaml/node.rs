@@ -25,7 +25,7 @@ pub(super) enum Value {
 }
 
 impl Node {
-    /// Parses a document with a single root value; the error is a line, if known, and a message.
+    /// Parses a document with a single root value. The error is a message and its line, if known.
     pub(super) fn parse(document: &str) -> Result<Self, (Option<u64>, String)> {
         let options = serde_saphyr::options! {
             strict_booleans: true,
@@ -46,7 +46,7 @@ impl Node {
         &self.0.value
     }
 
-    /// Overwrites all texts, any of which may be a secret.
+    /// Overwrites all texts, because any of them may be a secret.
     pub(super) fn wipe(&mut self) {
         match &mut self.0.value {
             Value::Text(text) => text.zeroize(),
@@ -64,13 +64,13 @@ impl Node {
         }
     }
 
-    /// Line, from 1.
+    /// Returns the line, from 1.
     pub(super) fn line(&self) -> u64 {
         self.0.referenced.line()
     }
 }
 
-/// Message for a parse error, without its line.
+/// Returns the message for a parse error, without its line.
 fn problem(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error as E;
     match error {
@@ -111,7 +111,7 @@ fn problem(error: &serde_saphyr::Error) -> String {
 }
 
 impl Value {
-    /// Name of the kind in messages.
+    /// Returns the name of the kind, as messages use it.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",

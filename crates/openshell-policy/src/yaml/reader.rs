@@ -1,4 +1,4 @@
-//! Converts values of a tree to types and collects violations and warnings.
+//! Converts values of a tree to types, and collects violations and warnings.
 
 use crate::violation::{FieldPath, Violation, ViolationKind, Violations, Warning, WarningKind};
 use crate::yaml::node::{Node, Value};
@@ -36,14 +36,14 @@ impl<'n> Fields<'n> {
 /// Violations and warnings found so far.
 #[derive(Default)]
 pub(super) struct Reader {
-    /// True for the document of a gateway's policy.
+    /// True if the document is the policy of a gateway.
     pub(super) is_of_gateway: bool,
     violations: Vec<Violation>,
     warnings: Vec<Warning>,
 }
 
 impl Reader {
-    /// Number of violations found so far.
+    /// Returns the number of violations found so far.
     pub(super) fn violation_count(&self) -> usize {
         self.violations.len()
     }
@@ -60,8 +60,7 @@ impl Reader {
         });
     }
 
-    /// Rejects a combination of values that have been read already; the line is looked up by the
-    /// path.
+    /// Rejects a combination of values that have already been read; the path gives the line.
     pub(super) fn reject_at_path(&mut self, root: &At<'_>, path: FieldPath, kind: ViolationKind) {
         let line = line_of(root.node, &FieldPath::root(), &path);
         self.violations.push(Violation { path, line, kind });
@@ -75,7 +74,7 @@ impl Reader {
         });
     }
 
-    /// Returns the value, or records its violation.
+    /// Returns the value, or records the violation.
     pub(super) fn check<T>(&mut self, at: &At<'_>, result: Result<T, ViolationKind>) -> Option<T> {
         result.map_err(|kind| self.reject(at, kind)).ok()
     }

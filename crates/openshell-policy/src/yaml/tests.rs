@@ -1,7 +1,7 @@
 use super::{merged, policy};
 use crate::network::endpoint::{Endpoint, TlsMode};
 
-/// Returns the messages of the violations of `document`; none if it loads.
+/// Returns the messages of the violations of `document`; empty if it loads.
 fn messages(document: &str) -> Vec<String> {
     match policy(document) {
         Ok(_) => Vec::new(),
@@ -9,7 +9,7 @@ fn messages(document: &str) -> Vec<String> {
     }
 }
 
-/// A policy of nothing but `endpoint`.
+/// Returns a policy that has only `endpoint`.
 fn with_endpoint(endpoint: &str) -> String {
     format!(
         "network_policies:\n  web:\n    endpoints:\n      - {endpoint}\n    binaries: [{{path: \

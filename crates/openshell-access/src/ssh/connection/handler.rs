@@ -1,4 +1,4 @@
-//! What a client asks for, as the library hands it on.
+//! The requests of a client, as the SSH library passes them on.
 
 use std::sync::Arc;
 
@@ -282,7 +282,7 @@ impl Handler for Connection {
     ) -> Result<(), Error> {
         if let (Some(control), Some(signal)) = (self.channels.control(channel), permitted(&signal))
         {
-            // More of them carry no more information.
+            // If the queue is full, further signals would say nothing new.
             let _ = control.try_send(signal);
         }
         Ok(())

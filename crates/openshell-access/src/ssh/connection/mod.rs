@@ -1,4 +1,4 @@
-//! One client's connection: which of its requests are granted.
+//! The connection of one client, and which of its requests are granted.
 
 mod handler;
 
@@ -29,21 +29,21 @@ pub(crate) struct Connection {
     pub(crate) channels: Channels,
     /// Set once the client is authenticated.
     pub(crate) authenticated: Authenticated,
-    /// Listeners inside.
+    /// Listeners inside on behalf of the client.
     pub(crate) listeners: Vec<ClientListener>,
-    /// Counts the connection for as long as it lives.
+    /// Counts as one connection for as long as this one lives.
     pub(crate) _slot: OwnedSemaphorePermit,
 }
 
-/// A listener inside for the client.
+/// A listener inside on behalf of the client.
 pub(crate) struct ClientListener {
     place: Place,
-    /// Ends it when it is dropped, and none of its connections.
+    /// Dropping it ends the listener but none of its connections.
     _cancel: oneshot::Sender<()>,
     task: AbortHandle,
 }
 
-/// Ends of a running session channel: what its client sends.
+/// Receivers for what the client of a running session channel sends.
 struct Ends {
     input: Arc<InputQueue>,
     signals: mpsc::Receiver<Signal>,
@@ -78,7 +78,8 @@ impl Connection {
         Ok(Auth::Accept)
     }
 
-    /// Makes a session channel a running one: one command a channel (RFC 4254 §6.5).
+    /// Turns an idle session channel into a running one; a channel runs only one command (RFC 4254
+    /// §6.5).
     fn begin(
         &mut self,
         id: ChannelId,
@@ -185,7 +186,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Relays a channel to a server inside.
+    /// Relays a channel to a server in the sandbox.
     async fn open_inward(
         &mut self,
         channel: Opened<Msg>,
@@ -223,7 +224,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns true if the client may have a further listener.
+    /// Returns true if the client may have another listener.
     fn has_room_for_listener(&mut self, target: &str) -> bool {
         self.listeners
             .retain(|listener| !listener.task.is_finished());
@@ -234,7 +235,7 @@ impl Connection {
         has_room
     }
 
-    /// Carries connections inside to the client.
+    /// Carries connections that `accepting` gives to the client.
     fn accept_for_client(&mut self, place: Place, accepting: Accepting, handle: Handle) {
         self.reporter.report(
             SshActivity::Forward,
