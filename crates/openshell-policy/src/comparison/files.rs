@@ -158,8 +158,8 @@ fn access(filesystem: &Filesystem, path: &Path) -> Access {
         deepest(&filesystem.read_write).max(baseline(|access| access == BaselineAccess::ReadWrite));
     match (read, write) {
         (None, None) => Access::None,
-        // At the same depth, the read-only entry wins.
-        (read, write) if read >= write => Access::Read,
+        // Grants of one path add up.
+        (read, write) if read > write => Access::Read,
         _ => Access::Write,
     }
 }

@@ -212,6 +212,12 @@ fn files_users_and_modes_are_compared() {
         &files("read_write: [/data], read_only: [/data/x]"),
         "the command may write to /data/x",
     );
+    // Grants of one path add up.
+    narrower(
+        &files("read_write: [/data], read_only: [/data]"),
+        &files("read_only: [/data]"),
+        "the command may write to /data",
+    );
     narrower(
         &files("read_write: [/data]"),
         &files("read_write: [/data], hidden: [/data/x]"),
