@@ -111,7 +111,7 @@ pub struct NamedDoors {
 
 impl Service for NamedDoors {
     async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
-        // Every door has a target; without one, the door was closed meanwhile.
+        // Doors are opened only for addresses that have a target.
         let Some(target) = client
             .local_addr()
             .ok()
