@@ -100,7 +100,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
                 }
             }
             relayed = hold.over(relayed.as_mut()) => if let Err(refusal) = relayed {
-                // A refusal of bytes of the established connection is a decision of its own.
+                // What is found in bytes of the established connection is a separate decision.
                 if refusal.is_of_bytes() {
                         report_refused(&proxy.services, &connection, &refusal);
                         closing.stopped(&refusal);

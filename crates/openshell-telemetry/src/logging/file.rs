@@ -169,7 +169,7 @@ fn append(mut file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     Ok(())
 }
 
-/// Index into [`LogFile::last`].
+/// Returns the index into [`LogFile::last`] for lines of `priority`.
 fn lane(priority: Priority) -> usize {
     usize::from(priority != Priority::Ordinary)
 }

@@ -206,7 +206,7 @@ impl Record {
             (Key::Path, Fact::Text(path)) if class == Class::File => {
                 self.put(&["file"], file_object(path));
             }
-            // The activity's number says the access, and the record has a message of its own.
+            // The activity's number already tells the access, and each record has a message field.
             (Key::Access, _) => {}
             (Key::Message, _) if class != Class::Finding => {}
             _ => match place(class, key) {

@@ -353,7 +353,7 @@ impl Names {
             return None;
         };
         let table = self.table();
-        // A later policy may name the address of a name as a host of its own.
+        // A later policy may name the address of a name as a host.
         let host = match table.pool.name(ip) {
             _ if table
                 .literals
