@@ -4,28 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::reason::ReasonCode;
 
-/// One refusal, as it is counted and proposed upon.
+/// A refusal, with what is needed to count it and to propose a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// The host that was asked for; an IP address where a program went past the proxy.
+    /// The host that was asked for; an IP address if the program bypassed the proxy.
     pub host: String,
     /// Its port; 0 for protocols that have none.
     pub port: u16,
-    /// The program that asked; `-` if that could not be found out.
+    /// The program that asked; `-` if it is unknown.
     pub binary: String,
     /// The programs that started it, nearest first.
     pub ancestors: Vec<String>,
-    /// Why, in one word.
+    /// The reason code.
     pub code: ReasonCode,
-    /// Why, in a sentence.
+    /// The reason in a sentence.
     pub reason: String,
-    /// The line of policy that would permit it, where there is one.
+    /// The line of policy that would permit it, if there is one.
     pub fix: Option<String>,
-    /// Method and path of a request that another rule could allow.
+    /// Method and path of the request, if another rule could allow it.
     pub request: Option<(String, String)>,
 }
 
-/// Refusals of one host and port to one program, or failures.
+/// The refusals, or the failures, of one program for one host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenialSummary {
     /// The first of them.
@@ -41,27 +41,28 @@ pub struct DenialSummary {
     pub requests: BTreeSet<(String, String)>,
 }
 
-/// Refusals, counted by host, port, program, and apart from failures; bounded, as the workload
-/// chooses what it asks for.
+/// Refusals, counted by host, port and program; failures are counted separately. The number of
+/// summaries is bounded because the workload chooses what it asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Denials {
     summaries: BTreeMap<(String, u16, String, bool), DenialSummary>,
-    /// Summaries of failures.
+    /// Number of summaries that are about failures.
     failures: usize,
     others: u64,
 }
 
 impl Denials {
-    /// Summaries that are kept; what comes beyond them is only counted.
+    /// Maximum number of summaries. Refusals that would need another one are only counted.
     pub const SUMMARIES: usize = 1024;
-    /// Summaries of failures among them, so that names without an address leave room for refusals.
+    /// Maximum number of summaries of failures, so that names without an address leave room for
+    /// refusals.
     pub const FAILURES: usize = 128;
-    /// Bytes of a summary's ancestors that are kept, nearest first.
+    /// Maximum bytes of the ancestors in a summary; the nearest are kept.
     pub const ANCESTOR_BYTES: usize = 4096;
-    /// Different requests of a summary that are kept.
+    /// Maximum number of different requests in a summary.
     pub const SAMPLES: usize = 20;
 
-    /// Counts `denial`, which was made at `now_ms`, in milliseconds since 1970.
+    /// Counts `denial`, which was made at `now_ms` (milliseconds since 1970).
     pub fn add(&mut self, denial: Denial, now_ms: u64) {
         let requests = denial.request.iter().cloned().collect();
         self.count(DenialSummary {
@@ -73,7 +74,7 @@ impl Denials {
         });
     }
 
-    /// Counts all that `others` has counted before.
+    /// Adds everything that `others` has counted.
     pub fn merge(&mut self, others: Self) {
         self.others += others.others;
         for summary in others.summaries.into_values() {
@@ -81,7 +82,7 @@ impl Denials {
         }
     }
 
-    /// True if nothing was counted.
+    /// Returns true if nothing was counted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.summaries.is_empty() && self.others == 0
@@ -119,7 +120,7 @@ impl Denials {
         }
     }
 
-    /// The summaries, most frequent first.
+    /// Returns the summaries, most frequent first.
     #[must_use]
     pub fn summaries(&self) -> Vec<&DenialSummary> {
         let mut summaries: Vec<_> = self.summaries.values().collect();
@@ -127,7 +128,7 @@ impl Denials {
         summaries
     }
 
-    /// How many refusals there were beyond [`Self::summaries`].
+    /// Returns the number of refusals that are in none of [`Self::summaries`].
     #[must_use]
     pub fn others(&self) -> u64 {
         self.others

@@ -12,7 +12,7 @@ use crate::words::{
     FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity, SshDoor,
 };
 
-/// A receiver of events. Called on the way of connections, so it must not block.
+/// A receiver of events. The proxy calls it while it serves a connection, so it must not block.
 pub trait Audit: fmt::Debug + Send + Sync {
     /// Takes one event.
     fn event(&self, event: &Event<'_>);
@@ -27,7 +27,7 @@ pub enum Event<'e> {
     Request(RequestDecided<'e>),
     /// A permitted connection has ended.
     Closed(ConnectionClosed<'e>),
-    /// The firewall rejected a packet that went past the proxy.
+    /// The firewall rejected a packet that was not sent through the proxy.
     Bypass(BypassAttempt<'e>),
     /// A name was looked up.
     Name(NameLookedUp<'e>),
@@ -60,29 +60,29 @@ pub struct Ends<'e> {
     pub port: Option<u16>,
 }
 
-/// A decision, and its grounds.
+/// A decision, and what it is based on.
 #[derive(Clone, Copy, Debug)]
 pub struct Decided<'e> {
     /// How urgent the event is.
     pub severity: Severity,
     /// The effect.
     pub action: Action,
-    /// The policy that it follows from, if one is known.
+    /// The policy that the decision follows from, if one is known.
     pub policy: Option<&'e str>,
     /// The part of the sandbox that decided; `None` if no rule was applied to the request.
     pub engine: Option<Engine>,
     /// The decision.
     pub decision: Decision,
-    /// The cause; empty if there is nothing to add.
+    /// The cause in a sentence; empty if there is nothing to add.
     pub reason: &'e str,
-    /// The cause in one word, of a refusal or of what would be one under another mode.
+    /// The reason code of a refusal, or of what would be a refusal in another mode.
     pub code: Option<ReasonCode>,
 }
 
-/// The way of a connection through the proxy.
+/// How a connection came to the proxy, and where it went from there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Way {
-    /// The way by which it came, if it got as far as asking for its target.
+    /// The door at which it came; `None` until it has asked for a target.
     pub door: Option<Door>,
     /// The client's address inside the sandbox, if it is known.
     pub source: Option<SocketAddr>,
@@ -90,12 +90,12 @@ pub struct Way {
     pub dialed: Option<SocketAddr>,
 }
 
-/// Durations of the steps to a decision's effect, of those that were taken.
+/// How long the steps of a decision took; `None` for a step that was not taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Took {
-    /// Of the decision itself.
+    /// The decision itself.
     pub decision: Option<Duration>,
-    /// Of the connection to the upstream.
+    /// The connection to the upstream.
     pub connect: Option<Duration>,
 }
 
@@ -111,19 +111,19 @@ pub struct Lineage<'e> {
 /// A decision on a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionDecided<'e> {
-    /// The step that came about, or did not.
+    /// The step that was taken, or that failed.
     pub activity: Activity,
     /// Both ends.
     pub ends: Ends<'e>,
     /// The processes behind it.
     pub lineage: Lineage<'e>,
-    /// Its way.
+    /// How it came to the proxy, and where it went.
     pub way: Way,
-    /// Durations of its steps.
+    /// How long its steps took.
     pub took: Took,
     /// The decision.
     pub decided: Decided<'e>,
-    /// The denial to count.
+    /// The denial that it is counted as.
     pub denial: Option<&'e Denial>,
 }
 
@@ -132,27 +132,27 @@ pub struct ConnectionDecided<'e> {
 pub struct RequestDecided<'e> {
     /// The method.
     pub method: &'e str,
-    /// The path, with marks instead of placeholders.
+    /// The path, with `[CREDENTIAL]` in place of each placeholder.
     pub path: &'e str,
     /// `http` or `https`.
     pub scheme: &'e str,
-    /// The number inside its connection, from 1 on; `None` for a request that came by itself.
+    /// The number of the request in its connection, from 1 on; `None` for a forwarded request.
     pub number: Option<u64>,
     /// Both ends.
     pub ends: Ends<'e>,
-    /// The processes behind it; none of a request inside a connection, whose own event names them.
+    /// The processes behind it; empty for a request in a connection, whose own event names them.
     pub lineage: Lineage<'e>,
-    /// Its way; empty for a request inside a connection.
+    /// How it came to the proxy, and where it went; empty for a request in a connection.
     pub way: Way,
-    /// Durations of its steps.
+    /// How long its steps took.
     pub took: Took,
     /// The decision.
     pub decided: Decided<'e>,
-    /// The names of the credentials that it carries, with commas between; empty if there are none.
+    /// The names of the credentials that it carries, separated by commas; empty if there are none.
     pub credentials: &'e str,
-    /// The model that it was routed to.
+    /// The call of a model, if the request is one.
     pub model: Option<ModelCall<'e>>,
-    /// The denial to count.
+    /// The denial that it is counted as.
     pub denial: Option<&'e Denial>,
 }
 
@@ -169,17 +169,17 @@ pub struct ModelCall<'e> {
     pub usage: TokenUsage,
 }
 
-/// Tokens of a request to a model and of its answer.
+/// The tokens of a request to a model and of its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenUsage {
-    /// Tokens of the request, if the answer says.
+    /// The tokens of the request, if the answer states them.
     pub input: Option<u64>,
-    /// Tokens of the answer, if it says.
+    /// The tokens of the answer, if it states them.
     pub output: Option<u64>,
 }
 
 impl TokenUsage {
-    /// Both.
+    /// Returns the sum of both; an unknown number counts as 0.
     #[must_use]
     pub fn total(self) -> u64 {
         self.input
@@ -195,23 +195,23 @@ pub struct ConnectionClosed<'e> {
     pub severity: Severity,
     /// Both ends.
     pub ends: Ends<'e>,
-    /// The policy that had permitted it, if one is known.
+    /// The policy that permitted it, if one is known.
     pub policy: Option<&'e str>,
-    /// Its way.
+    /// How it came to the proxy, and where it went.
     pub way: Way,
     /// Bytes that the client received.
     pub received: u64,
-    /// Bytes that it sent.
+    /// Bytes that the client sent.
     pub sent: u64,
-    /// The milliseconds for which it lasted.
+    /// How long it lasted, in milliseconds.
     pub milliseconds: u64,
-    /// The cause.
+    /// Who or what ended it.
     pub by: EndedBy,
     /// The cause in a sentence; empty if there is nothing to add.
     pub reason: &'e str,
-    /// The cause in one word, of an end by policy.
+    /// The reason code, if a policy ended it.
     pub code: Option<ReasonCode>,
-    /// The denial to count.
+    /// The denial that it is counted as.
     pub denial: Option<&'e Denial>,
 }
 
@@ -226,11 +226,11 @@ pub struct BypassAttempt<'e> {
     pub decided: Decided<'e>,
     /// The transport protocol: `tcp`, `udp`, or its number.
     pub protocol: &'e str,
-    /// The denial to count.
+    /// The denial that it is counted as.
     pub denial: Option<&'e Denial>,
 }
 
-/// A look-up of a name: by a program inside, or of the policy's names outside.
+/// A look-up of a name: by a program inside, or by the proxy outside for a name in the policy.
 #[derive(Clone, Copy, Debug)]
 pub struct NameLookedUp<'e> {
     /// The name.
@@ -241,15 +241,15 @@ pub struct NameLookedUp<'e> {
     pub severity: Severity,
     /// The effect.
     pub action: Action,
-    /// Addresses found outside, and the seconds for which they hold.
+    /// The number of addresses found outside, and how many seconds they are valid.
     pub found: Option<(usize, u64)>,
     /// Further look-ups of the name since the last event.
     pub repeated: u64,
     /// The cause of a refusal or failure; empty if there is nothing to add.
     pub reason: &'e str,
-    /// The cause in one word.
+    /// The reason code.
     pub code: Option<ReasonCode>,
-    /// The denial to count.
+    /// The denial that it is counted as.
     pub denial: Option<&'e Denial>,
 }
 
@@ -266,7 +266,7 @@ pub struct PublishedConnection<'e> {
     pub address: SocketAddr,
     /// The port of the server, at the loopback address inside.
     pub port: u16,
-    /// The reason for which there is no connection; empty if there is one.
+    /// Why there is no connection; empty if there is one.
     pub reason: &'e str,
 }
 
@@ -296,9 +296,9 @@ pub struct Finding<'e> {
     pub severity: Severity,
     /// The kind of finding.
     pub title: &'e str,
-    /// How sure it is.
+    /// How certain it is.
     pub confidence: Confidence,
-    /// The facts, for people.
+    /// What was found, in a sentence for people.
     pub message: &'e str,
 }
 
@@ -309,7 +309,7 @@ pub struct Configuration<'e> {
     pub state: ConfigState,
     /// How urgent it is.
     pub severity: Severity,
-    /// The facts, for people.
+    /// What happened, in a sentence for people.
     pub message: &'e str,
     /// The version of the policy that it is about, if it is about one.
     pub policy: Option<PolicyId<'e>>,
@@ -331,7 +331,7 @@ pub struct Lifecycle<'e> {
     pub activity: LifecycleActivity,
     /// How urgent it is.
     pub severity: Severity,
-    /// The outcome, for people.
+    /// The outcome, in a sentence for people.
     pub message: &'e str,
 }
 
@@ -350,7 +350,7 @@ pub struct Process<'e> {
     pub exit: Option<i32>,
     /// The command line, at its start.
     pub command: Option<&'e str>,
-    /// Cause of an end that is not the command's own.
+    /// Why it ended, if it did not end by itself.
     pub reason: Option<&'e str>,
 }
 
@@ -363,26 +363,26 @@ pub struct Ssh<'e> {
     pub severity: Severity,
     /// The effect.
     pub action: Action,
-    /// The way by which the client came.
+    /// The door at which the client came.
     pub door: SshDoor,
     /// The client: an address, a process, or the id of a relay.
     pub client: &'e str,
-    /// The method of authentication, once it is over.
+    /// The method of authentication, once the client has authenticated.
     pub authentication: Option<&'e str>,
     /// The command line, or the subsystem.
     pub command: Option<&'e str>,
-    /// The target of a forwarding, or the address where it listens.
+    /// The target of a forwarding, or the address at which it listens.
     pub target: Option<&'e str>,
     /// The exit code of a command that has ended.
     pub exit: Option<i32>,
-    /// Bytes from the client and to it, of a channel that has ended.
+    /// Bytes from the client and bytes to it, for a channel that has ended.
     pub transferred: Option<(u64, u64)>,
     /// The cause of a refusal or an early end; empty if there is nothing to add.
     pub reason: &'e str,
 }
 
 impl<'e> Event<'e> {
-    /// The denial that the event is to be counted as.
+    /// Returns the denial that the event is counted as, if it is one.
     #[must_use]
     pub fn denial(&self) -> Option<&'e Denial> {
         match self {

@@ -1,4 +1,4 @@
-//! An event as facts: what every form of the log shows of it, each in its own words.
+//! An event as a list of facts. Every format of the log shows these facts, each in its own words.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::words::{Action, Activity, Class, Key, Severity};
 pub enum Value<'e> {
     /// A word or a sentence.
     Text(&'e str),
-    /// Several of them.
+    /// Several words or sentences.
     Texts(&'e [String]),
     /// A number.
     Number(i64),
@@ -22,16 +22,16 @@ pub enum Value<'e> {
     Address(SocketAddr),
 }
 
-/// What is known of an event.
+/// Everything that is known of an event.
 #[derive(Clone, Debug)]
 pub struct Facts<'e> {
     /// What it is about.
     pub class: Class,
-    /// The word of what happened.
+    /// The word for what happened.
     pub activity: &'e str,
     /// How urgent it is.
     pub severity: Severity,
-    /// The effect, of an event that has one.
+    /// The effect, if the event has one.
     pub action: Option<Action>,
     known: Vec<(Key, Value<'e>)>,
 }
@@ -46,7 +46,7 @@ impl<'e> Facts<'e> {
             .map(|(_, value)| *value)
     }
 
-    /// Returns the text of `key`; empty if it is not known.
+    /// Returns the text of `key`; empty if it is not known or is not a text.
     #[must_use]
     pub fn text(&self, key: Key) -> &'e str {
         match self.get(key) {
@@ -55,7 +55,7 @@ impl<'e> Facts<'e> {
         }
     }
 
-    /// Iterates over what is known.
+    /// Iterates over all known facts.
     pub fn iter(&self) -> impl Iterator<Item = (Key, Value<'e>)> {
         self.known.iter().copied()
     }
@@ -277,7 +277,7 @@ fn ssh<'e>(event: &Ssh<'e>) -> Facts<'e> {
 }
 
 impl fmt::Display for Value<'_> {
-    /// Several texts stand with spaces between.
+    /// Writes the value; several texts are separated by spaces.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(text) => f.write_str(text),

@@ -1,9 +1,9 @@
 //! What happens in a sandbox, as typed events: decisions, findings, refusals, and its own state.
 //!
-//! Takes facts from every other crate, each with its word from a closed set; gives one event for
-//! each decision to whoever implements [`event::Audit`], and counts of refusals.
-//! Never contains I/O, a clock, a policy, or the form in which a log, a metric or a gateway shows
-//! an event: the leaf under all crates.
+//! Every other crate hands its facts to this one, in words of closed sets. It defines one event for
+//! each decision, which goes to whoever implements [`event::Audit`], and counts refusals. It never
+//! contains I/O, a clock, a policy, or the format in which a log, a metric or a gateway shows an
+//! event, because all other crates depend on it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Lines of the log on their way to a receiver outside of this host.
+//! Log lines that are sent to a receiver outside of this host.
 
 /// A line, and the facts of its event.
 #[derive(Clone, Copy, Debug)]
@@ -7,19 +7,19 @@ pub struct Line<'l> {
     pub time_ms: i64,
     /// The level's name, such as `INFO`.
     pub level: &'l str,
-    /// The part that says it, such as `audit`.
+    /// The part of the sandbox that logs it, such as `audit`.
     pub target: &'l str,
     /// The text.
     pub message: &'l str,
-    /// Names and values, in the order of the names.
+    /// Pairs of name and value, sorted by name.
     pub fields: &'l [(&'l str, &'l str)],
 }
 
-/// A queue of lines, which are left out while it is full.
+/// A queue of lines. While it is full, further lines are dropped.
 pub trait LineQueue: Send + Sync {
-    /// Returns true if it has room for a line; otherwise one is counted as dropped.
+    /// Returns true if there is room for a line; otherwise counts one line as dropped.
     fn has_room(&self) -> bool;
 
-    /// Takes a line, and returns true, or counts it as dropped.
+    /// Takes a line and returns true, or counts it as dropped and returns false.
     fn push(&self, line: Line<'_>) -> bool;
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-/// A packet that was refused.
+/// A refused packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedPacket {
     /// Destination.
@@ -12,7 +12,7 @@ pub struct RefusedPacket {
     pub ports: Option<[u16; 2]>,
     /// Transport protocol.
     pub transport: Transport,
-    /// Mark of its socket; 0 for a socket that was not connected.
+    /// Mark of its socket; 0 if the socket was not connected.
     pub mark: u32,
 }
 
@@ -22,7 +22,7 @@ pub struct RefusedPacket {
 pub enum Transport {
     Tcp,
     Udp,
-    /// Another, by its number (IANA "Protocol Numbers").
+    /// Another protocol, by its number (IANA "Protocol Numbers").
     Other(u8),
 }
 

@@ -1,44 +1,44 @@
-//! Reasons of refusals: the closed set that status lines, bodies, log lines, denials and metrics
-//! share, one row each.
+//! Reasons of refusals: a closed set with one row for each reason. Status lines, bodies, log lines,
+//! denials and metrics all use its words.
 
 use crate::words::{Action, Activity, Engine, Severity};
 
 /// How a refusal is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The step that did not come about.
+    /// The step that was not completed.
     pub activity: Activity,
     /// How urgent it is.
     pub severity: Severity,
-    /// The effect: denied, or allowed and failed.
+    /// The effect: denied, or allowed but failed.
     pub action: Action,
 }
 
-/// Denied before anything was opened.
+/// The report of a refusal before anything was opened.
 const DENIED: Report = Report {
     activity: Activity::Open,
     severity: Severity::Medium,
     action: Action::Denied,
 };
-/// A secret would have gone to where it does not belong.
+/// The report of a secret that would have gone to the wrong place.
 const MISUSED: Report = Report {
     activity: Activity::Open,
     severity: Severity::High,
     action: Action::Denied,
 };
-/// Permitted, and not as secure as it has to be.
+/// The report of something that the policy permits, but whose TLS or authority is not acceptable.
 const INSECURE: Report = Report {
     activity: Activity::Fail,
     severity: Severity::Medium,
     action: Action::Denied,
 };
-/// Permitted, and the other end was not there.
+/// The report of something that the policy permits, but whose other end did not respond.
 const UNREACHED: Report = Report {
     activity: Activity::Fail,
     severity: Severity::Low,
     action: Action::Allowed,
 };
-/// Rejected by the network namespace's firewall.
+/// The report of a packet that the network namespace's firewall rejected.
 const REJECTED: Report = Report {
     activity: Activity::Refuse,
     severity: Severity::Medium,
@@ -48,20 +48,20 @@ const REJECTED: Report = Report {
 /// How the summary of a run counts a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// As denied: another policy could permit it.
+    /// As denied: a different policy could permit it.
     Denial,
-    /// As permitted and failed, by a cause that the operator can remove.
+    /// As permitted but failed, for a cause that the operator can remove.
     Failure,
     /// Not at all, unless a rule for the request would have permitted it.
     No,
 }
 
-/// Fate of the client's connection.
+/// What happens to the client's connection after a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connection {
     /// It ends with the answer.
     Ends,
-    /// It goes on: the request was read to its end.
+    /// It stays open: the request was read to its end.
     Stays,
 }
 
@@ -77,37 +77,37 @@ macro_rules! stages {
         }
 
         impl DenialStage {
-            /// The word in refusals and logs.
+            /// Returns the word in refusals and logs.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)+ }
             }
 
-            /// The engine that events name.
+            /// Returns the engine that events name.
             #[must_use]
             pub const fn engine(self) -> Engine {
                 match self { $(Self::$variant => Engine::$engine,)+ }
             }
 
-            /// True if events name the policy that permitted the connection.
+            /// Returns true if events name the policy that permitted the connection.
             #[must_use]
             pub const fn names_policy(self) -> bool {
                 match self { $(Self::$variant => $names_policy,)+ }
             }
 
-            /// True if an endpoint in the policy would permit it, and is proposed.
+            /// Returns true if an endpoint in the policy would permit it, so that one is proposed.
             #[must_use]
             pub const fn is_proposed(self) -> bool {
                 match self { $(Self::$variant => $proposed,)+ }
             }
 
-            /// True if the summary of a run gives the cause beside the code.
+            /// Returns true if the summary of a run shows the cause next to the code.
             #[must_use]
             pub const fn is_explained(self) -> bool {
                 match self { $(Self::$variant => $explained,)+ }
             }
 
-            /// The severity of closing a connection that was permitted before.
+            /// Returns the severity of closing a connection that was permitted before.
             #[must_use]
             pub const fn severity_of_closing(self) -> Severity {
                 match self { $(Self::$variant => Severity::$severity,)+ }
@@ -119,7 +119,7 @@ macro_rules! stages {
 stages! {
     // Stage    Word          Engine      Policy  Closing  Proposed  Explained
     L4          "l4"          Policy      false   Medium   true      false;
-    // A permitted socket was passed on to a program that may not have it.
+    // High: a program passed a permitted socket to another one that may not have it.
     Identity    "identity"    Policy      false   High     false     false;
     Ssrf        "ssrf"        Address     false   Medium   true      true;
     Tls         "tls"         Tls         true    Medium   false     true;
@@ -137,7 +137,7 @@ macro_rules! reasons {
         $variant:ident $word:literal $stage:ident $status:literal $error:literal $report:ident $counted:ident $connection:ident
         $detail:literal $(inside $inside:literal)?;
     )+) => {
-        /// One reason. The words never change.
+        /// The reason of a refusal. Its word never changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "`as_str` is the documentation of each")]
         pub enum ReasonCode {
@@ -145,7 +145,7 @@ macro_rules! reasons {
         }
 
         impl ReasonCode {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
             const fn row(self) -> &'static Row {
@@ -166,7 +166,7 @@ macro_rules! reasons {
     };
 }
 
-/// The second text, if there is one.
+/// Expands to the second text if there is one, otherwise to the first.
 macro_rules! last {
     ($one:literal) => {
         $one
@@ -187,9 +187,9 @@ struct Row {
     details: [&'static str; 2],
 }
 
-// Each row: code, word, stage, HTTP status, error, report, count, the client's connection; then the
-// detail that the workload is told, and another one for requests inside a connection where that
-// differs. In it `{request}`, `{target}`, `{method}`, `{named}` and `{reason}` stand for the facts.
+// Each row has: variant, word, stage, HTTP status, error, report, count, the client's connection.
+// Then follow the detail that the workload is told, and, if it differs, the one for requests inside
+// a connection. `{request}`, `{target}`, `{method}`, `{named}` and `{reason}` stand for the facts.
 reasons! {
     EndpointNotInPolicy "endpoint_not_in_policy" L4 403 "policy_denied" DENIED Denial Ends
         "{request} not permitted by policy";
@@ -281,56 +281,57 @@ reasons! {
 }
 
 impl ReasonCode {
-    /// The word on every surface.
+    /// Returns the word, which is the same in all outputs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.row().word
     }
 
-    /// The part of the sandbox that gives this reason.
+    /// Returns the part of the sandbox that gives this reason.
     #[must_use]
     pub const fn stage(self) -> DenialStage {
         self.row().stage
     }
 
-    /// The status of the HTTP answer.
+    /// Returns the status of the HTTP answer.
     #[must_use]
     pub const fn status(self) -> u16 {
         self.row().status
     }
 
-    /// The kind of error, for programs.
+    /// Returns the kind of error, for programs.
     #[must_use]
     pub const fn error(self) -> &'static str {
         self.row().error
     }
 
-    /// How it is reported.
+    /// Returns how events report it.
     #[must_use]
     pub const fn report(self) -> Report {
         self.row().report
     }
 
-    /// How the summary of a run counts it.
+    /// Returns how the summary of a run counts it.
     #[must_use]
     pub const fn counted(self) -> Counted {
         self.row().counted
     }
 
-    /// Fate of the client's connection.
+    /// Returns what happens to the client's connection.
     #[must_use]
     pub const fn connection(self) -> Connection {
         self.row().connection
     }
 
-    /// The detail that the workload is told, as a template.
+    /// Returns the template of the detail that the workload is told; `is_inside` selects the one
+    /// for requests inside a connection.
     #[must_use]
     pub const fn detail(self, is_inside: bool) -> &'static str {
         let [outside, inside] = self.row().details;
         if is_inside { inside } else { outside }
     }
 
-    /// True if the policy is the cause, false for a connection that was permitted and failed.
+    /// Returns false if the reason is counted as [`Counted::Failure`], true in all other cases.
     #[must_use]
     pub const fn is_policy_denial(self) -> bool {
         match self.counted() {

@@ -1,13 +1,14 @@
-//! Text for people: safe to print, with its nouns in the right number.
+//! Text for people: safe to print on a terminal, and with singular or plural as the count demands.
 
 use std::borrow::Cow;
 
-/// Returns `text` on one line, with characters that act on a terminal or reorder the line escaped.
+/// Returns `text` on one line, with those characters escaped that control a terminal or reorder
+/// text.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Cow::Borrowed(text);
     }
-    // Directional formatting (UAX 9) would show a line in another order than it has.
+    // Directional formatting (UAX 9) would show the characters in another order than the text has.
     let reorders = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -20,7 +21,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
-/// Returns `text` with each of its lines printable.
+/// Returns `text` with each of its lines made printable.
 pub fn printable_lines(text: &str) -> String {
     text.split('\n')
         .map(printable)
@@ -28,8 +29,8 @@ pub fn printable_lines(text: &str) -> String {
         .join("\n")
 }
 
-/// Returns a message of an error on lines of which only the first begins at the margin: a name with
-/// a line feed begins none of its own.
+/// Returns an error message of which only the first line begins at the margin, so that a name that
+/// contains a line feed cannot forge a message.
 pub fn indented(text: &str) -> String {
     let mut lines = text.split('\n').map(printable);
     let mut message = lines.next().unwrap_or_default().into_owned();

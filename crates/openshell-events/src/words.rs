@@ -1,9 +1,9 @@
-//! The words of events: closed sets, one variant each.
+//! The words of events: one closed set for each kind, with a variant for each word.
 
-/// What stands for a secret, or for the placeholder of one, wherever either would be shown.
+/// What logs and other outputs show in place of a secret or of its placeholder.
 pub const REDACTED: &str = "[CREDENTIAL]";
 
-/// Defines a set, with the word of each variant.
+/// Defines a set, and the word of each variant.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($variant:ident = $word:literal,)+ }) => {
         $(#[$meta])*
@@ -14,7 +14,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// The word in logs.
+            /// Returns the word in logs.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -37,7 +37,7 @@ words! {
 }
 
 words! {
-    /// Progress of a connection that an event is about.
+    /// What happened to the connection that an event is about.
     Activity {
         Open = "OPEN",
         Fail = "FAIL",
@@ -47,7 +47,7 @@ words! {
 }
 
 words! {
-    /// Way by which a connection came.
+    /// The way by which a connection came to the proxy.
     Door {
         Connect = "connect",
         Forward = "forward",
@@ -58,7 +58,7 @@ words! {
 }
 
 words! {
-    /// Cause of the end of a connection.
+    /// Who or what ended a connection.
     EndedBy {
         Client = "client",
         Upstream = "upstream",
@@ -78,7 +78,7 @@ words! {
 }
 
 words! {
-    /// Part of the sandbox that decided.
+    /// The part of the sandbox that decided.
     Engine {
         Policy = "opa",
         Address = "ssrf",
@@ -171,7 +171,7 @@ words! {
 }
 
 words! {
-    /// Way by which a client came.
+    /// The way by which an SSH client came.
     SshDoor {
         Tcp = "tcp",
         Socket = "socket",
@@ -199,7 +199,7 @@ words! {
 }
 
 words! {
-    /// What a fact of an event says.
+    /// The name of a fact of an event.
     Key {
         Access = "access",
         Addresses = "addresses",

@@ -1,5 +1,5 @@
-//! Sends the metrics to a collector (OTLP over HTTP), on a thread of its own: at intervals, and
-//! once more at the end.
+//! Sends the metrics to a collector (OTLP over HTTP), on a separate thread: at intervals, and once
+//! more at the end.
 
 use std::io;
 use std::pin::Pin;
@@ -22,10 +22,10 @@ use tokio::time::timeout;
 use crate::metrics::Metrics;
 use crate::{families, otlp};
 
-/// Time for the last export, which the end of the sandbox waits for.
+/// Maximum duration of the last export, for which the end of the sandbox waits.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Bytes of an answer, at most.
+/// Maximum bytes of an answer.
 const ANSWER_BYTES: usize = 64 * 1024;
 
 /// A collector, and how to send to it.
@@ -33,11 +33,11 @@ const ANSWER_BYTES: usize = 64 * 1024;
 pub struct Collector {
     uri: Uri,
     headers: HeaderMap,
-    /// Attributes of the program.
+    /// Attributes of the program that exports.
     pub attributes: Vec<(String, String)>,
-    /// Time between two exports.
+    /// The time between two exports.
     pub every: Duration,
-    /// Longest time of one.
+    /// The maximum duration of an export.
     pub timeout: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Collector {
     /// percent-encoded (the OpenTelemetry specification, "OTLP Exporter Configuration").
     ///
     /// # Errors
-    /// In words: what is wrong. It contains no header.
+    /// The URL or a header is malformed. The message says what is wrong, and contains no header.
     pub fn parse(url: &str, headers: &Secret) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("no URL: {error}"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https"))
@@ -73,13 +73,13 @@ impl Collector {
         })
     }
 
-    /// Its host, without the brackets of an IPv6 address.
+    /// Returns its host, without the brackets of an IPv6 address.
     #[must_use]
     pub fn host(&self) -> &str {
         self.uri.host().unwrap_or_default().trim_matches(['[', ']'])
     }
 
-    /// Its port.
+    /// Returns its port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.uri
@@ -87,7 +87,7 @@ impl Collector {
             .unwrap_or(if self.is_tls() { 443 } else { 80 })
     }
 
-    /// True if it is reached by TLS.
+    /// Returns true if it is reached by TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.uri.scheme_str() == Some("https")
@@ -109,7 +109,7 @@ fn parse_headers(text: &Secret) -> Option<HeaderMap> {
     pairs.map(header).collect()
 }
 
-/// Replaces each `%` and two hexadecimal digits by their byte.
+/// Replaces each `%` that two hexadecimal digits follow by the byte that they stand for.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -139,14 +139,14 @@ pub type Connect = Box<
     dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send>> + Send + Sync,
 >;
 
-/// Is told when exports begin to fail, with the reason, and when they succeed again.
+/// Reports that exports begin to fail, with the reason, or, without one, that they succeed again.
 pub type Report = Box<dyn Fn(Option<&str>) + Send + Sync>;
 
-/// A running export. Dropping it ends it.
+/// A running export, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Exporter {
     running: oneshot::Sender<()>,
-    /// Closed at the end of its thread.
+    /// Closed when the thread ends.
     ended: oneshot::Receiver<()>,
 }
 
@@ -206,13 +206,13 @@ impl Exporter {
 
     /// Exports once more, for at most a second, and ends.
     pub async fn finish(self) {
-        // It may have ended by an error of its own.
+        // The thread may have ended already.
         let _ = self.running.send(());
         let _ = self.ended.await;
     }
 }
 
-/// What is exported, and where to.
+/// What is exported, and to where.
 struct Export {
     collector: Collector,
     connect: Connect,
@@ -221,10 +221,10 @@ struct Export {
 }
 
 impl Export {
-    /// Sends the metrics of this moment.
+    /// Sends the current metrics.
     ///
     /// # Errors
-    /// In words: the collector is not reached, or does not accept them.
+    /// The collector cannot be reached, or does not accept the metrics. The message says why.
     async fn send(&self) -> Result<(), String> {
         let Collector {
             uri,
@@ -255,12 +255,12 @@ impl Export {
         request
             .headers_mut()
             .insert(HOST, host.unwrap_or_else(|| HeaderValue::from_static("")));
-        // It ends with its client, or by the collector.
+        // This task ends with the client, or when the collector closes the connection.
         let connection = tokio::spawn(connection);
         let exchange = async {
             let response = client.send_request(request).await.map_err(failed)?;
             let status = response.status();
-            // Read to its end, so that the collector can close.
+            // The answer is read to its end, so that the collector can close the connection.
             let _ = Limited::new(response.into_body(), ANSWER_BYTES)
                 .collect()
                 .await;

@@ -13,13 +13,13 @@ use prometheus_client::registry::Registry;
 use crate::families::{self, Family, PREFIX, Values};
 use crate::metrics::Metrics;
 
-/// Media type of [`text`].
+/// The media type of [`text`].
 pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Returns all metrics as they are now.
 ///
 /// # Errors
-/// None that is known: the encoder writes to memory.
+/// No error is known: the encoder writes to memory.
 pub(crate) fn text(metrics: &Arc<Metrics>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(Now(Arc::clone(metrics))));

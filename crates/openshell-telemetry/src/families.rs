@@ -1,4 +1,4 @@
-//! The numbers of one moment, as every form of them is made from.
+//! The metrics of one moment, from which all their forms are made.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,29 +6,28 @@ use openshell_events::reason::ReasonCode;
 
 use crate::metrics::{BOUNDS, DECISIONS, DOORS, Durations, Metrics, PROTOCOLS};
 
-/// Prefix of every name.
+/// The prefix of every name.
 pub(crate) const PREFIX: &str = "openshell_sandbox";
 
-/// Labels of a number.
+/// The labels of a number.
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// A metric.
 #[derive(Debug)]
 pub(crate) struct Family {
-    /// Its name without [`PREFIX`].
+    /// The metric's name without [`PREFIX`].
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) values: Values,
 }
 
-/// Values of a metric.
+/// The values of a metric.
 #[derive(Debug)]
 pub(crate) enum Values {
     /// Numbers that only grow.
     Counter(Vec<(Labels, u64)>),
     Gauge(u64),
-    /// Counts by their upper bounds, the last of which is infinite, and the sum of what was
-    /// counted.
+    /// The counts by upper bound, of which the last is infinite, and the sum of all values.
     Histogram {
         buckets: [(f64, u64); BOUNDS.len()],
         sum: f64,
@@ -139,7 +138,7 @@ fn models(metrics: &Metrics) -> [Family; 2] {
     ]
 }
 
-/// The numbers of the supervisor itself.
+/// Returns the numbers of the supervisor itself.
 fn own(metrics: &Metrics) -> Vec<Family> {
     let mut families = Vec::new();
     if let Some(readings) = metrics.readings() {
@@ -221,7 +220,7 @@ fn histogram(name: &'static str, help: &'static str, durations: &Durations) -> F
     }
 }
 
-/// Memory of this process that is resident (proc_pid_status(5)).
+/// Returns the resident memory of this process, in bytes (proc_pid_status(5)).
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let kibibytes = text

@@ -9,23 +9,23 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// Longest time in which a thread that works takes a task.
+/// How long a thread that works may take to start a task.
 const RESPONSE: Duration = Duration::from_millis(500);
 
-/// Phase of a sandbox's life.
+/// The phase of a sandbox's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The workload does not run yet.
     Starting,
-    /// It runs.
+    /// The workload runs.
     Ready,
     /// The sandbox was asked to end, or its command has ended.
     Draining,
-    /// A part without which the sandbox cannot go on has failed.
+    /// A part that the sandbox cannot do without has failed.
     Failed,
 }
 
-/// Tests threads; see [`Health::test_with`].
+/// Tests whether threads respond; see [`Health::test_with`].
 pub type Respond = Box<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
 struct Test(Respond);
@@ -36,21 +36,21 @@ impl fmt::Debug for Test {
     }
 }
 
-/// Phase and threads of a sandbox.
+/// The phase and the threads of a sandbox.
 #[derive(Debug)]
 pub struct Health {
     phase: AtomicU8,
     /// The runtime of the supervisor's own tasks.
     main: Handle,
-    /// The test of the threads of connections, once there are some.
+    /// The test of the threads for connections, once there are some.
     workers: OnceLock<Test>,
 }
 
 impl Health {
-    /// Creates the state of a sandbox that starts, on the runtime of its tasks.
+    /// Creates the state of a sandbox that is starting; must be called on the runtime of its tasks.
     ///
     /// # Panics
-    /// This is called outside of a tokio runtime.
+    /// Panics if it is called outside of a tokio runtime.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "it needs a runtime")]
     pub fn new() -> Self {
@@ -61,7 +61,7 @@ impl Health {
         }
     }
 
-    /// Enters `phase`; a later one is not left for an earlier one.
+    /// Enters `phase`, unless a later phase was entered before.
     pub fn enter(&self, phase: Phase) {
         let number = match phase {
             Phase::Starting => 0,
@@ -81,18 +81,18 @@ impl Health {
         }
     }
 
-    /// Takes the test of the threads of connections: it is true once all have taken a task, and
-    /// false if one never will. The first one counts.
+    /// Sets the test of the threads for connections, which returns true once every thread has taken
+    /// a task, and false if one never will. Only the first call has an effect.
     pub fn test_with(&self, respond: Respond) {
         let _ = self.workers.set(Test(respond));
     }
 
-    /// Why the sandbox is not healthy: a part has failed, or a thread takes no task.
+    /// Returns why the sandbox is not healthy: a part has failed, or a thread takes no tasks.
     pub(crate) async fn failure(&self) -> Option<&'static str> {
         if self.phase() == Phase::Failed {
             return Some("a part of the sandbox has failed");
         }
-        // A start looks at files and waits for init on this thread, which takes milliseconds.
+        // A start also reads files and waits for init on this thread, but only for milliseconds.
         if !matches!(
             timeout(RESPONSE, self.main.spawn(async {})).await,
             Ok(Ok(()))
@@ -107,7 +107,7 @@ impl Health {
         }
     }
 
-    /// Why the sandbox is not ready.
+    /// Returns why the sandbox is not ready.
     pub(crate) fn unready(&self) -> Option<&'static str> {
         match self.phase() {
             Phase::Ready => None,
@@ -139,7 +139,8 @@ mod tests {
                 .block_on(async {
                     let health = Health::new();
                     tokio::task::yield_now().await;
-                    // As a task that blocks does; nothing runs here from now on.
+                    // This thread now hangs like one with a task that blocks; nothing runs on it
+                    // any more.
                     send.send(health).unwrap();
                     let _ = hung.recv();
                     std::future::pending::<()>().await;

@@ -1,8 +1,9 @@
 //! What a sandbox tells those who run it: log lines and records, metrics, and health.
 //!
-//! Takes typed events, an open folder, bound sockets, and a way to a collector or to a gateway's
-//! queue; gives lines on standard error and in files, counts, and answers to probes and scrapers.
-//! Never contains a decision, a variable of the environment, or a look at the sandbox itself.
+//! It takes typed events, an open folder, bound sockets, and a way to a collector or to a gateway's
+//! queue. It gives lines on standard error and in files, counts, and answers to probes and
+//! scrapers. It never makes a decision, reads an environment variable, or looks at the sandbox
+//! itself.
 
 #![forbid(unsafe_code)]
 

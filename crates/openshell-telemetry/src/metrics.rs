@@ -1,5 +1,6 @@
-//! Counts of what the sandbox decides, carries and spends: atomic numbers for words of closed sets.
-//! Calls of models, whose routes have names, are counted under a lock that is held for a moment.
+//! Counts what the sandbox decides, carries and spends, with an atomic number for each word of
+//! closed sets. Calls of models, whose routes have arbitrary names, are counted under a lock that
+//! is held briefly.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +22,7 @@ pub(crate) const DECISIONS: [Decision; 4] = [
     Decision::Audit,
     Decision::Deny,
 ];
-/// The ways of connections.
+/// The ways by which connections come.
 pub(crate) const DOORS: [Door; 5] = [
     Door::Connect,
     Door::Forward,
@@ -31,10 +32,10 @@ pub(crate) const DOORS: [Door; 5] = [
 ];
 /// The protocols of requests.
 pub(crate) const PROTOCOLS: [&str; 2] = ["http", "https"];
-/// The layers of decisions that are no refusals: on connections, and on requests.
+/// The layers of decisions that are not refusals: on connections, and on requests.
 pub(crate) const LAYERS: [DenialStage; 2] = [DenialStage::L4, DenialStage::L7];
 
-/// Upper bounds of durations, in seconds.
+/// Upper bounds of the buckets for durations, in seconds.
 pub(crate) const BOUNDS: [f64; 12] = [
     0.00002,
     0.0001,
@@ -50,21 +51,22 @@ pub(crate) const BOUNDS: [f64; 12] = [
     f64::INFINITY,
 ];
 
-/// Routes that are counted by name; a policy of an operator has a few.
+/// Number of routes that are counted by name; an operator's policy has only a few.
 const ROUTES: usize = 64;
 
 /// Everything that is counted.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// By [`LAYERS`], [`DECISIONS`], and 0 or one more than the index in [`ReasonCode::ALL`].
+    /// Indexed by [`LAYERS`], [`DECISIONS`], and 0 without a reason, or else one more than the
+    /// reason's index in [`ReasonCode::ALL`].
     decisions: OnceLock<Box<[AtomicU64]>>,
-    /// By [`PROTOCOLS`] and [`DECISIONS`].
+    /// Indexed by [`PROTOCOLS`] and [`DECISIONS`].
     pub(crate) requests: [[AtomicU64; DECISIONS.len()]; PROTOCOLS.len()],
-    /// By [`DOORS`].
+    /// Indexed by [`DOORS`].
     pub(crate) connections: [AtomicU64; DOORS.len()],
-    /// Bytes from the workload, of connections that have ended.
+    /// Bytes that the workload sent over connections that have ended.
     pub(crate) sent: AtomicU64,
-    /// The same, to it.
+    /// Bytes that the workload received over connections that have ended.
     pub(crate) received: AtomicU64,
     pub(crate) deciding: Durations,
     pub(crate) connecting: Durations,
@@ -72,7 +74,7 @@ pub struct Metrics {
     pub(crate) bypasses: AtomicU64,
     sessions_begun: AtomicU64,
     sessions_ended: AtomicU64,
-    /// By route.
+    /// The counts of each route.
     models: Mutex<BTreeMap<String, ModelCounts>>,
     reader: OnceLock<Reader>,
 }
@@ -80,15 +82,15 @@ pub struct Metrics {
 /// Durations of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Durations {
-    /// By [`BOUNDS`].
+    /// Indexed by [`BOUNDS`].
     counts: [AtomicU64; BOUNDS.len()],
     nanoseconds: AtomicU64,
 }
 
-/// Requests to one route of models, and their tokens.
+/// The requests to one route of models, and their tokens.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelCounts {
-    /// By `ok`, or the reason of the refusal.
+    /// The number of requests by outcome: `ok`, or the reason of the refusal.
     pub(crate) requests: BTreeMap<&'static str, u64>,
     pub(crate) input: u64,
     pub(crate) output: u64,
@@ -105,13 +107,13 @@ pub struct Readings {
     pub reloads_applied: u64,
     /// Updates that were invalid, or could not be read.
     pub reloads_failed: u64,
-    /// Denials of which only the number was kept.
+    /// Denials that were only counted, because there was no room for them.
     pub denials_dropped: u64,
     /// Lines of the log that no output took in time.
     pub log_lines_dropped: u64,
 }
 
-/// Returns the numbers of this moment; called for each scrape.
+/// Returns the current numbers; called for each scrape.
 pub type Read = Box<dyn Fn() -> Readings + Send + Sync>;
 
 /// Holds the reader.
@@ -124,13 +126,13 @@ impl fmt::Debug for Reader {
 }
 
 impl Metrics {
-    /// Takes the reader of the numbers that other parts keep, once they are there; the first one
-    /// counts.
+    /// Sets the function that reads the numbers of other parts, once these exist. Only the first
+    /// call has an effect.
     pub fn read_with(&self, read: Read) {
         let _ = self.reader.set(Reader(read));
     }
 
-    /// The numbers of other parts, once they are there.
+    /// Returns the numbers of other parts, once these exist.
     pub(crate) fn readings(&self) -> Option<Readings> {
         self.reader.get().map(|Reader(read)| read())
     }
@@ -144,7 +146,7 @@ impl Metrics {
         })
     }
 
-    /// Counts of decisions other than 0, each with its layer, decision and reason.
+    /// Returns all counts of decisions that are not 0, each with its layer, decision and reason.
     pub(crate) fn decided(
         &self,
     ) -> impl Iterator<Item = (DenialStage, Decision, Option<ReasonCode>, u64)> {
@@ -166,19 +168,19 @@ impl Metrics {
             })
     }
 
-    /// Counts for each route.
+    /// Returns the counts of each route.
     pub(crate) fn models(&self) -> BTreeMap<String, ModelCounts> {
         self.models.lock().clone()
     }
 
-    /// Sessions and commands of SSH and `exec` that run.
+    /// Returns how many sessions and commands of SSH and `exec` are running.
     pub(crate) fn sessions(&self) -> u64 {
         self.sessions_begun
             .load(Relaxed)
             .saturating_sub(self.sessions_ended.load(Relaxed))
     }
 
-    /// Counts a decision on a connection (0) or a request (1).
+    /// Counts a decision on a connection (`layer` 0) or a request (1).
     fn decide(&self, layer: usize, decided: &Decided<'_>) {
         let Some(decision) = place(&DECISIONS, &decided.decision) else {
             return;
@@ -187,7 +189,7 @@ impl Metrics {
             .code
             .and_then(|code| place(ReasonCode::ALL, &code))
             .map_or(0, |index| index + 1);
-        // A reason has a layer of its own.
+        // A reason implies the layer, so all its decisions have one place.
         let layer = if reason > 0 { 0 } else { layer };
         let index = (layer * DECISIONS.len() + decision) * (ReasonCode::ALL.len() + 1) + reason;
         if let Some(count) = self.decisions().get(index) {
@@ -210,7 +212,7 @@ impl Metrics {
         let decided = &request.decided;
         self.decide(1, decided);
         self.take_time(request.took);
-        // A forwarded request is the event of its connection too.
+        // The event of a forwarded request stands for its connection too.
         if let (Some(_), Some(door)) = (request.took.connect, place(&DOORS, &Door::Forward)) {
             self.connections[door].fetch_add(1, Relaxed);
         }
@@ -248,7 +250,7 @@ impl Metrics {
     }
 
     fn session(&self, ssh: &Ssh<'_>) {
-        // Forwarded connections have a target.
+        // Only forwarded connections have a target.
         if ssh.action == Action::Allowed && ssh.target.is_none() {
             match ssh.activity {
                 SshActivity::Exec => drop(self.sessions_begun.fetch_add(1, Relaxed)),
@@ -269,7 +271,7 @@ impl Durations {
             .fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Counts by bound, and the sum in seconds.
+    /// Returns the count of each bucket with its upper bound, and the sum in seconds.
     pub(crate) fn read(&self) -> ([(f64, u64); BOUNDS.len()], f64) {
         let counts = std::array::from_fn(|index| (BOUNDS[index], self.counts[index].load(Relaxed)));
         (
@@ -286,7 +288,7 @@ impl Audit for Metrics {
                 self.decide(0, &connection.decided);
                 self.take_time(connection.took);
                 let door = connection.way.door.and_then(|door| place(&DOORS, &door));
-                // A refusal may carry the activity that it refused.
+                // A refusal may have the activity that was refused.
                 let is_open = connection.activity == Activity::Open
                     && connection.decided.action == Action::Allowed;
                 if let Some(door) = door
@@ -316,7 +318,7 @@ impl Audit for Metrics {
     }
 }
 
-/// The index of `word` in its set.
+/// Returns the index of `word` in its set.
 fn place<T: PartialEq>(set: &[T], word: &T) -> Option<usize> {
     set.iter().position(|other| other == word)
 }

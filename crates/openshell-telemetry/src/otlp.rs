@@ -1,5 +1,5 @@
-//! The metrics in OpenTelemetry's form: the messages of its protocol (OTLP 1.5,
-//! opentelemetry/proto/collector/metrics/v1), as far as they are used here.
+//! The metrics in the form of OpenTelemetry: those parts of its protocol's messages that are used
+//! here (OTLP 1.5, opentelemetry/proto/collector/metrics/v1).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -128,7 +128,8 @@ struct HistogramDataPoint {
     explicit_bounds: Vec<f64>,
 }
 
-/// Returns `families`, counted from `start` until `now`, as those of a program with `attributes`.
+/// Returns `families`, counted from `start` until `now`, as the metrics of a program with
+/// `attributes`.
 pub(crate) fn export(
     families: &[Family],
     attributes: &[(String, String)],
@@ -205,7 +206,7 @@ fn metric(Family { name, help, values }: &Family, start: u64, now: u64) -> Metri
                 count: bucket_counts.iter().sum(),
                 sum: Some(*sum),
                 bucket_counts,
-                // The last one is infinite, and goes without saying.
+                // The last bound is infinite, and OTLP implies it.
                 explicit_bounds: buckets
                     .iter()
                     .map(|(bound, _)| *bound)

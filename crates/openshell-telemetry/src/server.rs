@@ -1,5 +1,5 @@
-//! The server of health and metrics, on a thread of its own: it answers also when the supervisor's
-//! tasks do not run.
+//! The server for health and metrics. It has its own thread, so that it answers even when the
+//! supervisor's tasks do not run.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,29 +26,29 @@ use crate::exposition;
 use crate::health::Health;
 use crate::metrics::Metrics;
 
-/// Connections at once; the oldest one gives way to one more.
+/// Maximum number of connections at once; one more replaces the oldest.
 const CONNECTIONS: usize = 16;
 
-/// Time for the head of a request, and for one connection.
+/// The time limits for the head of a request, and for one connection.
 const HEAD: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Pause after an accept has failed.
+/// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Places where the server listens.
+/// The sockets at which the server listens.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// For everybody who reaches it.
+    /// The socket for everybody who can reach it.
     pub tcp: Option<TcpListener>,
-    /// For those whom the permissions of the file and [`Admit`] let in.
+    /// The socket for those whom the permissions of its file and [`Admit`] let in.
     pub unix: Option<UnixListener>,
 }
 
-/// Returns true if the process at the other end of a Unix socket is let in.
+/// Returns true if the process at the other end of a Unix socket may connect.
 pub type Admit = Box<dyn Fn(BorrowedFd<'_>) -> bool + Send + Sync>;
 
-/// A running server; dropping it ends it.
+/// A running server, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Server {
     _running: oneshot::Sender<()>,
@@ -111,7 +111,7 @@ impl Server {
                     }
                 });
             }
-            // An error is the end of the supervisor.
+            // The sender is never used: it is dropped at the end.
             let _ = ended.await;
         };
         std::thread::Builder::new()
@@ -121,14 +121,14 @@ impl Server {
     }
 }
 
-/// Everything that is answered.
+/// The sources of all answers.
 struct Pages {
     health: Arc<Health>,
     metrics: Arc<Metrics>,
 }
 
 impl Pages {
-    /// Serves one connection beside those that are `open`.
+    /// Serves one connection in addition to the `open` ones.
     async fn accepted(
         self: &Arc<Self>,
         stream: io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>,
@@ -155,7 +155,7 @@ impl Pages {
                 .header_read_timeout(HEAD)
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            // The client is gone, or has sent something else.
+            // An error means that the client is gone, or has sent something that is not a request.
             let _ = timeout(DEADLINE, served).await;
         });
         open.push_back(connection.abort_handle());
@@ -194,7 +194,7 @@ impl Pages {
     }
 }
 
-/// The answer to a probe.
+/// Returns the answer to a probe.
 fn probe(failure: Option<&str>) -> Response<Full<Bytes>> {
     match failure {
         None => page(StatusCode::OK, "ok"),

@@ -1,5 +1,5 @@
-//! Admission of connections by the programs that made them, so that none takes the network from the
-//! others.
+//! Admission of connections: bounds how many each program has, so that no program takes the network
+//! from the others.
 
 use std::sync::Arc;
 
@@ -16,30 +16,32 @@ use crate::ground::quota::{Quota, QuotaGuard};
 #[derive(Debug)]
 pub struct Admission {
     all: Arc<Quota>,
-    /// Programs that the policy does not list.
+    /// Connections of programs that the policy does not list.
     unlisted: Arc<Quota>,
-    /// Connections up to which nobody is asked for the policy, as there is room for everybody.
+    /// Number of connections up to which the policy is not consulted, because there is room for
+    /// everybody.
     ample: usize,
     refusals: Arc<Semaphore>,
 }
 
-/// What becomes of a connection.
+/// The fate of a connection.
 #[derive(Debug)]
 pub(crate) enum Admitted {
     /// It is served, while this is held.
     Served(Place),
-    /// It is told that there are too many, while this is held.
+    /// It is told that there are too many connections, while this is held.
     Refused(OwnedSemaphorePermit),
-    /// It is closed.
+    /// It is closed without an answer.
     Closed,
 }
 
-/// A place, free again when it is dropped.
+/// A place, which becomes free when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place(#[expect(dead_code, reason = "held for its drop")] [Option<QuotaGuard>; 2]);
 
 impl Default for Admission {
-    /// Bounds for the descriptors that this process may have, of which a connection takes two.
+    /// Returns bounds for the file descriptors that this process may have; a connection takes two
+    /// of them.
     fn default() -> Self {
         let descriptors = getrlimit(Resource::Nofile)
             .current
@@ -61,7 +63,7 @@ impl Admission {
         }
     }
 
-    /// Admits a connection of `identity`; `policy` tells who is listed.
+    /// Admits a connection of `identity`; `policy` says which programs it lists.
     pub(crate) fn admit(&self, identity: &Identity, policy: &Snapshot) -> Admitted {
         let program = identity
             .as_ref()

@@ -1,4 +1,5 @@
-//! Decision on a connection: snapshot, caller and target to a permit or a refusal.
+//! The decision on a connection: turns a snapshot, a caller and a target into a permit or a
+//! refusal.
 
 use openshell_events::reason::ReasonCode;
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
@@ -10,11 +11,11 @@ use crate::denial::refusal::{Matches, Nearest, Refusal};
 use crate::ground::peer::Caller;
 use crate::ground::target::Target;
 
-/// Judges a connection of `caller` to `target`. Before a permit is given, `verify` checks its
-/// fingerprints.
+/// Judges a connection of `caller` to `target`. `verify` checks the caller's fingerprints before a
+/// permit is given.
 ///
 /// # Errors
-/// The policy refuses the connection, or the engine fails.
+/// The policy refuses the connection, `verify` fails, or the engine fails.
 pub fn judge(
     snapshot: &Snapshot,
     caller: &Caller,
@@ -53,11 +54,12 @@ pub fn judge(
     }
 }
 
-/// Judges as [`judge`] does, for an observed run: a refusal by the policy becomes a permit with its
-/// code, for any address but those that are never reachable.
+/// Judges like [`judge`], but for an observed run: a refusal by the policy becomes a permit that
+/// holds the refusal's code. Every permit is for all addresses except those that are never
+/// reachable.
 ///
 /// # Errors
-/// As [`judge`], except refusals by the policy.
+/// As for [`judge`], except refusals by the policy.
 pub fn observe(
     snapshot: &Snapshot,
     caller: &Caller,
@@ -93,7 +95,7 @@ pub fn observe(
     }
 }
 
-/// Inspection that `endpoints`, which permit a connection together, demand of it.
+/// Returns the inspection that the `endpoints` that permit a connection together require.
 fn inspection(
     decision: &CachedDecision,
     policy: Option<&str>,
@@ -122,9 +124,9 @@ fn inspection(
     }
 }
 
-/// Addresses of `host` that `endpoints` permit.
+/// Returns the addresses of `host` that `endpoints` permit.
 fn addresses(host: &Host, endpoints: &[Endpoint]) -> PermittedAddresses {
-    // An endpoint without a list whose host is an address lists that address.
+    // An endpoint whose host is an address, and that has no list, permits that address.
     let is_listed = |endpoint: &&Endpoint| !endpoint.allowed_ips().is_empty();
     let mut unlisted = endpoints
         .iter()
@@ -136,7 +138,7 @@ fn addresses(host: &Host, endpoints: &[Endpoint]) -> PermittedAddresses {
     };
     PermittedAddresses {
         any: false,
-        // Custom rules that name no endpoint permit the same as an endpoint without a list.
+        // Custom rules that name no endpoint permit what an endpoint without a list permits.
         public: endpoints.is_empty() || !endpoints.iter().all(|endpoint| is_listed(&endpoint)),
         listed: endpoints
             .iter()

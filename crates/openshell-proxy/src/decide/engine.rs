@@ -1,4 +1,4 @@
-//! The policy engine: rules compiled once, evaluated on a machine of their own each time.
+//! The policy engine: rules are compiled once, and each evaluation runs on its own virtual machine.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +10,7 @@ use regorus::{CompiledPolicy, Value};
 /// The built-in rules.
 pub const BUILT_IN: &str = include_str!("../../../../data/sandbox-policy.rego");
 
-/// Queries of the rules, by their names in the package `openshell.sandbox`.
+/// The queries of the rules; each is the name of a rule in the package `openshell.sandbox`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the rules")]
 pub enum Query {
@@ -50,7 +50,7 @@ impl Query {
         Self::ProcessPolicy,
     ];
 
-    /// Name of the rule.
+    /// Returns the name of the rule.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::NetworkAction => "network_action",
@@ -76,7 +76,7 @@ impl Query {
     }
 }
 
-/// Error of rules that cannot be loaded or evaluated.
+/// An error of rules that cannot be loaded or evaluated.
 #[derive(Clone, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum EngineError {
@@ -96,14 +96,14 @@ pub enum EngineError {
     },
 }
 
-/// Instructions of one evaluation, after which it fails: some 50 for each policy, endpoint and
-/// binary, so enough for the largest document.
+/// Limit of instructions, at which an evaluation fails. A policy, an endpoint or a binary takes
+/// about 50 each, so the limit is enough for the largest document.
 const MAX_INSTRUCTIONS: usize = 20_000_000;
 
-/// Compiled glob patterns that are cached in the whole process.
+/// Number of compiled glob patterns that the whole process caches.
 const GLOB_CACHE: usize = 32_768;
 
-/// Compiled rules, independent of the data that they are evaluated over.
+/// Compiled rules, independent of the data over which they are evaluated.
 #[derive(Clone)]
 struct CompiledRules {
     policy: CompiledPolicy,
@@ -168,10 +168,10 @@ impl Engine {
         })
     }
 
-    /// The built-in rules over `document`. They are compiled once in the process.
+    /// Returns the built-in rules over `document`. They are compiled once per process.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// As for [`Self::new`].
     pub fn built_in(document: serde_json::Value) -> Result<Self, EngineError> {
         static RULES: OnceLock<Result<CompiledRules, EngineError>> = OnceLock::new();
         let rules = RULES
@@ -183,13 +183,13 @@ impl Engine {
         })
     }
 
-    /// The data of the rules.
+    /// Returns the data of the rules.
     #[must_use]
     pub fn data(&self) -> &Value {
         &self.data
     }
 
-    /// The same rules over other data.
+    /// Returns the same rules over other data.
     #[must_use]
     pub fn over(&self, data: Value) -> Self {
         Self {
@@ -219,8 +219,8 @@ fn not_compiled(error: impl std::fmt::Display) -> EngineError {
     EngineError::Compile(error.to_string())
 }
 
-/// Defines a rule for each query in a package of the engine's own, so that a query that custom
-/// rules lack is undefined instead of an error.
+/// Defines a rule for each query in a package that belongs to the engine, so that a query that
+/// custom rules lack is undefined instead of an error.
 fn queries() -> String {
     let rule = |query: Query| format!("{0} := data.openshell.sandbox.{0}\n", query.name());
     format!(
@@ -229,13 +229,13 @@ fn queries() -> String {
     )
 }
 
-/// An engine with an input.
+/// An engine that was given an input.
 pub struct Session {
     machine: RegoVM,
 }
 
 impl Session {
-    /// Evaluates `query`; `None` if it is undefined.
+    /// Evaluates `query`; returns `None` if it is undefined.
     ///
     /// # Errors
     /// The evaluation failed or took too long.
@@ -247,10 +247,10 @@ impl Session {
         Ok(Some(value).filter(|value| *value != Value::Undefined))
     }
 
-    /// Evaluates `query`, whose result is a text.
+    /// Evaluates `query`, whose result must be a string.
     ///
     /// # Errors
-    /// As [`Self::ask`], or the result is no text.
+    /// As for [`Self::ask`], or the result is not a string.
     pub fn ask_text(&mut self, query: Query) -> Result<Option<String>, EngineError> {
         match self.ask(query)? {
             None => Ok(None),

@@ -1,4 +1,4 @@
-//! The permit to reach a target, and the inspection that it demands.
+//! The permit to reach a target, and the inspection that it requires.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
 use crate::ground::target::Target;
 use crate::wire::http::target::TargetError;
 
-/// Permit to reach one target. Only [`super::connection::judge`] makes one, so that nothing is
+/// A permit to reach one target. Only [`super::connection::judge`] makes one, so that nothing is
 /// resolved or dialled without a decision:
 ///
 /// ```compile_fail
@@ -28,15 +28,15 @@ pub struct Permit {
     pub(super) generation: u64,
     pub(super) addresses: PermittedAddresses,
     pub(super) inspection: Inspection,
-    /// True if its requests may hold secrets.
+    /// True if requests of the connection may contain secrets.
     pub(super) allows_leaks: bool,
-    /// True in an observed run, in which nothing is refused that a policy could permit.
+    /// True in an observed run, which refuses nothing that a policy could permit.
     pub(super) is_observed: bool,
-    /// Reason for which an observed connection would have been refused.
+    /// Why the connection would have been refused if the run were not observed.
     pub(super) observed: Option<ReasonCode>,
 }
 
-/// Inspection that a permit demands. Every stage that relays bytes matches it exhaustively.
+/// The inspection that a permit requires. Every stage that relays bytes matches it exhaustively.
 #[derive(Clone, Debug)]
 pub enum Inspection {
     /// Nothing is read, TLS included (`tls: skip`).
@@ -57,51 +57,52 @@ impl fmt::Display for Inspection {
     }
 }
 
-/// Addresses of a target that may be dialled.
+/// The addresses of a target that may be dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PermittedAddresses {
-    /// Any but those that are never reachable: the run is observed.
+    /// All addresses except those that are never reachable, because the run is observed.
     pub(crate) any: bool,
     /// Public addresses.
     pub(crate) public: bool,
-    /// These ranges, public or not.
+    /// Addresses in these ranges, public or not.
     pub(crate) listed: Vec<AddressRange>,
-    /// The address that the policy names as the host.
+    /// The address, if the policy names it as the host.
     pub(crate) literal: Option<IpAddr>,
 }
 
 impl Permit {
-    /// The host and port that may be reached.
+    /// Returns the host and port that may be reached.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// The key of the policy that permits it (the smallest, if several do), if the rules name one.
+    /// Returns the key of the policy that permits it (the smallest, if several do), if the rules
+    /// name one.
     #[must_use]
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
     }
 
-    /// The policy generation that permitted it.
+    /// Returns the policy generation that permitted it.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Reason for which the connection would have been refused, were the run not observed.
+    /// Returns why the connection would have been refused if the run were not observed.
     #[must_use]
     pub fn observed(&self) -> Option<ReasonCode> {
         self.observed
     }
 
-    /// Inspection of the bytes of the connection.
+    /// Returns the inspection that the bytes of the connection require.
     #[must_use]
     pub fn inspection(&self) -> &Inspection {
         &self.inspection
     }
 
-    /// The rules for the messages inside, if there are any.
+    /// Returns the rules for the messages inside, if there are any.
     #[must_use]
     pub fn rules(&self) -> Option<&Arc<Rules>> {
         match &self.inspection {
@@ -110,20 +111,20 @@ impl Permit {
         }
     }
 
-    /// True if the requests of the connection may hold secrets: all endpoints that permit it say
-    /// so.
+    /// Returns true if requests of the connection may contain secrets, because all endpoints that
+    /// permit it say so.
     #[must_use]
     pub fn allows_leaks(&self) -> bool {
         self.allows_leaks
     }
 
-    /// True in an observed run, in which nothing is refused that a policy could permit.
+    /// Returns true in an observed run, which refuses nothing that a policy could permit.
     #[must_use]
     pub fn is_observed(&self) -> bool {
         self.is_observed
     }
 
-    /// What must be read of a request before its messages can be judged.
+    /// Returns how much of a request must be read before its messages can be judged.
     #[must_use]
     pub fn need(&self) -> Need {
         self.rules()
@@ -133,8 +134,8 @@ impl Permit {
     /// Reads `message` in the form in which it is judged and sent.
     ///
     /// # Errors
-    /// Rules judge it, and its target has no canonical form, it holds no message, or less of it was
-    /// read than they need.
+    /// There are rules, and the target has no canonical form, the request holds no message, or less
+    /// of it was read than the rules need.
     pub fn read(&self, message: &Message) -> Result<Reading, Refusal> {
         let Some(rules) = self.rules() else {
             let http = HttpRequest::as_written(&message.method, &message.uri);
@@ -152,7 +153,7 @@ impl Permit {
         Ok(reading)
     }
 
-    /// The head of `message` in the form that `rules` read.
+    /// Returns the head of `message` in the form that `rules` read.
     fn canonical(&self, message: &Message, rules: &Rules) -> Result<HttpRequest, Refusal> {
         let canonical = |takes_encoded_slash| {
             HttpRequest::canonical(&message.method, &message.uri, takes_encoded_slash)

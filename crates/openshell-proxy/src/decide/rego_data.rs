@@ -1,4 +1,4 @@
-//! A policy as the data of the rules.
+//! Conversion of a policy to the data of the rules.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use serde_json::Value;
 use crate::decide::engine::EngineError;
 use crate::wire::http::target::{decoded, folded, without_case};
 
-/// Builds the data of `policy`: its document, with the targets of binaries that are symlinks, those
-/// of `links`, beside them, and paths of deny rules in the form of the readings that they are
-/// compared with.
+/// Builds the data of `policy` from its document. A binary that is a symlink in `links` gets a
+/// second entry for the link's target, and paths of deny rules are written in the form of the
+/// readings with which they are compared.
 ///
 /// # Errors
-/// None for a valid policy.
+/// No error occurs for a valid policy.
 pub fn rego_data(policy: &Policy, links: &BTreeMap<String, String>) -> Result<Value, EngineError> {
     let mut data =
         serde_json::to_value(policy).map_err(|error| EngineError::Data(error.to_string()))?;
@@ -34,12 +34,12 @@ pub fn rego_data(policy: &Policy, links: &BTreeMap<String, String>) -> Result<Va
     Ok(data)
 }
 
-/// The list at `key` of `object`, if there is one.
+/// Returns the list at `key` of `object`, if there is one.
 fn list<'v>(object: &'v mut Value, key: &str) -> Option<&'v mut Vec<Value>> {
     object.get_mut(key)?.as_array_mut()
 }
 
-/// Adds the targets of symlinks to `binaries`.
+/// Adds an entry to `binaries` for the target of each symlink.
 fn add_targets(binaries: &mut Vec<Value>, links: &BTreeMap<String, String>) {
     for index in 0..binaries.len() {
         let Some(binary) = binaries.get(index) else {
@@ -54,7 +54,7 @@ fn add_targets(binaries: &mut Vec<Value>, links: &BTreeMap<String, String>) {
     }
 }
 
-/// Writes the path of a deny `rule` as readings of paths are written.
+/// Writes the path of a deny `rule` in the form in which readings of paths are written.
 fn make_readable(rule: &mut Value) {
     let is_case_sensitive = rule.get("case_sensitive") == Some(&Value::Bool(true));
     if let Some(Value::String(path)) = rule.get_mut("path") {
@@ -67,8 +67,8 @@ fn make_readable(rule: &mut Value) {
     }
 }
 
-/// Normalizes a deny rule's `pattern` for comparison with the readings of a path: escapes decoded,
-/// repeated slashes folded. A decoded character is never a wildcard.
+/// Normalizes a deny rule's `pattern` for comparison with the readings of a path: decodes escapes
+/// and folds repeated slashes. A decoded character is never a wildcard.
 fn readable(pattern: &str) -> String {
     let mut text = String::with_capacity(pattern.len());
     let mut rest = pattern;

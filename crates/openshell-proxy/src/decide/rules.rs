@@ -1,4 +1,5 @@
-//! Rules for the messages of one connection, evaluated over the slice of the policy that they need.
+//! The rules for the messages of one connection, evaluated over the slice of the policy that they
+//! need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,29 +18,29 @@ use crate::ground::limits::Limits;
 
 /// The rules of one connection.
 pub struct Rules {
-    /// Keeps its cached decisions apart from those of other connections.
+    /// Separates its cached decisions from those of other connections.
     id: u64,
     protocol: JudgedProtocol,
     slice: Slice,
     enforcement: Enforcement,
     takes_encoded_slash: bool,
-    /// Protocols to which messages may switch, besides WebSocket.
+    /// Protocols to which messages may switch in addition to WebSocket.
     upgrades: BTreeSet<UpgradeProtocol>,
-    /// Parts of messages that the rules read.
+    /// The parts of messages that the rules read.
     reads: Reads,
     /// True if an evaluation is too slow for a connection thread.
     is_costly: bool,
     cache: Arc<MessageCache>,
 }
 
-/// Slice of a policy that judges the messages of one connection.
+/// The slice of a policy that judges the messages of one connection.
 pub(super) struct Slice {
     pub(super) engine: Engine,
     /// False for custom rules, which may read any data.
     pub(super) is_built_in: bool,
-    /// Caller and target, as input of the engine.
+    /// The caller and the target, as input of the engine.
     pub(super) input: BTreeMap<Value, Value>,
-    /// Key of the policy that is named if no rule is.
+    /// The key of the policy that is named if no rule names one.
     pub(super) policy: Option<String>,
 }
 
@@ -51,17 +52,17 @@ impl std::fmt::Debug for Rules {
     }
 }
 
-/// Cached decisions on messages of one generation.
+/// The cached decisions on messages of one generation.
 pub(super) type MessageCache = Cache<MessageKey, Arc<MessageVerdict>, MessageWeighter>;
 
-/// Input of a decision on a message.
+/// The input of a decision on a message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MessageKey {
     rules: u64,
     action: Action,
 }
 
-/// Weighs cached decisions by their bytes that the workload chose.
+/// Weighs a cached decision by the bytes in it that the workload chose.
 #[derive(Clone, Debug)]
 pub(super) struct MessageWeighter;
 
@@ -75,7 +76,7 @@ impl Weighter<MessageKey, Arc<MessageVerdict>> for MessageWeighter {
     }
 }
 
-/// Verdict of the rules on one message.
+/// The verdict of the rules on one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum MessageVerdict {
     Allow {
@@ -88,12 +89,12 @@ pub(super) enum MessageVerdict {
     },
 }
 
-/// Rules that are evaluated on a connection thread; more may take milliseconds.
+/// Maximum number of rules that are evaluated on a connection thread; more may take milliseconds.
 const CHEAP_RULES: usize = 200;
 
 impl Rules {
-    /// The rules of the connection of `slice`, permitted by `endpoints`; `None` if none of them
-    /// judges messages.
+    /// Returns the rules for the connection of `slice`, which `endpoints` permit; `None` if no
+    /// endpoint judges messages.
     pub(super) fn new(
         slice: Slice,
         endpoints: &[Endpoint],
@@ -157,31 +158,31 @@ impl Rules {
         })
     }
 
-    /// Protocol of the judged messages.
+    /// Returns the protocol of the judged messages.
     #[must_use]
     pub(super) fn protocol(&self) -> JudgedProtocol {
         self.protocol
     }
 
-    /// True if a path may hold `%2F`.
+    /// Returns true if a path may contain `%2F`.
     #[must_use]
     pub fn takes_encoded_slash(&self) -> bool {
         self.takes_encoded_slash
     }
 
-    /// True if a message may switch to `upgrade`.
+    /// Returns true if a message may switch to `upgrade`.
     #[must_use]
     pub fn permit_upgrade(&self, upgrade: &UpgradeProtocol) -> bool {
         self.upgrades.contains(upgrade)
     }
 
-    /// True if messages that no rule allows are refused.
+    /// Returns true if messages that no rule allows are refused.
     #[must_use]
     pub fn are_enforced(&self) -> bool {
         self.enforcement == Enforcement::Enforce
     }
 
-    /// True if judging `action` is too slow for a connection thread.
+    /// Returns true if judging `action` is too slow for a connection thread.
     pub(super) fn is_slow_for(&self, action: &Action) -> bool {
         self.is_costly && self.cache.peek(&self.key(action)).is_none()
     }
@@ -189,7 +190,7 @@ impl Rules {
     /// Evaluates the rules on `action`; results are cached.
     ///
     /// # Errors
-    /// A part of the message that the rules read cannot be decoded, or the evaluation failed.
+    /// A part of the message that the rules read cannot be decoded, or the evaluation fails.
     pub(super) fn verdict(&self, action: &Action) -> Result<Arc<MessageVerdict>, Refusal> {
         action.check(self.reads)?;
         let key = self.key(action);
@@ -206,7 +207,7 @@ impl Rules {
         }
     }
 
-    /// Evaluates the rules on every reading of `action` that an upstream may have; each must be
+    /// Evaluates the rules on every way in which an upstream may read `action`; all must be
     /// permitted.
     fn evaluate(&self, action: &Action) -> Result<MessageVerdict, EngineError> {
         let (form, other) = action.inputs(self.reads).map_err(EngineError::Evaluate)?;
@@ -220,7 +221,7 @@ impl Rules {
         }
     }
 
-    /// Evaluates the rules on one reading of a message, as `request` in their input.
+    /// Evaluates the rules on one reading of a message, which is `request` in their input.
     fn evaluate_form(&self, request: Value) -> Result<MessageVerdict, EngineError> {
         let mut input = self.slice.input.clone();
         input.insert(Value::from("request"), request);

@@ -1,4 +1,4 @@
-//! Snapshot of one policy generation, immutable but for its cached decisions.
+//! A snapshot of one policy generation, immutable except for its cached decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -24,7 +24,7 @@ use crate::ground::limits::Limits;
 use crate::ground::peer::Program;
 use crate::ground::target::Target;
 
-/// Resolves the symlinks among a policy's binaries: a path that is one also means its target.
+/// Resolves the symlinks among a policy's binaries; an entry for a symlink also means its target.
 pub type Links<'l> = &'l dyn Fn(&str) -> Option<String>;
 
 /// Error of rules that cannot be used with a policy.
@@ -40,28 +40,28 @@ pub enum LoadError {
     },
 }
 
-/// Policy, rules and cached decisions of one generation. Never changes; a reload makes another.
+/// The policy, rules and cached decisions of one generation. It never changes; a reload makes
+/// another.
 #[derive(Debug)]
 pub struct Snapshot {
     generation: u64,
     policy: Policy,
-    /// The reason for which everything is refused, if the policy that should be in force is
-    /// invalid.
+    /// Why everything is refused, if the policy that should be in force is invalid.
     invalid: Option<String>,
     /// Targets of the symlinks among the policy's binaries.
     links: BTreeMap<String, String>,
-    /// Entries of programs that are exact or not pinned.
+    /// Entries that are exact or not pinned.
     special: Vec<Binary>,
     rules: SnapshotRules,
     decisions: Cache<CacheKey, Arc<CachedDecision>, DecisionWeighter>,
     messages: Arc<MessageCache>,
 }
 
-/// Rules of a generation, with an engine over its policy.
+/// The rules of a generation, with an engine over its policy.
 #[derive(Debug)]
 enum SnapshotRules {
-    /// The built-in rules, known to compile. Their engine is made when it is first needed, as many
-    /// commands never open a connection.
+    /// The built-in rules, which are known to compile. Their engine is made when it is first
+    /// needed, because many commands never open a connection.
     BuiltIn(OnceLock<Result<Engine, EngineError>>),
     /// Custom rules.
     Custom(Engine),
@@ -70,7 +70,7 @@ enum SnapshotRules {
 /// Estimated bytes of a rule cached with a decision.
 const RULE_BYTES: usize = 256;
 
-/// Weighs cached decisions by their bytes that the workload chose, and by their rules.
+/// Weighs a cached decision by the bytes in it that the workload chose, and by its rules.
 #[derive(Clone, Debug)]
 struct DecisionWeighter;
 
@@ -136,7 +136,7 @@ impl Snapshot {
         let links = targets(&policy, links);
         let (policy, rules) = match rules.filter(|rules| *rules != BUILT_IN) {
             None => (policy, SnapshotRules::BuiltIn(OnceLock::new())),
-            // Custom rules may change the static data; their answers are held to the schema of a
+            // Custom rules may change the static data; their answers must fit the schema of a
             // policy document.
             Some(rules) => {
                 let engine = Engine::new(rules, rego_data(&policy, &links)?)?;
@@ -177,7 +177,7 @@ impl Snapshot {
     /// `reason`. The static parts are those of `policy`.
     ///
     /// # Errors
-    /// None occurs with the built-in rules.
+    /// No error occurs, because the built-in rules are used.
     pub fn refusing(generation: u64, policy: Policy, reason: String) -> Result<Self, LoadError> {
         let snapshot = Self::new(generation, policy.without_network(), None, &|_| None)?;
         Ok(Self {
@@ -186,28 +186,27 @@ impl Snapshot {
         })
     }
 
-    /// The reason for which everything is refused, if the policy that should be in force is
-    /// invalid.
+    /// Returns why everything is refused, if the policy that should be in force is invalid.
     #[must_use]
     pub fn invalid(&self) -> Option<&str> {
         self.invalid.as_deref()
     }
 
-    /// Number of the generation: 1 for the first, growing with every reload.
+    /// Returns the number of the generation: 1 for the first, growing with every reload.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// False for custom rules. Arguments count only for those: built-in rules merely put them into
-    /// reasons.
+    /// Returns false for custom rules. Only those may decide by arguments; the built-in rules only
+    /// put them into reasons.
     pub(super) fn is_built_in(&self) -> bool {
         matches!(self.rules, SnapshotRules::BuiltIn(_))
     }
 
-    /// Makes everything now that the first decision would make otherwise. Takes milliseconds.
+    /// Makes what the first decision would otherwise have to make. Takes milliseconds.
     pub fn prepare(&self) {
-        // An error is that of each decision.
+        // Each decision reports the error.
         let _ = self.engine();
     }
 
@@ -222,13 +221,14 @@ impl Snapshot {
         }
     }
 
-    /// Symlinks among the policy's binaries, each with its target, which is meant as well.
+    /// Returns the symlinks among the policy's binaries, each with its target, which is meant as
+    /// well.
     #[must_use]
     pub fn links(&self) -> &BTreeMap<String, String> {
         &self.links
     }
 
-    /// The policy.
+    /// Returns the policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -251,19 +251,19 @@ impl Snapshot {
             .get_or_insert_with(&key, || self.evaluate(&key).map(Arc::new))
     }
 
-    /// Returns true if an entry that counts only for unmodified programs names `program`.
+    /// Returns true if `program` has an entry that is valid only for unmodified programs.
     pub(crate) fn has_exact_entry(&self, program: &Program) -> bool {
         self.entries_of(&program.executable)
             .any(|binary| binary.exact)
     }
 
-    /// Returns false if an entry permits the file at `path` to change.
+    /// Returns false if an entry allows the file at `path` to change.
     pub(crate) fn is_pinned(&self, path: &str) -> bool {
         self.entries_of(path).all(|binary| binary.pinned)
     }
 
-    /// Returns true if an entry names `program` or an ancestor, by a pattern too. Rules of others
-    /// may name any.
+    /// Returns true if an entry names `program` or one of its ancestors, also by a pattern. Always
+    /// true for custom rules, which may name any program.
     pub(crate) fn lists(&self, program: &Program) -> bool {
         let mut binaries = self
             .policy
@@ -283,14 +283,15 @@ impl Snapshot {
                 .is_some_and(|target| target == path)
     }
 
-    /// Entries that are exact or not pinned, and one of whose programs is `path`.
+    /// Returns the entries for `path` that are exact or not pinned.
     fn entries_of(&self, path: &str) -> impl Iterator<Item = &Binary> {
         self.special
             .iter()
             .filter(move |binary| self.is_of(binary, path))
     }
 
-    /// Returns true if `program` has been permitted to go to `target`, and arguments do not count.
+    /// Returns true if the built-in rules, which ignore arguments, have permitted `program` to
+    /// reach `target` before.
     pub(crate) fn has_permitted(&self, program: &Program, target: &Target) -> bool {
         let key = CacheKey {
             program: program.clone(),
@@ -301,7 +302,7 @@ impl Snapshot {
         self.is_built_in() && self.decisions.get(&key).is_some_and(is_permit)
     }
 
-    /// The reason for which the rules refuse `program` going to `target`; empty if they give none.
+    /// Returns why the rules refuse `program` access to `target`; empty if they give no reason.
     pub(super) fn deny_reason(
         &self,
         program: &Program,
@@ -352,8 +353,8 @@ impl Snapshot {
         })
     }
 
-    /// The endpoints named by the built-in rules, looked up in the policy, and an engine over the
-    /// slice of the policy that judges the connection's messages.
+    /// Looks up the endpoints that the built-in rules name, and creates an engine over the slice of
+    /// the policy that judges the connection's messages.
     fn permitted(&self, session: &mut Session) -> Result<Permitted, EngineError> {
         let answer = session
             .ask(Query::MatchedEndpoints)?
@@ -383,7 +384,7 @@ impl Snapshot {
             let endpoint = policy
                 .and_then(|policy| policy.endpoints.get(place))
                 .ok_or_else(unexpected)?;
-            // Keys are sorted.
+            // The answer is sorted, so this is the smallest key.
             if judging_policy.is_none() && JudgedProtocol::of(endpoint).is_some() {
                 judging_policy = Some(name.to_string());
             }
@@ -415,8 +416,9 @@ impl Snapshot {
         })
     }
 
-    /// The endpoints returned by custom rules, held to the schema of a policy document. Only the
-    /// custom rules know what data they read, so the engine stays whole.
+    /// Parses the endpoints that custom rules return, which must fit the schema of a policy
+    /// document. The engine keeps all data, because only the custom rules know which data they
+    /// read.
     fn permitted_by_foreign_rules(&self, session: &mut Session) -> Result<Permitted, EngineError> {
         let endpoints = match session.ask(Query::MatchedEndpointConfigs)? {
             Some(configs) => configs,
@@ -459,9 +461,9 @@ fn targets(policy: &Policy, links: Links<'_>) -> BTreeMap<String, String> {
 /// Endpoints that permit a connection.
 struct Permitted {
     endpoints: Vec<Endpoint>,
-    /// Engine over the data that judges its messages.
+    /// An engine over the data that judges the connection's messages.
     engine: Engine,
-    /// Key of the policy that judges messages (the smallest, if several do), if it is known.
+    /// The key of the policy that judges messages (the smallest, if several do), if it is known.
     judging_policy: Option<String>,
 }
 
@@ -502,7 +504,7 @@ fn nearest(answer: &Value) -> Option<Nearest> {
     })
 }
 
-/// Replaces the static parts of `policy` by the answers of custom rules.
+/// Replaces the static parts of `policy` with the answers of custom rules.
 fn with_static_answers(engine: &Engine, policy: Policy) -> Result<Policy, LoadError> {
     let mut parts = serde_json::to_value(StaticParts::of(&policy))
         .map_err(|error| EngineError::Data(error.to_string()))?;

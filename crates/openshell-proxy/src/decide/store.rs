@@ -8,17 +8,17 @@ use tokio::time::Instant;
 
 use crate::decide::snapshot::Snapshot;
 
-/// A generation of the policy.
+/// The number and start of a generation of the policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Generation {
-    /// Its number.
+    /// The generation's number.
     pub number: u64,
     /// The time at which it came into force.
     pub since: Instant,
 }
 
-/// Holder of the generation in force, which a connection loads once, and of the notification of the
-/// next.
+/// The generation in force, which a connection loads once, and the channel that announces the next
+/// one.
 #[derive(Debug)]
 pub struct PolicyStore {
     snapshot: ArcSwap<Snapshot>,
@@ -26,7 +26,7 @@ pub struct PolicyStore {
 }
 
 impl PolicyStore {
-    /// Puts the first generation in force.
+    /// Creates a store with `snapshot` in force.
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Self {
         let (generations, _) = watch::channel(Generation {
@@ -39,7 +39,7 @@ impl PolicyStore {
         }
     }
 
-    /// The generation in force.
+    /// Returns the generation in force.
     #[must_use]
     pub fn load(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()

@@ -21,7 +21,7 @@ fn snapshot(policies: &str) -> Snapshot {
     load(&format!("network_policies: {policies}"), None).unwrap()
 }
 
-/// The first generation of a document.
+/// Loads a document as the first generation.
 fn load(data: &str, rules: Option<&str>) -> Result<Snapshot, LoadError> {
     let (policy, _) = openshell_policy::yaml::policy(data).unwrap();
     Snapshot::new(1, policy, rules, &|_| None)
@@ -338,7 +338,7 @@ fn what_skips_tls_cannot_have_rules_by_another_endpoint() {
     check(&twin, "c.a.test:1", Ok("web"));
 }
 
-/// The outcome of a request under `permit`, with the policy that names it.
+/// Returns the outcome of a request under `permit`, and the policy that it names.
 fn asked(
     permit: &Permit,
     method: &str,
@@ -813,7 +813,7 @@ fn an_evaluation_that_takes_too_long_refuses() {
     );
 }
 
-/// The built-in rules' answer about a request to a.test:1.
+/// Returns the answer of the built-in rules about a request to a.test:1.
 fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Option<String>) {
     let (policy, _) =
         openshell_policy::yaml::policy(&format!("network_policies: {}", web(endpoint))).unwrap();
@@ -924,8 +924,8 @@ fn requests_are_judged_by_method_path_and_query() {
     }
 }
 
-/// What the engine's interpreter says, which shares nothing with the machine that answers but the
-/// parser.
+/// Returns the answer of the engine's interpreter, which shares only the parser with the machine
+/// that answers otherwise.
 fn interpreted(policy: &str, input: &Value) -> (bool, bool, Value) {
     let (policy, _) = openshell_policy::yaml::policy(policy).unwrap();
     let mut engine = regorus::Engine::new();

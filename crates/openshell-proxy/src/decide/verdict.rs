@@ -1,4 +1,4 @@
-//! Decision on a message: a permit to send it, or a refusal.
+//! The decision on a message: a permit to send it, or a refusal.
 
 use std::sync::Arc;
 
@@ -11,44 +11,45 @@ use crate::decide::permit::Permit;
 use crate::decide::rules::MessageVerdict;
 use crate::denial::refusal::{JudgedRequest, Refusal};
 
-/// Permit to send one message. Only [`judge`] makes one.
+/// A permit to send one message. Only the functions of this module make one.
 #[derive(Debug)]
 pub struct MessagePermit {
     policy: Option<String>,
     judged: Judged,
 }
 
-/// Judgement of a message that may be sent.
+/// The judgement of a message that may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judged {
     /// The connection has no rules for messages.
     Unjudged,
     /// A rule allows it.
     Allowed,
-    /// No rule allows it, and the endpoint only audits.
+    /// No rule allows it, but the rules are only audited.
     Audited {
         /// The reason code.
         code: ReasonCode,
-        /// The reason in words.
+        /// The reason in a sentence.
         reason: String,
     },
 }
 
 impl MessagePermit {
-    /// The key of the policy that permits it (the smallest, if several do), if the rules name one.
+    /// Returns the key of the policy that permits it (the smallest, if several do), if the rules
+    /// name one.
     #[must_use]
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
     }
 
-    /// The judgement.
+    /// Returns the judgement.
     #[must_use]
     pub fn judged(&self) -> &Judged {
         &self.judged
     }
 }
 
-/// Judges `action` inside a connection with `permit`. A costly evaluation waits for one of `slots`
+/// Judges `action` in a connection that has `permit`. A costly evaluation waits for one of `slots`
 /// and runs on a blocking thread.
 ///
 /// # Errors
@@ -61,7 +62,7 @@ pub async fn judge(
     if let Some(rules) = permit.rules().filter(|rules| rules.is_slow_for(action)) {
         let rules = Arc::clone(rules);
         let action = action.clone();
-        // A started evaluation keeps its slot, also when its client gives up.
+        // An evaluation that has started keeps its slot even if its client gives up.
         let slot = Arc::clone(slots)
             .acquire_owned()
             .await
@@ -77,10 +78,10 @@ pub async fn judge(
     judge_now(permit, action)
 }
 
-/// Judges as [`judge`] does, for a request given as text.
+/// Judges like [`judge`], but on the calling thread, a request that is given as text.
 ///
 /// # Errors
-/// As [`judge`], or the text is no request.
+/// As for [`judge`], or the text is not a request.
 pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit, Refusal> {
     let method = Method::from_bytes(method.as_bytes())
         .map_err(|_| Refusal::bad_request("the method is no method"))?;
@@ -90,11 +91,11 @@ pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit,
     judge_read(permit, &Message::of_head(method, uri))
 }
 
-/// Judges all messages in `message` as [`judge`] does, on the calling thread; returns the permit of
-/// the first.
+/// Judges all messages in `message` like [`judge`], but on the calling thread; returns the permit
+/// of the first.
 ///
 /// # Errors
-/// As [`judge`], or `message` has no form that rules can read.
+/// As for [`judge`], or `message` has no form that rules can read.
 pub fn judge_read(permit: &Permit, message: &Message) -> Result<MessagePermit, Refusal> {
     let mut first = None;
     for action in permit.read(message)?.actions {
@@ -104,10 +105,10 @@ pub fn judge_read(permit: &Permit, message: &Message) -> Result<MessagePermit, R
     first.ok_or(Refusal::bad_request("the request holds no message"))
 }
 
-/// Judges as [`judge`] does, on the calling thread.
+/// Judges like [`judge`], but on the calling thread.
 ///
 /// # Errors
-/// As [`judge`].
+/// As for [`judge`].
 pub fn judge_now(permit: &Permit, action: &Action) -> Result<MessagePermit, Refusal> {
     let Some(rules) = permit.rules() else {
         return Ok(MessagePermit {

@@ -17,11 +17,12 @@ use crate::ground::peer::Caller;
 /// Reports the packets that were refused.
 #[derive(Debug)]
 pub struct BypassReports {
-    /// Where the supervisor proves the firewall: packets there are its own.
+    /// The address at which the supervisor tests the firewall; packets to it are the supervisor's
+    /// own.
     pub probe: Option<SocketAddrV4>,
-    /// Tells the name of an address.
+    /// Gives the name that an address belongs to.
     pub names: Arc<Names>,
-    /// Tells the sending program.
+    /// Identifies the program that sent a packet.
     pub witness: Arc<dyn Witness>,
     /// Takes the reports.
     pub audit: Arc<dyn Audit>,
@@ -29,8 +30,8 @@ pub struct BypassReports {
 
 const REASON: &str = "direct connection bypassed HTTP CONNECT proxy";
 
-/// Remedy for the author of the program that sent `packet`, or of the policy; `is_named` for an
-/// address that is a name's.
+/// Returns what the author of the program that sent `packet`, or of the policy, can do; `is_named`
+/// is true if the destination is the address of a name.
 fn hint(packet: &RefusedPacket, is_named: bool) -> &'static str {
     match (packet.transport, packet.ports) {
         (Transport::Tcp, _) if is_named => "no endpoint of the policy names this port of the host",
@@ -47,7 +48,7 @@ fn hint(packet: &RefusedPacket, is_named: bool) -> &'static str {
 }
 
 impl BypassReports {
-    /// Reports `packet`, unless it is the supervisor's own proof of the firewall.
+    /// Reports `packet`, unless it is a test of the firewall by the supervisor itself.
     pub fn report(&self, packet: &RefusedPacket) {
         let port = packet.ports.map(|[_, port]| port);
         let is_proof = |probe: SocketAddrV4| packet.to == *probe.ip() && port == Some(probe.port());

@@ -1,4 +1,4 @@
-//! A listener: accepts connections to a service, and owns each until it ends.
+//! A listener: accepts the connections to a service, and owns each until it ends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use crate::ground::socket::prepare;
 use crate::ground::workers::{WorkerId, Workers};
 use crate::report::record::{Outcome, Record};
 
-/// A service at a listener.
+/// A service that serves the connections of a listener.
 pub trait Service: Send + Sync + 'static {
     /// Serves a client at `peer`.
     fn serve(
@@ -35,7 +35,7 @@ pub trait Service: Send + Sync + 'static {
         peer: SocketAddr,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Turns away a client beyond the bound of [`Slots`].
+    /// Turns away a client that exceeds the bound of [`Slots`].
     fn refuse_excess(
         self: Arc<Self>,
         client: TcpStream,
@@ -43,17 +43,18 @@ pub trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Bounds on the connections of one or several listeners.
+/// The bounds on the connections of one or several listeners.
 #[derive(Clone, Debug)]
 pub struct Slots {
-    /// Connections at once.
+    /// Maximum number of connections that are served at once.
     most: usize,
     served: Arc<Semaphore>,
     refused: Arc<Semaphore>,
 }
 
 impl Slots {
-    /// Bounds of `served` connections at once, and [`Limits::REFUSED_CONNECTIONS`] beyond.
+    /// Permits `served` connections at once, and [`Limits::REFUSED_CONNECTIONS`] more that are
+    /// refused.
     #[must_use]
     pub fn new(served: usize) -> Self {
         let semaphore = |count| Arc::new(Semaphore::new(count));
@@ -66,7 +67,7 @@ impl Slots {
 }
 
 impl Slots {
-    /// Connections that are served.
+    /// Returns the number of connections that are being served.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.most.saturating_sub(self.served.available_permits())
@@ -99,18 +100,18 @@ impl Service for Proxy {
     }
 }
 
-/// The doors of names.
+/// The service at the doors of names.
 #[derive(Debug)]
 pub struct NamedDoors {
     /// The proxy that serves their connections.
     pub proxy: Arc<Proxy>,
-    /// Tells the target of a door.
+    /// Gives the target of a door.
     pub names: Arc<Names>,
 }
 
 impl Service for NamedDoors {
     async fn serve(self: Arc<Self>, client: TcpStream, peer: SocketAddr) {
-        // No door is opened for anything else.
+        // Doors are opened only for addresses that have a target.
         let Some(target) = client
             .local_addr()
             .ok()
@@ -158,8 +159,8 @@ impl Service for NamedDoors {
 }
 
 impl NamedDoors {
-    /// Serves the connections of `listeners`, each as it comes, by `workers` within `slots`, until
-    /// it is `stopped`.
+    /// Serves the connections of all `listeners`, which it takes as they come, by `workers` within
+    /// `slots`, until it is `stopped`.
     pub async fn run(
         self: Arc<Self>,
         mut listeners: mpsc::Receiver<std::net::TcpListener>,
@@ -191,45 +192,47 @@ impl NamedDoors {
     }
 }
 
-/// Waits until `value` is true, for good if it never is.
+/// Waits until `value` is true; waits forever if it can no longer become true.
 async fn is_true(value: &mut watch::Receiver<bool>) {
     if value.wait_for(|value| *value).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Has the kernel refuse further connections at a listening socket (listen(2) is undone by
-/// shutdown(2)).
+/// Makes the kernel refuse further connections at a listening socket (shutdown(2) undoes
+/// listen(2)).
 fn refuse_more(listener: impl AsFd) {
-    // A socket that is closed already refuses them too.
+    // An error means that the socket is closed, so that it refuses them already.
     let _ = rustix::net::shutdown(listener, Shutdown::Read);
 }
 
-/// Descriptors that a supervisor opens after its listener: some, and three for each worker.
+/// Number of descriptors that a supervisor opens after its listener: eight, and three for each
+/// worker.
 const OTHER_DESCRIPTORS: u32 = 8 + 3 * Limits::WORKERS as u32;
 
-/// A bound listening socket. Dropping it, or the future of [`Self::run`], ends its connections.
+/// A bound listening socket. Its connections end when it, or the future of [`Self::run`], is
+/// dropped.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
     workers: Arc<Workers>,
-    /// The worker that accepts.
+    /// The worker that accepts connections.
     accepting: (Handle, WorkerId),
-    /// Descriptors beyond which no connection is accepted; `None` without a limit.
+    /// Number of descriptors at which no more connections are accepted; `None` without a limit.
     descriptors: Option<u32>,
-    /// Descriptors without connections.
+    /// Number of descriptors that are in use without any connection.
     begin: u32,
     /// Becomes true once no more connections are accepted.
     closed: watch::Receiver<bool>,
 }
 
 impl Listener {
-    /// Accepts at `socket`; connections are served by `workers`, the first of which accepts them.
+    /// Accepts connections at `socket` on the first of `workers`, which serve them.
     ///
     /// # Errors
-    /// Threads or descriptors are exhausted, or the socket is not one that can be waited for.
+    /// Threads or descriptors are exhausted, or the socket cannot be polled.
     pub fn new(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
-        // The start raises the limit to the maximum after this.
+        // The start raises the current limit to the maximum later.
         let limit = rustix::process::getrlimit(Resource::Nofile).maximum;
         let descriptors = limit.map(|limit| {
             limit
@@ -237,7 +240,7 @@ impl Listener {
                 .try_into()
                 .unwrap_or(u32::MAX)
         });
-        // Accepted sockets inherit the options.
+        // Accepted sockets inherit these options.
         prepare(&socket)?;
         let accepting = workers.first()?;
         let socket = {
@@ -258,28 +261,29 @@ impl Listener {
         })
     }
 
-    /// Refuses further connections once `closed` is true; those that are open go on.
+    /// Refuses further connections once `closed` is true; open connections continue.
     #[must_use]
     pub fn closing_with(self, closed: watch::Receiver<bool>) -> Self {
         Self { closed, ..self }
     }
 
-    /// As [`Self::new`], for connections of the workload.
+    /// Does the same as [`Self::new`], for connections of the workload.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// As for [`Self::new`].
     pub fn of_workload(socket: std::net::TcpListener, workers: Arc<Workers>) -> io::Result<Self> {
         // A link within one kernel loses nothing, so congestion controls that probe or pace only
-        // add delays. Every kernel has Reno; if it is refused, the host's default serves.
+        // add delays. Every kernel has Reno. If it is refused, the host's default is used.
         let _ = sockopt::set_tcp_congestion(&socket, "reno");
         Self::new(socket, workers)
     }
 
     /// Accepts connections within `slots` until it is `stopped`, then drains the open ones so that
-    /// each reports its outcome. Errors of accept are logged and retried, since their causes pass.
+    /// each reports its outcome. An error of accept(2) is logged, and accept is tried again,
+    /// because the causes pass.
     ///
     /// # Panics
-    /// The accepting task panicked.
+    /// Panics if the accepting task panics.
     pub async fn run<S: Service>(
         self,
         service: Arc<S>,
@@ -328,7 +332,7 @@ impl Listener {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!("Proxy accept error: {error}");
-                    // A connection that ends frees the descriptors that accept may lack.
+                    // A connection that ends may free the descriptors that accept lacks.
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         Some(ended) = connections.join_next() => note_failure(ended),
@@ -360,12 +364,13 @@ impl Listener {
             }
         };
         let _ = tokio::time::timeout(Limits::DRAIN, all).await;
-        // Aborted connections report so when they are dropped.
+        // Connections that are aborted report that when they are dropped.
         connections.shutdown().await;
     }
 
-    /// Accepts a connection, unless the descriptors are used up that connections may have: the one
-    /// accepted last has `last`, and `open` ones have two each, or take the second in a moment.
+    /// Accepts a connection, unless connections have used up their descriptors. `last` is the
+    /// descriptor of the connection that was accepted last; each of the `open` ones has two, or
+    /// soon takes its second.
     async fn accept(&self, last: u32, open: usize) -> io::Result<(TcpStream, SocketAddr)> {
         let taken = self
             .begin
@@ -389,14 +394,14 @@ impl Listener {
     }
 
     fn has_few_descriptors(&self, taken: u32) -> io::Result<bool> {
-        // The kernel gives out the lowest number that is free.
+        // The kernel gives out the lowest free number.
         let next = rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?;
         Ok(self
             .descriptors
             .is_some_and(|most| taken.max(next.as_raw_fd().cast_unsigned()) >= most))
     }
 
-    /// Spawns `serve` for `client` on a worker; `slot` is released when it has ended.
+    /// Spawns `serve` for `client` on a worker; `slot` is released when that ends.
     fn spawn_on_worker<F>(
         &self,
         connections: &mut JoinSet<()>,
@@ -425,7 +430,7 @@ impl Listener {
             connections.spawn(served);
             return;
         }
-        // A socket that cannot leave its runtime is closed already.
+        // An error means that the socket is closed already.
         let Ok(client) = client.into_std() else {
             return;
         };
@@ -440,14 +445,14 @@ impl Listener {
     }
 }
 
-/// Logs a connection whose task panicked or whose thread has ended; the others are not affected.
+/// Logs that the task of a connection panicked or that its thread ended; others are not affected.
 fn note_failure(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
         tracing::error!("a connection ended by an error of the proxy's own: {error}");
     }
 }
 
-/// Logs the count at each power of two, so that a flood of connections does not flood the log.
+/// Logs the count if it is a power of two, so that a flood of connections does not flood the log.
 fn note_unanswered(count: u64) {
     if count.is_power_of_two() {
         tracing::warn!(
@@ -470,7 +475,7 @@ mod tests {
     use super::Listener;
     use crate::testing::{self, Remembered};
 
-    /// An audit that fails once.
+    /// An audit that panics at the first event.
     #[derive(Debug, Default)]
     struct FailingOnce(AtomicBool);
 
@@ -483,7 +488,7 @@ mod tests {
         }
     }
 
-    /// Runs a listener with `audit` while `client` runs, which gets its address.
+    /// Runs a listener with `audit` while `client` runs; `client` gets the listener's address.
     async fn with_listener(audit: Arc<dyn Audit>, client: impl AsyncFnOnce(SocketAddr)) {
         let services = testing::services_with(testing::snapshot(1, ""), audit);
         let proxy = testing::proxy(&services);
@@ -499,10 +504,10 @@ mod tests {
         tokio::join!(listener.run(proxy, super::Slots::new(16), stopped), client);
     }
 
-    /// Everything that the proxy at `address` says to a request that names no host.
+    /// Returns everything that the proxy at `address` answers to a request that names no host.
     async fn heard(address: SocketAddr) -> String {
         let mut client = TcpStream::connect(address).await.unwrap();
-        // A client that is closed unanswered may not get as far.
+        // Writing fails if the proxy has closed the connection without an answer.
         let _ = client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
         let _ = client.shutdown().await;
         let mut heard = Vec::new();

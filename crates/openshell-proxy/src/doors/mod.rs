@@ -1,4 +1,4 @@
-//! Where connections come in, and what becomes of each.
+//! The ways by which connections come in, and what happens to each connection.
 
 pub mod bypass;
 pub mod dns;

@@ -1,4 +1,4 @@
-//! The pipeline of one connection, from its head to its last byte.
+//! The pipeline of one connection, from its first request to its last byte.
 
 use std::io;
 use std::net::SocketAddr;
@@ -45,14 +45,14 @@ use crate::wire::tls::terminate::read_client_hello;
 /// The door at which a client came.
 #[derive(Debug)]
 pub enum Entry {
-    /// The proxy's own, which reads requests.
+    /// The proxy's own door, which reads requests.
     Proxy,
-    /// That of a name.
+    /// The door of a name; holds the target.
     Name(Target),
 }
 
-/// Serves one client, which is `identity`: answers its requests, and relays a permitted connection
-/// until it ends.
+/// Serves one client, which `identity` identifies: answers its requests, and relays a permitted
+/// connection until it ends.
 pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, entry: Entry) {
     // Boxed, so that the memory for reading heads is freed before the relay, which may last for
     // hours.
@@ -100,8 +100,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
                 }
             }
             relayed = hold.over(relayed.as_mut()) => if let Err(refusal) = relayed {
-                // What is found in its bytes after the connection was established is a decision by
-                // itself.
+                // What is found in bytes of the established connection is a separate decision.
                 if refusal.is_of_bytes() {
                         report_refused(&proxy.services, &connection, &refusal);
                         closing.stopped(&refusal);
@@ -113,7 +112,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
     debug!(us = lasted.micros(), "ended");
 }
 
-/// Serves requests for models to a client, inside TLS with the sandbox's certificate.
+/// Serves a client's requests for models, inside TLS with the sandbox's certificate.
 async fn serve_models(
     proxy: &Proxy,
     client: ClientStream,
@@ -176,8 +175,8 @@ async fn serve_models(
     closing.finish();
 }
 
-/// Relays a connection as the protocol that is detected in it, with the inspection that its permit
-/// demands.
+/// Relays a connection according to the protocol detected in it, with the inspection that its
+/// permit requires.
 async fn relay(
     proxy: &Proxy,
     mut client: ClientStream,
@@ -243,7 +242,7 @@ async fn relay(
             drop(upstream);
             let answer = refuse_opaque(services, connection, &permit, closing);
             match closing.door() {
-                // The client has asked for nothing, and speaks no HTTP.
+                // This client sent no request to the proxy, and does not speak HTTP.
                 Some(Door::Name) => ingress::named::reset(&client),
                 _ => Box::pin(end_with(client, &answer)).await,
             }
@@ -269,17 +268,17 @@ async fn pass(
     noted(closing, end.await)
 }
 
-/// Ends a connection in which no protocol is detected, as one side has ended it.
+/// Ends a connection that one side has ended before its protocol was detected.
 fn undetected(error: &io::Error, client: &ClientStream, meter: &Meter) {
     match error.kind() {
         io::ErrorKind::ConnectionReset => ingress::named::reset(client),
-        // The client has said nothing.
+        // The client has ended it without sending anything.
         io::ErrorKind::UnexpectedEof => meter.note_end(Side::Client),
         _ => {}
     }
 }
 
-/// Intercepts TLS, and relays the connection inside.
+/// Intercepts TLS, and relays the connection inside it.
 async fn relay_tls(
     proxy: &Proxy,
     client: Prefixed<Metered<ClientStream>>,
@@ -356,7 +355,7 @@ async fn relay_tls(
     }
 }
 
-/// The protocol inside TLS: what was negotiated, or is detected.
+/// Returns the protocol inside TLS, either as negotiated or as detected.
 async fn inside(intercepted: &mut Intercepted, may_be_opaque: bool) -> io::Result<Detected> {
     if let Some(protocol) = intercepted.negotiated() {
         return Ok(Detected {
@@ -377,9 +376,9 @@ struct Ends<C, U> {
     socket: Option<OwnedFd>,
     upstream: U,
     address: SocketAddr,
-    /// The protocol of the upstream.
+    /// The protocol that the upstream speaks.
     upstream_protocol: UpstreamProtocol,
-    /// A slot for HTTP/2, if one was acquired with ALPN.
+    /// The slot for HTTP/2, if one was acquired during ALPN.
     slot: Option<OwnedSemaphorePermit>,
 }
 
@@ -417,13 +416,13 @@ where
     Ok(())
 }
 
-/// Why a relay of bytes ends that turns out to be one of requests.
+/// Why a relay of bytes ends when it turns out to carry requests.
 const HIDDEN_HTTP: &str = "the connection does not begin as HTTP or TLS, and has a request or an \
                            answer of them, or turns to TLS (STARTTLS); where that is meant, the \
                            endpoint needs `protocol: tcp`";
 
-/// Authorizes an uninspected relay, `raw` if it is not inside TLS; returns the searches of its
-/// bytes. What the policy has as bytes is searched for placeholders alone.
+/// Authorizes an uninspected relay, which is `raw` if it is not inside TLS; returns the searches of
+/// its bytes. A passthrough connection is only searched for placeholders.
 async fn start_opaque(
     services: &Services,
     connection: &Connection,
@@ -449,8 +448,8 @@ async fn start_opaque(
     })
 }
 
-/// The refusal that has ended an uninspected connection, if one has. An I/O error of either side is
-/// no decision: the other side learns of it by the end of its connection.
+/// Returns the refusal that has ended an uninspected connection, if one has. An I/O error of one
+/// side is not a decision; the other side notices it when its connection ends.
 fn noted(closing: &Closing, relayed: Result<(), StreamEnd>) -> Result<(), Refusal> {
     match relayed {
         Err(StreamEnd::Refused(refusal)) => Err(*refusal),
@@ -462,7 +461,7 @@ fn noted(closing: &Closing, relayed: Result<(), StreamEnd>) -> Result<(), Refusa
     }
 }
 
-/// Refuses a connection whose protocol cannot be judged although it has rules; returns the answer.
+/// Refuses a connection whose protocol cannot be judged, but must be; returns the answer.
 fn refuse_opaque(
     services: &Services,
     connection: &Connection,
@@ -491,7 +490,7 @@ fn refuse_opaque(
     answer
 }
 
-/// Has `client` read `answer`, and its end.
+/// Sends `answer` to `client` and closes the connection so that `client` can read all of it.
 async fn end_with<C: AsyncRead + AsyncWrite + Unpin>(client: C, answer: &[u8]) {
     // The client may be gone already.
     let mut client = Linger::new(client, Arc::default());
@@ -518,10 +517,10 @@ mod tests {
     const ONLY_B: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: \
                           [{allow: {method: GET, path: /b}}]}";
     const NO_HTTP: &[u8] = b"SSH-2.0-client\r\n";
-    /// The head of a record of TLS, which holds a ClientHello.
+    /// The head of a TLS record that contains a ClientHello.
     const HELLO: &[u8] = b"\x16\x03\x01\x00\x2f\x01\x00\x00\x2b\x03\x03";
 
-    /// Everything that came of a connection.
+    /// Everything that a connection led to.
     #[derive(Debug)]
     struct Relayed {
         outcome: Result<(), Refusal>,
@@ -535,18 +534,18 @@ mod tests {
         (testing::proxy(&services), audit)
     }
 
-    /// Writes `said`, and reads to the end.
+    /// Writes `said`, and reads until the end.
     async fn spoken(mut end: TcpStream, said: &[u8]) -> String {
         let mut heard = Vec::new();
         end.write_all(said).await.unwrap();
         end.shutdown().await.unwrap();
-        // An end that is reset has heard what came before.
+        // An end that is reset keeps what it has read before.
         let _ = end.read_to_end(&mut heard).await;
         heard.escape_ascii().to_string()
     }
 
-    /// Relays a connection of curl to web.test, whose client says `said` and whose upstream
-    /// `answer`; `change` comes between its permit and its first byte.
+    /// Relays a connection of curl to web.test, whose client sends `said` and whose upstream sends
+    /// `answer`; `change` runs between its permit and its first byte.
     async fn relayed_after(
         endpoints: &str,
         said: &[u8],
@@ -556,7 +555,7 @@ mod tests {
         relayed_by(Door::Connect, endpoints, said, answer, change).await
     }
 
-    /// The same for a client that came by `door`.
+    /// Does the same for a client that came by `door`.
     async fn relayed_by(
         door: Door,
         endpoints: &str,

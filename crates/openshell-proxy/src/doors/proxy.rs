@@ -1,4 +1,4 @@
-//! State shared by the connections of one sandbox.
+//! The state that all connections of one sandbox share.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use crate::inference::route::Inference;
 use crate::relay::services::Services;
 use crate::wire::tls::interceptor::Interceptor;
 
-/// State shared by the connections of one sandbox.
+/// The state that all connections of one sandbox share.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Handles of exchanges.
+    /// The services that exchanges use.
     pub services: Arc<Services>,
-    /// Tells who makes connections.
+    /// Identifies the programs that connect.
     pub witness: Arc<dyn Witness>,
-    /// Bounds on the connections of programs.
+    /// Bounds the connections of programs.
     pub admission: Admission,
     /// TLS interception.
     pub interceptor: Interceptor,
-    /// Names of programs that use no proxy; `None` without a name server.
+    /// The names for programs that use no proxy; `None` without a name server.
     pub names: Option<Arc<Names>>,
     /// Inference; `None` if it is not configured.
     pub inference: Option<Arc<Inference>>,

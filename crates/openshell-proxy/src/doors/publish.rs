@@ -18,15 +18,15 @@ use crate::ground::socket::prepare;
 use crate::relay::opaque::{self, OpaqueSearch};
 use crate::wire::io::metered::Meter;
 
-/// Opens an unconnected, non-blocking TCP socket in the workload's network, for the family of an
-/// address. May block.
+/// Opens an unconnected, non-blocking TCP socket in the workload's network, of the address family
+/// of the given address. May block.
 pub type OpenInside = Arc<dyn Fn(IpAddr) -> io::Result<std::net::TcpStream> + Send + Sync>;
 
-/// Slots for sockets that are being opened inside.
+/// The slots for sockets that are being opened inside.
 static OPENING: Semaphore = Semaphore::const_new(Limits::OPENING_INSIDE);
 
-/// A port of a server inside, published at an address outside. Whoever reaches that address is
-/// relayed; nothing else comes in.
+/// A port of a server inside, published at an address outside. Everyone who can reach that address
+/// is relayed to the server, and to nothing else.
 pub struct PublishedPort {
     address: SocketAddr,
     port: u16,
@@ -44,14 +44,14 @@ impl fmt::Debug for PublishedPort {
 }
 
 impl PublishedPort {
-    /// Where clients outside connect.
+    /// Returns the address at which clients outside connect.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Publishes the server at `port` of the loopback address inside, which sockets of `open`
-    /// reach, at `address` outside.
+    /// Publishes the server at `port` of the loopback address inside at `address` outside. Sockets
+    /// of `open` reach the server.
     #[must_use]
     pub fn new(address: SocketAddr, port: u16, open: OpenInside, audit: Arc<dyn Audit>) -> Self {
         Self {
@@ -77,8 +77,8 @@ impl PublishedPort {
     }
 }
 
-/// Connects to `port` of the loopback address inside, by a socket of `open`: that of IPv4, and
-/// where nothing listens there, that of IPv6.
+/// Connects to `port` of the loopback address inside, with a socket of `open`. Tries IPv4 first,
+/// and IPv6 if nothing listens there.
 ///
 /// # Errors
 /// No socket can be opened inside, or no server answers in time.
@@ -103,8 +103,8 @@ async fn dial_at(open: &OpenInside, address: IpAddr, port: u16) -> io::Result<Tc
     };
     let connected = TcpSocket::from_std_stream(socket).connect((address, port).into());
     let server = timeout(Limits::CONNECT_DEADLINE, connected).await??;
-    // Where nothing listens, the kernel may choose the same port for this end, and connect it to
-    // itself.
+    // If nothing listens at the port, the kernel may choose that port for this end too, and connect
+    // the socket to itself.
     let is_itself =
         matches!((server.local_addr(), server.peer_addr()), (Ok(own), Ok(peer)) if own == peer);
     if is_itself {
@@ -119,9 +119,9 @@ impl Service for PublishedPort {
         match dial(&self.open, self.port).await {
             Ok(server) => {
                 self.report(peer, Severity::Info, Action::Allowed, "");
-                // No credential goes in, so nothing is searched for.
+                // No credential is sent inside, so there is nothing to search for.
                 let first = OpaqueSearch::default();
-                // Either side may break off; there is no one to tell.
+                // If one side breaks off, nobody needs to be told.
                 let _ = opaque::relay(
                     client,
                     Bytes::new(),
@@ -139,7 +139,7 @@ impl Service for PublishedPort {
                     Action::Other,
                     &format!("no server inside: {error}"),
                 );
-                // A reset, as from a port where nothing listens.
+                // The client gets a reset, as from a port at which nothing listens.
                 let _ = client.set_zero_linger();
             }
         }
@@ -169,7 +169,7 @@ mod tests {
     use crate::doors::listener::Listener;
     use crate::testing::Remembered;
 
-    /// Publishes `port` of this host at another one of it while `client` runs, which gets its
+    /// Publishes `port` of this host at another port of it while `client` runs; `client` gets the
     /// address.
     async fn published(port: u16, audit: &Arc<Remembered>, client: impl AsyncFnOnce(SocketAddr)) {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -209,7 +209,7 @@ mod tests {
         let audit = Arc::new(Remembered::default());
         let serving = tokio::spawn(async move {
             let (mut accepted, _) = server.accept().await.unwrap();
-            // It speaks first.
+            // The server sends first.
             accepted.write_all(b"hello").await.unwrap();
             let mut heard = String::new();
             accepted.read_to_string(&mut heard).await.unwrap();

@@ -7,7 +7,8 @@ use tracing::field::{Field, Visit};
 
 use super::word::FieldValue;
 
-/// The message, and behind it the other fields: ` id=7 host=a.test`, values with spaces in quotes.
+/// The message, and the other fields as ` id=7 host=a.test`; values that contain spaces are in
+/// quotes.
 #[derive(Default)]
 pub(super) struct Fields {
     pub(super) message: String,

@@ -1,4 +1,4 @@
-//! The log file of a day, shared with other sandboxes, to which whole lines are appended.
+//! The log file of a day. Several sandboxes share it, and append whole lines.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,55 +15,55 @@ use super::form::Form;
 use super::queue::{Line, Output, Priority, Queue};
 use super::sink::{LogEvent, Sink};
 
-/// Days of files that are kept.
+/// Number of days whose files are kept.
 const KEPT: usize = 3;
 
-/// Bytes of one sandbox per day; beyond them it writes one line a second.
+/// Maximum bytes of one sandbox per day; beyond that it writes one line a second.
 const BYTES: u64 = 100 * 1024 * 1024;
 
-/// Part of [`BYTES`] reserved for denials and findings, so that a flood of permitted requests hides
-/// none of those.
+/// The part of [`BYTES`] that is reserved for denials and findings, so that a flood of permitted
+/// requests does not crowd them out.
 const RESERVED: u64 = 10 * 1024 * 1024;
 
-/// Bytes of a file. Beyond them each sandbox writes one ordinary line a second; its denials,
-/// findings and state are still written, within its own [`BYTES`], as another sandbox may have
-/// filled the file.
+/// Maximum bytes of a file. Beyond that, each sandbox writes one ordinary line a second. It still
+/// writes its denials, findings and state, within its own [`BYTES`], because another sandbox may
+/// have filled the file.
 const FILE_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// Bytes of lines that are written at once, by which the file may exceed its bound.
+/// Bytes of pending lines that are written at once; the file may exceed its bound by as much.
 const AT_ONCE: usize = 64 * 1024;
 
-/// The file of the day.
+/// The log file of the day.
 pub(super) struct LogFile {
     form: Form,
     folder: Folder,
     day: Date,
     file: File,
-    /// True if the file holds [`FILE_BYTES`], of all sandboxes together.
+    /// True if all sandboxes together have written [`FILE_BYTES`] to the file.
     is_full: bool,
-    /// Bytes of this sandbox in the file.
+    /// Bytes that this sandbox has written to the file.
     written: u64,
     /// Lines that are not written yet.
     pending: String,
-    /// End of each of those lines in [`Self::pending`], and the count of lines left out that it
-    /// carries.
+    /// The end of each of those lines in [`Self::pending`], and the number of missing lines that
+    /// the line mentions.
     ends: Vec<(usize, u64)>,
     /// Lines left out since the last one that was written.
     left_out: u64,
-    /// True once a write has failed, which is reported once.
+    /// True once a write has failed; only the first failure is reported.
     has_failed: bool,
-    /// Reports that a write has failed.
+    /// Reports a failed write.
     report: fn(&str),
-    /// Times of the last ordinary line and of the last line of security.
+    /// When the last ordinary line was written, and when the last other line was.
     last: [Instant; 2],
 }
 
 impl LogFile {
-    /// Opens the file of today in `folder`, and removes old ones. A failed write is reported
-    /// through `report`, once.
+    /// Opens today's file in `folder`, and removes old ones. The first failed write is reported to
+    /// `report`.
     ///
     /// # Errors
-    /// The file cannot be opened, or is not the supervisor's own.
+    /// The file cannot be opened, or does not belong to the supervisor.
     pub(super) fn open(folder: Folder, form: Form, report: fn(&str)) -> io::Result<Self> {
         let day = OffsetDateTime::now_utc().date();
         let file = open(&folder, form, day)?;
@@ -103,7 +103,7 @@ impl LogFile {
         Ok(FileSink { form, queue })
     }
 
-    /// Returns true if a line of `priority` is one too many.
+    /// Returns true if a line of `priority` exceeds the bounds.
     fn is_too_much(&self, priority: Priority) -> bool {
         let is_spent = match priority {
             Priority::Ordinary => self.is_full || self.written >= BYTES - RESERVED,
@@ -113,10 +113,10 @@ impl LogFile {
         is_spent && self.last[lane(priority)].elapsed() < Duration::from_secs(1)
     }
 
-    /// Counts the pending lines that are not among the `done` bytes that were written, and reports
-    /// that they are missing.
+    /// Counts the pending lines of which not all bytes are among the `done` ones that were written,
+    /// and reports that lines are missing.
     fn not_written(&mut self, done: usize, error: &io::Error) {
-        // A line that lacks only its line feed is whole once that is written.
+        // A line that lacks only its line feed becomes whole when that is written.
         let missing = self.ends.iter().filter(|(end, _)| *end > done + 1);
         self.left_out += missing.map(|(_, carried)| 1 + carried).sum::<u64>();
         self.written = self
@@ -133,7 +133,7 @@ impl LogFile {
     }
 }
 
-/// The log file as a sink: takes everything from `info` up.
+/// The log file as a sink, which takes everything from `info` up.
 pub(super) struct FileSink {
     form: Form,
     queue: Queue,
@@ -155,7 +155,7 @@ impl Sink for FileSink {
     }
 }
 
-/// Appends `bytes`. An error comes with the number of bytes that were written.
+/// Appends `bytes`. An error contains the number of bytes that were written.
 fn append(mut file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -169,20 +169,20 @@ fn append(mut file: &File, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     Ok(())
 }
 
-/// Index into [`LogFile::last`].
+/// Returns the index into [`LogFile::last`] for lines of `priority`.
 fn lane(priority: Priority) -> usize {
     usize::from(priority != Priority::Ordinary)
 }
 
 impl Output for LogFile {
-    /// Takes `line`, to be written with the next flush.
+    /// Takes `line`, which the next flush writes.
     fn write(&mut self, line: Line, left_out: u64) {
         let day = line.made.date();
         if self.day != day
             && let Ok(file) = open(&self.folder, self.form, day)
         {
             self.flush();
-            // The end of a torn line belongs to the file that holds its beginning.
+            // The end of a torn line belongs in the file that has its beginning.
             self.pending.clear();
             (self.is_full, self.day, self.file, self.written) = (is_full(&file), day, file, 0);
             remove_old(&self.folder.reached(), self.form, day);
@@ -222,7 +222,7 @@ impl Output for LogFile {
         if let Err((done, error)) = append(&self.file, self.pending.as_bytes()) {
             is_torn = match done.checked_sub(1) {
                 Some(last) => self.pending.as_bytes().get(last) != Some(&b'\n'),
-                // Begins with the end of a line that an earlier write tore.
+                // The pending text begins with the end of a line that an earlier write tore.
                 None => self.pending.starts_with('\n'),
             };
             self.not_written(done, &error);
@@ -247,7 +247,7 @@ fn file_name(form: Form, day: Date) -> String {
 
 fn open(folder: &Folder, form: Form, day: Date) -> io::Result<File> {
     let name = file_name(form, day);
-    // A pipe in its place would let the start wait for a reader.
+    // Without NONBLOCK, a pipe in place of the file would make the start wait for a reader.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new()
         .append(true)
@@ -267,7 +267,7 @@ fn open(folder: &Folder, form: Form, day: Date) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the symlink without a day lead to the file `name` of today, for whoever follows the log. A
+/// Makes the symlink without a day lead to today's file `name`, for those who follow the log. A
 /// file in its place stays.
 fn lead_to(name: &str, form: Form, folder: &Path) {
     let link = folder.join(format!("{}log", form.prefix()));
@@ -277,15 +277,15 @@ fn lead_to(name: &str, form: Form, folder: &Path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(_) => return,
     }
-    // The log itself is written by its own name.
+    // A failure does no harm, because the log itself is written under its own name.
     let new = folder.join(format!(".{}log.{}", form.prefix(), std::process::id()));
     if std::os::unix::fs::symlink(name, &new).is_ok() && std::fs::rename(&new, &link).is_err() {
         let _ = std::fs::remove_file(&new);
     }
 }
 
-/// Removes all but the file of `day` and the newest others. Names sort by date; after a jump of the
-/// clock some are of days to come.
+/// Removes all files except that of `day` and the newest others. Names sort by date; after a jump
+/// of the clock, some may be dated in the future.
 fn remove_old(folder: &Path, form: Form, day: Date) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;
@@ -320,7 +320,7 @@ mod tests {
     use crate::logging::queue::{Line, Output, Priority};
     use crate::logging::{Folder, Form};
 
-    /// A log file in a folder of its own.
+    /// A log file in its own folder.
     struct Log {
         folder: PathBuf,
         file: LogFile,

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A folder that is open, so that it is the same one wherever its path leads later.
+/// An open folder. It stays the same one, wherever its path leads later.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -12,7 +12,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Names the folder that `opened` is; `path` was its path then.
+    /// Creates the handle of the folder `opened`, whose path was `path` when it was opened.
     #[must_use]
     pub fn new(path: PathBuf, opened: OwnedFd) -> Self {
         Self {
@@ -21,12 +21,12 @@ impl Folder {
         }
     }
 
-    /// Its path at the time at which it was opened.
+    /// Returns its path at the time when it was opened.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path by which this process reaches it (proc(5), "/proc/PID/fd").
+    /// Returns the path by which this process reaches it (proc(5), "/proc/PID/fd").
     pub(super) fn reached(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.opened.as_raw_fd()).into()
     }

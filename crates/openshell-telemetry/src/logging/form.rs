@@ -1,4 +1,4 @@
-//! Forms of log lines.
+//! The forms of log lines.
 
 use openshell_events::text::counted;
 use serde_json::json;
@@ -7,7 +7,7 @@ use tracing::Level;
 
 use super::identity::{Label, RunIdentity};
 
-/// Form of lines.
+/// The form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Text for people and grep
@@ -17,7 +17,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The name of a file before its day.
+    /// Returns the part of a file's name before the day.
     pub(super) fn prefix(self) -> &'static str {
         match self {
             Self::Text => "openshell.",
@@ -25,8 +25,8 @@ impl Form {
         }
     }
 
-    /// `line`, which says that `left_out` lines are missing before it; `None` if it has no place
-    /// for that.
+    /// Returns `line` with a note that `left_out` lines are missing before it; `None` if it has no
+    /// place for the note.
     pub(super) fn after(self, line: &str, left_out: u64) -> Option<String> {
         match self {
             Self::Text => {
@@ -43,8 +43,8 @@ impl Form {
         }
     }
 
-    /// Returns a message of the supervisor to its operator as a line of `identity`, once that is
-    /// known.
+    /// Returns a message of the supervisor to its operator as a line; in JSON it contains
+    /// `identity`, once that is known.
     pub(super) fn message(
         self,
         level: Level,

@@ -1,8 +1,8 @@
-//! What tells the lines and records of one run from those of others.
+//! The identity of a run, which distinguishes its lines and records from those of other runs.
 
 use std::fmt::Write;
 
-/// The name of a sandbox and the labels of its run, the end of every line.
+/// The name of a sandbox and the labels of its run, which end every line.
 #[derive(Clone, Debug)]
 pub struct RunIdentity {
     sandbox: String,
@@ -10,17 +10,17 @@ pub struct RunIdentity {
     end: String,
 }
 
-/// A label of a run, such as `tenant=acme`; both parts are plain words.
+/// A label of a run, such as `tenant=acme`; key and value are plain words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// What it says something about.
+    /// The name of the label.
     pub key: String,
-    /// What it says.
+    /// The value of the label.
     pub value: String,
 }
 
 impl RunIdentity {
-    /// Names the sandbox `sandbox`, whose run has `labels`.
+    /// Creates the identity of the sandbox `sandbox`, whose run has `labels`.
     #[must_use]
     pub fn new(sandbox: String, labels: Vec<Label>) -> Self {
         let mut end = String::new();
@@ -44,7 +44,7 @@ impl RunIdentity {
         &self.labels
     }
 
-    /// The end of a line, from the space before it on: the labels, and `sandbox=<name>`.
+    /// Returns the end of a line, including the space before it: the labels, and `sandbox=<name>`.
     pub(super) fn end(&self) -> &str {
         &self.end
     }

@@ -1,4 +1,4 @@
-//! The file of OCSF records beside the log, while a gateway has that enabled.
+//! The file of OCSF records beside the log, which is written while a gateway enables it.
 
 use std::io;
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ use super::queue::Queue;
 use super::shorthand::Content;
 use super::sink::{LogEvent, Sink};
 
-/// The file as a sink: takes events for the audit while it is enabled.
+/// The file as a sink, which takes audit events while it is enabled.
 pub(super) struct JsonSink {
     folder: Folder,
     report: fn(&str),
@@ -23,8 +23,8 @@ pub(super) struct JsonSink {
 }
 
 impl JsonSink {
-    /// A sink that writes into `folder` once it is enabled; a failed write is reported through
-    /// `report`, once.
+    /// Creates a sink that writes into `folder` once it is enabled. The first failed write is
+    /// reported to `report`.
     pub(super) fn new(folder: Folder, report: fn(&str)) -> Self {
         Self {
             folder,
@@ -34,10 +34,10 @@ impl JsonSink {
         }
     }
 
-    /// Has events written from now on, or no more.
+    /// Starts or stops writing events.
     ///
     /// # Errors
-    /// The file cannot be opened, or no thread can be started that writes it.
+    /// The file cannot be opened, or the thread that writes it cannot be started.
     pub(super) fn enable(&self, is_enabled: bool) -> io::Result<()> {
         if is_enabled && self.queue.get().is_none() {
             let file = LogFile::open(self.folder.clone(), Form::Json, self.report)?;

@@ -1,4 +1,4 @@
-//! Diagnostics on their way from `tracing` to the sinks.
+//! A layer that passes diagnostics from `tracing` to the sinks.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::shorthand::Content;
 use super::sink::{LogEvent, Sink};
 use super::spans::{self, SpanFields};
 
-/// Hands every diagnostic to every sink. Spans exist only if a sink takes events below `info`,
-/// which alone show them.
+/// Hands every diagnostic to every sink. Spans are enabled only if a sink takes events below
+/// `info`, because only their lines show spans.
 pub(super) struct LogLayer {
     sinks: Vec<Arc<dyn Sink>>,
-    /// The most verbose level of which a sink may take events.
+    /// The most verbose level of events that a sink may take.
     max_level: Level,
-    /// Ends every line.
+    /// The end of every line.
     identity: RunIdentity,
 }
 
@@ -40,7 +40,7 @@ impl LogLayer {
 }
 
 /// Returns the most verbose level of `target` that is logged. Dependencies log warnings. h2 logs
-/// errors only: its warnings report client behaviour, which is audited.
+/// only errors, because its warnings report client behaviour, which is audited.
 fn max_level_of(target: &str) -> Level {
     if target.starts_with("openshell") {
         Level::TRACE
@@ -60,7 +60,7 @@ where
         is_shown && (metadata.is_event() || self.max_level > Level::INFO)
     }
 
-    /// Lets callsites that no sink takes be skipped without asking.
+    /// Returns a level that lets `tracing` skip more verbose callsites without asking the layer.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(LevelFilter::from_level(self.max_level))
     }
@@ -83,7 +83,7 @@ where
         let level = *event.metadata().level();
         let target = event.metadata().target();
         let fields = Fields::of(event);
-        // Context is for those who look for a fault.
+        // Only readers who look for a fault need the context.
         let (spans, others) = if level > Level::INFO {
             (spans::prefix(event, &context), fields.others.as_str())
         } else {
@@ -139,7 +139,7 @@ mod tests {
         fn flush(&self, _: Duration) {}
     }
 
-    /// Returns the lines of `trace` under sinks of `levels`, of the last sink.
+    /// Returns the lines that the last sink gets from `trace`, if there are sinks of `levels`.
     fn lines(levels: &[Level], trace: impl FnOnce()) -> Vec<String> {
         let sinks: Vec<_> = levels
             .iter()

@@ -1,5 +1,5 @@
-//! Log lines for people and for audit, on standard error and in a dated file. Standard output is
-//! the workload's.
+//! Log lines for people and for audit: on standard error, in a dated file, and for a gateway.
+//! Standard output belongs to the workload.
 
 mod fields;
 mod file;
@@ -48,30 +48,31 @@ use stderr::StandardError;
 pub struct Options<'o> {
     /// Folders for the log files, in order of preference. None for no file.
     pub directories: &'o [PathBuf],
-    /// Opens one of the folders; the first is not made where it is missing (false), the others are.
+    /// Opens one of the folders. If it is missing, it is created only if the flag is true; the flag
+    /// is false for the first folder.
     pub open: fn(&Path, bool) -> io::Result<Folder>,
     /// The most verbose level that standard error shows; `None` for no events.
     pub level: Option<Level>,
-    /// True if standard error has messages for people in place of log lines.
+    /// True if standard error shows messages for people instead of log lines.
     pub is_plain: bool,
     /// The form of the lines.
     pub form: Form,
-    /// The end of every line.
+    /// The sandbox's name and labels, which end every line.
     pub identity: &'o RunIdentity,
-    /// The most verbose level that a gateway gets, and its queue; `None` without a gateway.
+    /// The most verbose level that a gateway gets, and the queue for it; `None` without a gateway.
     pub push: Option<(Level, Arc<dyn LineQueue>)>,
 }
 
 /// Why the log cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// None of the folders can be written, and lines are to go nowhere else.
+    /// No folder can be written to, and standard error shows no lines.
     #[error("no log file: {0}; see --log-dir and --log-to")]
     NoFile(String),
-    /// The thread that writes cannot be started.
+    /// The thread that writes the file cannot be started.
     #[error(transparent)]
     Thread(#[from] io::Error),
-    /// It was started before.
+    /// Logging was started before.
     #[error("logging was started before")]
     Again,
 }
@@ -79,25 +80,26 @@ pub enum StartError {
 /// The log, once it has started.
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// Longest wait for standard error before the command starts.
+/// How long the start of the command waits for standard error.
 const BEFORE_OUTPUT: Duration = Duration::from_millis(50);
 
-/// Longest wait for a sink at the end.
+/// How long the end waits for each sink.
 const FINISH: Duration = Duration::from_secs(1);
 
 struct Log {
     /// All destinations, standard error among them.
     sinks: Vec<Arc<dyn Sink>>,
     stderr: Arc<StandardError>,
-    /// Records for a gateway's operator; `None` without a gateway, or without a log file.
+    /// The file of OCSF records, which a gateway can enable. `None` without a gateway or a log
+    /// file, or if the log itself consists of records.
     json: Option<Arc<JsonSink>>,
-    /// Ends every line.
+    /// The end of every line.
     identity: RunIdentity,
 }
 
-/// Sends all events and diagnostics from now on to the log file, to standard error, and into the
-/// queue for a gateway. Returns the folder of the log file. If no folder can be written, that is
-/// reported, and leaves standard error.
+/// Starts the log: all events and diagnostics go to the log file, to standard error, and into the
+/// queue for a gateway. Returns the folder of the log file. If no folder can be written to, this is
+/// reported, and lines go only to standard error.
 ///
 /// # Errors
 /// Logging was started before, a thread cannot be started, or there is neither a file nor standard
@@ -114,7 +116,7 @@ pub fn start(options: &Options<'_>) -> Result<Option<PathBuf>, StartError> {
         Err(problem) => (None, Some(problem)),
     };
     let stderr = StandardError::new(options.level, options.form, options.identity.clone());
-    // Without the file it is all the log that there is.
+    // Without a file, standard error is the whole log.
     let stderr = Arc::new(if options.is_plain && problem.is_none() {
         stderr.for_people()
     } else {
@@ -124,7 +126,7 @@ pub fn start(options: &Options<'_>) -> Result<Option<PathBuf>, StartError> {
     if let Some((level, queue)) = &options.push {
         sinks.push(Arc::new(PushSink::new(*level, Arc::clone(queue))));
     }
-    // A log of records needs no other file of them.
+    // A log that consists of records needs no second file of records.
     let has_json = options.push.is_some() && options.form == Form::Text;
     let path = folder.as_ref().map(|folder| folder.path().to_owned());
     let json = folder
@@ -147,8 +149,8 @@ pub fn start(options: &Options<'_>) -> Result<Option<PathBuf>, StartError> {
     Ok(path)
 }
 
-/// Opens the log file in the first of the folders that can be written, if there are any; else
-/// describes why none can.
+/// Opens the log file in the first folder that can be written to; `None` if no folder is given. An
+/// error says why no folder can be written to.
 fn open_first(options: &Options<'_>) -> Result<Option<(LogFile, Folder)>, String> {
     if options.directories.is_empty() {
         return Ok(None);
@@ -174,13 +176,13 @@ pub fn print_stderr(text: &str) {
     print_as(Level::WARN, text);
 }
 
-/// As [`print_stderr`], for the cause of a failure.
+/// Does the same as [`print_stderr`], for the cause of a failure.
 pub fn print_failure(text: &str) {
     print_as(Level::ERROR, text);
 }
 
 fn print_as(level: Level, text: &str) {
-    // Names of files and of programs come from the command.
+    // The command chooses names of files and programs.
     let text = printable_lines(text);
     match LOG.get() {
         Some(log) => log.stderr.print(level, &text),
@@ -188,7 +190,7 @@ fn print_as(level: Level, text: &str) {
     }
 }
 
-/// The first failure of standard output.
+/// The first error of a write to standard output.
 static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints a line on standard output, for a subcommand that runs nothing.
@@ -196,8 +198,8 @@ pub fn print_line(line: &str) {
     keep_output_failure(writeln!(io::stdout(), "{}", printable(line)));
 }
 
-/// Keeps the failure of a write to standard output, as what should have been printed is the result
-/// of the program. A reader that has gone has seen enough.
+/// Keeps the error of a write to standard output, because the output is the result of the program.
+/// A broken pipe is not kept: its reader has seen enough.
 pub fn keep_output_failure(written: io::Result<()>) {
     if let Err(error) = written
         && error.kind() != io::ErrorKind::BrokenPipe
@@ -206,20 +208,20 @@ pub fn keep_output_failure(written: io::Result<()>) {
     }
 }
 
-/// The failure that was kept.
+/// Returns the error that was kept.
 pub fn output_failure() -> Option<&'static io::Error> {
     OUTPUT_FAILURE.get()
 }
 
-/// Holds back lines on standard error, if that is a terminal, until [`release`]: the command draws
-/// on it.
+/// Holds back lines on standard error until [`release`], if that is a terminal, because the command
+/// draws on it.
 pub fn hold() {
     if let Some(log) = LOG.get() {
         log.stderr.hold(FINISH);
     }
 }
 
-/// Waits until earlier lines are on standard error, as the output of the command follows.
+/// Waits until earlier lines are on standard error, because the output of the command follows.
 pub fn before_output() {
     if let Some(log) = LOG.get() {
         log.stderr.flush(BEFORE_OUTPUT);
@@ -233,7 +235,7 @@ pub fn release() {
     }
 }
 
-/// Has OCSF records written beside the log from now on, or no more.
+/// Starts or stops writing OCSF records to a file beside the log.
 pub fn enable_json(is_enabled: bool) {
     let Some(json) = LOG.get().and_then(|log| log.json.as_ref()) else {
         return;
@@ -243,12 +245,12 @@ pub fn enable_json(is_enabled: bool) {
     }
 }
 
-/// Returns how many lines no output took so far.
+/// Returns how many lines were lost so far because no output took them.
 pub fn lines_left_out() -> u64 {
     queue::left_out()
 }
 
-/// Waits until all lines are written, as far as the sinks take them.
+/// Waits until the sinks have written all lines, for at most a second each.
 pub fn finish() {
     if let Some(log) = LOG.get() {
         for sink in &log.sinks {
@@ -277,7 +279,7 @@ pub fn config_event(state: ConfigState, severity: Severity, message: &str) {
     }));
 }
 
-/// As [`config_event`], about the version `policy` of the policy.
+/// Does the same as [`config_event`], for an event about the version `policy` of the policy.
 pub fn policy_event(state: ConfigState, severity: Severity, message: &str, policy: PolicyId<'_>) {
     report(&Event::Configuration(Configuration {
         state,
@@ -287,7 +289,7 @@ pub fn policy_event(state: ConfigState, severity: Severity, message: &str, polic
     }));
 }
 
-/// Logs a sign of misuse, which was kept from having an effect.
+/// Logs a sign of misuse that was blocked.
 pub fn finding_event(title: &str, message: &str) {
     let activity = FindingActivity::Blocked;
     let severity = Severity::High;
@@ -315,7 +317,7 @@ pub fn process_event(process: Process<'_>) {
     report(&Event::Process(process));
 }
 
-/// The log as a receiver of the proxy's events.
+/// The log, as a receiver of the proxy's events.
 #[derive(Debug)]
 pub struct AuditLog;
 

@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 
 use super::identity::{Label, RunIdentity};
 
-/// Returns the record of `event`, made at `now`, whose line is `message`.
+/// Returns the record of `event`, which was made at `now` and whose line is `message`.
 pub(super) fn record(
     now: OffsetDateTime,
     event: &Event<'_>,
@@ -54,10 +54,10 @@ fn class_uid(class: Class) -> u32 {
     }
 }
 
-/// The activity of none of a class's own.
+/// The number of an activity for which a class has no number.
 const OTHER: u32 = 99;
 
-/// Returns number and name of what happened, which each class numbers by itself.
+/// Returns the number and name of what happened; each class has its own numbers.
 fn activity(event: &Event<'_>) -> (u32, &'static str) {
     match event {
         Event::Connection(event) => match event.activity {
@@ -106,7 +106,7 @@ fn activity(event: &Event<'_>) -> (u32, &'static str) {
     }
 }
 
-/// Returns where the framework has a fact; `None` if it has no place for it.
+/// Returns the place of a fact in a record; `None` if the framework has no place for it.
 fn place(class: Class, key: Key) -> Option<&'static [&'static str]> {
     let place: &[&str] = match (key, class) {
         (Key::Pid, Class::Process) => &["process", "pid"],
@@ -137,12 +137,12 @@ fn place(class: Class, key: Key) -> Option<&'static [&'static str]> {
     Some(place)
 }
 
-/// A record on its way.
+/// A record that is being built.
 #[derive(Default)]
 struct Record(Map<String, Value>);
 
 impl Record {
-    /// Puts `value` at `place`, the names of objects inside each other and of the field.
+    /// Puts `value` at `place`, which has the names of nested objects and then that of the field.
     fn put(&mut self, place: &[&str], value: impl Into<Value>) {
         let Some((field, objects)) = place.split_last() else {
             return;
@@ -206,7 +206,7 @@ impl Record {
             (Key::Path, Fact::Text(path)) if class == Class::File => {
                 self.put(&["file"], file_object(path));
             }
-            // The number of the activity says the one, the record's message is the other.
+            // The activity's number already tells the access, and each record has a message field.
             (Key::Access, _) => {}
             (Key::Message, _) if class != Class::Finding => {}
             _ => match place(class, key) {
@@ -221,7 +221,7 @@ impl Record {
         self.put(&[name, "port"], address.port());
     }
 
-    /// Adds what follows from the class, or from facts together.
+    /// Adds what follows from the class, or from several facts together.
     fn additions(&mut self, event: &Event<'_>, facts: &Facts<'_>) {
         match facts.class {
             Class::Connection | Class::Closed | Class::Bypass => self.destination(facts),
@@ -251,7 +251,7 @@ impl Record {
         }
     }
 
-    /// Adds what is known of a target outside.
+    /// Adds what is known of a target outside of the sandbox.
     fn destination(&mut self, facts: &Facts<'_>) {
         self.put(&["connection_info", "direction_id"], 2);
         self.put(&["connection_info", "direction"], "Outbound");
@@ -281,7 +281,7 @@ fn json_of(fact: Fact<'_>) -> Value {
     }
 }
 
-/// A regular file.
+/// Returns the object for a regular file.
 fn file_object(path: &str) -> Value {
     json!({ "path": path, "name": path.rsplit('/').next().unwrap_or(path), "type_id": 1 })
 }

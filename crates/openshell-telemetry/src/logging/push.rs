@@ -1,4 +1,4 @@
-//! Log events for a gateway: the line, and its facts as fields.
+//! Log events for a gateway: each has its line, and its facts as fields.
 
 use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::queue;
 use super::shorthand::Content;
 use super::sink::{LogEvent, Sink};
 
-/// Parts whose lines are about sending lines, and would never end.
+/// Parts that send the lines. A line about that would lead to another one, without end.
 const OWN: &[&str] = &["openshell_gateway", "h2", "hyper", "tonic", "tower"];
 
 /// The queue of lines for the gateway.
@@ -25,7 +25,7 @@ pub(super) struct PushSink {
 }
 
 impl PushSink {
-    /// Puts lines up to `level` into `queue`.
+    /// Creates a sink that puts lines up to `level` into `queue`.
     pub(super) fn new(level: Level, queue: Arc<dyn LineQueue>) -> Self {
         Self { level, queue }
     }
@@ -43,7 +43,7 @@ impl Sink for PushSink {
         if event.attention_level() > self.level || is_left_out {
             return;
         }
-        // Without room nothing is written.
+        // If there is no room, the line is not even composed.
         if !self.queue.has_room() {
             queue::count_left_out();
             return;
@@ -80,10 +80,10 @@ impl Sink for PushSink {
     fn flush(&self, _: Duration) {}
 }
 
-/// Longest value of a field, in characters: the workload chooses some of them.
+/// Maximum characters of a field's value, because the workload chooses some of the values.
 const FIELD_CHARS: usize = 1_024;
 
-/// Names and values of fields. All values are in one text.
+/// The names and values of fields. One text holds all values.
 #[derive(Default)]
 pub(super) struct Fields {
     text: String,
@@ -108,7 +108,7 @@ impl Fields {
         }
     }
 
-    /// The fields in the order of their names.
+    /// Returns the fields, sorted by name.
     pub(super) fn sorted(&self) -> Vec<(&str, &str)> {
         let mut start = 0;
         let value = |(name, end): &(&'static str, usize)| {
@@ -163,7 +163,7 @@ fn put_address(fields: &mut Fields, key: Key, address: SocketAddr) {
     }
 }
 
-/// Returns the name of a fact; `None` if a gateway gets it as part of the line alone.
+/// Returns the name of a fact; `None` if a gateway gets it only as part of the line.
 fn name(class: Class, key: Key) -> Option<&'static str> {
     let name = match key {
         Key::Ancestors => "ancestors",

@@ -1,5 +1,5 @@
-//! Lines on their way to an output that may be slow, or stuck for good: the workload shares the
-//! terminal or pipe behind it, and must not hold up the supervisor with it.
+//! Queues of lines for outputs that may be slow, or blocked forever. The workload shares the
+//! terminal or pipe behind an output, and must not be able to hold up the supervisor with it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -8,36 +8,35 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-/// Ordinary lines that wait for a slow output; more are left out.
+/// Maximum number of ordinary lines that wait for a slow output; more are left out.
 const LINES: usize = 8_192;
-/// Places beyond those for denials and findings, so that a flood of permitted requests hides none
-/// of them.
+/// Additional places for denials and findings, so that a flood of permitted requests does not crowd
+/// them out.
 const SECURITY_LINES: usize = 2_048;
-/// Places beyond all others for the sandbox's own state, of which a run makes a few lines.
+/// Additional places for the sandbox's own state, about which a run has only a few lines.
 const STATE_LINES: usize = 1_024;
 /// Longest wait for a place in a full queue, before lines are left out.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Lines that no output took, of all queues.
+/// Number of lines of all queues that were lost.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
-/// Counts a line that is lost.
+/// Counts a lost line.
 pub(super) fn count_left_out() {
     LEFT_OUT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns how many lines were lost so far.
+/// Returns how many lines have been lost so far.
 pub(super) fn left_out() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// Denials and findings that come one by one, each soon after the one before, until the thread
-/// waits for several.
+/// Number of wake-ups in quick succession after which the thread pauses to collect several lines.
 const QUICK: u32 = 16;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Time for which a line of a file waits for others, as they come in groups: the thread wakes once
-/// for all of them. Denials and findings do not wait.
+/// How long a line for a file waits for others, because lines come in groups: the thread then wakes
+/// up once for all of them. Denials and findings do not wait.
 const GROUP: Duration = Duration::from_millis(10);
 
 /// A destination of lines.
@@ -45,10 +44,10 @@ pub(super) trait Output: Send + 'static {
     /// Takes a line; `left_out` lines are missing before it.
     fn write(&mut self, line: Line, left_out: u64);
 
-    /// Writes the lines that were taken and are not written yet. No line follows at once.
+    /// Writes the lines that were taken but not yet written. No line follows at once.
     fn flush(&mut self) {}
 
-    /// Time for which a line waits for others.
+    /// Returns how long a line waits for others.
     fn group(&self) -> Duration {
         GROUP
     }
@@ -61,21 +60,21 @@ pub(super) struct Line {
     pub(super) text: String,
 }
 
-/// The bounds of a log file that apply to a line.
+/// Importance of a line, which decides the bounds of queues and log files that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// Permitted connections and requests, diagnostics: the lines of which a workload can cause
-    /// most.
+    /// Permitted connections and requests, and diagnostics: the lines that a workload can cause
+    /// most easily.
     Ordinary,
     /// Denials and findings.
     Security,
-    /// The sandbox's own state and its command's life: a few lines a run, for which there is always
-    /// room.
+    /// The sandbox's own state and the life of its command: a few lines per run, for which there is
+    /// always room.
     State,
 }
 
 impl Priority {
-    /// Returns how many messages may wait for an output when one of this priority is added.
+    /// Returns how many messages may be in the queue when one of this priority is added.
     const fn places(self) -> usize {
         match self {
             Self::Ordinary => LINES,
@@ -91,7 +90,7 @@ enum Message {
 }
 
 impl Message {
-    /// True if it does not wait for others.
+    /// Returns true if the message does not wait for others.
     fn is_urgent(&self) -> bool {
         match self {
             Self::Line(line) => line.priority == Priority::Security,
@@ -100,7 +99,7 @@ impl Message {
     }
 }
 
-/// Writes what arrives at `receiver` to `output`, until the queue is gone.
+/// Writes everything that arrives at `receiver` to `output`, until the queue is dropped.
 fn write_all(
     receiver: &Receiver<Message>,
     mut output: impl Output,
@@ -123,7 +122,7 @@ fn write_all(
     let mut quickly = 0;
     while let Ok(message) = receiver.recv() {
         write(&mut output, message);
-        // To receive may have taken the wake-up of an urgent message behind this one.
+        // recv may have consumed the wake-up for an urgent message behind this one.
         if !is_urgent.swap(false, Ordering::Acquire) {
             std::thread::park_timeout(output.group());
         }
@@ -138,32 +137,32 @@ fn write_all(
             0
         };
         woken = Instant::now();
-        // Waking for every line of thousands takes their writers' time.
+        // A wake-up for each of thousands of lines would take time from those who send them.
         if quickly > QUICK {
             std::thread::sleep(PAUSE);
         }
     }
 }
 
-/// Work of the thread of a queue.
+/// The work of a queue's thread.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The queue of one output, which a thread of its own writes to. The thread starts with the first
-/// message.
+/// The queue of one output. A separate thread, which the first message starts, writes to the
+/// output.
 pub(super) struct Queue {
     name: &'static str,
-    /// Bounded by the places that [`Self::takes`] gives: a bounded channel would have memory for
-    /// all of them at once.
+    /// Bounded by [`Self::takes`], because a bounded channel would allocate memory for all messages
+    /// at once.
     sender: Sender<Message>,
     thread: OnceLock<Thread>,
-    /// Taken by the thread, which may be started by a later message if it cannot be by the first.
+    /// The thread takes this. If the first message cannot start a thread, a later one may.
     work: Arc<Mutex<Option<Work>>>,
-    /// Messages on their way, at least as many as are in the channel.
+    /// Number of messages in the queue, at least as many as the channel holds.
     waiting: Arc<AtomicUsize>,
     left_out: Arc<AtomicU64>,
-    /// Set after a wait in vain, until the output has caught up.
+    /// Set after a wait for a place was in vain, until the output has caught up.
     is_stuck: Arc<AtomicBool>,
-    /// Set before a message that does not wait for others.
+    /// Set before an urgent message is sent.
     is_urgent: Arc<AtomicBool>,
 }
 
@@ -192,7 +191,7 @@ impl Queue {
         }
     }
 
-    /// Starts the thread that writes, if it is not there yet; returns false if the system has no
+    /// Starts the thread that writes, unless it runs already; returns false if the system has no
     /// more threads.
     pub(super) fn start(&self) -> bool {
         self.thread().is_some()
@@ -202,7 +201,8 @@ impl Queue {
         if let Some(thread) = self.thread.get() {
             return Some(thread);
         }
-        // Held until the thread is known, so that a queue has one; the thread waits for it.
+        // Held until the thread is known, so that a queue starts only one. The thread waits for
+        // this lock.
         let _unstarted = self.work.lock();
         let work = Arc::clone(&self.work);
         let run = move || {
@@ -221,7 +221,7 @@ impl Queue {
         self.thread.get()
     }
 
-    /// Hands over a line; leaves it out and counts it if the output takes none.
+    /// Sends a line; if there is no place for it, leaves it out and counts it.
     pub(super) fn push(&self, line: Line) {
         let priority = line.priority;
         if !self.send(Message::Line(line), priority) {
@@ -238,13 +238,13 @@ impl Queue {
         }
         let (done, written) = mpsc::sync_channel(0);
         if self.send(Message::Flush(done), Priority::State) {
-            // An error is the thread's dropping its end.
+            // The thread answers by dropping its end, which is an error here.
             let _ = written.recv_timeout(patience);
         }
     }
 
-    /// Hands over `message` if there is a place for `priority`, after a wait for one unless the
-    /// output is stuck.
+    /// Sends `message` if there is a place for `priority`; waits for one first, unless the output
+    /// is stuck. Returns false if there is none.
     fn send(&self, message: Message, priority: Priority) -> bool {
         let thread = self.thread();
         let deadline = Instant::now() + PATIENCE;
@@ -268,7 +268,7 @@ impl Queue {
         is_sent
     }
 
-    /// Takes a place for a message of `priority`, if there is one.
+    /// Takes a place for a message of `priority`; returns false if there is none.
     fn takes(&self, priority: Priority) -> bool {
         let one_more = |waiting| (waiting < priority.places()).then_some(waiting + 1);
         self.waiting
@@ -284,7 +284,7 @@ mod tests {
 
     use super::{LINES, Line, Output, Priority, Queue, SECURITY_LINES};
 
-    /// Writes when it is told to, and says what.
+    /// Writes a line when it is told to, and reports it.
     struct Gate {
         open: Receiver<()>,
         written: Sender<(String, u64)>,
@@ -332,7 +332,7 @@ mod tests {
         for _ in 0..LINES + 2 {
             open.send(()).unwrap();
         }
-        // One was with the output already.
+        // The output holds one line already.
         let first: Vec<_> = lines.iter().take(LINES).collect();
         assert_eq!(first[LINES - 1].0, (LINES - 1).to_string());
         let left_out: u64 = first.iter().map(|(_, left_out)| left_out).sum();
@@ -361,7 +361,7 @@ mod tests {
         for n in 0..10 {
             queue.push(of_priority(Priority::State, format!("state {n}")));
         }
-        // The output holds one, in whose place another one went.
+        // The output holds one line, so there was a place for one more.
         let all = LINES + SECURITY_LINES + 1 + 10;
         for _ in 0..all {
             open.send(()).unwrap();
@@ -382,7 +382,7 @@ mod tests {
         assert!(denied >= SECURITY_LINES, "{denied}");
     }
 
-    /// Takes everything, and waits for more lines for good.
+    /// Takes everything, and lets lines wait for others for an hour.
     struct Patient;
 
     impl Output for Patient {

@@ -51,7 +51,7 @@ pub(super) const DENIED: Decided<'_> = Decided {
     ..ALLOWED
 };
 
-/// Renders the events that have to do with connections.
+/// Renders the events about connections.
 fn connections(render: &mut impl FnMut(Event<'_>)) {
     let ancestors = ["/usr/bin/bash".to_owned(), "/usr/bin/make".to_owned()];
     let paths = ["/work/a.sh".to_owned()];
@@ -251,7 +251,7 @@ fn requests(render: &mut impl FnMut(Event<'_>)) {
     }));
 }
 
-/// Renders what programs and people do, and the sandbox's own state.
+/// Renders the events about what programs and people do, and about the sandbox's own state.
 fn others(render: &mut impl FnMut(Event<'_>)) {
     let file = FileRefused {
         severity: Severity::Low,

@@ -1,4 +1,4 @@
-//! One event as one line.
+//! An event as one line.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -12,35 +12,35 @@ use tracing::Level;
 
 use super::word::{Cut, Word};
 
-/// Bytes of a reason, or of the main command, in a line.
+/// Maximum bytes of a reason, or of the main command, in a line.
 const TEXT_BYTES: usize = 80;
 
-/// Bytes of a command of an SSH client in a line.
+/// Maximum bytes of an SSH client's command in a line.
 const COMMAND_BYTES: usize = 512;
 
-/// The facts of an event.
+/// The content of an event.
 #[derive(Clone, Copy)]
 pub(super) enum Content<'e> {
     /// A message of the program, or of a library.
     Diagnostic {
         level: Level,
         target: &'e str,
-        /// The spans around it, in front of its message.
+        /// The spans around it, which are shown before its message.
         spans: &'e str,
         message: &'e str,
-        /// The other fields, behind its message.
+        /// The other fields, which are shown after its message.
         fields: &'e str,
     },
     /// An event for the audit.
     Audit(&'e Event<'e>),
 }
 
-/// Returns the line of an event: `<time> OCSF <shorthand>` for an audit event, `<time> LEVEL
-/// target: message` otherwise. Text from the workload cannot end a line or colour it. `end` is
-/// behind anything that others choose.
+/// Returns the line of an event: `<time> OCSF <shorthand>` for an audit event, otherwise `<time>
+/// LEVEL target: message`. Text from the workload can neither end a line nor colour it. `end` comes
+/// after everything that others choose.
 pub(super) fn line(now: OffsetDateTime, content: Content<'_>, end: &str) -> String {
     let mut line = String::with_capacity(512);
-    // Writing to a String cannot fail, and what else may is not worth a line.
+    // Writing to a String cannot fail, and any other error is not worth a line.
     let _ = write_line(&mut line, now, content);
     line.push_str(end);
     match printable(&line) {
@@ -116,7 +116,8 @@ fn subject(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
 }
 
 fn request(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
-    // Inside a connection the caller stands behind, as the connection's own line began with it.
+    // A request inside a connection names its caller at the end, because the connection's own line
+    // begins with the caller.
     if facts.get(Key::Number).is_none() {
         write!(line, " {} ->", Program(facts))?;
     }
@@ -138,7 +139,7 @@ fn request(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
     write!(line, "{}", Word::redacted(facts.text(Key::Path)))
 }
 
-/// Returns the facts that stand in brackets, in their order.
+/// Returns the facts that are shown in brackets, in this order.
 fn in_brackets(class: Class) -> &'static [Key] {
     match class {
         Class::Connection | Class::Bypass => &[Key::Engine, Key::Reason, Key::Code],
@@ -178,11 +179,11 @@ fn in_brackets(class: Class) -> &'static [Key] {
     }
 }
 
-/// Writes the fact of `key` in brackets, with those that belong to it. What is not known is left
-/// out, save where its place is part of the form.
+/// Writes the fact of `key` in brackets, together with the facts that belong to it. An unknown fact
+/// is left out, unless its place is part of the form.
 fn bracket(line: &mut String, facts: &Facts<'_>, key: Key) -> fmt::Result {
     match key {
-        // A request that came by itself began with it.
+        // The line of a forwarded request begins with its program.
         Key::Binary if facts.get(Key::Number).is_none() => return Ok(()),
         Key::Binary => return write!(line, " [by:{}]", Program(facts)),
         Key::Policy => return write!(line, " [policy:{}]", shown(facts, key)),
@@ -210,7 +211,7 @@ fn bracket(line: &mut String, facts: &Facts<'_>, key: Key) -> fmt::Result {
             let ttl = shown(facts, Key::Ttl);
             write!(line, " [addresses:{value} ttl:{ttl}]")
         }
-        // The effect shows the usual ones.
+        // The action already says as much as the usual decisions.
         Key::Decision if matches!(value, Value::Text("allow" | "deny")) => Ok(()),
         Key::Command if facts.class == Class::Ssh => {
             write!(line, " [cmd:{}]", Cut::of(facts.text(key), COMMAND_BYTES))
@@ -242,7 +243,7 @@ fn model(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
     line.write_char(']')
 }
 
-/// The value of a fact as one word, `-` if it is not known.
+/// Returns the value of a fact as one word, `-` if it is not known.
 fn shown<'e>(facts: &Facts<'e>, key: Key) -> Shown<'e> {
     Shown(facts.get(key))
 }

@@ -18,17 +18,17 @@ use super::shorthand::{self, Content};
 
 /// A destination of log events, such as a file.
 pub(super) trait Sink: Send + Sync {
-    /// Returns the most verbose level of which the sink may take events.
+    /// Returns the most verbose level of events that the sink may take.
     fn max_level(&self) -> Level;
 
-    /// Takes `event`, or leaves it if it is too verbose. Never waits for a slow reader.
+    /// Takes `event`, or ignores it if it is too verbose. Never waits for a slow reader.
     fn take(&self, event: &LogEvent<'_>);
 
-    /// Waits until everything taken is written, for `patience` at most.
+    /// Waits until everything that was taken is written, for `patience` at most.
     fn flush(&self, patience: Duration);
 }
 
-/// One event as sinks get it.
+/// An event as sinks get it.
 pub(super) struct LogEvent<'e> {
     made: OffsetDateTime,
     content: Content<'e>,
@@ -40,7 +40,7 @@ pub(super) struct LogEvent<'e> {
 }
 
 impl<'e> LogEvent<'e> {
-    /// Creates the event of this moment; `identity` ends its line.
+    /// Creates an event that happens now; `identity` ends its line.
     pub(super) fn new(content: Content<'e>, identity: &'e RunIdentity) -> Self {
         Self {
             made: OffsetDateTime::now_utc(),
@@ -51,7 +51,7 @@ impl<'e> LogEvent<'e> {
         }
     }
 
-    /// The level of the event. Audit events are informational.
+    /// Returns the level of the event. Audit events have `info`.
     pub(super) fn level(&self) -> Level {
         match self.content {
             Content::Diagnostic { level, .. } => level,
@@ -59,8 +59,8 @@ impl<'e> LogEvent<'e> {
         }
     }
 
-    /// The level of the event for a reader who follows the run: an audit event that an operator
-    /// must look at is a warning.
+    /// Returns the level of the event for a reader who follows the run: an audit event that an
+    /// operator must look at is a warning.
     pub(super) fn attention_level(&self) -> Level {
         let is_warning = match self.content {
             Content::Audit(Event::Configuration(Configuration { severity, .. })) => {
@@ -77,17 +77,17 @@ impl<'e> LogEvent<'e> {
         if is_warning { Level::WARN } else { Level::INFO }
     }
 
-    /// Its facts.
+    /// Returns its content.
     pub(super) fn content(&self) -> Content<'e> {
         self.content
     }
 
-    /// The sandbox and its labels.
+    /// Returns the identity of the run: the sandbox and its labels.
     pub(super) fn identity(&self) -> &'e RunIdentity {
         self.identity
     }
 
-    /// Its time.
+    /// Returns its time.
     pub(super) fn made(&self) -> OffsetDateTime {
         self.made
     }
@@ -155,7 +155,7 @@ impl<'e> LogEvent<'e> {
         })
     }
 
-    /// Returns the bounds of the log file that apply to the event.
+    /// Returns the priority of the event's line.
     fn priority(&self) -> Priority {
         let decided = match self.content {
             Content::Diagnostic { .. } => return Priority::Ordinary,
@@ -163,8 +163,8 @@ impl<'e> LogEvent<'e> {
                 return Priority::State;
             }
             Content::Audit(Event::Finding(_) | Event::File(_)) => return Priority::Security,
-            // Clients outside can cause as many as they like; a name that has no address reaches
-            // nothing.
+            // Clients outside can cause any number of these, and a name that gets no address gives
+            // access to nothing.
             Content::Audit(Event::Published(_) | Event::Name(_) | Event::Ssh(_)) => {
                 return Priority::Ordinary;
             }

@@ -1,4 +1,4 @@
-//! Spans of an event: the context in front of a line below `info`.
+//! The spans of an event, which are the context at the beginning of a line below `info`.
 
 use std::fmt::{self, Write};
 
@@ -10,7 +10,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::word::FieldValue;
 
-/// The fields of a span as text, `id=7 host=a.test`, kept with the span.
+/// The fields of a span as text, `id=7 host=a.test`; they are kept with the span.
 #[derive(Default)]
 pub(super) struct SpanFields(String);
 
@@ -21,7 +21,7 @@ impl SpanFields {
         fields
     }
 
-    /// Adds fields that are known only after the span began.
+    /// Adds fields that become known after the span has begun.
     pub(super) fn add(&mut self, values: &Record<'_>) {
         values.record(self);
     }
@@ -39,8 +39,8 @@ impl Visit for SpanFields {
     }
 }
 
-/// Returns the spans around `event`, from the outermost on: `connection{id=7}:request{n=2}: `.
-/// Empty without spans.
+/// Returns the spans around `event`, the outermost first: `connection{id=7}:request{n=2}: `. Empty
+/// without spans.
 pub(super) fn prefix<S>(event: &Event<'_>, context: &Context<'_, S>) -> String
 where
     S: Subscriber + for<'lookup> LookupSpan<'lookup>,

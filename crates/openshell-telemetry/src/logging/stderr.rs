@@ -14,19 +14,19 @@ use super::identity::RunIdentity;
 use super::queue::{Line, Output, Priority, Queue};
 use super::sink::{LogEvent, Sink};
 
-/// Held-back lines that are shown in the end; the log has all from `info` up.
+/// Number of held-back lines that are shown at the end; the log has all lines from `info` up.
 const HELD: usize = 20;
 
 /// Standard error: takes events up to a level, and messages to the operator.
 pub(super) struct StandardError {
     queue: Queue,
-    /// `None` for no events.
+    /// The most verbose level that is shown; `None` for no events.
     level: Option<Level>,
     form: Form,
-    /// True if events are messages for people, as those to the operator are.
+    /// True if events are shown as messages for people, like messages to the operator.
     is_plain: bool,
     identity: RunIdentity,
-    /// `None` while lines are shown as they come.
+    /// `None` while lines are shown at once.
     held: Mutex<Option<Held>>,
 }
 
@@ -38,8 +38,8 @@ struct Held {
 }
 
 impl StandardError {
-    /// Takes events up to `level`, or none, and writes them in `form`; `identity` is that of
-    /// messages.
+    /// Creates the sink for events up to `level`, or for no events. Lines have `form`, and messages
+    /// carry `identity`.
     pub(super) fn new(level: Option<Level>, form: Form, identity: RunIdentity) -> Self {
         let queue = Queue::new("log-errors", Writer { form });
         Self {
@@ -52,7 +52,7 @@ impl StandardError {
         }
     }
 
-    /// Writes events as messages for people, without their time and kind.
+    /// Makes the sink write events as messages for people, without their time and kind.
     pub(super) fn for_people(self) -> Self {
         Self {
             is_plain: true,
@@ -60,7 +60,7 @@ impl StandardError {
         }
     }
 
-    /// Prints a message that no level hides; `level` is for readers of JSON.
+    /// Prints a message, whatever level is shown; only the JSON form contains `level`.
     pub(super) fn print(&self, level: Level, text: &str) {
         let text = self.form.message(level, text, Some(&self.identity));
         if !self.queue.start() {
@@ -69,8 +69,8 @@ impl StandardError {
         self.push(message(&text));
     }
 
-    /// Holds lines back until [`Self::release`], if standard error is a terminal. Earlier lines are
-    /// written first, for `patience` at most.
+    /// Holds back lines until [`Self::release`], if standard error is a terminal. Waits until
+    /// earlier lines are written, for `patience` at most.
     pub(super) fn hold(&self, patience: Duration) {
         if std::io::stderr().is_terminal() {
             *self.held() = Some(Held::default());
@@ -117,14 +117,15 @@ impl StandardError {
         self.queue.push(line);
     }
 
-    /// A panic elsewhere cannot leave the value half changed.
+    /// Locks the held-back lines. A panic elsewhere cannot leave them half changed.
     fn held(&self) -> MutexGuard<'_, Option<Held>> {
         self.held.lock()
     }
 }
 
 impl Sink for StandardError {
-    /// Audit events that an operator must look at are informational.
+    /// Returns at least `info`, because audit events have that level even if an operator must look
+    /// at them.
     fn max_level(&self) -> Level {
         self.level
             .map_or(Level::ERROR, |level| level.max(Level::INFO))
@@ -166,7 +167,7 @@ struct Writer {
 }
 
 impl Output for Writer {
-    /// The command writes to the same terminal.
+    /// Returns a short time, because the command writes to the same terminal.
     fn group(&self) -> Duration {
         Duration::from_millis(1)
     }
@@ -180,9 +181,9 @@ impl Output for Writer {
                 line.text
             );
         }
-        // A closed standard error must not keep anything from going on.
         line.text.push('\n');
-        // In one piece: the command may write to the same stream.
+        // The line is written in one piece, because the command may write to the same stream. An
+        // error, for example of a closed standard error, must not stop anything.
         let _ = std::io::stderr().write_all(line.text.as_bytes());
     }
 }

@@ -1,17 +1,17 @@
-//! Text that the workload may have chosen, as parts of a line that it cannot forge.
+//! Text that the workload may have chosen, in a form that cannot forge other parts of a line.
 
 use std::fmt::{self, Write};
 
 use openshell_events::words::REDACTED;
 
-/// Bytes of a name in a line: longer than any host, and than any path that people use.
+/// Maximum bytes of a name in a line: longer than any host, and than any path that people use.
 const WORD_BYTES: usize = 512;
 
 /// A name that the workload may have chosen, as one word: characters that end a field or reorder a
 /// line are escaped.
 pub(super) struct Word<'t> {
     text: &'t str,
-    /// Shows the mark of a redacted credential as it is.
+    /// True if the mark of a redacted credential is shown unescaped.
     is_redacted: bool,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Word<'_> {
     }
 }
 
-/// The value of a field below `info`: one word, or words in quotes.
+/// The value of a field in a line below `info`: one word, or several words in quotes.
 pub(super) struct FieldValue<'t>(pub(super) &'t str);
 
 impl fmt::Display for FieldValue<'_> {
@@ -78,7 +78,7 @@ impl fmt::Display for FieldValue<'_> {
     }
 }
 
-/// At most `limit` bytes, whole characters.
+/// A text, cut to at most `limit` bytes of whole characters.
 pub(super) struct Cut<'t> {
     text: &'t str,
     limit: usize,

@@ -1,4 +1,4 @@
-//! Executables of running processes, each held open once.
+//! Executables of running processes; each is opened once and held open.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -18,12 +18,12 @@ pub(super) struct Executable {
     pub(super) path: String,
     /// An O_PATH descriptor.
     pub(super) file: OwnedFd,
-    /// The file when it was opened.
+    /// The file's metadata when it was opened.
     pub(super) stamp: Stamp,
 }
 
 impl Executable {
-    /// Opens the file for reading, without waiting for it: what is no regular file has no
+    /// Opens the file for reading. Does not wait for a file that is not regular; such a file has no
     /// fingerprint.
     pub(super) fn open(&self) -> io::Result<File> {
         let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -31,13 +31,14 @@ impl Executable {
         Ok(File::from(rustix::fs::open(link, flags, Mode::empty())?))
     }
 
-    /// Returns true if `link`, a link of /proc in `root`, leads to this file, unchanged.
+    /// Returns true if `link`, a link of /proc in `root`, leads to this file, and the file is
+    /// unchanged.
     pub(super) fn is_at(&self, root: impl AsFd, link: &str) -> io::Result<bool> {
         Ok(Stamp::at(root, link, AtFlags::empty())? == self.stamp)
     }
 }
 
-/// Metadata that shows a file unchanged without reading it.
+/// Metadata that shows that a file is unchanged, without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Stamp {
     device: (u32, u32),
@@ -54,7 +55,7 @@ impl Stamp {
     }
 
     fn at(folder: impl AsFd, path: &str, flags: AtFlags) -> rustix::io::Result<Self> {
-        // A remote file system is not asked, which could take long.
+        // A remote file system is not asked, because that could take long.
         let flags = flags | AtFlags::STATX_DONT_SYNC;
         let data: Statx = rustix::fs::statx(folder, path, flags, StatxFlags::BASIC_STATS)?;
         Ok(Self {
@@ -67,18 +68,18 @@ impl Stamp {
     }
 }
 
-/// The executables in use, so that many processes of a program take one descriptor.
+/// The executables in use; all processes of a program share one descriptor.
 #[derive(Debug, Default)]
 pub(super) struct Executables(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     used: HashMap<(Stamp, String), Weak<Executable>>,
-    /// The last ones, which the next callers probably have.
+    /// The most recent ones, which the next callers probably run.
     last: VecDeque<Arc<Executable>>,
 }
 
-/// Error of opening an executable.
+/// An error of opening an executable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
     #[error(transparent)]
@@ -106,10 +107,10 @@ impl Executables {
         if used.len() >= Limits::EXECUTABLES {
             return Err(OpenError::TooMany);
         }
-        // The file is the one that runs, whatever is at its path by now. O_PATH asks no file
+        // This is the file that runs, whatever its path leads to now. O_PATH does not ask the file
         // system, which could take long.
         let file = rustix::fs::openat(&root, link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        // An ancestor may have become another program, whose path is not known.
+        // An ancestor may run another program by now, whose path was not read.
         if Stamp::of(&file).ok() != Some(stamp) {
             return Err(Errno::SRCH.into());
         }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::executable::{Executable, Stamp};
 use crate::ground::limits::Limits;
 
-/// Reason for which a program is not trusted.
+/// Why a program is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Untrusted {
     #[error(
@@ -31,23 +31,23 @@ pub(super) enum Untrusted {
 
 type Hash = [u8; 32];
 
-/// Hashes of a program that has changed.
+/// The hashes of a program that has changed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Replaced {
     pub(super) before: String,
     pub(super) now: String,
 }
 
-/// First executables by path.
+/// The stamp and hash of the trusted executable at each path.
 #[derive(Debug, Default)]
 pub(super) struct Fingerprints {
     known: Mutex<HashMap<String, (Stamp, Hash)>>,
 }
 
 impl Fingerprints {
-    /// Compares `executable` with the first use of its path, which this may be. A file with an
-    /// unchanged stamp is not read again. Unless it is `pinned`, a change is returned and counts as
-    /// the first use.
+    /// Compares `executable` with the first use of its path, or remembers it if this is the first
+    /// use. A file with an unchanged stamp is not read again. Unless it is `pinned`, a change is
+    /// returned, and the new file becomes the first use.
     pub(super) fn verify(
         &self,
         executable: &Executable,
@@ -65,7 +65,7 @@ impl Fingerprints {
         if stamp.size > Limits::PROGRAM_BYTES {
             return Err(Untrusted::TooLarge { path: path.clone() });
         }
-        // Outside the lock, as hashing a large program takes long.
+        // Not under the lock, because hashing a large program takes long.
         let hash = executable
             .open()
             .and_then(|file| hash(&file))
@@ -90,7 +90,7 @@ impl Fingerprints {
         }))
     }
 
-    /// Returns true if `executable` was verified, and had not changed when it was opened.
+    /// Returns true if `executable` was verified, and was unchanged when it was opened.
     pub(super) fn knows(&self, executable: &Executable) -> bool {
         self.is_current(&executable.path, &executable.stamp)
     }
@@ -101,8 +101,8 @@ impl Fingerprints {
             .is_some_and(|(cached, _)| cached == stamp)
     }
 
-    /// Locks the fingerprints, which are consistent at every moment, so a poisoned lock is used all
-    /// the same.
+    /// Locks the fingerprints. They are consistent at every moment, so a panic of a holder does no
+    /// harm.
     fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<String, (Stamp, Hash)>> {
         self.known.lock()
     }

@@ -1,5 +1,5 @@
-//! Identification of callers: the process that made a connection, its executable and ancestors,
-//! each held to the fingerprint of its first use.
+//! Identification of callers: finds the process that made a connection, its executable and its
+//! ancestors, and checks each executable against the fingerprint of its first use.
 
 mod executable;
 mod fingerprint;
@@ -17,21 +17,21 @@ use fingerprint::{Fingerprints, Replaced, Untrusted};
 pub use proc::Processes;
 use proc::{Process, ROUNDS};
 
-/// Tells who makes connections. It saw their connect(2).
+/// Identifies the programs that connect. It has seen their connect(2) calls.
 pub trait Witness: fmt::Debug + Send + Sync {
-    /// The process whose connect made the accepted connection `client`, once; `None` if none of the
-    /// sandbox did.
+    /// Returns the process whose connect(2) made the accepted connection `client`; `None` if no
+    /// process of the sandbox did, or if it was asked for before.
     fn caller(&self, client: BorrowedFd<'_>) -> Option<Identity>;
 
-    /// The process that sent packets with `mark`, which the egress firewall has refused, if it is
-    /// known.
+    /// Returns the process that sent packets with `mark`, which the egress firewall refused, if it
+    /// is known.
     fn sender(&self, mark: u32) -> Option<Caller>;
 
-    /// The process whose socket at `port` was connected to the name server, if it is known.
+    /// Returns the process whose socket at `port` was connected to the name server, if it is known.
     fn asker(&self, port: u16) -> Option<Caller>;
 }
 
-/// A process that made a connection, or the reason why it could not be identified.
+/// A process that made a connection, or the reason why it cannot be identified.
 pub type Identity = Result<Identified, Refusal>;
 
 /// A process as it was when it made a connection.
@@ -48,7 +48,7 @@ struct Snapshot {
 }
 
 impl Identified {
-    /// The caller, without its arguments.
+    /// Returns the caller, without its arguments.
     #[must_use]
     pub fn caller(&self) -> &Caller {
         &self.0.caller
@@ -63,7 +63,7 @@ pub struct Identifier {
     is_writable: IsWritable,
 }
 
-/// Returns true if the policy grants the workload writing at a path.
+/// Returns true if the policy permits the workload to write at a path.
 pub type IsWritable = Box<dyn Fn(&Path) -> bool + Send + Sync>;
 
 impl fmt::Debug for Identifier {
@@ -75,8 +75,8 @@ impl fmt::Debug for Identifier {
 }
 
 impl Identifier {
-    /// Creates an identifier of `processes`, which can write the files for which `is_writable`
-    /// holds.
+    /// Creates an identifier of `processes`, which can write to the files for which `is_writable`
+    /// returns true.
     #[must_use]
     pub fn new(processes: Processes, is_writable: IsWritable) -> Self {
         let executables = Executables::default();
@@ -89,8 +89,8 @@ impl Identifier {
         }
     }
 
-    /// Identifies the process of `thread`, which stays in its system call meanwhile. Reads /proc,
-    /// but neither files on disks nor memory of processes.
+    /// Identifies the process of `thread`, which stays in its system call meanwhile. Reads only
+    /// /proc, and neither files on disk nor the memory of processes.
     ///
     /// # Errors
     /// The process or an ancestor cannot be read.
@@ -99,8 +99,8 @@ impl Identifier {
             Refusal::caller_unknown(format!("failed to resolve peer binary: {what}"))
         };
         let mut rounds = 0..ROUNDS;
-        // An ancestor that ends meanwhile is ordinary: a shell that started its command in the
-        // background.
+        // It is normal that an ancestor ends meanwhile, for example a shell that started its
+        // command in the background.
         let described = loop {
             match self.processes.describe(thread, &self.executables) {
                 Err(error) if error.is_change() && rounds.next().is_some() => {}
@@ -131,8 +131,8 @@ impl Identifier {
         })))
     }
 
-    /// Returns the caller with the absolute paths among its arguments and its ancestors'. Blocks:
-    /// processes can delay it.
+    /// Returns the caller with the absolute paths among the arguments of itself and its ancestors.
+    /// Blocks, because processes can delay the read.
     #[must_use]
     pub fn with_arguments(&self, identified: &Identified) -> Caller {
         let Snapshot {
@@ -160,7 +160,7 @@ impl Identifier {
         }
     }
 
-    /// Returns true if [`Self::verify`] succeeds at once.
+    /// Returns true if [`Self::verify`] would succeed without reading a file.
     #[must_use]
     pub fn is_verified(&self, identified: &Identified) -> bool {
         identified
@@ -170,7 +170,7 @@ impl Identifier {
             .all(|executable| self.fingerprints.knows(executable))
     }
 
-    /// Returns how many bytes [`Self::verify`] reads, at most.
+    /// Returns the maximum number of bytes that [`Self::verify`] would read.
     #[must_use]
     pub fn unread_bytes(&self, identified: &Identified) -> u64 {
         let unread = identified
@@ -181,12 +181,12 @@ impl Identifier {
         unread.map(|executable| executable.stamp.size).sum()
     }
 
-    /// Verifies that every executable of `identified` is the one of its path's first use. Blocks:
-    /// it hashes a new program, so it comes after the policy has permitted the path. A change of
-    /// one that `is_pinned` excepts is reported.
+    /// Verifies that every executable of `identified` is the one that its path had at first use.
+    /// Blocks, because it hashes new programs; so call it after the policy has permitted the path.
+    /// If `is_pinned` is false for a path, a change of its program is logged and accepted.
     ///
     /// # Errors
-    /// An executable is not the one of its first use, or cannot be read.
+    /// An executable is not the one of its first use, or it cannot be read.
     pub fn verify(
         &self,
         identified: &Identified,
@@ -219,9 +219,9 @@ impl Identifier {
         Ok(())
     }
 
-    /// Returns what makes the caller a modified program: code from a file that the workload can
-    /// write, as far as its mappings tell; or that they cannot be read. `None` if nothing does.
-    /// Blocks: processes can delay it.
+    /// Returns what makes the caller a modified program: it runs code from a file that the workload
+    /// can write, as far as its mappings show, or its code cannot be examined. `None` if nothing
+    /// does. Blocks, because processes can delay the read.
     #[must_use]
     pub fn modified_by(&self, identified: &Identified) -> Option<String> {
         let Snapshot {
@@ -231,7 +231,7 @@ impl Identifier {
         } = &*identified.0;
         let (process, executable) = processes.first().zip(executables.first())?;
         let mappings = self.processes.code_files(process);
-        // A process that runs another program by now shows that one's mappings.
+        // If the process runs another program by now, the mappings are those of that program.
         match self
             .processes
             .runs(process, executable)

@@ -18,8 +18,8 @@ pub struct Processes {
     init: i32,
 }
 
-/// Attempts at reading a process whose ancestors change meanwhile; more changes are taken for
-/// intent.
+/// How often the read of a process is repeated if its ancestors change meanwhile. Further changes
+/// are considered intentional.
 pub(super) const ROUNDS: usize = 4;
 
 /// Error of reading a process.
@@ -63,7 +63,8 @@ impl ProcError {
     }
 }
 
-/// A process, by one of its threads. The number may be reused, but not with the same start time.
+/// A process, identified by one of its threads. The number may be reused, but not with the same
+/// start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     thread: i32,
@@ -87,14 +88,15 @@ struct Stat {
 }
 
 impl Processes {
-    /// Takes a directory that is the /proc of the sandbox's PID namespace, in which `init` is the
-    /// PID of its init.
+    /// Takes a directory that is the /proc of the sandbox's PID namespace, and the PID of the
+    /// sandbox's init in it.
     #[must_use]
     pub fn new(root: OwnedFd, init: i32) -> Self {
         Self { root, init }
     }
 
-    /// Reads the process of `thread`, which stays where it is meanwhile, and its ancestors.
+    /// Reads the process of `thread` and its ancestors. The thread must stay in its system call
+    /// meanwhile.
     pub(super) fn describe(
         &self,
         thread: i32,
@@ -113,7 +115,7 @@ impl Processes {
         };
         let mut chain = vec![(thread, own)];
         let mut opened = vec![open(thread)?];
-        // The command that init started, or an orphan that init adopted, has init as its parent.
+        // A command that init started, or an orphan that init adopted, has init as its parent.
         let mut parent = own.parent;
         while parent != self.init {
             if parent <= 1 {
@@ -127,7 +129,8 @@ impl Processes {
             opened.push(open(parent)?);
             parent = stat.parent;
         }
-        // A process with the same parent and start time at the end had its number all the while.
+        // A number with the same parent and start time as before belonged to the same process
+        // throughout.
         for (number, stat) in chain.iter().filter(|_| chain.len() > 1) {
             let now = self.stat(*number)?;
             if (now.parent, now.start_time) != (stat.parent, stat.start_time) {
@@ -145,12 +148,13 @@ impl Processes {
         })
     }
 
-    /// Reads state, parent and start time: fields 4, 20 and 22 of proc_pid_stat(5).
+    /// Reads parent, number of threads and start time: fields 4, 20 and 22 of proc_pid_stat(5).
     fn stat(&self, number: i32) -> Result<Stat, ProcError> {
         let text = self
             .read(&format!("{number}/stat"), 1024)
             .map_err(ProcError::reading(number))?;
-        // Field 2, the name, may hold parentheses, so the fields are counted from the last one.
+        // Field 2, the name, may contain parentheses, so the fields are counted from the last
+        // parenthesis.
         let end = text.iter().rposition(|byte| *byte == b')');
         let fields = end
             .and_then(|end| std::str::from_utf8(text.get(end + 1..)?).ok())
@@ -171,7 +175,7 @@ impl Processes {
         })
     }
 
-    /// Reads the PID of the process of `thread`: `Tgid` of proc_pid_status(5).
+    /// Reads the PID of the process to which `thread` belongs: `Tgid` of proc_pid_status(5).
     fn process_of(&self, thread: i32) -> Result<i32, ProcError> {
         let text = self
             .read(&format!("{thread}/status"), 4096)
@@ -186,11 +190,11 @@ impl Processes {
         })
     }
 
-    /// Reads the absolute paths among the arguments of `process`. Blocks: a process can delay the
-    /// read of its memory.
+    /// Reads the absolute paths among the arguments of `process`. Blocks, because a process can
+    /// delay the read of its memory.
     pub(super) fn cmdline_paths(&self, process: &Process) -> Vec<String> {
-        // Arguments only explain refusals, so unreadable ones are left out, and those of a process
-        // that is gone.
+        // Arguments that cannot be read, and those of a process that is gone, are left out: the
+        // built-in rules only put arguments into reasons.
         let arguments = self
             .read(
                 &format!("{}/cmdline", process.thread),
@@ -210,7 +214,7 @@ impl Processes {
         texts.take(Limits::CMDLINE_PATHS).collect()
     }
 
-    /// Returns the files of which `process` has executable mappings. Blocks as
+    /// Returns the files from which `process` has mapped executable code. Blocks as
     /// [`Self::cmdline_paths`] does.
     pub(super) fn code_files(&self, process: &Process) -> io::Result<Vec<String>> {
         let name = format!("{}/maps", process.thread);
@@ -227,7 +231,7 @@ impl Processes {
         if text.len() as u64 == Limits::MAPS_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        // Address, permissions, offset, device, inode, and a path that may hold blanks
+        // Address, permissions, offset, device, inode, and a path that may contain blanks
         // (proc_pid_maps(5)).
         let path = |line: &str| {
             let mut words = line.splitn(6, ' ').skip(1);
@@ -239,7 +243,7 @@ impl Processes {
         Ok(text.lines().filter_map(path).collect())
     }
 
-    /// Returns true if `process` still is the one that ran `executable`.
+    /// Returns true if `process` is still the process that ran `executable`.
     pub(super) fn runs(&self, process: &Process, executable: &Executable) -> io::Result<bool> {
         let stat = self.stat(process.thread).map_err(io::Error::other)?;
         Ok(stat.start_time == process.start_time
@@ -254,7 +258,7 @@ impl Processes {
             Mode::empty(),
         )?;
         let mut bytes = vec![0; limit];
-        // One read gives as much as there is.
+        // One read returns all that there is, up to the limit.
         let filled = rustix::io::read(&file, &mut bytes)?;
         bytes.truncate(filled);
         Ok(bytes)

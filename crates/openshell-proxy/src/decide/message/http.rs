@@ -1,4 +1,5 @@
-//! HTTP requests as they are judged: method, canonical target, and the other readings of its path.
+//! HTTP requests in the form in which they are judged: method, canonical target, and other readings
+//! of the path.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,12 @@ use serde_json::json;
 use crate::denial::refusal::Refusal;
 use crate::wire::http::target::{RequestTarget, TargetError, decoded, folded, without_case};
 
-/// Parts of requests that the rules of a connection read.
+/// The parts of requests that the rules of a connection read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::decide) struct Reads {
     /// True if they read queries.
     pub(in crate::decide) queries: bool,
-    /// True if they read other readings of paths.
+    /// True if they look at the other readings of a path.
     pub(in crate::decide) readings: bool,
 }
 
@@ -23,12 +24,12 @@ pub(in crate::decide) struct Reads {
 pub struct HttpRequest {
     /// Method.
     pub method: Method,
-    /// Canonical target; as it was sent if no rules judge it.
+    /// The canonical target, or the target as it was sent if no rules judge it.
     pub target: RequestTarget,
 }
 
 impl HttpRequest {
-    /// A `method` request for `uri` as it was sent, for connections without rules.
+    /// Returns a `method` request for `uri` as it was sent, for connections without rules.
     #[must_use]
     pub fn as_written(method: &Method, uri: &Uri) -> Self {
         Self {
@@ -53,12 +54,12 @@ impl HttpRequest {
         })
     }
 
-    /// The method and path that denials, proposals and observations name.
+    /// Returns the method and path that denials, proposals and observations name.
     pub(in crate::decide) fn rule(&self) -> (String, String) {
         (self.method.to_string(), self.target.path().to_owned())
     }
 
-    /// Bytes that the workload chose.
+    /// Returns the number of bytes that the workload chose.
     pub(in crate::decide) fn bytes(&self) -> usize {
         let Self { method, target } = self;
         let texts = [
@@ -70,7 +71,7 @@ impl HttpRequest {
         texts.iter().flatten().map(|text| text.len()).sum()
     }
 
-    /// The parts that a decision depends on, as its key in the cache.
+    /// Returns the parts on which a decision depends; they are its key in the cache.
     pub(in crate::decide) fn key(&self, reads: Reads) -> Self {
         let target = if reads.queries {
             self.target.clone()
@@ -91,7 +92,8 @@ impl HttpRequest {
         Ok(())
     }
 
-    /// Inputs of the rules: the request, and, if its path has parameters, the request without them.
+    /// Returns the inputs of the rules: the request, and, if its path has parameters, the request
+    /// without them.
     pub(in crate::decide) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
         let mut parameters: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (name, value) in self
@@ -127,9 +129,10 @@ impl HttpRequest {
     }
 }
 
-/// Readings of the canonical `path` by servers: as it is; percent-decoded, also twice; and decoded
-/// without parameters and without blanks around segments and dots at their ends. Repeated slashes
-/// are folded, and each reading is given with and without a slash at its end.
+/// Returns how servers may read the canonical `path`: as it is; percent-decoded once or twice; and
+/// each of these decoded forms without parameters, blanks around segments, and dots at the ends of
+/// segments. Decoded readings have repeated slashes folded; each reading is given with and without
+/// a slash at its end.
 fn readings(path: &str) -> Vec<String> {
     let mut all = Vec::with_capacity(4);
     let whole = decoded(path);

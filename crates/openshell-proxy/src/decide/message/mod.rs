@@ -1,5 +1,5 @@
 //! Messages inside a connection: as clients sent them, and in the form in which they are judged.
-//! One file is one judged protocol.
+//! Each judged protocol has its own file.
 
 pub mod http;
 
@@ -16,26 +16,26 @@ use crate::denial::refusal::Refusal;
 use crate::ground::shares::Share;
 use crate::wire::http::target::RequestTarget;
 
-/// Part of a request without which rules cannot judge it. Nothing is sent before it is there.
+/// The part of a request that rules need to judge it. Nothing is sent before that part was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The head.
     Head,
-    /// The head and so many bytes of the body, or all of a shorter one.
+    /// The head and this many bytes of the body, or all of a shorter body.
     Prefix(usize),
-    /// The head and the body, which has at most so many bytes.
+    /// The head and the whole body, which may have at most this many bytes.
     Body(usize),
 }
 
-/// A request as its client sent it, as far as rules read it. A connection keeps the ones in flight,
-/// because a later generation may demand another canonical form.
+/// The parts of a request that rules read, as its client sent them. A connection keeps them for the
+/// requests in flight, because a later generation may require another canonical form.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// Method.
     pub method: Method,
     /// Target as it was sent.
     pub uri: Uri,
-    /// What was read ahead.
+    /// The part of the body that was read ahead.
     pub ahead: Ahead,
 }
 
@@ -46,7 +46,7 @@ pub struct Ahead {
     pub bytes: Bytes,
     /// True if they are the whole body.
     pub is_whole: bool,
-    /// Their memory, for as long as anybody has them.
+    /// The memory reserved for the bytes, for as long as anybody holds them.
     pub room: Option<Arc<Share>>,
 }
 
@@ -57,12 +57,12 @@ pub(in crate::decide) enum JudgedProtocol {
     Rest,
 }
 
-/// A request in the form in which its messages are judged, and it is sent.
+/// A request in the form in which it is sent and its messages are judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Target to be sent.
+    /// The target that is sent.
     pub target: RequestTarget,
-    /// Messages in the request, each of which must be permitted.
+    /// The messages in the request, each of which must be permitted.
     pub actions: Vec<Action>,
 }
 
@@ -74,31 +74,31 @@ pub enum Action {
 }
 
 impl JudgedProtocol {
-    /// The protocol of `endpoint`, with its rules; `None` if its messages are not judged.
+    /// Returns the protocol and rules of `endpoint`; `None` if its messages are not judged.
     pub(in crate::decide) fn of(endpoint: &Endpoint) -> Option<(Self, &L7)> {
         let l7 = endpoint.l7()?;
         match l7.protocol {
             Protocol::Rest => Some((Self::Rest, l7)),
-            // Relayed uninspected, and audited as connections.
+            // Their bytes are relayed uninspected, and only the connections are audited.
             Protocol::Sql | Protocol::Tcp => None,
         }
     }
 
-    /// The word in policies.
+    /// Returns the word in policies.
     pub(in crate::decide) fn as_str(self) -> &'static str {
         match self {
             Self::Rest => Protocol::Rest.as_str(),
         }
     }
 
-    /// What rules need of a request.
+    /// Returns the part of a request that rules need.
     pub(in crate::decide) fn need(self) -> Need {
         match self {
             Self::Rest => Need::Head,
         }
     }
 
-    /// Reads the messages in a request, whose head has the canonical form `http`.
+    /// Reads the messages in a request whose head has the canonical form `http`.
     pub(in crate::decide) fn read(self, http: HttpRequest) -> Reading {
         match self {
             Self::Rest => Reading::of_head(http),
@@ -107,7 +107,7 @@ impl JudgedProtocol {
 }
 
 impl Message {
-    /// A request without a body.
+    /// Returns the message of a request without a body.
     #[must_use]
     pub fn of_head(method: Method, uri: Uri) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl Message {
         }
     }
 
-    /// The message of `request`, of whose body `ahead` was read.
+    /// Returns the message of `request`, of whose body `ahead` was read.
     #[must_use]
     pub fn of(request: &Parts, ahead: Ahead) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl Message {
 }
 
 impl Ahead {
-    /// True if it is what rules `need`.
+    /// Returns true if it is enough for rules that `need` this part.
     #[must_use]
     pub fn meets(&self, need: Need) -> bool {
         match need {
@@ -143,7 +143,7 @@ impl Ahead {
 }
 
 impl Reading {
-    /// A request whose only message is its head.
+    /// Returns the reading of a request whose only message is its head.
     pub(in crate::decide) fn of_head(http: HttpRequest) -> Self {
         Self {
             target: http.target.clone(),
@@ -153,7 +153,7 @@ impl Reading {
 }
 
 impl Action {
-    /// The method and path that denials, proposals and observations name.
+    /// Returns the method and path that denials, proposals and observations name.
     #[must_use]
     pub fn rule(&self) -> (String, String) {
         match self {
@@ -161,14 +161,14 @@ impl Action {
         }
     }
 
-    /// Bytes that the workload chose.
+    /// Returns the number of bytes that the workload chose.
     pub(in crate::decide) fn bytes(&self) -> usize {
         match self {
             Self::Http(request) => request.bytes(),
         }
     }
 
-    /// The parts that a decision depends on, as its key in the cache.
+    /// Returns the parts on which a decision depends; they are its key in the cache.
     pub(in crate::decide) fn key(&self, reads: Reads) -> Self {
         match self {
             Self::Http(request) => Self::Http(request.key(reads)),
@@ -182,7 +182,8 @@ impl Action {
         }
     }
 
-    /// Inputs of the rules, one for each reading of the message; all must be permitted.
+    /// Returns an input of the rules for each reading of the message; all of them must be
+    /// permitted.
     pub(in crate::decide) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
         match self {
             Self::Http(request) => request.inputs(reads),

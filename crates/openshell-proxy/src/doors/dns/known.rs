@@ -1,4 +1,4 @@
-//! The names and addresses that a policy knows, with their ports, whatever program it permits them.
+//! The names and addresses that a policy knows, with their ports, for any program.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -9,7 +9,7 @@ use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::network::host::{Host, HostMatcher, HostName, HostPattern};
 use openshell_policy::policy::Policy;
 
-/// Ports of one name.
+/// The ports of one name.
 pub(super) type Ports = BTreeSet<u16>;
 
 /// An index of the endpoints of one policy.
@@ -20,7 +20,7 @@ pub(super) struct Known {
     literals: BTreeSet<SocketAddrV4>,
     /// Addresses that endpoints without a host permit.
     ranges: Vec<AddressRange>,
-    /// Names whose bytes are never looked into.
+    /// Names that an endpoint with `protocol: tcp` writes out; their bytes are never inspected.
     tcp: BTreeSet<HostName>,
 }
 
@@ -61,7 +61,7 @@ impl Known {
         }
     }
 
-    /// The ports of `name`; empty if the policy does not know it.
+    /// Returns the ports of `name`; empty if the policy does not know it.
     pub(super) fn ports(&self, name: &HostName) -> Ports {
         let exact = self.exact.get(name).into_iter();
         let host = Host::Name(name.clone());
@@ -73,22 +73,23 @@ impl Known {
         exact.chain(matching).flatten().copied().collect()
     }
 
-    /// Returns true if the policy writes `name` out.
+    /// Returns true if the policy writes out `name`, that is, not only by a pattern.
     pub(super) fn is_exact(&self, name: &HostName) -> bool {
         self.exact.contains_key(name)
     }
 
-    /// Returns true if an endpoint with `protocol: tcp` writes `name` out.
+    /// Returns true if an endpoint with `protocol: tcp` writes out `name`.
     pub(super) fn is_tcp(&self, name: &HostName) -> bool {
         self.tcp.contains(name)
     }
 
-    /// Names that endpoints with `protocol: tcp` write out.
+    /// Iterates over the names that endpoints with `protocol: tcp` write out.
     pub(super) fn tcp_names(&self) -> impl Iterator<Item = &HostName> {
         self.tcp.iter()
     }
 
-    /// Returns true if the policy names `address` as a host, or permits it without one.
+    /// Returns true if the policy names `address` as a host, or permits it by a range without a
+    /// host.
     pub(super) fn is_listed(&self, address: Ipv4Addr) -> bool {
         let is_literal = self
             .literals
@@ -102,16 +103,16 @@ impl Known {
                 .any(|range| range.contains(address.into()))
     }
 
-    /// Addresses that the policy names as hosts, with their ports.
+    /// Returns the addresses that the policy names as hosts, with their ports.
     pub(super) fn literals(&self) -> &BTreeSet<SocketAddrV4> {
         &self.literals
     }
 }
 
-/// Returns false for addresses that lead nowhere out of the sandbox: its own network's, and those
-/// that are never reachable.
+/// Returns false for addresses that lead nowhere outside of the sandbox: those of its own network,
+/// and those that are never reachable.
 pub(super) fn is_door(address: Ipv4Addr) -> bool {
-    // Those of names as well: 198.18.0.0/15.
+    // This includes the default range for names, 198.18.0.0/15.
     let is_own = matches!(
         address.octets(),
         [10, 200, 0, _] | [198, 18 | 19, ..] | [0, ..]

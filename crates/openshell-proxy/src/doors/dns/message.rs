@@ -1,4 +1,4 @@
-//! Messages of the DNS (RFC 1035): one question in, one answer out.
+//! DNS messages (RFC 1035): takes one question, and gives one answer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,13 +9,13 @@ use openshell_policy::network::host::HostName;
 
 use crate::ground::limits::Limits;
 
-/// Seconds for which answers may be kept.
+/// How many seconds an answer may be cached.
 const TTL: u32 = 30;
 
-/// Bytes of an answer in a datagram, if the question does not permit more (RFC 1035 §4.2.1).
+/// Maximum bytes of an answer in a datagram, unless the question permits more (RFC 1035 §4.2.1).
 const DATAGRAM: u16 = 512;
 
-/// Bytes of an answer in a datagram at most, so that none is fragmented on any link.
+/// Maximum bytes of an answer in any datagram, so that none is fragmented on any link.
 const LARGE_DATAGRAM: u16 = 1232;
 
 /// A message that was read.
@@ -23,19 +23,19 @@ const LARGE_DATAGRAM: u16 = 1232;
 pub enum Read {
     /// A question.
     Question(Question),
-    /// No question that is answered; the answer says so.
+    /// A message that is not answered as a question; holds the error to answer with.
     Invalid(Vec<u8>),
-    /// Nothing that has an answer.
+    /// A message that gets no answer.
     Ignored,
 }
 
-/// One question, and what its answer repeats of it.
+/// A question, and the parts of it that its answer repeats.
 #[derive(Clone, Debug)]
 pub struct Question {
     id: u16,
     recursion_desired: bool,
     has_edns: bool,
-    /// Bytes that an answer in a datagram may have.
+    /// Maximum bytes of an answer in a datagram.
     datagram: u16,
     query: Query,
 }
@@ -47,22 +47,22 @@ pub enum Answer {
     Address(IpAddr),
     /// The name of an address.
     Pointer(HostName),
-    /// Records of the name server outside.
+    /// Records from the name server outside.
     Records(Vec<Record>),
     /// The name has no records of this kind.
     NoData,
     /// There is no such name.
     NoSuchName,
-    /// Such questions are not answered.
+    /// Questions of this kind are not answered.
     Refused,
-    /// There is no answer now.
+    /// There is no answer at the moment.
     Failed,
 }
 
-/// Reads a message, which anybody inside may have sent.
+/// Reads a message, which may come from anybody inside.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Read {
-    // The header has 12 bytes; without it there is nobody to answer.
+    // The header has 12 bytes; a shorter message cannot be answered.
     let (Some(id), Some(flags), true) = (bytes.first_chunk::<2>(), bytes.get(2), bytes.len() >= 12)
     else {
         return Read::Ignored;
@@ -110,19 +110,19 @@ pub fn read(bytes: &[u8]) -> Read {
 }
 
 impl Question {
-    /// The name that is asked for, as it was written.
+    /// Returns the name that is asked for, as it was written.
     #[must_use]
     pub fn name(&self) -> &Name {
         self.query.name()
     }
 
-    /// The name in normal form, if it is one that a host can have.
+    /// Returns the name in normal form, if it is one that a host can have.
     #[must_use]
     pub fn host_name(&self) -> Option<HostName> {
         HostName::parse(&self.name().to_ascii()).ok()
     }
 
-    /// Returns true if the name is that of an address.
+    /// Returns true if the question asks for the name of an address.
     #[must_use]
     pub fn is_reverse(&self) -> bool {
         let name = self.name().to_ascii().to_ascii_lowercase();
@@ -130,10 +130,11 @@ impl Question {
         name.ends_with(".in-addr.arpa") || name.ends_with(".ip6.arpa")
     }
 
-    /// The address whose name is asked for.
+    /// Returns the address whose name is asked for.
     #[must_use]
     pub fn address(&self) -> Option<Ipv4Addr> {
-        // Only the address of a host has a pointer, and that name has all of its parts.
+        // Only the address of a host has a pointer, and the question then has all parts of the
+        // address.
         let net = (self.name().num_labels() == 6)
             .then(|| self.name().parse_arpa_name().ok())
             .flatten()?;
@@ -143,13 +144,14 @@ impl Question {
         }
     }
 
-    /// The kind of record that is asked for.
+    /// Returns the kind of record that is asked for.
     #[must_use]
     pub fn kind(&self) -> RecordType {
         self.query.query_type()
     }
 
-    /// Writes an answer for a datagram; what does not fit is cut off, and asked for again over TCP.
+    /// Encodes an answer for a datagram. An answer that does not fit is truncated, so that the
+    /// client asks again over TCP.
     #[must_use]
     pub fn datagram(&self, answer: Answer) -> Vec<u8> {
         let whole = self.message(answer);
@@ -159,13 +161,13 @@ impl Question {
         }
     }
 
-    /// Writes an answer for a stream.
+    /// Encodes an answer for a stream.
     #[must_use]
     pub fn stream(&self, answer: Answer) -> Vec<u8> {
         self.encoded(&self.message(answer))
     }
 
-    /// Writes `message`; a failure as the header alone, with SERVFAIL.
+    /// Encodes `message`. If that fails, returns only a header, with SERVFAIL.
     fn encoded(&self, message: &Message) -> Vec<u8> {
         let [high, low] = self.id.to_be_bytes();
         message
@@ -195,7 +197,7 @@ impl Question {
                 Err(_) => code = ResponseCode::ServFail,
             },
             Answer::Records(records) => {
-                // Behind an alias they have another owner, which a client would not expect.
+                // Behind an alias the records have another owner, which a client would not expect.
                 for mut record in records {
                     record.name = self.name().clone();
                     message.add_answer(record);
@@ -211,7 +213,7 @@ impl Question {
     }
 }
 
-/// The answer for `localhost` and names below it (RFC 6761 §6.3).
+/// Returns the answer for `localhost` and the names below it (RFC 6761 §6.3).
 #[must_use]
 pub fn localhost(kind: RecordType) -> Answer {
     match kind {

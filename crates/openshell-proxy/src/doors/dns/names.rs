@@ -1,4 +1,4 @@
-//! The names that programs may connect to without a proxy, and their doors.
+//! The names to which programs may connect without a proxy, and their doors.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -19,38 +19,38 @@ use crate::decide::store::PolicyStore;
 use crate::ground::limits::Limits;
 use crate::ground::target::Target;
 
-/// Names with doors, and what the policy in force knows.
+/// The names with doors, and the names that the policy in force knows.
 #[derive(Debug)]
 pub struct Names {
     policy: Arc<PolicyStore>,
     doors: Box<dyn Doors>,
-    /// Domains that resolvers inside add to names (resolv.conf(5)).
+    /// The domains that resolvers inside append to names (resolv.conf(5)).
     search: Vec<HostName>,
-    /// True if every name is known and every port is opened, as the run is observed.
+    /// True if the run is observed, so that every name is known and every port is opened.
     is_observed: bool,
-    /// True if names have the addresses that they have outside.
+    /// True if names have the same addresses as outside.
     has_real: bool,
-    /// Takes new listeners.
+    /// Receives new listeners.
     listeners: mpsc::Sender<TcpListener>,
     table: Mutex<Table>,
-    /// Held by a change of doors.
+    /// Locked while doors change.
     change: Mutex<Changes>,
 }
 
-/// A look-up.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The name's doors are open at this address.
     At(Ipv4Addr),
     /// The policy knows the name, but its doors are not open: see [`Names::open`].
     Closed,
-    /// The policy does not know it.
+    /// The policy does not know the name.
     Unknown,
-    /// The same, and it is a known name with a domain to search in behind it.
+    /// The policy does not know the name, which is a known name with a search domain appended.
     UnknownWithDomain,
 }
 
-/// Failure to open doors.
+/// An error of opening doors.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum OpenError {
@@ -77,20 +77,20 @@ pub enum OpenError {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Generation of [`Self::known`].
+    /// The policy generation of [`Self::known`].
     generation: u64,
     known: Known,
     pool: Pool,
     in_use: HashMap<HostName, InUse>,
-    /// Addresses that the policy names as hosts and that are doors.
+    /// Addresses that the policy names as hosts, and whose doors are open.
     literals: BTreeSet<SocketAddrV4>,
 }
 
-/// A name with doors.
+/// A name that has doors.
 #[derive(Debug)]
 struct InUse {
     address: Ipv4Addr,
-    /// Generation for which [`Self::ports`] hold.
+    /// The policy generation of [`Self::ports`].
     generation: u64,
     ports: Ports,
     asked: Instant,
@@ -98,15 +98,15 @@ struct InUse {
 
 #[derive(Debug, Default)]
 struct Changes {
-    /// Ports with a listener.
+    /// The ports that have a listener.
     listening: BTreeSet<u16>,
-    /// The begin of the current minute, and the new names of wildcards in it.
+    /// The beginning of the current minute, and the number of new names for wildcards in it.
     minute: Option<(Instant, u32)>,
 }
 
 impl Names {
-    /// No name is in use at first; they get `addresses`. New listeners, each of all doors with one
-    /// port, go to `listeners`.
+    /// Creates the table without any name in use; names get their addresses from `addresses`. Each
+    /// new listener, which serves all doors with one port, is sent to `listeners`.
     #[must_use]
     pub fn new(
         policy: Arc<PolicyStore>,
@@ -136,9 +136,9 @@ impl Names {
         }
     }
 
-    /// Returns true if `name` should have the address that it has outside, and has none yet. A name
-    /// that the policy does not write out has not: the look-up outside would carry the workload's
-    /// own words, for a program that may not connect.
+    /// Returns true if `name` should get the address that it has outside, and has no address yet.
+    /// That applies only to names that the policy writes out: to look up any other name outside
+    /// would send the workload's own words there, for a program that may not connect.
     pub(super) fn needs_real(&self, name: &HostName) -> bool {
         if !self.has_real || name.as_str() == MODELS_HOST {
             return false;
@@ -147,7 +147,7 @@ impl Names {
         table.pool.get(name).is_none() && table.known.is_exact(name)
     }
 
-    /// Looks `name` up.
+    /// Looks up `name`.
     #[must_use]
     pub fn find(&self, name: &HostName) -> Found {
         let mut table = self.table();
@@ -186,11 +186,11 @@ impl Names {
         }
     }
 
-    /// Opens the doors of `name` that the policy in force permits, and returns its address, which
-    /// is the `real` one if that is free. Blocks for up to a millisecond.
+    /// Opens the doors of `name` that the policy in force permits, and returns its address: the
+    /// `real` one if that is free. Blocks for up to a millisecond.
     ///
     /// # Errors
-    /// The policy does not know it, a bound is reached, or the kernel refuses a door.
+    /// The policy does not know the name, a limit is reached, or the kernel refuses a door.
     pub fn open(&self, name: &HostName, real: Option<Ipv4Addr>) -> Result<Ipv4Addr, OpenError> {
         let mut change = self.change.lock();
         let mut closed = Vec::new();
@@ -249,11 +249,12 @@ impl Names {
         Ok(address)
     }
 
-    /// Opens and closes doors so that they are those of the policy in force. Blocks, some
-    /// microseconds for each name in use.
+    /// Opens and closes doors so that they match the policy in force. Blocks, for some microseconds
+    /// for each name in use.
     ///
     /// # Errors
-    /// The kernel refuses a door; then no new one is open.
+    /// A limit is reached, or the kernel refuses a door. If the kernel refuses the change, no new
+    /// door is open.
     pub fn refresh(&self) -> Result<(), OpenError> {
         let mut change = self.change.lock();
         let mut opened = Vec::new();
@@ -274,7 +275,7 @@ impl Names {
             let literals = table.known.literals().clone();
             opened.extend(literals.difference(&table.literals));
             closed.extend(table.literals.difference(&literals));
-            // A name may have the address of a literal.
+            // A name may have the same address as a literal.
             let mut kept: HashSet<_> = literals.iter().copied().collect();
             for (name, used) in &table.in_use {
                 let ports = wanted.get(name).into_iter().flatten();
@@ -288,8 +289,8 @@ impl Names {
         opened.retain(|door| is_heard(door.port()));
         let changed = self.doors.change(&opened, &closed);
         let mut table = self.table();
-        // Doors that could not be opened are tried again by the next change, or when their name is
-        // asked for.
+        // Doors that could not be opened are tried again at the next change, or when somebody asks
+        // for their name.
         (table.in_use, table.literals) = match &changed {
             Ok(()) => {
                 let in_use =
@@ -320,8 +321,8 @@ impl Names {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Opens the door at `address`, if the run is observed and a name has this address. Blocks as
-    /// [`Self::open`] does.
+    /// Opens the door at `address` if the run is observed and a name has this address. Blocks like
+    /// [`Self::open`].
     #[must_use]
     pub fn open_observed(&self, address: SocketAddrV4) -> bool {
         if !self.is_observed {
@@ -344,8 +345,8 @@ impl Names {
         opened
     }
 
-    /// The target of a connection to `address`: a name, or an address that the policy names as a
-    /// host.
+    /// Returns the target of a connection to `address`: a name, or an address that the policy names
+    /// as a host.
     #[must_use]
     pub fn target(&self, address: SocketAddr) -> Option<Target> {
         let IpAddr::V4(ip) = address.ip().to_canonical() else {
@@ -369,7 +370,7 @@ impl Names {
         })
     }
 
-    /// The name whose address is `address`, unless the policy permits that address by itself.
+    /// Returns the name whose address is `address`, unless the policy permits that address itself.
     #[must_use]
     pub fn name(&self, address: IpAddr) -> Option<HostName> {
         let IpAddr::V4(address) = address.to_canonical() else {
@@ -383,21 +384,22 @@ impl Names {
             .cloned()
     }
 
-    /// Returns true if the policy writes `name` out for connections whose bytes are never looked
-    /// into.
+    /// Returns true if the policy writes out `name` for connections whose bytes are never
+    /// inspected.
     #[must_use]
     pub fn is_tcp(&self, name: &HostName) -> bool {
         self.table().known.is_tcp(name)
     }
 
-    /// Names that the policy writes out for connections whose bytes are never looked into.
+    /// Returns the names that the policy writes out for connections whose bytes are never
+    /// inspected.
     #[must_use]
     pub fn tcp_names(&self) -> Vec<HostName> {
         self.table().known.tcp_names().cloned().collect()
     }
 
-    /// Listens for the ports of `opened`, unless that was begun before; the others are tried
-    /// whichever fails.
+    /// Listens on the ports of `opened` that have no listener yet. If one port fails, the others
+    /// are still tried.
     fn listen(&self, change: &mut Changes, opened: &[SocketAddrV4]) -> Result<(), OpenError> {
         let new: Ports = opened
             .iter()
@@ -418,7 +420,8 @@ impl Names {
         for (port, listener) in ports.into_iter().zip(listeners) {
             match listener {
                 Ok(listener) => {
-                    // There is room for one of each port; without a receiver the sandbox is ending.
+                    // The channel has room for one listener of each port; without a receiver the
+                    // sandbox is ending.
                     let _ = self.listeners.try_send(listener);
                     change.listening.insert(port);
                 }
@@ -428,7 +431,7 @@ impl Names {
         failure.map_or(Ok(()), Err)
     }
 
-    /// The table, by the policy in force.
+    /// Returns the table, after an update to the policy in force.
     fn table(&self) -> MutexGuard<'_, Table> {
         let policy = self.policy.load();
         let mut table = self.table.lock();
@@ -440,14 +443,14 @@ impl Names {
 }
 
 impl Table {
-    /// The address of `name`, which no host of the policy has.
+    /// Takes an address for `name` that the policy does not name or permit itself.
     fn take_address(&mut self, name: &HostName, real: Option<Ipv4Addr>) -> Option<Ipv4Addr> {
         let Self { known, pool, .. } = self;
         pool.take(name, real, |address| !known.is_listed(address))
     }
 
-    /// Makes room for `name` with `ports`, by names that nobody has asked for lately, whose doors
-    /// are added to `closed`.
+    /// Makes room for `name` with `ports`. If a limit is reached, this removes all names that
+    /// nobody has asked for lately, and adds their doors to `closed`.
     fn make_room(
         &mut self,
         name: &HostName,
@@ -483,7 +486,7 @@ impl Table {
 }
 
 impl Changes {
-    /// Returns true if there is room for a new name of a wildcard in this minute, and takes it.
+    /// Takes room for a new name of a wildcard in this minute; returns false if there is none.
     fn has_room(&mut self) -> bool {
         let now = Instant::now();
         match &mut self.minute {
@@ -499,18 +502,18 @@ impl Changes {
     }
 }
 
-/// The way of a program that knows no proxy to a target.
+/// How a program that knows no proxy reaches a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A door.
+    /// By an open door.
     Open,
-    /// The policy knows the host, and not this port of it: the kernel refuses the connection.
+    /// The policy knows the host, but not this port of it: the kernel refuses the connection.
     OtherPort,
-    /// The policy does not know the host: a name has no address, an address no door.
+    /// The policy does not know the host: a name gets no address, an address has no door.
     Unknown,
 }
 
-/// The way to `target` under `policy`, whatever program asks.
+/// Returns the way to `target` under `policy`, for any program.
 #[must_use]
 pub fn way(policy: &Policy, target: &Target) -> Way {
     let known = Known::new(policy);
@@ -533,7 +536,7 @@ pub fn way(policy: &Policy, target: &Target) -> Way {
     }
 }
 
-/// `target` with a name in place of an address that one of `names` has.
+/// Replaces the address in `target` by the name that has it, if it is one of `names`.
 pub(crate) fn named(names: Option<&Names>, target: Target) -> Target {
     let name = match (&target.host, names) {
         (Host::Address(address), Some(names)) => names.name(*address),
@@ -726,7 +729,7 @@ mod tests {
         };
         assert_eq!(of("11.7.7.7:443").as_deref(), Some("a.test:443"));
 
-        // What a later policy says of the address itself holds.
+        // A later policy that names the address itself decides.
         let named = || {
             tested
                 .names

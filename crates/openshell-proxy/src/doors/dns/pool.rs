@@ -1,4 +1,4 @@
-//! Addresses for names, each one's for the life of the sandbox.
+//! The addresses of names. A name keeps its address for the life of the sandbox.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -12,10 +12,11 @@ use super::known::is_door;
 /// The addresses that names have inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameAddresses {
-    /// Addresses of a range, which lead nowhere outside.
+    /// Addresses of a range; outside of the sandbox they lead nowhere.
     Of(PoolRange),
-    /// Those that names have outside, if a policy writes the name out, and the address is public
-    /// and neither another name's nor permitted by itself; else those of the default range.
+    /// The addresses that the names have outside. This needs a name that a policy writes out, and a
+    /// public address that no other name has and that the policy does not permit itself. Other
+    /// names get addresses of the default range.
     Real,
 }
 
@@ -37,7 +38,7 @@ impl FromStr for NameAddresses {
     }
 }
 
-/// A range of addresses for names: all but the first and the last of a network.
+/// A range of addresses for names: all of a network except its first and its last address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolRange {
     first: u32,
@@ -45,7 +46,7 @@ pub struct PoolRange {
 }
 
 impl Default for PoolRange {
-    /// 198.18.0.0/15, which no host of the internet has (RFC 2544).
+    /// Returns 198.18.0.0/15, which no host of the internet has (RFC 2544).
     fn default() -> Self {
         Self {
             first: u32::from_be_bytes([198, 18, 0, 1]),
@@ -84,11 +85,11 @@ impl PoolRange {
     }
 }
 
-/// Names by address, and addresses by name.
+/// A map from addresses to names, and one from names to addresses.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     range: PoolRange,
-    /// Addresses of the range that were taken, or passed over.
+    /// How many addresses of the range were taken or skipped.
     used: u32,
     names: HashMap<Ipv4Addr, HostName>,
     addresses: HashMap<HostName, Ipv4Addr>,
@@ -102,13 +103,13 @@ impl Pool {
         }
     }
 
-    /// The address of `name`, if it has one.
+    /// Returns the address of `name`, if it has one.
     pub(super) fn get(&self, name: &HostName) -> Option<Ipv4Addr> {
         self.addresses.get(name).copied()
     }
 
-    /// The address of `name`: if it had none, its `real` one, or else the next of the range, of
-    /// those that are `free` of other uses; `None` if all are taken.
+    /// Returns the address of `name`. If it has none, it gets the `real` one, or else the next one
+    /// of the range, if that is `free` of other uses. `None` if all are taken.
     pub(super) fn take(
         &mut self,
         name: &HostName,
@@ -138,7 +139,7 @@ impl Pool {
         Some(address)
     }
 
-    /// The name whose address is `address`.
+    /// Returns the name whose address is `address`.
     pub(super) fn name(&self, address: Ipv4Addr) -> Option<&HostName> {
         self.names.get(&address)
     }

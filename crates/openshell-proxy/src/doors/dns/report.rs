@@ -1,4 +1,4 @@
-//! Reports of look-ups.
+//! Reports about look-ups of names.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::Discriminant;
@@ -18,10 +18,10 @@ use super::names::OpenError;
 use crate::ground::limits::Limits;
 use crate::ground::peer::Caller;
 
-/// In place of the names that are not counted apart.
+/// Stands for all names that have no count of their own.
 const FURTHER_NAMES: &str = "*";
 
-/// Reports look-ups of programs inside, and of the policy's names outside.
+/// Reports look-ups by programs inside, and look-ups of the policy's names outside.
 #[derive(Debug)]
 pub struct NameReport {
     audit: Arc<dyn Audit>,
@@ -30,15 +30,15 @@ pub struct NameReport {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Names that the policy does not know, each with the time of its last event and the count of
-    /// look-ups since.
+    /// The names that the policy does not know, each with the time of its last event and the number
+    /// of look-ups since then.
     unknown: HashMap<String, (Instant, u64)>,
-    /// Causes of failures that were reported.
+    /// The causes of failures that were reported.
     failures: HashSet<Discriminant<OpenError>>,
 }
 
 impl NameReport {
-    /// Reports to `audit`.
+    /// Creates a reporter that sends its events to `audit`.
     #[must_use]
     pub fn new(audit: Arc<dyn Audit>) -> Self {
         Self {
@@ -47,8 +47,8 @@ impl NameReport {
         }
     }
 
-    /// Reports a question for a name that the policy does not know, once in
-    /// [`Limits::UNKNOWN_NAME_INTERVAL`]; further ones are counted, and names beyond
+    /// Reports a question for a name that the policy does not know, once per
+    /// [`Limits::UNKNOWN_NAME_INTERVAL`]; questions in between are counted. Names beyond
     /// [`Limits::UNKNOWN_NAMES`] are reported as [`FURTHER_NAMES`]. `caller` finds out who asked.
     pub(super) fn unknown(
         &self,
@@ -73,8 +73,8 @@ impl NameReport {
         }));
     }
 
-    /// Counts a question for an unknown name. If an event is due, returns the name for it, and the
-    /// number of questions since the last.
+    /// Counts a question for an unknown name. If an event is due, returns its name, and the number
+    /// of questions since the last event.
     fn count<'n>(&self, name: &'n str) -> Option<(&'n str, u64)> {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -99,7 +99,8 @@ impl NameReport {
         Some((name, std::mem::take(count)))
     }
 
-    /// Reports a name that the policy permits and that has no doors, the first time for each cause.
+    /// Reports that a name that the policy permits gets no doors; only the first time for each
+    /// cause.
     pub(super) fn exhausted(&self, name: &HostName, kind: RecordType, error: &OpenError) {
         let mut state = self.state.lock();
         if !state.failures.insert(std::mem::discriminant(error)) {
@@ -119,8 +120,8 @@ impl NameReport {
         }));
     }
 
-    /// Reports the answer for a name of the policy outside: its addresses, and the seconds for
-    /// which they hold.
+    /// Reports the answer of a look-up outside, for a name of the policy: the addresses, and how
+    /// many seconds they are valid.
     pub fn outside(&self, name: &HostName, answer: &Result<Vec<IpAddr>, String>, ttl: u64) {
         let (severity, found, reason, code) = match answer {
             Ok(addresses) => (Severity::Info, Some((addresses.len(), ttl)), "", None),
@@ -154,7 +155,7 @@ fn denial(name: &str, caller: Option<&Caller>) -> Denial {
     let program = caller.map(|caller| &caller.program);
     let binary = program.map_or("-", |program| program.executable.as_str());
     let path = if binary == "-" { "PROGRAM" } else { binary };
-    // No policy can permit what is no name of a host.
+    // No policy can permit something that is not a host name.
     let fix = HostName::parse(name).ok().map(|name| {
         format!(
             "network_policies: add `NAME: {{endpoints: [{{host: {name}, port: PORT}}], binaries: \

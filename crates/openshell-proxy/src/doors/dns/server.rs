@@ -1,4 +1,4 @@
-//! The name server of a sandbox: questions in datagrams and over TCP.
+//! The name server of a sandbox, which answers questions over UDP and TCP.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,40 +28,40 @@ use crate::reach::resolve::lookup::Resolver;
 #[derive(Debug)]
 pub struct NameServer {
     names: Arc<Names>,
-    /// Names of the host itself.
+    /// The names of the host itself.
     own_names: Vec<HostName>,
-    /// Asked for the few records that are not the sandbox's own.
+    /// Looks up the few records that come from outside.
     resolver: Arc<Resolver>,
     witness: Arc<dyn Witness>,
     report: NameReport,
-    /// Taken by questions that wait for a door.
+    /// The slots for questions that wait for a door.
     slots: Arc<Semaphore>,
-    /// Taken by questions that wait for a name server outside.
+    /// The slots for questions that wait for a name server outside.
     slots_outside: Semaphore,
-    /// The begin of the current minute, and the questions for a name server outside in it.
+    /// The beginning of the current minute, and the number of questions sent outside in it.
     asked: Mutex<Option<(Instant, u32)>>,
 }
 
 /// A client of the name server.
 enum Client {
-    /// At this port, by datagrams.
+    /// A client that sent a datagram from this port.
     Datagram(u16),
-    /// By a connection of this program, if it is known.
+    /// A client with a connection, made by this program if it is known.
     Connection(Option<Caller>),
 }
 
-/// The next step of a question.
+/// The next step for a question.
 enum Step {
     Answered(Answer),
-    /// The doors of a name are to be opened.
+    /// The doors of a name must be opened.
     Open(HostName),
-    /// A name server outside is to be asked for the records of a name.
+    /// A name server outside must be asked for the records of a name.
     Ask(HostName),
 }
 
 impl NameServer {
-    /// Creates a name server for `names`, and for `own_names`, which are the loopback address's; it
-    /// reports questions for others to `audit`.
+    /// Creates a name server for `names`, and for `own_names`, which resolve to the loopback
+    /// address. Questions for other names are reported to `audit`.
     #[must_use]
     pub fn new(
         names: Arc<Names>,
@@ -85,7 +85,7 @@ impl NameServer {
         }
     }
 
-    /// Answers questions at `datagrams` and `listener`, for ever.
+    /// Answers questions at `datagrams` and `listener`, forever.
     pub async fn run(self, datagrams: UdpSocket, listener: TcpListener) {
         let server = Arc::new(self);
         let datagrams = Arc::new(datagrams);
@@ -97,7 +97,7 @@ impl NameServer {
 
     async fn serve_datagrams(self: Arc<Self>, datagrams: Arc<UdpSocket>) {
         let mut waiting = JoinSet::new();
-        // One byte more, so that what is too long shows.
+        // One byte more than a message may have, so that a longer message is noticed.
         let mut buffer = vec![0; Limits::DNS_MESSAGE + 1];
         loop {
             while waiting.try_join_next().is_some() {}
@@ -128,7 +128,7 @@ impl NameServer {
                     let answer = server.finish(step, question.kind(), slot).await;
                     send(&datagrams, &question.datagram(answer), from).await;
                 })),
-                // The client asks again.
+                // The client will ask again.
                 (_, Err(_)) => {}
             }
         }
@@ -150,7 +150,7 @@ impl NameServer {
             };
             let server = Arc::clone(&self);
             connections.spawn(async move {
-                // A client that is gone or too slow has no more questions.
+                // A client that is gone or too slow asks no more questions.
                 let _ = server
                     .serve_stream(client, &Client::Connection(caller))
                     .await;
@@ -159,7 +159,7 @@ impl NameServer {
         }
     }
 
-    /// Answers the questions of a connection, one after the other (RFC 7766 §6.2.1).
+    /// Answers the questions of a connection one after the other (RFC 7766 §6.2.1).
     async fn serve_stream(&self, mut stream: TcpStream, client: &Client) -> io::Result<()> {
         loop {
             let message = timeout(Limits::DNS_DEADLINE, async {
@@ -191,14 +191,14 @@ impl NameServer {
         }
     }
 
-    /// Answers a question as far as that waits for nothing.
+    /// Answers a question if that needs no waiting; otherwise returns the next step.
     fn step(&self, question: &Question, client: &Client) -> Step {
         let kind = question.kind();
         if matches!(kind, RecordType::ANY | RecordType::AXFR | RecordType::IXFR) {
             return Step::Answered(Answer::Refused);
         }
         if question.is_reverse() {
-            // Of other addresses there is nothing to know, and nothing to permit.
+            // Other addresses have no names here, and the policy cannot permit a question for them.
             let name = question
                 .address()
                 .and_then(|address| self.names.name(address.into()));
@@ -237,7 +237,7 @@ impl NameServer {
             (Found::At(_) | Found::Closed, _) => Step::Answered(Answer::NoData),
             (Found::UnknownWithDomain, _) => Step::Answered(Answer::NoSuchName),
             (Found::Unknown, _) => {
-                // A service of a known name is none that it has.
+                // The host is known; it only does not have the service.
                 if service_host(&name)
                     .is_some_and(|of| matches!(self.names.find(&of), Found::At(_) | Found::Closed))
                 {
@@ -248,7 +248,7 @@ impl NameServer {
         }
     }
 
-    /// Answers a question that waits; `slot` is held meanwhile.
+    /// Answers a question that has to wait, and holds `slot` meanwhile.
     async fn finish(&self, step: Step, kind: RecordType, slot: OwnedSemaphorePermit) -> Answer {
         let name = match step {
             Step::Answered(answer) => return answer,
@@ -287,14 +287,15 @@ impl NameServer {
         }
     }
 
-    /// The first IPv4 address that `name` has outside, if it has one; `None` if it is not known
-    /// whether it has.
+    /// Returns the first IPv4 address that `name` has outside, if it has one; `None` if that cannot
+    /// be found out.
     async fn real_address(&self, name: &HostName) -> Option<Option<Ipv4Addr>> {
         let _slot = self.slot_outside()?;
         self.resolver.first_ipv4(name).await.ok()
     }
 
-    /// Takes a place for a question outside, of which there are some at once, and some a minute.
+    /// Takes a slot for a question outside. Both the questions at once and those in a minute are
+    /// limited.
     fn slot_outside(&self) -> Option<SemaphorePermit<'_>> {
         let mut asked = self.asked.lock();
         let now = Instant::now();
@@ -315,7 +316,8 @@ impl NameServer {
         }
     }
 
-    /// Asks a name server outside, a few times a minute: the question itself leaves the sandbox.
+    /// Asks a name server outside, but only a few times a minute: the question itself leaves the
+    /// sandbox.
     async fn ask(&self, name: &HostName, kind: RecordType) -> Answer {
         let Some(_slot) = self.slot_outside() else {
             return Answer::Failed;
@@ -338,7 +340,7 @@ impl NameServer {
 }
 
 async fn send(datagrams: &UdpSocket, answer: &[u8], to: SocketAddr) {
-    // A client that is gone asks again, or not.
+    // If the client is gone, the answer is not needed.
     let _ = datagrams.send_to(answer, to).await;
 }
 
@@ -353,9 +355,9 @@ fn is_localhost(name: &HostName) -> bool {
     name.as_str() == "localhost" || name.as_str().ends_with(".localhost")
 }
 
-/// The host of a service: the name behind `_service._tcp.` (RFC 2782). A service's name has at most
-/// 15 letters, digits and hyphens (RFC 6335 §5.1), which is little to tell by a question that
-/// leaves the sandbox.
+/// Returns the host of a service: the name after `_service._tcp.` (RFC 2782). The name of a service
+/// has at most 15 letters, digits and hyphens (RFC 6335 §5.1), so a question that leaves the
+/// sandbox can carry only little data in it.
 fn service_host(name: &HostName) -> Option<HostName> {
     let (service, rest) = name.as_str().split_once('.')?;
     let (protocol, host) = rest.split_once('.')?;

@@ -15,9 +15,9 @@ use crate::wire::http::body::{ResponseBody, full};
 use crate::wire::http::reply;
 use openshell_events::event::Audit;
 
-/// Parses `request`, a CONNECT: its record, and its target or the refusal of one without host and
-/// port. An address that one of `names` has means the name, as of a client that looks names up
-/// itself.
+/// Parses `request`, a CONNECT. Returns its record, and its target, or the refusal of a request
+/// without host and port. An address of one of `names` stands for that name, which the client has
+/// looked up itself.
 pub fn intake<B>(
     audit: &Arc<dyn Audit>,
     names: Option<&Names>,
@@ -51,7 +51,7 @@ fn target(uri: &Uri) -> Result<Target, &'static str> {
 }
 
 impl HttpIngress<'_> {
-    /// The answer after which the client's connection is one to what was `opened`.
+    /// Returns the answer after which the client's connection leads to what was `opened`.
     pub(super) fn established(&self, opened: Opened) -> Response<ResponseBody> {
         // The channel has room for the one tunnel of a connection.
         let _ = self.opener.try_send(opened);
@@ -70,7 +70,7 @@ mod tests {
     use crate::report::record::Outcome;
     use crate::testing::Remembered;
 
-    /// The target of a CONNECT to `uri`, and the words of its record.
+    /// Returns the target of a CONNECT to `uri`, and the words of its record.
     fn taken(uri: &str) -> (Result<String, String>, String) {
         let audit = Arc::new(Remembered::default()) as Arc<dyn Audit>;
         let (record, target) = intake(

@@ -1,5 +1,4 @@
-//! From a client and its target to the other end of a tunnel, independent of the protocol of its
-//! request.
+//! Opens the other end of a tunnel for a client and its target, whatever protocol the request used.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -25,15 +24,15 @@ use crate::reach::resolve::guard::Destination;
 use crate::report::closing::Closing;
 use crate::report::record::Record;
 
-/// A client with a tunnel.
+/// A client that got a tunnel.
 pub struct Connected {
     /// The client's socket.
     pub client: ClientStream,
-    /// Bytes that followed its request for the tunnel.
+    /// The bytes that followed its request for the tunnel.
     pub surplus: Bytes,
     /// The other end of the tunnel.
     pub opened: Opened,
-    /// Reports its end.
+    /// Reports the end of the tunnel.
     pub closing: Closing,
 }
 
@@ -47,7 +46,7 @@ pub enum Opened {
 
 /// A client of the models.
 pub struct ModelsClient {
-    /// The program, if it was identified; no decision depends on it.
+    /// The program, if it was identified.
     pub caller: Option<Caller>,
     /// The requested host and port.
     pub target: Target,
@@ -59,14 +58,14 @@ pub struct ModelsClient {
 #[derive(Clone, Copy)]
 pub(super) struct Ingress<'p> {
     pub(super) proxy: &'p Proxy,
-    /// The program that made it.
+    /// The program that made the connection.
     pub(super) identity: &'p Identity,
-    /// Its way to here.
+    /// How the connection came to the proxy.
     pub(super) way: Way,
 }
 
 impl<'p> Ingress<'p> {
-    /// The ingress of `client`, which is `identity` and came by `door`.
+    /// Creates the ingress of `client`, which `identity` identifies and which came by `door`.
     pub(super) fn new(
         proxy: &'p Proxy,
         identity: &'p Identity,
@@ -85,7 +84,7 @@ impl<'p> Ingress<'p> {
         }
     }
 
-    /// The same by another door.
+    /// Returns the same ingress, by another door.
     pub(super) fn by(self, door: Door) -> Self {
         Self {
             way: Way {
@@ -96,7 +95,7 @@ impl<'p> Ingress<'p> {
         }
     }
 
-    /// The report of the end of `opened`.
+    /// Returns what reports the end of `opened`.
     pub(super) fn closing(&self, opened: &Opened) -> Closing {
         let audit = &self.proxy.services.audit;
         match opened {
@@ -120,7 +119,8 @@ impl<'p> Ingress<'p> {
         }
     }
 
-    /// The report of the end of a connection to `target` at `address`, permitted by `policy`.
+    /// Returns what reports the end of a connection to `target` at `address`, which `policy`
+    /// permits.
     pub(super) fn closing_at(
         &self,
         address: SocketAddr,
@@ -137,7 +137,7 @@ impl<'p> Ingress<'p> {
         )
     }
 
-    /// The calling program, if it is identified, for logs; no decision depends on it.
+    /// Returns the calling program, for logs, if it is identified; no decision depends on it.
     pub(super) fn caller(&self) -> Option<Caller> {
         self.identity
             .as_ref()
@@ -145,7 +145,7 @@ impl<'p> Ingress<'p> {
             .map(|identified| identified.caller().clone())
     }
 
-    /// Its way, with the upstream at `dialed`.
+    /// Returns how the connection came to the proxy, with the upstream at `dialed`.
     pub(super) fn way_to(&self, dialed: SocketAddr) -> Way {
         Way {
             dialed: Some(dialed),
@@ -190,7 +190,8 @@ impl<'p> Ingress<'p> {
         let services = &self.proxy.services;
         let (authorization, dialed) = loop {
             let (authorization, destination) = self.authorize(target, record).await?;
-            // The first bytes, which tell if TLS is to be intercepted, follow the response.
+            // Only the first bytes, which follow the response, tell if TLS is to be intercepted, so
+            // the certificate authority must be ready before the response.
             match authorization.permit.inspection() {
                 Inspection::Passthrough => {}
                 Inspection::Unjudged | Inspection::Judged(_) => {
@@ -211,7 +212,7 @@ impl<'p> Ingress<'p> {
         Ok(Opened::Upstream(dialed, watch))
     }
 
-    /// Opens a connection to the models at `target`, which needs no policy.
+    /// Opens a connection to the models at `target`, which needs no permission by the policy.
     async fn connect_models(&self, target: Target, record: &mut Record) -> Result<Opened, Refusal> {
         let services = &self.proxy.services;
         let caller = self.caller();
@@ -222,7 +223,7 @@ impl<'p> Ingress<'p> {
         if self.proxy.inference.is_none() {
             return Err(Refusal::inference_not_configured());
         }
-        // Models need no policy, but a caller.
+        // Models need no permission by the policy, but the caller must be identified.
         self.identity.as_ref().map_err(Clone::clone)?;
         self.proxy.interceptor.authority()?;
         let program = caller

@@ -1,4 +1,4 @@
-//! Forwarded requests (RFC 9112 §3.2.2): in absolute form, each authorized by itself.
+//! Forwarded requests (RFC 9112 §3.2.2): requests in absolute form, each of which is authorized.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,9 +26,9 @@ use crate::wire::http::body::ResponseBody;
 use crate::wire::http::head;
 use openshell_events::event::Audit;
 
-/// Parses `request`: its record, and its origin or the refusal of one that is not in absolute form.
-/// A request with an https URL is sent inside TLS, since some clients leave that to their proxy. An
-/// address that one of `names` has means the name.
+/// Parses `request`. Returns its record, and its origin, or the refusal of a request that is not in
+/// absolute form. A request with an https URL is sent inside TLS, because some clients leave that
+/// to their proxy. An address of one of `names` stands for that name.
 pub fn intake<B>(
     audit: &Arc<dyn Audit>,
     names: Option<&Names>,
@@ -58,7 +58,7 @@ pub fn intake<B>(
     let Ok(host) = Host::parse(authority.host()) else {
         return refused("the host of the URL is a name or an IP address");
     };
-    // The library takes a malformed port for none; it is refused.
+    // The library treats a malformed port as a missing one; here it is refused.
     let after_host = authority
         .as_str()
         .get(authority.host().len()..)
@@ -79,7 +79,7 @@ pub fn intake<B>(
 }
 
 impl HttpIngress<'_> {
-    /// Authorizes `request` and exchanges it with `origin`.
+    /// Authorizes `request`, and exchanges it with `origin`.
     pub(super) async fn forward(
         &self,
         request: Request<Incoming>,
@@ -107,8 +107,8 @@ impl HttpIngress<'_> {
     }
 }
 
-/// The upstream side of a forwarded request. Each is authorized by itself, and reuses the
-/// connection of the last if that leads to its origin at a permitted address.
+/// The upstream side of a forwarded request. Each request is authorized; it reuses the connection
+/// of the last one if that leads to its origin at a permitted address.
 struct ForwardSource<'s> {
     ingress: &'s HttpIngress<'s>,
     origin: Origin,
@@ -156,7 +156,8 @@ impl UpstreamSource for ForwardSource<'_> {
             let address = match reusable {
                 Some(address) => address,
                 None => {
-                    // Released first, or a program at its quota could not change its upstream.
+                    // The quota is released first; otherwise a program at its quota could not
+                    // change its upstream.
                     self.kept.quota = None;
                     let began = Instant::now();
                     let dialed = services
@@ -234,7 +235,7 @@ mod tests {
     use crate::report::record::Outcome;
     use crate::testing::Remembered;
 
-    /// The origin of a GET of `uri`, and the words of its record.
+    /// Returns the origin of a GET of `uri`, and the words of its record.
     fn taken(uri: &str) -> (Result<String, String>, String) {
         let audit = Arc::new(Remembered::default()) as Arc<dyn Audit>;
         let (record, origin) = intake(

@@ -1,4 +1,4 @@
-//! Ingress of the proxy: requests are read, authorized and answered; a permitted CONNECT yields a
+//! The proxy's ingress: reads, authorizes and answers requests; a permitted CONNECT yields a
 //! connection.
 
 pub mod connect;
@@ -37,12 +37,12 @@ use crate::wire::http::head;
 use crate::wire::io::metered::{Meter, Metered};
 use door::{Connected, Ingress, Opened};
 
-/// Serves the requests of one client, which is `identity`; returns its connection once a CONNECT is
-/// permitted. Its first byte tells if it speaks SOCKS5.
+/// Serves the requests of one client, which `identity` identifies; returns its connection once a
+/// CONNECT is permitted. The client's first byte shows whether it speaks SOCKS5.
 pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> Option<Connected> {
     let services = &*proxy.services;
     let mut first = [0; CONNECT.len()];
-    // Without a word there is no decision.
+    // A client that sends nothing gets no decision.
     timeout(Limits::HEAD_DEADLINE, client.peek(&mut first))
         .await
         .ok()?
@@ -87,7 +87,7 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
     let opened = opened.try_recv().ok()?;
     let closing = ingress.closing(&opened);
     let Some(Released { stream, surplus }) = released else {
-        // It has not read the response.
+        // The client has not read the response.
         closing.left();
         return None;
     };
@@ -99,7 +99,7 @@ pub async fn serve(proxy: &Proxy, client: ClientStream, identity: &Identity) -> 
     })
 }
 
-/// Refuses a client because there are too many connections.
+/// Refuses a client because there are too many connections at once.
 pub async fn refuse_excess(proxy: Arc<Proxy>, client: ClientStream) {
     let services = &*proxy.services;
     let answer = |request: Request<Incoming>| async move {
@@ -123,11 +123,11 @@ pub async fn refuse_excess(proxy: Arc<Proxy>, client: ClientStream) {
         .await;
 }
 
-/// The beginning of a tunnel's head.
+/// The first bytes of a request for a tunnel.
 const CONNECT: &[u8; 8] = b"CONNECT ";
 
-/// HTTP/1.1 settings of the proxy's own listener: heads have `largest` bytes at most and are
-/// bounded in time; a half-closed client gets its response.
+/// Returns the HTTP/1.1 settings of the proxy's own listener: a head has at most `largest` bytes
+/// and must arrive in time; a half-closed client still gets its response.
 fn protocol(largest: usize) -> http1::Builder {
     let mut protocol = http1::Builder::new();
     protocol
@@ -158,8 +158,8 @@ impl<'p> HttpIngress<'p> {
         let names = self.ingress.proxy.names.as_deref();
         let (record, answered) = if request.method() == Method::CONNECT {
             let (mut record, target) = connect::intake(audit, names, &request);
-            // One that is not the first of its connection, or came in pieces, was read like any
-            // other request.
+            // A CONNECT that is not the first request of its connection, or whose first bytes came
+            // in pieces, was read with the limit of other requests.
             let is_large =
                 head::bytes(request.uri(), request.headers()) > Limits::CONNECT_HEAD_BYTES;
             let answered = match target {
@@ -207,7 +207,7 @@ impl<'p> HttpIngress<'p> {
         })
     }
 
-    /// Prepares a forwarded request for a model.
+    /// Prepares to serve a forwarded request for a model.
     fn models(&self, target: Target, record: &mut Record) -> Result<Models<'p>, Refusal> {
         let services = &self.ingress.proxy.services;
         let caller = self.ingress.caller();
@@ -250,7 +250,7 @@ mod tests {
         Err(Refusal::caller_unknown("nobody".to_owned()))
     }
 
-    /// Writes `said` and nothing more, and reads until the proxy ends the connection.
+    /// Writes `said` and nothing else, and reads until the proxy ends the connection.
     async fn spoken(mut client: TcpStream, said: &[u8]) -> String {
         let mut heard = String::new();
         client.write_all(said).await.unwrap();
@@ -259,7 +259,7 @@ mod tests {
         heard
     }
 
-    /// Has the doors answer `request`, which leads nowhere: the answer must begin with `status`,
+    /// Sends `request`, which must be refused, to the proxy. The answer must begin with `status`,
     /// and `codes` are all decisions. Egress panics if it is reached.
     async fn check(request: &str, status: &str, codes: &[&str]) {
         let (services, audit) =

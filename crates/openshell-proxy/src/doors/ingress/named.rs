@@ -1,4 +1,4 @@
-//! Connections to the door of a name: the client asks for nothing, and its door tells the target.
+//! Connections to the door of a name: the client sends no request, and the door gives the target.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::ground::socket::ClientStream;
 use crate::ground::target::Target;
 use crate::report::record::{Outcome, Record};
 
-/// Connects `client`, which is `identity`, to `target`. A refusal is a reset, as the client expects
-/// no answer.
+/// Connects `client`, which `identity` identifies, to `target`. A refusal is a reset, because the
+/// client expects no answer.
 pub async fn serve(
     proxy: &Proxy,
     client: ClientStream,
@@ -46,8 +46,8 @@ pub async fn serve(
     }
 }
 
-/// Has the end of `client` be a reset.
+/// Makes the connection of `client` end with a reset.
 pub(crate) fn reset(client: &ClientStream) {
-    // Where the option is refused, the connection ends in order, which is as good as no answer.
+    // If the option is refused, the connection ends in order, and the client gets no answer either.
     let _ = sockopt::set_socket_linger(client, Some(Duration::ZERO));
 }

@@ -1,4 +1,4 @@
-//! Requests for tunnels by SOCKS5 (RFC 1928): CONNECT without authentication, to names and
+//! Requests for tunnels over SOCKS5 (RFC 1928): CONNECT without authentication, to names and
 //! addresses.
 
 use std::io;
@@ -20,7 +20,7 @@ use crate::ground::socket::ClientStream;
 use crate::ground::target::Target;
 use crate::report::record::{Outcome, Record};
 
-/// The first byte of a client.
+/// The version, which is the first byte that a client sends.
 pub const VERSION: u8 = 5;
 
 const NO_AUTHENTICATION: u8 = 0;
@@ -30,7 +30,7 @@ const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
-/// Replies.
+/// Reply codes.
 const SUCCEEDED: u8 = 0;
 const NOT_ALLOWED: u8 = 2;
 const COMMAND_UNKNOWN: u8 = 7;
@@ -40,11 +40,11 @@ const ADDRESS_UNKNOWN: u8 = 8;
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
     Connect(Host, u16),
-    /// One that is answered by this reply, for this reason.
+    /// A request that is answered with this reply code, for this reason.
     Invalid(u8, &'static str),
 }
 
-/// Serves the request of `client`, which is `identity`; returns its connection if that is
+/// Serves the request of `client`, which `identity` identifies; returns its connection if that is
 /// permitted.
 pub async fn serve(
     proxy: &Proxy,
@@ -81,7 +81,7 @@ pub async fn serve(
         Ok(opened) => {
             record.finish(Outcome::Allowed);
             let closing = ingress.closing(&opened);
-            // A client that is gone ends the connection at its first byte.
+            // If the client is gone, its connection ends at the first byte.
             let _ = reply(&mut client, SUCCEEDED).await;
             Some(Connected {
                 client,
@@ -98,10 +98,10 @@ pub async fn serve(
     }
 }
 
-/// Reads the methods that a client offers, accepts one, and reads its request.
+/// Reads the methods that a client offers, accepts one, and reads the client's request.
 ///
 /// # Errors
-/// The client is gone, or (as invalid data) not one of SOCKS5 without authentication.
+/// The client is gone, or does not speak SOCKS5 without authentication (`InvalidData`).
 async fn read(client: &mut ClientStream) -> io::Result<Request> {
     let invalid = || Err(io::ErrorKind::InvalidData.into());
     if client.read_u8().await? != VERSION {
@@ -132,7 +132,7 @@ async fn read(client: &mut ClientStream) -> io::Result<Request> {
                 .ok()
                 .and_then(|name| Host::parse(name).ok())
         }
-        // Its length is unknown.
+        // The length of such an address is unknown, so no more can be read.
         _ => {
             return Ok(Request::Invalid(
                 ADDRESS_UNKNOWN,
@@ -153,7 +153,7 @@ async fn read(client: &mut ClientStream) -> io::Result<Request> {
     })
 }
 
-/// Writes a reply; it names no address.
+/// Writes a reply, which contains no address.
 async fn reply(client: &mut ClientStream, code: u8) -> io::Result<()> {
     client
         .write_all(&[VERSION, code, 0, IPV4, 0, 0, 0, 0, 0, 0])
@@ -171,7 +171,7 @@ mod tests {
     use crate::denial::refusal::Refusal;
     use crate::testing;
 
-    /// Has `said` served: the answer must be `heard`, and `codes` are all decisions.
+    /// Sends `said`; the answer must be `heard`, and `codes` are all decisions.
     async fn check(said: &[u8], heard: &[u8], codes: &[&str]) {
         let (services, audit) = testing::services("{host: web.test, port: 443}");
         let (mut client, near) = testing::tcp().await;
