@@ -21,7 +21,7 @@ fn socket(family: AddressFamily, kind: SocketType) -> OwnedFd {
     rustix::net::socket(family, kind, None).unwrap()
 }
 
-/// A connection to `listener` whose peer sent `bytes` and then reset it.
+/// Returns a connection to `listener` whose peer sent `bytes` and then reset it.
 fn reset(listener: &TcpListener, bytes: &[u8]) -> TcpStream {
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let own = ours.local_addr().unwrap();
@@ -50,7 +50,7 @@ fn a_connection_that_was_reset_before_is_an_ended_stream() {
     let mut text = [0; 16];
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 6);
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 0, "its end");
-    // Some writes may succeed before the relay meets the end. SIGPIPE is ignored here.
+    // Some writes may succeed before the relay sees the end. SIGPIPE is ignored here.
     let written = std::iter::repeat_with(|| rustix::io::write(output, b"x")).find_map(Result::err);
     assert!(
         matches!(
