@@ -90,7 +90,8 @@ pub struct Inputs<'i> {
     pub user: &'i User,
     /// The user's home directory in the sandbox, as returned by [`home`].
     pub home: &'i Path,
-    /// Returns true if the policy and Unix permissions allow temporary files in a folder.
+    /// A function that returns true if the policy and Unix permissions allow temporary files in a
+    /// folder.
     pub is_scratch: &'i dyn Fn(&Path) -> bool,
     /// The host name of the machine.
     pub host_name: &'i str,

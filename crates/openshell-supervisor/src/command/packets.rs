@@ -69,7 +69,7 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to a socket of [`listen`].
+/// Connects to a socket that [`listen`] made.
 ///
 /// # Errors
 /// Fails if nobody listens there, or this user may not connect.

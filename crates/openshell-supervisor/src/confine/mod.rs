@@ -121,7 +121,7 @@ pub struct Mount {
     pub purpose: Purpose,
 }
 
-/// Purpose of a mount.
+/// The purpose of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     /// Trust in the proxy's certificates. A failure is reported.
@@ -265,7 +265,7 @@ impl Confinement {
         // A filter that cannot be compiled must fail the start, not the first command.
         let filter = self.filter()?;
         let files = OwnFiles::attach(files, self.files.as_deref())?;
-        // Opened before the private /run hides it.
+        // The covers are opened before the private /run hides them.
         let covers = self
             .covers
             .as_ref()
@@ -677,7 +677,7 @@ fn prove_firewall(probe: SocketAddrV4) -> Result<(), ApplyError> {
     }
 }
 
-/// Longest wait for the refusal of the probe.
+/// The longest wait for the refusal of the probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the device number of the file system of `folder`.

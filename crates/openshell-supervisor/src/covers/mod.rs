@@ -71,7 +71,7 @@ pub struct Options {
     pub keeps_settings: bool,
 }
 
-/// The folders that may be written.
+/// The folders that the command may write to.
 #[derive(Debug)]
 pub struct Writable<'p> {
     /// All of these folders.
@@ -87,7 +87,7 @@ impl Writable<'_> {
     }
 }
 
-/// A path to take out.
+/// A path to take out of the grants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted {
     path: PathBuf,

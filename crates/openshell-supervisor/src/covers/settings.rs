@@ -83,7 +83,7 @@ const REPOSITORY: [&str; 3] = ["HEAD", "objects", "refs"];
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) paths: Vec<(PathBuf, Placeholder<'static>)>,
-    /// Work trees and repositories in subfolders.
+    /// The work trees and repositories in subfolders.
     pub(super) trees: Vec<PathBuf>,
     /// The first project that was not searched in full.
     pub(super) cut: Option<PathBuf>,

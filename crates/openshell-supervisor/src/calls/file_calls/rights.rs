@@ -1,4 +1,4 @@
-//! Knows the file rights of a run, to tell which access the sandbox refuses, and which part refuses
+//! Holds the file rights of a run, to tell which access the sandbox refuses, and which part refuses
 //! it.
 
 use std::collections::BTreeMap;

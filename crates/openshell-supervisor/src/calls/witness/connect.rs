@@ -38,7 +38,7 @@ enum Course<C: Callers> {
     ToDoor(SocketAddr, C::Caller),
     /// To the name server, on a datagram socket.
     ToNameServer(SocketAddr, C::Note),
-    /// Out of the sandbox by another way, where the egress firewall refuses it.
+    /// Out of the sandbox past the proxy, where the egress firewall refuses it.
     Elsewhere(C::Note),
     /// To another socket of the sandbox, to no socket, or out of the sandbox without a note.
     Unnoted,

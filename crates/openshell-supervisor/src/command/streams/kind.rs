@@ -167,7 +167,7 @@ impl Kind {
     }
 }
 
-/// Observed properties of a descriptor.
+/// The observed properties of a descriptor.
 #[derive(Clone, Debug)]
 pub(super) struct Facts<'f> {
     pub(super) flags: OFlags,
@@ -186,7 +186,7 @@ pub(super) struct Facts<'f> {
     pub(super) socket: Option<Socket>,
 }
 
-/// Observed properties of a socket.
+/// The observed properties of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Socket {
     pub(super) family: u16,

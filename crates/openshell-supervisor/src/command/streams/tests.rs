@@ -224,10 +224,10 @@ fn a_file_of_the_kernels_is_copied_and_cannot_be_sought_in() {
     assert!(streams.finish(std::time::Duration::from_secs(60)));
 }
 
-/// Magic number of procfs.
+/// The magic number of procfs.
 const PROC: u64 = 0x9fa0;
 
-/// Properties of a descriptor, derived from arbitrary bytes.
+/// Returns the properties of a descriptor, derived from arbitrary bytes.
 fn facts(bytes: &[u8]) -> Facts<'_> {
     let byte = |index: usize| u32::from(bytes.get(index).copied().unwrap_or_default());
     let families = [1, 2, 10, 16, 17, 38, 40, byte(8)];
