@@ -50,7 +50,7 @@ pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     };
     match rustix::termios::tcgetpgrp(terminal) {
         Ok(foreground) => group == Some(foreground),
-        // The foreground group is from outside of this PID namespace.
+        // The foreground group is from outside of this PID namespace, and so must be the own one.
         Err(Errno::OPNOTSUPP) => group.is_none(),
         Err(_) => false,
     }

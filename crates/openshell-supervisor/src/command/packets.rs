@@ -18,8 +18,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// The largest message in a packet, in bytes; larger ones are passed in a memory file. Replies
-/// about commands are always smaller. Receiving them needs no descriptor, and a workload can use up
-/// the supervisor's descriptors.
+/// about commands are always smaller, so that receiving them needs no descriptor: a workload can
+/// use up the supervisor's descriptors.
 const PACKET_BYTES: usize = 32 * 1024;
 
 /// The largest number of descriptors in a message, including a memory file.
@@ -56,7 +56,7 @@ pub fn send<T: Serialize>(
 /// The largest number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens at `path`, without blocking, for this user and root only.
+/// Returns a non-blocking socket that listens at `path` for this user and root only.
 ///
 /// # Errors
 /// Fails if something is there already, or the file system refuses.

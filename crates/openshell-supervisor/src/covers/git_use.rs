@@ -23,8 +23,8 @@ pub struct GitUse {
     /// The values of `core.hooksPath` in the caller's and the system's configuration.
     pub(super) hooks: Vec<PathBuf>,
     /// The files that these configurations include and their template folders, each with its
-    /// placeholder. With `has_config`, also the configuration files themselves if they lie outside
-    /// of the home, for example in a repository of dotfiles.
+    /// placeholder. With `has_config`, also the real paths of the configuration files, except those
+    /// in their own place in the home: they may be in a repository of dotfiles.
     pub(super) kept: Vec<(PathBuf, Placeholder<'static>)>,
 }
 
@@ -150,8 +150,9 @@ fn config_files(environment: &Environment, home: Option<&Path>) -> Result<Vec<Pa
     Ok(files)
 }
 
-/// Returns the real path of `file` if a symlink leads to a place other than its own in the `home`.
-/// If the path cannot be followed, the programs of this user do not read the file either.
+/// Returns the real path of `file`, unless that is the file's own place in the `home`. Returns
+/// `None` too if the path cannot be followed: the programs of this user do not read the file then
+/// either.
 pub(super) fn elsewhere(file: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let real = std::fs::canonicalize(file).ok()?;
     let own = home.and_then(|home| {

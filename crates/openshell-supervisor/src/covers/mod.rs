@@ -416,7 +416,8 @@ impl CarveOuts {
         match self.keep_missing(wanted, &place, made) {
             Ok(true) => {
                 made.share(&place.whole());
-                // It existed a moment ago and must be kept, so the caller looks again.
+                // The path existed a moment ago and must be kept. If it is missing now, the caller
+                // looks again.
                 let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? else {
                     return Ok(None);
                 };

@@ -93,8 +93,8 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Adds the settings in the `home` that are symlinks to places outside of it, for example to a
-    /// repository of dotfiles. Whoever uses that home executes them.
+    /// Adds the files that settings in the `home` are symlinks to, for example in a repository of
+    /// dotfiles. Whoever uses that home executes them.
     pub(super) fn add_linked(&mut self, home: &Path) {
         let names = AT_THE_TOP.iter().map(|(name, _)| *name).chain(ANYWHERE);
         let links = names

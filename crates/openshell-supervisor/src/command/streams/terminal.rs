@@ -174,8 +174,8 @@ impl TerminalRelay {
     }
 
     /// Stops copying what is typed at `input`. If this process is in the foreground of that
-    /// terminal, first shows what the command wrote, then restores the modes of before. What was
-    /// typed but not read is dropped, because it was meant for the command.
+    /// terminal, first shows what the command wrote, then restores the terminal's earlier modes.
+    /// What was typed but not read is dropped, because it was meant for the command.
     pub fn detach(&self, input: BorrowedFd<'_>) {
         let Some(keyboard) = self.keyboard.lock().take() else {
             return;
@@ -201,7 +201,7 @@ impl TerminalRelay {
 }
 
 impl Keyboard {
-    /// Ends the thread and returns the modes of before.
+    /// Ends the thread and returns the earlier modes.
     fn end(self) -> Option<Termios> {
         drop(self.stop);
         // If the thread panicked, that has been printed.
@@ -215,8 +215,8 @@ fn is_known(size: &Winsize) -> bool {
     size.ws_col > 0 && size.ws_row > 0
 }
 
-/// Puts a terminal into raw mode. Returns its modes of before; those are `known` if the terminal is
-/// in raw mode already.
+/// Puts a terminal into raw mode. Returns its earlier modes, which are `known` if it is in raw mode
+/// already.
 fn enter_raw_mode(terminal: BorrowedFd<'_>, known: Option<Termios>) -> io::Result<Termios> {
     let before = tcgetattr(terminal)?;
     let mut raw = before.clone();
@@ -389,7 +389,7 @@ impl Shared {
                     }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // EIO: this process is in the background, where SIGTTIN is ignored.
+                // EIO: this process is in the background and ignores SIGTTIN.
                 Err(_) => return,
             }
         }
