@@ -23,8 +23,8 @@ pub struct GitUse {
     /// The values of `core.hooksPath` in the caller's and the system's configuration.
     pub(super) hooks: Vec<PathBuf>,
     /// The files that these configurations include and their template folders, each with its
-    /// placeholder. With `has_config`, also the real paths of the configuration files, except those
-    /// in their own place in the home: they may be in a repository of dotfiles.
+    /// placeholder. With `has_config`, also the real path of each configuration file that is not in
+    /// its own place in the home, for example because it is in a repository of dotfiles.
     pub(super) kept: Vec<(PathBuf, Placeholder<'static>)>,
 }
 

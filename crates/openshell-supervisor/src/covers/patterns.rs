@@ -41,8 +41,9 @@ fn holds_all(folder: &Path, paths: &[PathBuf]) -> bool {
 /// Returns the paths that match a pattern. What lies inside a match is not searched.
 ///
 /// # Errors
-/// Fails if there are more than [`MATCHES`] matches or more than [`ENTRIES`] entries to look at,
-/// because some matches could then be missed.
+/// Fails if there are more than [`MATCHES`] matches, more than [`WAYS`] folders above them, or more
+/// than [`ENTRIES`] entries to look at, because some matches could then be missed. Also fails if a
+/// folder cannot be searched.
 pub(super) fn matches(
     pattern: &GrantedPath,
     restriction: Restriction,
