@@ -1,5 +1,5 @@
-//! Checks of the host: what a start needs of kernel, container and caller, each by the act that a
-//! start makes.
+//! Checks what a start needs from the kernel, the container and the caller. System-call filters,
+//! pidfd_getfd(2) and the network are checked by doing what a start does.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -20,23 +20,23 @@ use crate::seccomp::rules::{Sockets, rows};
 pub struct Check {
     /// The thing that was checked.
     pub name: String,
-    /// Facts about it; the reason if it is missing.
+    /// Facts about the thing, or the reason why it is missing.
     pub detail: String,
-    /// `None` if it is there.
+    /// The consequence and the remedy if the thing is missing; `None` if it is there.
     pub missing: Option<Missing>,
 }
 
-/// The meaning of something that is missing.
+/// The consequence of something that is missing, and the remedy.
 #[derive(Clone, Debug)]
 pub struct Missing {
-    /// Consequence for a sandbox.
+    /// The consequence for a sandbox.
     pub costs: String,
-    /// Act that changes it.
+    /// What the user can do about it.
     pub remedy: String,
 }
 
 impl Check {
-    /// A check of something that is there.
+    /// Returns a check of something that is there.
     pub fn ok(name: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             name: name.into(),
@@ -45,7 +45,7 @@ impl Check {
         }
     }
 
-    /// A check of something that is missing for the reason `detail`.
+    /// Returns a check of something that is missing for the reason `detail`.
     pub fn missing(
         name: impl Into<String>,
         detail: impl ToString,
@@ -64,7 +64,7 @@ impl Check {
     }
 }
 
-/// Oldest kernel that has everything that a start cannot do without.
+/// The oldest kernel that has everything that a start needs.
 const KERNEL: (u32, u32) = (5, 13);
 
 /// Checks the kernel, its settings and the caller, before the process takes its privilege.
@@ -148,7 +148,8 @@ fn switches(privilege: &Privilege) -> impl Iterator<Item = Check> {
     })
 }
 
-/// Descriptors that a sandbox with many connections needs, two for each of 4,096 and some more.
+/// The descriptors that a sandbox with many connections needs: two for each of 4,096, and some
+/// more.
 const DESCRIPTORS: u64 = 8_448;
 
 fn limits() -> Vec<Check> {
@@ -180,8 +181,8 @@ fn limits() -> Vec<Check> {
     vec![descriptors, of_group("pids.max"), of_group("memory.max")]
 }
 
-/// Checks the mechanisms of the kernel, once the process has its privilege. Installs a system-call
-/// filter on a thread that ends.
+/// Checks the mechanisms of the kernel, once the process has its privilege. Installs system-call
+/// filters, each on a thread that then ends.
 #[must_use]
 pub fn of_kernel() -> Vec<Check> {
     let mut checks = landlock();
@@ -269,7 +270,7 @@ fn descriptors_of_others() -> Check {
     }
 }
 
-/// Checks the network of a sandbox, by making one and dropping it.
+/// Checks the network of a sandbox by making one and dropping it.
 #[must_use]
 pub fn of_network(port: u16) -> Vec<Check> {
     let made = Linked::create(port).and_then(|pending| {

@@ -1,29 +1,32 @@
 //! Turns a policy into kernel state and runs commands inside it.
 //!
-//! Takes a policy, a user, and what is on the host; gives a network, a confined init that starts
-//! commands, and answers to calls that wait. All that confines a workload is here: namespaces, the
-//! egress firewall, Landlock, seccomp and identity.
-//! Never contains HTTP, TLS, async code, or a decision on a connection.
+//! This crate takes a policy, a user and the state of the host. It makes a network from them, and a
+//! confined init that starts commands, and it answers the system calls of the workload that wait
+//! for the supervisor. Everything that confines a workload is here: namespaces, the egress
+//! firewall, Landlock, seccomp and identity. The crate never contains HTTP, TLS, async code, or a
+//! decision on a connection.
 //!
-//! # What a workload may exchange meanwhile
+//! # Paths that others may change meanwhile
 //!
-//! Folders that are granted may be changed by other sandboxes and programs while this one starts,
-//! runs and ends. Supervisor and init act there on descriptors, and look no name up twice:
+//! Other sandboxes and programs may change granted folders while this one starts, runs and ends.
+//! The supervisor and init therefore work there on descriptors, and look up no name twice:
 //!
-//! | act | module |
-//! |---|---|
-//! | following symlinks on the way to a path | [`paths::trusted_symlinks`] |
-//! | opening files that are read | [`paths::regular_files`] |
-//! | folders and sockets of the supervisor's own: runs, logs, certificates | [`paths::own_folder`], [`runs::run_dir`] |
-//! | folders of the policy that are missing, and placeholders | [`files::filesystem`] |
-//! | removing what was made | [`runs::run_dir::created_dirs`] |
-//! | carve-outs and secrets | [`files::carve_outs`], [`files::protected`], by [`paths::pins`] |
-//! | masks, the private `/run`, `/tmp` and homes, and what stays visible in them | `files::masked_paths`, [`files::private_run`], `files::learning_home` |
-//! | files of the sandbox, in a file system that init has made | [`runs::sandbox_files`], [`confine`] |
+//! - [`paths::trusted_symlinks`] follows symlinks on the way to a path.
+//! - [`paths::regular_files`] opens the files that are read.
+//! - [`paths::own_folder`] and [`runs::run_dir`] hold the supervisor's own folders and sockets:
+//!   runs, logs, certificates.
+//! - [`files::filesystem`] makes the folders of the policy that are missing, and placeholders.
+//! - [`runs::run_dir::created_dirs`] removes what was made.
+//! - [`files::carve_outs`] and [`files::protected`] keep carve-outs and secrets from the workload,
+//!   by means of [`paths::pins`].
+//! - `files::masked_paths`, [`files::private_run`] and `files::learning_home` mount the masks, the
+//!   private `/run`, `/tmp` and homes, and what stays visible in them.
+//! - [`runs::sandbox_files`] and [`confine`] put the sandbox's files into a file system that init
+//!   has made.
 //!
-//! What is only looked for, settings and matches of patterns, is looked for as the workload's user.
+//! Searches for settings and for matches of patterns run as the workload's user.
 
-// From the ground up: none uses one below it in this list.
+// From the ground up: no module uses one that is below it in this list.
 
 mod sys;
 

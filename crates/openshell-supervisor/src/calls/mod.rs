@@ -1,4 +1,4 @@
-//! System calls of a workload that are answered by the supervisor, and what they tell of it.
+//! Answers system calls of a workload for the supervisor, and learns from them.
 
 pub mod file_calls;
 pub mod waiting_calls;

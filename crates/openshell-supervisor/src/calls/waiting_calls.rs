@@ -1,5 +1,5 @@
-//! System calls of the sandbox that wait for the supervisor (seccomp_unotify(2)), and the threads
-//! that answer them.
+//! Answers, on its own threads, the system calls of the sandbox that wait for the supervisor
+//! (seccomp_unotify(2)).
 
 use std::fmt;
 use std::io;
@@ -11,20 +11,20 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::sys::notify::{self, Answer, Notification};
 
-/// Threads at most. None of them waits for a connection, but one may wait for memory of its caller,
-/// a lock of a socket, or a slow file system.
+/// The largest number of threads. None of them waits for a connection, but each may have to wait
+/// for memory of its caller, a lock of a socket, or a slow file system.
 pub(crate) const THREADS: usize = 8;
 
-/// The listener of all commands, whose calls wait until they are answered.
+/// The listener for calls of all commands. The calls wait until they are answered.
 #[derive(Debug)]
 pub struct WaitingCalls(Arc<OwnedFd>);
 
-/// Answers calls of one kind.
+/// Answers the calls of one kind.
 pub(crate) trait Handle: Send + Sync {
     /// Answers a call. Must not wait for anything that its caller can delay for long.
     fn answer(&self, call: &Notification) -> Answer;
 
-    /// Reports that calls are not answered any more, and every further one waits for ever.
+    /// Reports that calls are no longer answered, so that every further call waits forever.
     fn failed(&self, error: io::Error);
 }
 
@@ -44,16 +44,16 @@ impl fmt::Debug for Handler {
     }
 }
 
-/// Handlers of the calls that the filter hands over; a call without a handler goes on.
+/// The handlers of the calls that the filter hands over. A call without a handler goes on.
 #[derive(Clone, Debug, Default)]
 pub struct Handlers {
-    /// Handler of connect(2) and listen(2).
+    /// The handler of connect(2) and listen(2).
     pub connects: Option<Handler>,
-    /// Handler of calls that name files.
+    /// The handler of calls that name files.
     pub files: Option<Handler>,
 }
 
-/// No thread can be started.
+/// An error for a thread that cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot start the thread that tells who is calling; raise the limit of processes (pids.max, \
@@ -75,7 +75,7 @@ impl WaitingCalls {
     /// the supervisor.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// Fails if no thread can be started.
     pub fn serve(self, handlers: Handlers) -> Result<(), ThreadError> {
         notify::wake_on_one_processor(self.0.as_fd());
         let threads = AtomicUsize::new(0);
@@ -94,13 +94,13 @@ impl WaitingCalls {
 struct Server {
     listener: Arc<OwnedFd>,
     handlers: Handlers,
-    /// Threads started, and those of them that are not at a notification.
+    /// The number of threads, and of those among them that are not answering a notification.
     threads: AtomicUsize,
     receiving: AtomicUsize,
 }
 
 impl Server {
-    /// Starts a thread that receives, unless there are [`THREADS`].
+    /// Starts a thread that receives calls, unless there are [`THREADS`] already.
     fn start_thread(self: &Arc<Self>) -> io::Result<()> {
         let free = |count: usize| (count < THREADS).then_some(count + 1);
         let taken = self
@@ -125,13 +125,13 @@ impl Server {
             let received = notify::receive(self.listener.as_fd());
             match received {
                 Ok(call) => {
-                    // One more thread receives, so that calls do not wait for each other; without
-                    // one they do.
+                    // Another thread receives meanwhile, so that calls do not wait for each other.
+                    // If none can be started, they do.
                     if self.receiving.fetch_sub(1, Ordering::Relaxed) == 1 {
                         let _ = self.start_thread();
                     }
                     let answer = self.answer(&call);
-                    // A failure means that the caller was killed.
+                    // An error means that the caller was killed.
                     let _ = notify::answer(self.listener.as_fd(), call.id, answer);
                     self.receiving.fetch_add(1, Ordering::Relaxed);
                 }
@@ -181,7 +181,7 @@ impl Server {
     }
 }
 
-/// Reports the end of a thread that panicked.
+/// Reports that a thread has ended by a panic.
 struct FailureNotice<'s>(&'s Server);
 
 impl Drop for FailureNotice<'_> {

@@ -1,5 +1,5 @@
-//! The workload's environment: the caller's without variables that are reserved or dangerous, then
-//! those that the sandbox sets.
+//! Makes the workload's environment: the caller's variables except reserved and dangerous ones, and
+//! then those that the sandbox sets.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -14,12 +14,12 @@ use openshell_policy::variable;
 use crate::files::landlock::Request;
 use crate::identity::run_as::{ProcessIdentity, User};
 
-/// Environment variables in no particular order, each name once.
+/// A set of environment variables in no particular order. Each name is there once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment(Vec<(OsString, OsString)>);
 
 impl Environment {
-    /// Builds an environment; the last of several values of a name counts.
+    /// Builds an environment. If a name has several values, the last one counts.
     pub fn new(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut environment = Self::default();
         for (name, value) in variables {
@@ -43,7 +43,7 @@ impl Environment {
         Some(self.0.swap_remove(index).1)
     }
 
-    /// Removes `name`; its value is wiped, as it may be a secret.
+    /// Removes `name` and wipes its value, because that may be a secret.
     pub fn discard(&mut self, name: &OsStr) {
         if let Some(index) = self.0.iter().position(|(known, _)| known == name) {
             drop(Secret::new(self.0.swap_remove(index).1.into_vec()));
@@ -80,33 +80,35 @@ impl Environment {
     }
 }
 
-/// Inputs of the workload's environment.
+/// The inputs of the workload's environment.
 pub struct Inputs<'i> {
     /// The supervisor's own variables, already reduced under `--clear-env`.
     pub caller: &'i Environment,
-    /// Names of credentials with their placeholders.
+    /// The names of credentials with their placeholders.
     pub placeholders: &'i [(String, String)],
     /// The workload's user.
     pub user: &'i User,
     /// The user's home directory in the sandbox, as returned by [`home`].
     pub home: &'i Path,
-    /// Returns true if the policy and Unix permissions allow temporary files in a folder.
+    /// A function that returns true if the policy and Unix permissions allow temporary files in a
+    /// folder.
     pub is_scratch: &'i dyn Fn(&Path) -> bool,
-    /// Host name of the machine.
+    /// The host name of the machine.
     pub host_name: &'i str,
-    /// Address of the proxy, if there is one.
+    /// The address of the proxy, if there is one.
     pub proxy: Option<SocketAddr>,
-    /// Folder of the trust files that hold the sandbox's certificate authority, if there is one.
+    /// The folder of the trust files that hold the sandbox's certificate authority, if there is
+    /// one.
     pub trust: Option<&'i Path>,
     /// True if the trust files include a Java trust store.
     pub has_java: bool,
 }
 
-/// Trust file with the certificate of the sandbox's authority alone (PEM).
+/// The trust file with only the certificate of the sandbox's authority (PEM).
 pub const AUTHORITY_FILE: &str = "openshell-ca.pem";
-/// Trust file with all trusted certificates (PEM).
+/// The trust file with all trusted certificates (PEM).
 pub const BUNDLE_FILE: &str = "ca-bundle.pem";
-/// Trust store with all trusted certificates for Java (JKS).
+/// The trust store with all trusted certificates for Java (JKS).
 pub const JAVA_STORE_FILE: &str = "truststore.jks";
 
 /// Computes the environment of every command in the sandbox.
@@ -127,8 +129,8 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
     }
     environment.set("OPENSHELL_SANDBOX", "1");
     set_scratch(&mut environment, inputs);
-    // Programs connect to their own host by name, and its servers are inside. Text that is no host
-    // name is left out, as it could add further entries.
+    // Programs connect to their own host by name, and its servers are inside. Text that is not a
+    // host name is left out, because it could add further entries.
     let is_name = |text: &str| {
         text.bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
@@ -143,7 +145,7 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
         for name in ["NO_PROXY", "no_proxy"] {
             environment.set(name, format!("{OWN_HOSTS}{own}"));
         }
-        // Without it fetch in Node.js connects directly, which is refused.
+        // Without this variable, fetch in Node.js connects directly, which is refused.
         environment.set("NODE_USE_ENV_PROXY", "1");
     }
     if let Some(folder) = inputs.trust {
@@ -153,7 +155,8 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
         for name in variable::AUTHORITY {
             environment.set(name, folder.join(AUTHORITY_FILE));
         }
-        // Java prints a line about it, which whoever wants none can leave out by an empty value.
+        // Java prints a line about this variable. Whoever does not want that can set the variable
+        // to an empty value.
         let is_left_out = environment
             .get("JAVA_TOOL_OPTIONS")
             .is_some_and(OsStr::is_empty);
@@ -174,8 +177,8 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
     environment
 }
 
-/// Sets `TMPDIR`: the caller's value if that folder is usable inside; unset if /tmp is usable; else
-/// the home directory.
+/// Sets `TMPDIR`. It keeps the caller's value if that folder is usable inside. If it is not, the
+/// variable is unset if /tmp is usable, and is the home directory if not.
 fn set_scratch(environment: &mut Environment, inputs: &Inputs<'_>) {
     let is_scratch = inputs.is_scratch;
     if environment
@@ -190,8 +193,9 @@ fn set_scratch(environment: &mut Environment, inputs: &Inputs<'_>) {
     }
 }
 
-/// Options for a Java virtual machine, which reads no other variable for them: proxy and trust
-/// store, appended to the caller's own (JVM Tool Interface, `JAVA_TOOL_OPTIONS`).
+/// Returns the options for a Java virtual machine, which reads no other variable for them: the
+/// proxy and the trust store, appended to the caller's own options (JVM Tool Interface,
+/// `JAVA_TOOL_OPTIONS`).
 fn java_options(
     before: Option<&OsStr>,
     folder: &Path,
@@ -224,10 +228,11 @@ fn java_options(
     options
 }
 
-/// Chooses the home directory of `user` under the rights of `landlock`: the user's own, if it is
-/// granted or the policy lists a path beneath it; else `/sandbox`, if it is granted for writing.
-/// Returns `None` if neither is private to the user: other users' files would then decide how
-/// programs behave that read settings there, so the sandbox gets a home of its own.
+/// Chooses the home directory of `user` under the rights of `landlock`. This is the user's own if
+/// it is granted or the policy lists a path beneath it, or else `/sandbox` if it is granted for
+/// writing. Returns `None` if neither is private to the user, and the sandbox then gets a home of
+/// its own: in a shared one, other users' files would decide how programs behave that read settings
+/// there.
 #[must_use]
 pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
     let is_own = |path: &&Path| is_private_to(path, &user.identity);
@@ -244,16 +249,16 @@ pub fn home(user: &User, landlock: &Request) -> Option<PathBuf> {
     .map(Path::to_owned)
 }
 
-/// Returns true if `path` is a directory that belongs to the user, is writable by that user alone,
-/// and is reached without a symlink, whose target could change while the file rules hold for the
-/// path as written.
+/// Returns true if `path` is a directory that belongs to the user, that only this user can write
+/// to, and that is reached without a symlink. The target of a symlink could change, while the file
+/// rules hold for the path as written.
 fn is_private_to(path: &Path, identity: &ProcessIdentity) -> bool {
     let is_direct = std::fs::canonicalize(path).is_ok_and(|real| real == path);
     let is_private = |data: Metadata| data.uid() == identity.uid && data.mode() & 0o022 == 0;
     is_direct && std::fs::symlink_metadata(path).is_ok_and(is_private) && identity.may_write(path)
 }
 
-/// `PATH` if the caller sets none.
+/// The value of `PATH` if the caller sets none.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 const PROXY_VARIABLES: &[&str] = &[
@@ -266,13 +271,14 @@ const PROXY_VARIABLES: &[&str] = &[
     "grpc_proxy",
 ];
 
-/// Names and addresses of the sandbox itself, which no program should ask the proxy for. Some
-/// clients know neither ranges (Python's urllib, Node) nor names below a name (Node). IPv6
-/// addresses in brackets, which urllib wants, make Python's httpx fail.
+/// The names and addresses of the sandbox itself, for which no program should ask the proxy. Each
+/// is listed because some clients do not understand ranges (Python's urllib, Node) or names below a
+/// name (Node). IPv6 addresses in brackets, which urllib needs, are left out because they make
+/// Python's httpx fail.
 const OWN_HOSTS: &str =
     "127.0.0.1,localhost,::1,.localhost,127.0.0.0/8,127.0.0.2,127.0.1.1,0.0.0.0,::";
 
-/// Variables that lead to services of the caller's session or tell the state of its shell.
+/// Variables that lead to services of the caller's session, or describe the state of its shell.
 const SESSION_VARIABLES: &[&str] = &[
     "XDG_RUNTIME_DIR",
     "SSH_AUTH_SOCK",
@@ -282,12 +288,13 @@ const SESSION_VARIABLES: &[&str] = &[
     "SSL_CERT_DIR",
 ];
 
-/// Prefixes of removed variables: the supervisor's own, the dynamic loader's, sudo's, the message
-/// bus's.
+/// The prefixes of variables that are removed: those of the supervisor, the dynamic loader, sudo
+/// and the message bus.
 const PREFIXES: &[&str] = &["OPENSHELL_", "LD_", "SUDO_", "DBUS_"];
 
-/// Returns the certificate files that `caller` names to its programs, each with its variable, and
-/// true if they are trusted in addition to a program's own certificates instead of replacing them.
+/// Returns the certificate files that `caller` names to its programs, each with its variable. The
+/// third value is true if the certificates are trusted in addition to a program's own, and false if
+/// they replace them.
 pub fn named_certificates(
     caller: &Environment,
 ) -> impl Iterator<Item = (&'static str, &Path, bool)> {
@@ -299,7 +306,7 @@ pub fn named_certificates(
     })
 }
 
-/// Returns true if the sandbox sets or removes the workload's variable `name` itself.
+/// Returns true if the sandbox itself sets or removes the workload's variable `name`.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     const SET: &[&str] = &[

@@ -1,4 +1,4 @@
-//! Process group and session of a process (credentials(7)).
+//! Reads the process group and session of a process (credentials(7)).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -6,8 +6,9 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, RawPid};
 
-/// Job of a process, in the sense of a shell's job control. `None` stands for a group or session
-/// whose leader is outside this PID namespace, where it has no number (pid_namespaces(7)).
+/// The job of a process, in the sense of a shell's job control. `None` stands for a group or
+/// session whose leader is outside this PID namespace and therefore has no number in it
+/// (pid_namespaces(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
     /// The process group.
@@ -20,7 +21,7 @@ impl Job {
     /// Returns the job of the calling process.
     ///
     /// # Errors
-    /// None is known.
+    /// No failure is known.
     pub fn own() -> io::Result<Self> {
         Self::of_number(0)
     }
@@ -28,7 +29,7 @@ impl Job {
     /// Returns the job of process `pid`.
     ///
     /// # Errors
-    /// No such process exists.
+    /// Fails if there is no such process.
     pub fn of(pid: Pid) -> io::Result<Self> {
         Self::of_number(pid.as_raw_nonzero().get())
     }
@@ -40,8 +41,8 @@ impl Job {
     }
 }
 
-/// Returns true if `terminal` is the calling process's controlling one, and the process in its
-/// foreground.
+/// Returns true if `terminal` is the controlling terminal of the calling process, and the process
+/// is in its foreground.
 #[must_use]
 pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     let Ok(Job { group, .. }) = Job::own() else {
@@ -49,13 +50,13 @@ pub fn is_in_foreground(terminal: BorrowedFd<'_>) -> bool {
     };
     match rustix::termios::tcgetpgrp(terminal) {
         Ok(foreground) => group == Some(foreground),
-        // Both are groups from outside of this PID namespace.
+        // The foreground group is from outside of this PID namespace, and so must be the own one.
         Err(Errno::OPNOTSUPP) => group.is_none(),
         Err(_) => false,
     }
 }
 
-/// Returns true if `terminal` is the calling process's controlling one.
+/// Returns true if `terminal` is the controlling terminal of the calling process.
 #[must_use]
 pub fn is_controlling(terminal: BorrowedFd<'_>) -> bool {
     matches!(

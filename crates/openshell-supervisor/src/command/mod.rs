@@ -1,4 +1,4 @@
-//! What a command gets: environment, standard streams, terminals and signals.
+//! Makes what a command gets: environment, standard streams, terminals and signals.
 
 pub mod environment;
 pub mod job;

@@ -1,7 +1,7 @@
-//! Messages with descriptors over SOCK_SEQPACKET sockets (unix(7)).
+//! Sends and receives messages with descriptors over SOCK_SEQPACKET sockets (unix(7)).
 //!
-//! A message is one packet of JSON. Larger ones, with a big environment for example, are passed in
-//! a memory file. Descriptors follow.
+//! A message is one packet of JSON. A larger message, for example with a big environment, is passed
+//! in a memory file. The message's descriptors follow.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
@@ -17,21 +17,22 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Largest message in a packet, in bytes; larger ones are passed in a memory file. Replies about
-/// commands are always smaller: a workload can use up the supervisor's descriptors, and receiving
-/// them takes none.
+/// The largest message in a packet, in bytes; larger ones are passed in a memory file. Replies
+/// about commands are always smaller, so that receiving them needs no descriptor: a workload can
+/// use up the supervisor's descriptors.
 const PACKET_BYTES: usize = 32 * 1024;
 
-/// Descriptors per message, including a memory file.
+/// The largest number of descriptors in a message, including a memory file.
 const MAX_DESCRIPTORS: usize = 5;
 
-/// Largest message in a memory file, in bytes.
+/// The largest message in a memory file, in bytes.
 const FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Sends `message` and duplicates of `descriptors`, at most four.
+/// Sends `message` and duplicates of `descriptors`, of which there are at most four.
 ///
 /// # Errors
-/// The other end is gone, or, on a socket that does not block, its queue is full (`WouldBlock`).
+/// Fails if the other end is gone, or the message is larger than a memory file may be. On a
+/// non-blocking socket also fails if the queue of the other end is full (`WouldBlock`).
 pub fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
@@ -52,36 +53,36 @@ pub fn send<T: Serialize>(
     send_packet(socket, IN_FILE, &all)
 }
 
-/// Connections that wait to be accepted.
+/// The largest number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens at `path` for this user and root alone, without blocking.
+/// Returns a non-blocking socket that listens at `path` for this user and root only.
 ///
 /// # Errors
-/// Something is there already, or the file system refuses.
+/// Fails if something is there already, or the file system refuses.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     at(path, |address| rustix::net::bind(&socket, address))?;
-    // Nobody can connect before it listens.
+    // Nobody can connect before the socket listens.
     rustix::fs::chmod(path, Mode::from_raw_mode(0o600))?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-/// Connects to a socket of [`listen`].
+/// Connects to a socket that [`listen`] made.
 ///
 /// # Errors
-/// Nobody listens there, or this user may not connect.
+/// Fails if nobody listens there, or this user may not connect.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = open(SocketFlags::CLOEXEC)?;
     at(path, |address| rustix::net::connect(&socket, address))?;
     Ok(socket)
 }
 
-/// Accepts a connection, which does not block.
+/// Accepts a connection. The connection does not block.
 ///
 /// # Errors
-/// None waits (`WouldBlock`), or descriptors are exhausted.
+/// Fails if no connection waits (`WouldBlock`), or descriptors are exhausted.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(
         listener,
@@ -93,8 +94,8 @@ fn open(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Calls `act` with the address of `path`; a path that is too long for one is reached through its
-/// folder.
+/// Calls `act` with the address of `path`. A path that is too long for an address is reached
+/// through its folder.
 fn at(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
     if let Ok(address) = SocketAddrUnix::new(path) {
         return Ok(act(&address)?);
@@ -113,7 +114,7 @@ fn at(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) 
     Ok(act(&SocketAddrUnix::new(&path)?)?)
 }
 
-/// Packet that stands for a message in a memory file; no JSON message is a single blank.
+/// The packet that stands for a message in a memory file. No JSON message is a single blank.
 const IN_FILE: &[u8] = b" ";
 
 fn send_packet(
@@ -139,8 +140,8 @@ fn send_packet(
 /// if the receiver has no free ones.
 ///
 /// # Errors
-/// The message is none, or too large; on a socket that does not block, there is none yet
-/// (`WouldBlock`).
+/// Fails if the packet is not such a message, or the message is too large. On a non-blocking socket
+/// also fails if no message has arrived (`WouldBlock`).
 pub fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
@@ -150,8 +151,8 @@ pub fn receive<T: DeserializeOwned>(
     let received = loop {
         let mut text = [IoSliceMut::new(&mut bytes)];
         match rustix::net::recvmsg(socket, &mut text, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            // A reset tells once that the other end died with a packet unread; its own last packets
-            // follow, then the end.
+            // A reset means that the other end died with a packet unread, and is reported only
+            // once. The packets that it had sent follow, then the end.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             result => break result?,
         }
@@ -173,7 +174,7 @@ pub fn receive<T: DeserializeOwned>(
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut file = File::from(descriptors.remove(0));
-    // Reading any other file could wait; only memory files have seals.
+    // Reading from any other file could block. Only memory files have seals.
     let data = file.metadata()?;
     if rustix::fs::fcntl_get_seals(&file).is_err() || data.len() > FILE_BYTES {
         return Err(io::ErrorKind::InvalidData.into());

@@ -1,7 +1,8 @@
-//! Pseudo-terminals of commands (pty(7)).
+//! Opens pseudo-terminals for commands (pty(7)).
 //!
-//! Init opens the master in the sandbox's own devpts instance and sends it to the supervisor, so
-//! that a command finds its terminal by name in /dev/pts, and the host has none of them.
+//! Init opens the master in the sandbox's own devpts instance and sends it to the supervisor. A
+//! command therefore finds its terminal by name in /dev/pts, and the host has no terminal of a
+//! sandbox.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,35 +12,35 @@ use rustix::process::Uid;
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
-/// Path of the multiplexer in the sandbox's instance; a /dev/ptmx beside it may be missing or
-/// another instance's.
+/// The path of the multiplexer in the sandbox's instance. A /dev/ptmx beside it may be missing or
+/// belong to another instance.
 const MULTIPLEXER: &str = "/dev/pts/ptmx";
 
-/// A pseudo-terminal: the master for the supervisor, the slave for the command.
+/// A pseudo-terminal, whose master is for the supervisor and whose slave is for the command.
 #[derive(Debug)]
 pub struct Terminal {
     master: OwnedFd,
     slave: OwnedFd,
 }
 
-/// Size of a terminal in characters.
+/// The size of a terminal in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Characters in a row.
+    /// The number of characters in a row.
     pub columns: u16,
-    /// Rows.
+    /// The number of rows.
     pub rows: u16,
 }
 
 impl Size {
-    /// Size of a terminal before anyone looks at it.
+    /// The size of a terminal that nobody looks at yet.
     pub const DEFAULT: Self = Self {
         columns: 80,
         rows: 24,
     };
 }
 
-/// Opens a master whose slave is `owner`'s. To be called by init.
+/// Opens a master whose slave belongs to `owner`. Only init may call this.
 pub(crate) fn open_master(owner: Option<Uid>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let master = rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?;
@@ -50,8 +51,8 @@ pub(crate) fn open_master(owner: Option<Uid>) -> io::Result<OwnedFd> {
     Ok(master)
 }
 
-/// Opens the slave of `master`, which needs no path and so no part of the sandbox's file system
-/// (ioctl_tty(2), TIOCGPTPEER).
+/// Opens the slave of `master` (ioctl_tty(2), TIOCGPTPEER). This needs no path, and so no part of
+/// the sandbox's file system.
 fn slave(master: &OwnedFd, access: OpenptFlags) -> io::Result<OwnedFd> {
     Ok(rustix::pty::ioctl_tiocgptpeer(
         master,
@@ -63,26 +64,26 @@ impl Terminal {
     /// Returns the terminal of `master`.
     ///
     /// # Errors
-    /// `master` is no master, or descriptors are exhausted.
+    /// Fails if `master` is not a master, or descriptors are exhausted.
     pub(crate) fn of_master(master: OwnedFd, size: Size) -> io::Result<Self> {
         let slave = slave(&master, OpenptFlags::RDWR)?;
         resize(master.as_fd(), size)?;
         Ok(Self { master, slave })
     }
 
-    /// Opens the slave for writing only: nobody types on it.
+    /// Opens the slave for writing only, for a terminal at which nobody types.
     ///
     /// # Errors
-    /// Descriptors are exhausted.
+    /// Fails if descriptors are exhausted.
     pub(crate) fn output(&self) -> io::Result<OwnedFd> {
-        // The kernel takes the access mode as open(2) does.
+        // The kernel accepts the access mode of open(2).
         slave(
             &self.master,
             OpenptFlags::from_bits_retain(libc::O_WRONLY.cast_unsigned()),
         )
     }
 
-    /// The slave, as the command's three standard streams.
+    /// Returns the slave as the command's three standard streams.
     #[must_use]
     pub fn streams(&self) -> [BorrowedFd<'_>; 3] {
         [self.slave.as_fd(); 3]
@@ -91,7 +92,7 @@ impl Terminal {
     /// Returns a duplicate of the master, which does not block.
     ///
     /// # Errors
-    /// Descriptors are exhausted.
+    /// Fails if descriptors are exhausted.
     pub fn master(&self) -> io::Result<OwnedFd> {
         self.master.try_clone()
     }
@@ -103,10 +104,10 @@ impl Terminal {
     }
 }
 
-/// Changes the size of the terminal of `master`; its foreground process group gets SIGWINCH.
+/// Changes the size of the terminal of `master`. Its foreground process group gets SIGWINCH.
 ///
 /// # Errors
-/// `master` is no master.
+/// Fails if `master` is not a master.
 pub fn resize(master: BorrowedFd<'_>, size: Size) -> io::Result<()> {
     let size = Winsize {
         ws_row: size.rows,

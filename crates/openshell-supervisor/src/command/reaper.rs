@@ -2,8 +2,8 @@
 
 use rustix::process::WaitOptions;
 
-/// Reaps every child that has ended, without blocking. That may include init, whose end is awaited
-/// through its pidfd.
+/// Reaps every child that has ended, without blocking. This may reap init too, whose end the
+/// supervisor awaits through a pidfd.
 pub fn collect_orphans() {
     while matches!(
         rustix::process::wait(WaitOptions::NOHANG),

@@ -1,4 +1,4 @@
-//! The steps of a child, from init's root to a process that may only execute the command.
+//! The steps of a child of init, from init's root to a process that may only execute the command.
 
 use super::Confinement;
 use super::step::{AtStep, Step, StepFailed};
@@ -11,7 +11,8 @@ use std::io;
 use std::path::PathBuf;
 
 impl Confinement {
-    /// Confines a child, from init's root to a process that may only execute the command.
+    /// Confines the calling process, a child of init that has init's root, until it may only
+    /// execute the command.
     pub(crate) fn apply_to_child(
         &self,
         filter: &Filter,
@@ -19,13 +20,14 @@ impl Confinement {
     ) -> Result<(), StepFailed> {
         use Step as S;
         no_core_dumps().at(S::CoreLimit)?;
-        // Emptying the bounding set needs a capability, so it comes first; capabilities left in it
-        // after the change of user could come back through a file's capabilities.
+        // Emptying the bounding set needs a capability, so it comes before the change of user. If a
+        // capability stayed in the set, a file's capabilities could bring it back after that
+        // change.
         capabilities()
             .try_for_each(remove_from_bounding_set)
             .at(S::BoundingSet)?;
         rustix::thread::clear_ambient_capability_set().at(S::AmbientSet)?;
-        // Groups before the user, who may no longer change them.
+        // Groups come before the user, who may no longer change them.
         let groups: Vec<Gid> = self
             .identity
             .groups
@@ -47,15 +49,15 @@ impl Confinement {
         };
         rustix::thread::set_capabilities(None, nothing).at(S::Capabilities)?;
         self.verify_identity(&groups).at(S::IdentityVerified)?;
-        // As the workload's user, who may not enter every directory.
+        // This is done as the workload's user, who may not enter every directory.
         enter_first(directories, self.masks).at(S::WorkingDirectory)?;
         rustix::thread::set_no_new_privs(true).at(S::NoNewPrivileges)?;
         if self.is_init_exposed {
-            // Init is outside of this domain, and so is every other command.
+            // Init and every other command are outside of this domain.
             landlock::domain::scope_signals().at(S::SignalScope)?;
         }
         crate::sys::reset_signals().at(S::Signals)?;
-        // The last restriction, as it refuses what the others need.
+        // The filter is the last restriction, because it refuses what the others need.
         filter.install().at(S::SystemCallFilter)?;
         self.prove()
     }
@@ -94,7 +96,8 @@ impl Confinement {
             Err(errno) => return Err(errno).at(Step::SystemCallFilterProved),
             Ok(_) => return Err(Errno::EXIST).at(Step::SystemCallFilterProved),
         }
-        // Without a mapping of root, another act that takes a capability of the user namespace.
+        // Without a mapping of root, the proof is another act that needs a capability of the user
+        // namespace.
         let privileged = if self.identity.is_callers {
             rustix::thread::remove_capability_from_bounding_set(CapabilitySet::SETPCAP)
         } else {
@@ -108,8 +111,9 @@ impl Confinement {
     }
 }
 
-/// Changes to the first of `directories` that may be entered, and is not what stands in place of a
-/// masked one (of the device `masks`); the error is that of the first one.
+/// Changes to the first of `directories` that may be entered and is not a folder that replaces a
+/// masked one (those have the device number `masks`). If there is none, the error is that of the
+/// first directory.
 fn enter_first(directories: &[PathBuf], masks: Option<u64>) -> rustix::io::Result<()> {
     let mut first_error = None;
     for directory in directories {
@@ -126,10 +130,11 @@ fn enter_first(directories: &[PathBuf], masks: Option<u64>) -> rustix::io::Resul
     Err(first_error.unwrap_or(Errno::NOENT))
 }
 
-/// Keeps core dumps inside. No file is as small as 1 byte, and at a limit of 1 the kernel does not
-/// run the program of a piped `kernel.core_pattern`, which it would at 0 (core(5)); so 0, where the
-/// caller's hard limit is that, is enough only without one. The filter keeps the workload from
-/// changing the limit.
+/// Keeps core dumps inside. With a limit of 1 byte no core file is written, because every core is
+/// larger, and the kernel does not run the program of a piped `kernel.core_pattern`; with a limit
+/// of 0 it would run that program (core(5)). If the caller's hard limit is 0, the limit can only be
+/// 0, which is enough only if `kernel.core_pattern` is not piped. The filter keeps the workload
+/// from changing the limit.
 fn no_core_dumps() -> io::Result<()> {
     let at_most = |bytes| {
         rustix::process::setrlimit(
@@ -152,14 +157,14 @@ fn no_core_dumps() -> io::Result<()> {
     }
 }
 
-/// Every capability bit.
+/// Iterates over every capability bit.
 fn capabilities() -> impl Iterator<Item = CapabilitySet> {
     (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
 }
 
 fn is_in_bounding_set(capability: CapabilitySet) -> rustix::io::Result<bool> {
     match rustix::thread::capability_is_in_bounding_set(capability) {
-        // Beyond the last capability that this kernel knows.
+        // The bit is beyond the last capability that this kernel knows.
         Err(Errno::INVAL) => Ok(false),
         result => result,
     }

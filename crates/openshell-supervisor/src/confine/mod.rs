@@ -1,4 +1,4 @@
-//! The confinement of a workload, as the ordered steps that init and each of its children take.
+//! Confines a workload: the ordered steps that init and each of its children take.
 
 mod child;
 mod step;
@@ -38,53 +38,54 @@ use crate::seccomp::rules::{Sockets, rows, rows_for_shared_pids, rows_with_debug
 pub(crate) use step::AtStep;
 pub use step::{Step, StepFailed};
 
-/// Confinement of all commands of a sandbox.
+/// The confinement of all commands of a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Requested file rights.
+    /// The requested file rights.
     pub landlock: Request,
-    /// Where the file system that init made is mounted, if the supervisor has put the sandbox's
+    /// The mount point of the file system that init made, if the supervisor has put the sandbox's
     /// files there.
     pub files: Option<PathBuf>,
-    /// Bind mounts made first.
+    /// Bind mounts that are made before any path is resolved.
     pub mounts: Vec<Mount>,
     /// True if a private tmpfs replaces /run.
     pub private_run: bool,
-    /// Most bytes in each private folder for temporary files.
+    /// The size limit of each private folder for temporary files, in bytes.
     pub tmp_bytes: u64,
-    /// Mount point of a private home, if the sandbox needs one.
+    /// The mount point of a private home, if the sandbox needs one.
     pub home: Option<PathBuf>,
     /// Files and folders to protect from the workload.
     pub protected: Vec<ProtectedPath>,
-    /// Parts of granted folders to take out.
+    /// Parts of granted folders that the workload must not reach, write to or execute.
     pub carve_outs: Vec<CarveOut>,
     /// Kinds of carve-outs whose loss ends the sandbox.
     pub ends_when_lost: Vec<Restriction>,
-    /// Mounted on protected paths that hold secrets, and on hidden ones.
+    /// The file and folder that are mounted on protected paths that hold secrets, and on hidden
+    /// paths.
     pub covers: Option<Covers>,
-    /// Homes of people, of which the sandbox sees what is granted.
+    /// Homes on the host, of which the sandbox sees only what is granted.
     pub homes: Vec<Home>,
-    /// A path that is not masked although it is not granted.
+    /// A path that stays visible although it is not granted.
     pub keep_visible: Option<PathBuf>,
-    /// User and groups of commands.
+    /// The user and groups of commands.
     pub identity: ProcessIdentity,
-    /// Socket families of commands.
+    /// The socket families that commands may use.
     pub sockets: Sockets,
-    /// Families of devices whose commands are open.
+    /// The device families whose ioctls commands may use.
     pub devices: Vec<Family>,
     /// True if commands may trace each other.
     pub debug: bool,
-    /// True if they see the processes outside, by their numbers.
+    /// True if commands see the processes outside, by their process numbers.
     pub shares_pids: bool,
-    /// Calls about files that wait for the supervisor.
+    /// The calls about files that wait for the supervisor.
     pub file_calls: FileCalls,
-    /// Self-test of Landlock.
+    /// The self-test of Landlock.
     pub landlock_proof: LandlockProof,
-    /// True if commands could signal init, as they have its user and see its PID; init finds that
-    /// out.
+    /// True if commands could signal init, because they have its user and see its PID. Init sets
+    /// this.
     pub is_init_exposed: bool,
-    /// Device of what stands in place of masked folders, where no command starts; init finds that
-    /// out.
+    /// The device number of the folders that replace masked ones. No command starts in them. Init
+    /// sets this.
     pub masks: Option<u64>,
 }
 
@@ -97,44 +98,44 @@ pub struct Home {
     pub is_entered: bool,
 }
 
-/// The network of a sandbox, as init is told it once it is there.
+/// The network of a sandbox, which init receives when it has been made.
 #[derive(Debug)]
 pub(crate) struct Network {
-    /// The workload's namespace; `None` if that is the host's.
+    /// The workload's namespace; `None` if the workload uses the host's.
     pub(crate) namespace: Option<OwnedFd>,
-    /// A listener of the supervisor that the egress firewall must refuse, for its self-test; `None`
-    /// without a firewall.
+    /// A listener of the supervisor that the egress firewall must refuse, for the firewall's
+    /// self-test; `None` without a firewall.
     pub(crate) firewall_probe: Option<SocketAddrV4>,
-    /// Files that the command gets as its outputs.
+    /// The files that the command gets as its outputs.
     pub(crate) outputs: Vec<OwnedFd>,
 }
 
 /// A read-only bind mount of a file or folder of the supervisor over another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Mounted file or folder.
+    /// The file or folder that is mounted.
     pub source: PathBuf,
-    /// Mount point, which must exist.
+    /// The mount point, which must exist.
     pub target: PathBuf,
-    /// Purpose of the mount.
+    /// The purpose of the mount.
     pub purpose: Purpose,
 }
 
-/// Purpose of a mount.
+/// The purpose of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
-    /// Trust in the proxy's certificates: a failure is reported.
+    /// Trust in the proxy's certificates. A failure is reported.
     Trust,
-    /// The same for some programs: no failure is reported.
+    /// The same trust, for some programs only. No failure is reported.
     FurtherTrust,
-    /// The same by files among those of a folder: a failure is reported.
+    /// The same trust, by adding files to those of a folder. A failure is reported.
     AmongTrusted,
-    /// Names inside: a failure is reported. A symlink is covered itself, and a file that is missing
-    /// is made.
+    /// Names of hosts for programs inside. A failure is reported. A symlink at the target is
+    /// covered itself, and a missing file is made.
     Names,
-    /// What git is not to add: no failure is reported.
+    /// A list of what git must not add. No failure is reported.
     GitExclude,
-    /// Settings of SSH clients that they would not read otherwise: no failure is reported.
+    /// Settings of SSH clients that the clients would not read otherwise. No failure is reported.
     SshSettings,
 }
 
@@ -149,43 +150,43 @@ pub enum LandlockProof {
     AbstractSocket(Vec<u8>),
 }
 
-/// Report of init after the steps that apply to all commands.
+/// What init reports after the steps that apply to all commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enforced {
-    /// File rights in force.
+    /// The file rights in force.
     pub landlock: Granted,
-    /// Description of a mechanism that could not be proved.
+    /// A description of a mechanism that could not be proved.
     pub not_proved: Option<String>,
     /// Descriptions of paths that are not granted and could not be masked.
     pub not_masked: Vec<String>,
-    /// Description of a failed mount of [`Purpose::Trust`].
+    /// A description of a failed mount of [`Purpose::Trust`].
     pub no_trust: Option<String>,
-    /// Description of a failed mount of [`Purpose::AmongTrusted`].
+    /// A description of a failed mount of [`Purpose::AmongTrusted`].
     pub not_among_trusted: Option<String>,
-    /// Description of a failed mount of [`Purpose::Names`].
+    /// A description of a failed mount of [`Purpose::Names`].
     pub no_names: Option<String>,
-    /// Description of a failed mount of the home of an observed run.
+    /// A description of a failed mount of the home of an observed run.
     pub no_learning_home: Option<String>,
-    /// Mounts that protect files of the supervisor.
+    /// The mounts that protect files of the supervisor.
     pub protected: Places,
-    /// Mounts that keep each carve-out.
+    /// The mounts that keep each carve-out.
     pub carve_outs: Vec<Places>,
-    /// Devices of the file systems whose folders stand in place of the host's, and hide what is in
-    /// them.
+    /// The devices of the file systems whose folders replace folders of the host and hide their
+    /// content.
     pub stand_ins: Vec<u64>,
 }
 
-/// Result of the steps that apply to all commands.
+/// The result of the steps that apply to all commands.
 #[derive(Debug)]
 pub(crate) struct AppliedToInit {
     pub(crate) enforced: Enforced,
-    /// Filter of commands.
+    /// The filter of commands.
     pub(crate) filter: Filter,
-    /// Listener of the calls of all commands that wait for the supervisor; `None` if none do.
+    /// The listener for calls of all commands that wait for the supervisor; `None` if none do.
     pub(crate) waiting_calls: Option<OwnedFd>,
 }
 
-/// Failure of a step that applies to all commands.
+/// A failure of a step that applies to all commands.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum ApplyError {
@@ -249,11 +250,13 @@ pub enum ApplyError {
 }
 
 impl Confinement {
-    /// Confines init, once for all commands: the sandbox's `files`, mounts and masks, the network
-    /// namespace, the Landlock domain, under which no further mounts are possible, and its proof.
+    /// Confines init, once for all commands. In this order: the sandbox's `files`, mounts and
+    /// masks, the network namespace, the Landlock domain, and the domain's proof. Inside the domain
+    /// no further mounts are possible.
+    ///
     /// `network` waits for the network, which is made meanwhile. If there is a firewall, connects
-    /// wait from then on for whoever has the returned listener, and calls about files if they are
-    /// asked for.
+    /// wait from then on for whoever holds the returned listener; so do calls about files if they
+    /// are asked for.
     pub(crate) fn apply_to_init(
         &mut self,
         files: Option<OwnedFd>,
@@ -262,13 +265,14 @@ impl Confinement {
         // A filter that cannot be compiled must fail the start, not the first command.
         let filter = self.filter()?;
         let files = OwnFiles::attach(files, self.files.as_deref())?;
-        // Opened before the private /run hides it.
+        // The covers are opened before the private /run hides them.
         let covers = self
             .covers
             .as_ref()
             .map(|covers| covers.open(|path| files.open(path)))
             .unwrap_or_default();
-        // Mounts come before paths are resolved, as grants apply to the files behind them.
+        // Mounts come before paths are resolved, because grants apply to the files behind the
+        // mounts.
         let [no_trust, not_among_trusted, no_names] = self.mount(&files);
         let further = if self.landlock.is_learning() {
             self.further_names().map_err(ApplyError::CarveOut)?
@@ -324,8 +328,8 @@ impl Confinement {
             carve_outs,
             stand_ins: stand_ins.iter().filter_map(device).collect(),
         };
-        // Init itself connects to nothing from here on, and opens nothing before the calls are
-        // answered.
+        // From here on, init itself connects to nothing. It opens nothing before somebody answers
+        // the calls.
         let waiting_calls = self.have_calls_wait(firewall_probe.is_some())?;
         Ok(AppliedToInit {
             enforced,
@@ -334,7 +338,7 @@ impl Confinement {
         })
     }
 
-    /// Enters the namespace of `network`, and the Landlock domain that has `granted`.
+    /// Enters the namespace of `network` and a Landlock domain with the rights of `granted`.
     fn enter_domain(
         &self,
         granted: Vec<Resolved<'_>>,
@@ -347,7 +351,7 @@ impl Confinement {
         }
         let compensating = CompensatingMechanisms {
             masked_sockets,
-            // PID 1 has a PID namespace of its own.
+            // A process that is PID 1 is in a PID namespace of its own.
             scopes: network.namespace.is_some() && rustix::process::getpid().is_init(),
         };
         self.landlock
@@ -366,7 +370,7 @@ impl Confinement {
         filter.map_err(ApplyError::Filter)
     }
 
-    /// Masks what is not `granted`.
+    /// Masks everything that is not `granted`.
     fn mask(&self, granted: &[Resolved<'_>]) -> Result<Masked, ApplyError> {
         let masked = mask_all_but(
             self.visible(granted),
@@ -379,7 +383,7 @@ impl Confinement {
         Ok(masked)
     }
 
-    /// Has connects wait, if there is a firewall, and calls about files, if they are asked for.
+    /// Makes connects wait if there is a firewall, and calls about files if they are asked for.
     fn have_calls_wait(&self, connects: bool) -> Result<Option<OwnedFd>, ApplyError> {
         let notified = Notified {
             connects,
@@ -398,8 +402,8 @@ impl Confinement {
         Ok(Some(listener))
     }
 
-    /// Makes the mounts; returns descriptions of those that failed, of trust, of files among
-    /// trusted ones, and of names.
+    /// Makes the mounts. Returns descriptions of those that failed, in this order: of
+    /// [`Purpose::Trust`], of [`Purpose::AmongTrusted`], of [`Purpose::Names`].
     fn mount(&self, files: &OwnFiles) -> [Option<String>; 3] {
         let [mut no_trust, mut not_among_trusted, mut no_names] = [None, None, None];
         for Mount {
@@ -431,7 +435,7 @@ impl Confinement {
         [no_trust, not_among_trusted, no_names]
     }
 
-    /// Mounts the private /run, folders for temporary files, and home.
+    /// Mounts the private /run, the private folders for temporary files, and the private home.
     fn mount_private_dirs(
         &self,
         files: &OwnFiles,
@@ -461,9 +465,9 @@ impl Confinement {
         })
     }
 
-    /// Replaces each home that is not granted whole by a folder that shows what is granted in it;
-    /// returns the folders. A home without anything granted is masked as other folders are, and a
-    /// folder of the system stays (`/dev` is the home of `sys`).
+    /// Replaces each home that is not granted as a whole by a folder that shows what is granted in
+    /// it. Returns the folders. A home without any grant is masked like other folders. A folder of
+    /// the system stays as it is (`/dev` is the home of `sys`).
     fn replace_homes(&self, granted: &[Resolved<'_>]) -> Result<Vec<OwnedFd>, ApplyError> {
         let visible: BTreeSet<_> = self.visible(granted).collect();
         let is_within = |row: &Path, home: &Path| row.starts_with(home) && row != home;
@@ -488,8 +492,8 @@ impl Confinement {
         Ok(folders)
     }
 
-    /// Returns further names (bind mounts) of what is hidden from an observed run, and of the run's
-    /// secrets.
+    /// Returns further names (bind mounts) of the paths that are hidden from an observed run, and
+    /// of the run's secrets.
     fn further_names(&self) -> Result<Vec<PathBuf>, CarveOutError> {
         let hidden = self
             .carve_outs
@@ -504,8 +508,8 @@ impl Confinement {
         carve_outs::further_names(hidden.chain(secrets))
     }
 
-    /// Mounts the home of an observed run; returns the description of a failure, under which the
-    /// home may only be read.
+    /// Mounts the home of an observed run. If that fails, returns the description; the run may then
+    /// only read its home.
     fn mount_learning_home(&mut self) -> Option<String> {
         let home = self.landlock.learning_home()?.to_owned();
         let listed = self.landlock.listed().map(Path::to_owned);
@@ -518,10 +522,10 @@ impl Confinement {
         ))
     }
 
-    /// Returns the paths to keep visible: those granted, the file of the Landlock proof, which must
-    /// exist to be refused, and the exception.
+    /// Returns the paths to keep visible: those that are granted, the file of the Landlock proof,
+    /// which must exist to be refused, and [`Self::keep_visible`].
     fn visible(&self, granted: &[Resolved<'_>]) -> impl Iterator<Item = PathBuf> {
-        // A home that the user may not enter is masked, unless something in it is granted.
+        // A home that the user may not enter is masked unless something in it is granted.
         let is_closed = |path: &Path| {
             self.homes
                 .iter()
@@ -569,13 +573,13 @@ impl Confinement {
         };
         match result {
             Ok(()) => Err(ApplyError::LandlockNotProved(act)),
-            // EACCES from a file, EPERM from a scope.
+            // A file gives EACCES, a scope EPERM.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
             Err(error) => Err(ApplyError::LandlockProof(act, error)),
         }
     }
 
-    /// Returns what is kept from the workload by mounts, as they were `enforced`.
+    /// Returns the paths that mounts keep from the workload, as they are `enforced`.
     pub(crate) fn kept(&self, enforced: &Enforced) -> Vec<Kept> {
         let numbered = self.carve_outs.iter().zip(&enforced.carve_outs).enumerate();
         let carve_outs = numbered.map(|(number, (carve_out, places))| Kept {
@@ -605,14 +609,14 @@ impl Confinement {
         carve_outs.chain(secrets).collect()
     }
 
-    /// The user that commands run as.
+    /// Returns the user that commands run as.
     pub(crate) fn user(&self) -> Uid {
         Uid::from_raw(self.identity.uid)
     }
 }
 
-/// The sandbox's files, as init reaches them: by their root, where it has made them, as the folders
-/// above might be exchanged.
+/// Gives init access to the sandbox's files. If init has made their file system, it opens them
+/// below its root, because the folders above the mount point might be exchanged.
 #[derive(Debug, Default)]
 struct OwnFiles {
     root: Option<(OwnedFd, PathBuf)>,
@@ -634,7 +638,7 @@ impl OwnFiles {
         })
     }
 
-    /// Opens `path`, which may be another than a file of the sandbox's.
+    /// Opens `path`, whether it is one of the sandbox's files or not.
     fn open(&self, path: &Path) -> io::Result<OwnedFd> {
         let own = self
             .root
@@ -660,23 +664,23 @@ fn enter(namespace: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Proves the egress firewall of the calling process's namespace, which every command shares, by a
-/// connection to `probe`.
+/// Proves the egress firewall by a connection to `probe`. The firewall is that of the calling
+/// process's namespace, which every command shares.
 fn prove_firewall(probe: SocketAddrV4) -> Result<(), ApplyError> {
     match TcpStream::connect_timeout(&probe.into(), PROBE_TIMEOUT) {
         Ok(_) => Err(ApplyError::FirewallNotProved {
             source: io::ErrorKind::AlreadyExists.into(),
         }),
-        // The firewall refuses with a reset, at once. Any other outcome is not the firewall's.
+        // The firewall refuses at once, with a reset. Any other outcome is not the firewall's.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(source) => Err(ApplyError::FirewallNotProved { source }),
     }
 }
 
-/// Longest wait for the refusal of the probe.
+/// The longest wait for the refusal of the probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Device of the file system of `folder`.
+/// Returns the device number of the file system of `folder`.
 fn device(folder: &OwnedFd) -> Option<u64> {
     rustix::fs::fstat(folder).ok().map(|data| data.st_dev)
 }

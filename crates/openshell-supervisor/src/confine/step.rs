@@ -1,4 +1,4 @@
-//! The steps of a child, and which of them failed.
+//! Names the steps of a child, and which of them failed.
 
 use std::io;
 
@@ -33,7 +33,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Description of the step, to follow "cannot".
+    /// Returns a description of the step that can follow "cannot".
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -68,12 +68,12 @@ impl Step {
     }
 }
 
-/// A failed step and its error.
+/// A step that failed, and its error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFailed {
-    /// Failed step.
+    /// The step that failed.
     pub step: Step,
-    /// System error number.
+    /// The error number of the system.
     pub errno: i32,
 }
 

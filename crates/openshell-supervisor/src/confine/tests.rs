@@ -122,7 +122,7 @@ fn a_fence_that_is_open_stops_the_start() {
 
 #[test]
 fn a_fence_that_does_not_answer_stops_the_start() {
-    // Not reachable from a namespace without a route.
+    // A namespace without a route cannot reach this address.
     let failed = on_thread(|| {
         crate::sys::unshare_network().unwrap();
         prove_firewall(SocketAddrV4::new([198, 51, 100, 77].into(), 1))
@@ -175,7 +175,7 @@ fn a_domain_in_force_is_proved_by_file_and_by_socket() {
     std::fs::write(&file, "").unwrap();
     let name = folder.path().to_str().unwrap().as_bytes();
     let _held = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name).unwrap()).unwrap();
-    // Without the baseline's /tmp, where the file lies.
+    // The baseline's /tmp is left out, because the file lies there.
     let usr = GrantedPath::parse("/usr").unwrap();
     let filesystem = Filesystem {
         read_only: vec![usr],

@@ -1,19 +1,19 @@
-//! Why what is to be kept from a command cannot be.
+//! Errors for paths that cannot be kept from a command.
 
 use std::io;
 
 use crate::files::carve_outs::CarveOutError;
 
-/// Why what is to be kept from a command cannot be.
+/// The reason why a path cannot be kept from a command.
 #[derive(Debug, thiserror::Error)]
 pub enum CoverError {
-    /// What is there, with the remedy.
+    /// What is in the way, with the remedy.
     #[error("{0}")]
     Refused(String),
-    /// A part cannot be looked at.
+    /// A part of the file system cannot be looked at.
     #[error("{what}")]
     Unseen {
-        /// The part, and what that means.
+        /// The part, and what follows from that.
         what: String,
         /// The kernel's answer.
         source: io::Error,
@@ -23,7 +23,8 @@ pub enum CoverError {
     CarveOut(#[from] CarveOutError),
 }
 
-/// Returns the error for what cannot be looked at; `what` describes it.
+/// Returns a function that makes the error for a part that cannot be looked at; `what` describes
+/// the part.
 pub(super) fn unseen(what: impl FnOnce() -> String) -> impl FnOnce(io::Error) -> CoverError {
     move |source| CoverError::Unseen {
         what: what(),

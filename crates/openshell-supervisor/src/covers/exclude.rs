@@ -1,5 +1,5 @@
-//! Keeps placeholders and hidden files out of commits: git inside sees an `info/exclude` that names
-//! them too (gitignore(5)). It does not concern what git tracks.
+//! Keeps placeholders and hidden files out of commits: git inside sees an `info/exclude` that also
+//! names them (gitignore(5)). This has no effect on files that git tracks.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ use super::git::linked;
 use super::git_files::{content_of, content_up_to};
 use super::git_index;
 
-/// The list of a work tree of what git does not add.
+/// A work tree's list of what git does not add.
 #[derive(Debug)]
 pub(super) struct Exclude {
     tree: PathBuf,
@@ -23,9 +23,8 @@ pub(super) struct Exclude {
 }
 
 impl Exclude {
-    /// Reads the list of the work tree `tree`, whose repository is given; `None` if it cannot be
-    /// shown as another one. To be called as the workload's user, who can put a symlink in its
-    /// place.
+    /// Reads the list of the work tree `tree`, whose repository is given; `None` if another list
+    /// cannot be shown in its place. Call this as the workload's user, who can put a symlink there.
     pub(super) fn read(tree: &Path, repository: &Path) -> Option<Self> {
         let file = repository.join("info/exclude");
         let content = content_of(&file).ok()?.unwrap_or_default();
@@ -36,9 +35,9 @@ impl Exclude {
         })
     }
 
-    /// Returns the place of the list, which is made if it is missing, and its content with those of
-    /// `paths` that are placeholders in the work tree or hidden; `None` if there are none. Without
-    /// `made` nothing is made.
+    /// Returns the place of the list, and its content with those of `paths` in the work tree that
+    /// are placeholders or hidden; `None` if there are none. With `made`, makes the list if it is
+    /// missing.
     pub(super) fn naming<'p>(
         &self,
         paths: impl Iterator<Item = (&'p Path, Restriction)>,
@@ -56,7 +55,7 @@ impl Exclude {
         if lines.is_empty() {
             return None;
         }
-        // Without a place to show it at, the list stays as it is.
+        // If the list cannot be made, there is no place to show the new one, and nothing changes.
         if let Some(made) = made {
             let _ = make_placeholder(&self.file, Placeholder::File(""), made);
         }
@@ -68,8 +67,8 @@ impl Exclude {
 }
 
 impl Exclude {
-    /// Returns those of `paths` that git tracks in the work tree and compares, by its index as far
-    /// as that can be read.
+    /// Returns those of `paths` that git tracks in the work tree and compares. The index tells
+    /// this, as far as it can be read.
     pub(super) fn tracked<'p>(&self, paths: impl Iterator<Item = &'p Path>) -> Vec<&'p Path> {
         let inside = |path: &'p Path| {
             Some((
@@ -82,7 +81,7 @@ impl Exclude {
             return Vec::new();
         }
         let link = self.tree.join(".git");
-        // Each linked work tree has an index of its own.
+        // Each linked work tree has its own index.
         let own = if link.is_dir() {
             Some(link)
         } else {
@@ -105,20 +104,20 @@ impl Exclude {
     }
 }
 
-/// Bytes of an index that are read.
+/// The largest number of bytes of an index that are read.
 const INDEX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Returns true for what may be a placeholder.
+/// Returns true for a path that may be a placeholder.
 pub(super) fn is_stand_in(path: &Path) -> bool {
     is_placeholder(path) || is_empty_folder(path)
 }
 
-/// An empty folder is in no commit, but would be removed by `git clean`.
+/// Returns true for an empty folder. It is not part of any commit, but `git clean` would remove it.
 fn is_empty_folder(path: &Path) -> bool {
     !path.is_symlink() && std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Returns the line that excludes a file of the work tree, nothing of which is a pattern.
+/// Returns the line that excludes a file of the work tree. No character in it acts as a pattern.
 fn line(inside: &Path) -> Vec<u8> {
     let mut line = vec![b'/'];
     for byte in inside.as_os_str().as_bytes() {

@@ -1,10 +1,10 @@
-//! Files of git work trees by which git runs programs for whoever uses the tree next: hooks, and
-//! attributes that name filters and drivers. By a writable `config` it does that too
-//! (`core.hooksPath`, `core.fsmonitor`, filters), which is kept unless it is to be written, as `git
-//! config`, `git remote add` and `git push -u` do.
+//! Finds the files of git work trees through which git runs programs for whoever uses the tree
+//! next: hooks, and attributes that name filters and drivers. Git also runs programs that a
+//! repository's `config` names (`core.hooksPath`, `core.fsmonitor`, filters). The `config` is kept
+//! too, unless the command is to write it, as `git config`, `git remote add` and `git push -u` do.
 //!
-//! What is read here may have been written by an earlier command: it only ever adds paths to be
-//! kept from being written, and what cannot be read whole is said.
+//! An earlier command may have written what is read here. It can therefore only add paths that are
+//! kept from being written. What cannot be read in full is reported.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,18 +21,18 @@ use super::git_settings::GitSettings;
 use super::git_use::GitUse;
 use super::patterns::closed_by;
 
-/// Repositories of submodules whose files are kept.
+/// The largest number of repositories, with those of submodules, whose files are kept.
 const REPOSITORIES: usize = 500;
 
-/// Folders that are looked at in search of the repositories of submodules, and entries of each
-/// folder of hooks.
+/// The largest number of folders that are searched for the repositories of submodules, and of
+/// entries in a folder of hooks.
 const FOLDERS: usize = 10_000;
 
-/// A path that git takes programs from, or that leads it to them.
+/// A path that git takes programs from, or that leads git to them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SensitivePath {
     pub(super) path: PathBuf,
-    /// Content of a file in its place that changes nothing for git.
+    /// The content of a file in its place that changes nothing for git.
     pub(super) placeholder: &'static str,
 }
 
@@ -49,7 +49,7 @@ impl SensitivePath {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) paths: Vec<SensitivePath>,
-    /// Why further paths may not be known.
+    /// The reasons why further paths may be unknown.
     pub(super) unknown: Vec<String>,
     /// The repository of a work tree.
     pub(super) repository: Option<PathBuf>,
@@ -60,7 +60,7 @@ impl Found {
         self.paths.push(SensitivePath::new(path));
     }
 
-    /// Returns what could be read; what could not is remembered.
+    /// Returns what was read. Records the reason if it could not be read.
     fn known<T: Default>(&mut self, read: Result<T, String>) -> T {
         read.unwrap_or_else(|why| {
             self.unknown.push(why);
@@ -69,8 +69,8 @@ impl Found {
     }
 }
 
-/// Returns the paths in the work tree or repository `folder` that the command must not change; none
-/// if it is neither.
+/// Returns the paths in `folder` that the command must not change. There are none if it is neither
+/// a work tree nor a repository.
 pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
     let mut found = Found::default();
     let Some(Own { path: own, is_tree }) = own_repository(folder, &mut found) else {
@@ -96,23 +96,23 @@ pub(super) fn sensitive_paths(folder: &Path, git: &GitUse) -> Found {
     for repository in &repositories {
         add_repository(repository, folder, is_tree, git, &mut found);
     }
-    // Each is looked at as part of the whole.
+    // The folder itself is not kept; only its parts are.
     found.paths.retain(|found| found.path != folder);
     found
 }
 
-/// The part of a repository that belongs to a folder alone.
+/// The part of a repository that belongs to one folder only.
 struct Own {
     path: PathBuf,
     /// False for a bare repository.
     is_tree: bool,
 }
 
-/// Returns the repository of `folder`; `None` if it has none, or what it has is not known.
+/// Returns the repository of `folder`; `None` if it has none or its repository is not known.
 fn own_repository(folder: &Path, found: &mut Found) -> Option<Own> {
     let link = folder.join(".git");
     match link.metadata() {
-        // A linked work tree, or a submodule (gitrepository-layout(5)).
+        // This is a linked work tree or a submodule (gitrepository-layout(5)).
         Ok(data) if data.is_file() => {
             found.add(link.clone());
             let path = found.known(linked(&link))?;
@@ -130,7 +130,7 @@ fn own_repository(folder: &Path, found: &mut Found) -> Option<Own> {
             is_tree: false,
         }),
         Err(error) => {
-            // A folder that the command's user may not enter holds nothing for it.
+            // A folder that the command's user may not enter contains nothing for that user.
             if !is_closed(folder, &error) {
                 found.unknown.push(format!("{}: {error}", link.display()));
             }
@@ -139,7 +139,7 @@ fn own_repository(folder: &Path, found: &mut Found) -> Option<Own> {
     }
 }
 
-/// Returns `repository`, and those of the submodules of all its work trees.
+/// Returns `repository` and the repositories of the submodules of all its work trees.
 fn with_submodules(repository: &Path, own: &Path, found: &mut Found) -> Vec<PathBuf> {
     let mut repositories = vec![repository.to_owned()];
     let mut holders = vec![repository.to_owned(), own.to_owned()];
@@ -153,8 +153,8 @@ fn with_submodules(repository: &Path, own: &Path, found: &mut Found) -> Vec<Path
     repositories
 }
 
-/// Adds the paths of `repository` that git executes or is configured by; `folder` is a work tree if
-/// it `is_tree`.
+/// Adds the paths of `repository` that git executes, or that configure it. If `is_tree`, `folder`
+/// is a work tree.
 fn add_repository(
     repository: &Path,
     folder: &Path,
@@ -177,7 +177,7 @@ fn add_repository(
             .map(SensitivePath::new),
     );
     let named = config.hooks.iter().chain(&of_trees.hooks).chain(&git.hooks);
-    // Those of a relative path are in the work tree that git is used in (git-config(1),
+    // A relative path counts from the work tree that git is used in (git-config(1),
     // core.hooksPath).
     let mut trees = vec![repository.parent().unwrap_or(repository)];
     trees.extend(own_tree.as_deref());
@@ -200,7 +200,7 @@ fn add_repository(
     }
 }
 
-/// Adds the folder `hooks`, and where the symlinks in it lead.
+/// Adds the folder `hooks`, and the files that the symlinks in it lead to.
 fn add_hooks(hooks: &Path, folder: &Path, found: &mut Found) {
     if folder.starts_with(hooks) {
         found.unknown.push(format!(
@@ -211,19 +211,19 @@ fn add_hooks(hooks: &Path, folder: &Path, found: &mut Found) {
     for target in found.known(targets(hooks)) {
         found.add(target);
     }
-    // The programs of husky run those beside them.
+    // The programs of husky run those in the folder above.
     let beside = hooks.parent().filter(|_| hooks.ends_with("_"));
     found.add(beside.unwrap_or(hooks).to_owned());
 }
 
 /// Adds the configuration of `repository`.
 fn add_config(repository: &Path, found: &mut Found) {
-    // Remotes are named in the latter two as well (gitrepository-layout(5)).
+    // The last two name remotes as well (gitrepository-layout(5)).
     for name in ["config", "config.worktree", "remotes", "branches"] {
         found.add(repository.join(name));
     }
-    // It would make another folder's configuration count. With a mere dot libgit2 finds no
-    // repository.
+    // A `commondir` file would make the configuration of another folder count. If the placeholder
+    // were only a dot, libgit2 would find no repository.
     let placeholder = if repository.ends_with(".git") {
         "../.git\n"
     } else {
@@ -235,11 +235,11 @@ fn add_config(repository: &Path, found: &mut Found) {
     });
 }
 
-/// The files of a linked work tree's own part of the repository that lead to the rest.
+/// Returns the files that lead from a linked work tree's own part of the repository to the rest.
 fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
     let config = has_config.then(|| own.join("config.worktree"));
     let paths = ["commondir", "gitdir"].map(|name| own.join(name));
-    // What cannot be looked at is kept as well.
+    // A file that cannot be looked at is kept as well.
     let is_there = |path: &PathBuf| {
         path.symlink_metadata()
             .map_or_else(|error| !is_missing(&error), |_| true)
@@ -251,9 +251,9 @@ fn leads(own: &Path, has_config: bool) -> impl Iterator<Item = SensitivePath> {
         .map(SensitivePath::new)
 }
 
-/// Returns the repository of the linked work tree `tree`, if it lies elsewhere, belongs to `uid`,
-/// and names the tree as one of its own (gitrepository-layout(5), worktrees): an earlier command
-/// may have written the tree's `.git` file.
+/// Returns the repository of the linked work tree `tree` if it lies elsewhere, belongs to `uid`,
+/// and names the tree as one of its own (gitrepository-layout(5), worktrees). These checks are
+/// needed because an earlier command may have written the tree's `.git` file.
 #[must_use]
 pub fn linked_repository(tree: &Path, uid: u32) -> Option<PathBuf> {
     let link = tree.join(".git");
@@ -290,14 +290,14 @@ fn is_repository(folder: &Path) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Returns true if the error is that of a folder of another user, which the calling one may not
-/// enter.
+/// Returns true if `error` comes from a folder of another user that the calling user may not enter.
 fn is_closed(folder: &Path, error: &io::Error) -> bool {
     let user = rustix::process::geteuid().as_raw();
     error.kind() == io::ErrorKind::PermissionDenied && closed_by(folder, user).is_none()
 }
 
-/// Adds the repositories of submodules in `repository`, to any depth; a name may have slashes.
+/// Adds the repositories of the submodules in `repository`, at any depth, because a submodule's
+/// name may contain slashes.
 fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
     let mut folders = vec![repository.join("modules")];
     let mut seen = 0;
@@ -308,7 +308,7 @@ fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
             Vec::new()
         });
         for entry in entries {
-            // A symlink leads to a repository that is no submodule's.
+            // A symlink leads to a repository that does not belong to a submodule.
             if !entry
                 .file_type()
                 .map_err(|error| format!("{}: {error}", entry.path().display()))?
@@ -341,8 +341,8 @@ fn modules(repository: &Path, found: &mut Vec<PathBuf>) -> Result<(), String> {
     failed
 }
 
-/// Returns the symlinks in a folder of hooks that lead to something, and what others would lead to,
-/// as the command could make it.
+/// Returns the symlinks in a folder of hooks that lead to something. For a symlink that leads to
+/// nothing, returns its target, because the command could make it.
 fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
     let mut targets = Vec::new();
     for entry in entries(hooks)? {
@@ -359,7 +359,7 @@ fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
             continue;
         }
         match std::fs::canonicalize(&link) {
-            // With the links on its way.
+            // Keeping the link also keeps the links on its way.
             Ok(_) => targets.push(link),
             Err(error) if is_missing(&error) => {
                 targets.push(normal(
@@ -372,10 +372,10 @@ fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(targets)
 }
 
-/// Returns the entries of a folder; none if there is no folder.
+/// Returns the entries of a folder, or none if there is no folder.
 ///
 /// # Errors
-/// It cannot be read, or has more than [`FOLDERS`].
+/// Fails if the folder cannot be read, or has more than [`FOLDERS`] entries.
 fn entries(folder: &Path) -> Result<Vec<DirEntry>, String> {
     let failed = |error: io::Error| format!("{}: {error}", folder.display());
     let opened = match std::fs::read_dir(folder) {
@@ -396,8 +396,8 @@ fn entries(folder: &Path) -> Result<Vec<DirEntry>, String> {
     }
 }
 
-/// Returns the path in the first line of a file, behind `word`; `None` if there is no file, or
-/// another word.
+/// Returns the path behind `word` in the first line of a file; `None` if there is no file, or if
+/// the line begins otherwise.
 fn path_of(file: &Path, word: &str) -> Result<Option<PathBuf>, String> {
     let Some(content) = content_of(file)? else {
         return Ok(None);
@@ -413,7 +413,8 @@ fn path_of(file: &Path, word: &str) -> Result<Option<PathBuf>, String> {
     Ok(path.map(|path| PathBuf::from(OsStr::from_bytes(path))))
 }
 
-/// Returns `path` without `.` and `..`, which the command must not be able to make lead elsewhere.
+/// Removes `.` and `..` from `path`, because the command must not be able to make them lead
+/// elsewhere.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -484,7 +485,7 @@ mod tests {
             }
         }
         git(&root, &["commit", "-q", "--allow-empty", "-m", "first"]);
-        // Cargo, by libgit2, makes no repository in one.
+        // Cargo uses libgit2. It makes no repository inside an existing one.
         let made = Command::new(env!("CARGO"))
             .current_dir(&root)
             .args(["new", "--quiet", "sub"])
@@ -546,7 +547,7 @@ mod tests {
         );
         assert_eq!(names(&main.join("deep/sub"), &root, false), module);
         assert!(names(&main, &root, true).contains(&"main/.git/commondir".to_owned()));
-        // What an earlier command may have left.
+        // An earlier command may have left this.
         std::fs::write(main.join(".git/modules/deep/HEAD"), "").unwrap();
         git(
             &main.join("deep/sub"),
@@ -565,7 +566,7 @@ mod tests {
         }
         assert!(!found.contains(&"main/.git".to_owned()));
         assert_eq!(names(&main.join(".git"), &root, false), found);
-        // What cannot be read is said, and takes nothing else away.
+        // What cannot be read is reported, and does not hide what else is found.
         std::fs::remove_file(main.join(".git/config")).unwrap();
         std::fs::create_dir(main.join(".git/config")).unwrap();
         let odd = sensitive_paths(&main, false);

@@ -1,11 +1,12 @@
-//! The names in an index of git's (gitformat-index(5)), which an earlier command may have written.
+//! Reads the names in a git index (gitformat-index(5)), which an earlier command may have written.
 
 use std::collections::BTreeSet;
 
 /// Returns those of `names` that git compares with the files (git-update-index(1),
-/// `--skip-worktree` and `--assume-unchanged`); none where the index cannot be read to its end.
+/// `--skip-worktree` and `--assume-unchanged`). There are none if the index cannot be read to its
+/// end.
 pub(super) fn compared(index: &[u8], names: &BTreeSet<&[u8]>) -> BTreeSet<Vec<u8>> {
-    // Repositories have names of objects of one length or the other.
+    // The names of objects have one of these lengths in a repository.
     [20, 32]
         .into_iter()
         .filter_map(|object| entries(index, object, names))
@@ -13,8 +14,8 @@ pub(super) fn compared(index: &[u8], names: &BTreeSet<&[u8]>) -> BTreeSet<Vec<u8
         .collect()
 }
 
-/// Returns those of `names` in the index that git compares; the names of objects have `object`
-/// bytes. `None` if the index has another form.
+/// Returns those of `names` in the index that git compares; `None` if the index has another form.
+/// The names of objects have `object` bytes.
 fn entries(index: &[u8], object: usize, names: &BTreeSet<&[u8]>) -> Option<Vec<Vec<u8>>> {
     let rest = index.strip_prefix(b"DIRC")?;
     let (version, rest) = number(rest)?;
@@ -23,7 +24,7 @@ fn entries(index: &[u8], object: usize, names: &BTreeSet<&[u8]>) -> Option<Vec<V
     let mut found = Vec::new();
     for _ in 0..count {
         let entry = rest;
-        // Times, device, inode, mode, owner and size come before the name of the object.
+        // The times, device, inode, mode, owner and size come before the name of the object.
         let flags = *rest.get(40 + object)?;
         let is_extended = version >= 3 && flags & EXTENDED != 0;
         let is_skipped = is_extended && rest.get(42 + object)? & SKIP_WORKTREE != 0;
@@ -52,7 +53,7 @@ fn entries(index: &[u8], object: usize, names: &BTreeSet<&[u8]>) -> Option<Vec<V
     Some(found)
 }
 
-/// Bits of the first byte of an entry's flags, and of that of its further ones.
+/// Bits of the first byte of an entry's flags, and of the first byte of its extended flags.
 const ASSUME_VALID: u8 = 0x80;
 const EXTENDED: u8 = 0x40;
 const SKIP_WORKTREE: u8 = 0x40;
@@ -62,8 +63,9 @@ fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_be_bytes(*number), rest))
 }
 
-/// Returns the bytes of the name before, of `length`, that the next one has too; the others are a
-/// number of variable length, as in packs.
+/// Returns how many bytes of the previous name, which has `length` bytes, the next name begins
+/// with, and the rest of the index. The entry says how many bytes are dropped, as a number of
+/// variable length like those in packs.
 fn kept(bytes: &[u8], length: usize) -> Option<(usize, &[u8])> {
     let (first, mut rest) = bytes.split_first()?;
     let mut dropped = usize::from(first & 0x7f);

@@ -1,5 +1,5 @@
-//! Settings of git that lead to programs, from a configuration with everything that it includes
-//! (git-config(1)).
+//! Reads the git settings that lead to programs, from a configuration and everything that it
+//! includes (git-config(1)).
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,27 +7,30 @@ use std::path::{Path, PathBuf};
 
 use super::git_files::content_of;
 
-/// Files that one configuration may include, at any depth.
+/// The largest number of files that one configuration may include, at any depth.
 const INCLUDED: usize = 64;
 
-/// What a configuration says.
+/// The settings in a configuration.
 #[derive(Debug, Default)]
 pub(super) struct GitSettings {
-    /// Values of `core.hooksPath`; the last counts.
+    /// The values of `core.hooksPath`, of which the last counts.
     pub(super) hooks: Vec<PathBuf>,
     /// The last value of `core.worktree`.
     pub(super) worktree: Option<PathBuf>,
-    /// Values of `init.templateDir`: what is in it comes into each new repository, hooks among it.
+    /// The values of `init.templateDir`. Git copies the content of that folder, including hooks,
+    /// into each new repository.
     pub(super) templates: Vec<PathBuf>,
-    /// Files that it includes, under whatever condition, there or not.
+    /// The files that the configuration includes, whatever the condition and whether or not they
+    /// exist.
     pub(super) included: Vec<PathBuf>,
 }
 
 impl GitSettings {
-    /// Reads `file` and what it includes; nothing if it is not there. `home` stands for `~`.
+    /// Reads `file` and what it includes. Without that file there are no settings. `home` stands
+    /// for `~`.
     ///
     /// # Errors
-    /// In words: a file cannot be read or understood, or there are too many.
+    /// Fails with a message if a file cannot be read or understood, or if there are too many.
     pub(super) fn read(file: &Path, home: Option<&Path>) -> Result<Self, String> {
         let mut settings = Self::default();
         settings.add(file, home)?;
@@ -75,9 +78,9 @@ impl GitSettings {
     }
 }
 
-/// Returns the path that a value stands for; `None` if that depends on more than the home.
+/// Returns the path that a value stands for; `None` if the path depends on more than the home.
 pub(super) fn expanded(value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
-    // Versions of git differ in what a tab in a value is: a blank for 2.39, a tab for 2.47.
+    // Versions of git differ in how they read a tab in a value: 2.39 as a blank, 2.47 as a tab.
     if value.iter().any(u8::is_ascii_control) {
         return None;
     }
@@ -89,7 +92,7 @@ pub(super) fn expanded(value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// Returns the keys, in lower case and without subsections, each with its value; `None` if the text
-/// is no configuration.
+/// is not a configuration.
 fn entries(text: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let text = with_unix_line_ends(text);
@@ -122,7 +125,7 @@ fn entries(text: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     Some(found)
 }
 
-/// Returns the text with LF for each CRLF, as git reads it; a CR elsewhere stays.
+/// Replaces each CRLF by LF, as git does; a CR elsewhere stays.
 fn with_unix_line_ends(text: &[u8]) -> Vec<u8> {
     let mut lines = Vec::with_capacity(text.len());
     for line in text.split_inclusive(|byte| *byte == b'\n') {
@@ -138,7 +141,7 @@ fn with_unix_line_ends(text: &[u8]) -> Vec<u8> {
 }
 
 trait Blanks {
-    /// The text without the blanks and tabs that it begins with.
+    /// Returns the text without the blanks and tabs at its start.
     fn trim_ascii_start_but_lines(&self) -> &[u8];
 }
 
@@ -160,7 +163,7 @@ fn line_end(text: &[u8]) -> &[u8] {
     text.get(end..).unwrap_or_default()
 }
 
-/// Reads a section's name up to its bracket; a subsection is left out.
+/// Reads a section's name up to the closing bracket. A subsection is left out.
 fn section_of(text: &[u8]) -> Option<(String, &[u8])> {
     let length = text
         .iter()
@@ -185,7 +188,7 @@ fn section_of(text: &[u8]) -> Option<(String, &[u8])> {
     Some((String::from_utf8(name).ok()?, rest.strip_prefix(b"]")?))
 }
 
-/// Reads a value up to the end of its line, which a backslash continues.
+/// Reads a value up to the end of its line. A backslash continues the line.
 fn value_of(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut value = Vec::new();
     let mut kept = 0;
@@ -214,7 +217,7 @@ fn value_of(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
             [] | [b'\n', ..] => break,
             [byte, after @ ..] => {
                 value.push(*byte);
-                // Blanks at the end are none of the value.
+                // Blanks at the end are not part of the value.
                 if is_quoted || !matches!(byte, b' ' | b'\t') {
                     kept = value.len();
                 }
@@ -234,7 +237,7 @@ mod tests {
 
     use super::{GitSettings, entries};
 
-    /// What versions of git differ in made equal.
+    /// Replaces tabs by blanks, because versions of git differ in how they read tabs.
     fn blanks_for_tabs(value: &[u8]) -> Vec<u8> {
         value
             .iter()

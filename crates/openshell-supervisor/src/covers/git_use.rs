@@ -1,4 +1,5 @@
-//! What git in every repository depends on: the configuration of who uses it outside, the caller.
+//! Reads the git configuration of the caller, who uses git outside. It affects git in every
+//! repository.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -10,28 +11,29 @@ use super::git_settings::{GitSettings, expanded};
 use crate::command::environment::Environment;
 use crate::files::filesystem::Placeholder;
 
-/// Pairs of key and value in the environment that are looked at.
+/// The largest number of pairs of key and value in the environment that are looked at.
 const PAIRS: usize = 1000;
 
 /// The caller's use of git.
 #[derive(Debug, Default)]
 pub struct GitUse {
-    /// True if the configuration of repositories is kept.
+    /// True if the configuration of repositories is kept from being written.
     pub(super) has_config: bool,
     pub(super) home: Option<PathBuf>,
-    /// Values of `core.hooksPath` in the caller's and the system's configuration.
+    /// The values of `core.hooksPath` in the caller's and the system's configuration.
     pub(super) hooks: Vec<PathBuf>,
-    /// What else these lead to, and the files themselves where they lie outside of the home (a
-    /// repository of dotfiles), each with what stands in for it.
+    /// The files that these configurations include and their template folders, each with its
+    /// placeholder. With `has_config`, also the real path of each configuration file that is not in
+    /// its own place in the home, for example because it is in a repository of dotfiles.
     pub(super) kept: Vec<(PathBuf, Placeholder<'static>)>,
 }
 
 impl GitUse {
     /// Reads the configuration that the variables of `environment` lead to (git(1), ENVIRONMENT
-    /// VARIABLES). To be called as the caller.
+    /// VARIABLES). Call this as the caller.
     ///
     /// # Errors
-    /// In words: it cannot be read or understood.
+    /// Fails with a message if the configuration cannot be read or understood.
     pub fn read(has_config: bool, environment: &Environment) -> Result<Self, String> {
         let home = absolute(environment, "HOME");
         let files = config_files(environment, home.as_deref())?;
@@ -40,7 +42,7 @@ impl GitUse {
             home,
             ..Self::default()
         };
-        // What the caller may not read, its git does not read either.
+        // If the caller may not read a file, the caller's git does not read it either.
         let is_closed =
             |file: &PathBuf| rustix::fs::access(file, Access::READ_OK) == Err(Errno::ACCESS);
         let is_none = |file: &PathBuf| file == "/dev/null" || file.as_os_str().is_empty();
@@ -53,7 +55,7 @@ impl GitUse {
         Ok(git)
     }
 
-    /// Adds what `file`, one of git's own, names.
+    /// Adds what `file`, one of the configuration files, names.
     fn add_file(&mut self, file: &Path) -> Result<(), String> {
         let settings = GitSettings::read(file, self.home.as_deref())?;
         self.hooks.extend(settings.hooks);
@@ -71,8 +73,9 @@ impl GitUse {
         Ok(())
     }
 
-    /// Adds what variables name: `GIT_CONFIG_KEY_n` and `GIT_CONFIG_VALUE_n`. What `git -c` hands
-    /// on to the programs that it runs is refused if it names hooks.
+    /// Adds what the variables `GIT_CONFIG_KEY_n` and `GIT_CONFIG_VALUE_n` name. Fails if
+    /// `GIT_CONFIG_PARAMETERS`, in which `git -c` hands settings on to the programs that it runs,
+    /// names hooks or includes.
     fn add_variables(&mut self, environment: &Environment) -> Result<(), String> {
         let handed_on = environment
             .get("GIT_CONFIG_PARAMETERS")
@@ -115,7 +118,7 @@ impl GitUse {
     }
 }
 
-/// Returns the absolute path in the variable `name`.
+/// Returns the path in the variable `name` if it is absolute.
 fn absolute(environment: &Environment, name: &str) -> Option<PathBuf> {
     environment
         .get(name)
@@ -123,8 +126,8 @@ fn absolute(environment: &Environment, name: &str) -> Option<PathBuf> {
         .filter(|path| path.is_absolute())
 }
 
-/// Returns the files of configuration that the caller's git reads: of the system, and of the user
-/// with this `home`.
+/// Returns the configuration files that the caller's git reads: those of the system, and those of
+/// the user with this `home`.
 fn config_files(environment: &Environment, home: Option<&Path>) -> Result<Vec<PathBuf>, String> {
     let named = |name: &str| match environment.get(name).map(PathBuf::from) {
         Some(file) if file.is_absolute() || file.as_os_str().is_empty() => Ok(Some(file)),
@@ -147,8 +150,9 @@ fn config_files(environment: &Environment, home: Option<&Path>) -> Result<Vec<Pa
     Ok(files)
 }
 
-/// Returns the place of `file` if that is another one than in the `home`, to which a symlink leads.
-/// Where it cannot be looked at, the programs of this user do not read it either.
+/// Returns the real path of `file`, unless that is the file's own place in the `home`. Returns
+/// `None` too if the path cannot be followed: the programs of this user do not read the file then
+/// either.
 pub(super) fn elsewhere(file: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let real = std::fs::canonicalize(file).ok()?;
     let own = home.and_then(|home| {

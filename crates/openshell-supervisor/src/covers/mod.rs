@@ -1,5 +1,5 @@
-//! The carve-outs of a start: which paths are taken out of what the policy grants, and what stands
-//! in for those that are missing.
+//! Plans the carve-outs of a start: the paths that are taken out of the policy's grants, and the
+//! placeholders for those of them that are missing.
 
 mod error;
 mod exclude;
@@ -34,49 +34,49 @@ use crate::runs::run_dir::created_dirs::CreatedDirs;
 pub use git::linked_repository;
 pub use git_use::GitUse;
 
-/// Longest time in which a path that comes and goes is looked for, and the time between two looks.
+/// The longest time to look for a path that comes and goes, and the time between two looks.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Work trees in which placeholders are kept out of commits.
+/// The largest number of work trees in which placeholders are kept out of commits.
 const EXCLUDES: usize = 16;
 
-/// The paths to take out, before anything is made for them.
+/// The paths to take out of the grants, before anything is made for them.
 #[derive(Debug)]
 pub struct CarveOuts {
     wanted: BTreeSet<Wanted>,
-    /// True if what cannot be had ends the start.
+    /// True if the start fails when a path cannot be kept from the command.
     is_hard: bool,
     has_placeholders: bool,
-    /// User of the workload.
+    /// The workload's user.
     uid: u32,
-    /// The lists of what git does not add in the work trees.
+    /// The lists, one for each work tree, of what git does not add.
     excludes: Vec<Exclude>,
-    /// Repositories whose configuration is kept.
+    /// Repositories whose configuration is kept from being written.
     repositories: Vec<PathBuf>,
-    /// Folders that are no work trees.
+    /// Folders that are not work trees.
     without_git: Vec<PathBuf>,
-    /// What the policy hides and is not there.
+    /// Paths that the policy hides but that do not exist.
     idle: Vec<PathBuf>,
-    /// What else an operator is told.
+    /// Other lines for the operator.
     notes: Vec<String>,
 }
 
-/// What is kept from a command beside what the policy lists.
+/// What is kept from a command in addition to what the policy lists.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// True if something is made in the place of what is missing.
+    /// True if placeholders are made for missing paths.
     pub has_placeholders: bool,
-    /// True if the settings of projects and homes are kept.
+    /// True if the settings of projects and homes are kept from being written.
     pub keeps_settings: bool,
 }
 
-/// The folders that may be written.
+/// The folders that the command may write to.
 #[derive(Debug)]
 pub struct Writable<'p> {
-    /// All of them.
+    /// All of these folders.
     pub folders: &'p [PathBuf],
-    /// The folder that the command works in, and its home: which of the others hold them is a
+    /// The command's working folder and its home. A writable folder that contains one of them is a
     /// project.
     pub work: Vec<PathBuf>,
 }
@@ -87,27 +87,27 @@ impl Writable<'_> {
     }
 }
 
-/// A path to take out.
+/// A path to take out of the grants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted {
     path: PathBuf,
     restriction: Restriction,
-    /// Stands in for a missing one.
+    /// What stands in for the path if it is missing.
     placeholder: Placeholder<'static>,
-    /// True if nobody wrote the path down: what is missing then in a folder that is missing is left
-    /// alone.
+    /// True if nobody listed the path. A missing `.git` then gets no placeholder, and neither does
+    /// a path of a `.git` folder if its own folder is missing too, except `info/attributes`.
     is_default: bool,
 }
 
 impl CarveOuts {
-    /// Returns the carve-outs of a policy, whose patterns are replaced in it by what matches them,
-    /// those of the git work trees among the folders that may be written, and those of their
-    /// settings, and the folders of `presets`.
+    /// Plans the carve-outs of a policy, of the git work trees among the writable folders, of the
+    /// settings in those folders, and of the folders `presets`. In the policy, replaces each
+    /// pattern by what matches it.
     ///
-    /// `uid` is the workload's. To be called as the workload's user.
+    /// `uid` is the workload's user. Call this as that user.
     ///
     /// # Errors
-    /// A pattern matches too much, or a folder cannot be searched.
+    /// Fails if a pattern matches too much, or a folder cannot be searched.
     pub fn plan(
         filesystem: &mut Filesystem,
         writable: &Writable<'_>,
@@ -118,7 +118,7 @@ impl CarveOuts {
     ) -> Result<Self, CoverError> {
         let mut idle = Vec::new();
         let mut wanted = listed(filesystem, uid, &mut idle)?;
-        // A command must not widen the next run.
+        // A command must not be able to widen the next run.
         wanted.extend(presets.iter().map(|folder| Wanted {
             path: folder.clone(),
             restriction: Restriction::ReadOnly,
@@ -171,10 +171,11 @@ impl CarveOuts {
         Ok(planned)
     }
 
-    /// Adds what git takes programs from in `folder`; returns the repository if it is a work tree.
+    /// Adds the paths in `folder` from which git takes programs. Returns the repository if the
+    /// folder is a work tree.
     ///
     /// # Errors
-    /// A part cannot be looked at.
+    /// Fails if a part cannot be looked at.
     fn add_git(
         &mut self,
         folder: &Path,
@@ -200,8 +201,7 @@ impl CarveOuts {
         Ok(found.repository)
     }
 
-    /// Keeps `paths` from being written, but for those that the policy lists as `writable`
-    /// themselves.
+    /// Keeps `paths` from being written, except those that the policy itself lists as `writable`.
     fn keep(
         &mut self,
         paths: impl IntoIterator<Item = (PathBuf, Placeholder<'static>)>,
@@ -219,11 +219,11 @@ impl CarveOuts {
         }
     }
 
-    /// Verifies, once all is mounted, that no folder has become a work tree meanwhile, of which
-    /// nothing would be kept.
+    /// Verifies, after all mounts are made, that no folder has become a work tree in the meantime.
+    /// Nothing in such a work tree would be kept.
     ///
     /// # Errors
-    /// The first that has.
+    /// Fails with the first folder that has.
     pub fn verify(&self) -> Result<(), CoverError> {
         for folder in &self.without_git {
             if !has_no_git(folder) {
@@ -238,12 +238,12 @@ impl CarveOuts {
         Ok(())
     }
 
-    /// Lines about settings that are not kept.
+    /// Returns lines about settings that are not kept.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Lines about what the policy hides and is not there.
+    /// Returns a line for each path that the policy hides but that does not exist.
     pub fn idle(&self) -> impl Iterator<Item = String> {
         self.idle.iter().map(|path| {
             let later = if path.to_string_lossy().contains('*') {
@@ -258,7 +258,8 @@ impl CarveOuts {
         })
     }
 
-    /// Lines about hidden files that git tracks: it takes them for changed, and cannot read them.
+    /// Returns a line for each hidden file that git tracks: git takes such a file for changed and
+    /// cannot read it.
     pub fn tracked(&self) -> impl Iterator<Item = String> {
         let hidden = || {
             let hidden = self
@@ -274,7 +275,7 @@ impl CarveOuts {
             .iter()
             .take(EXCLUDES)
             .flat_map(|exclude| exclude.tracked(hidden()));
-        // A folder may be granted twice.
+        // The same folder may be granted twice.
         let tracked: BTreeSet<&Path> = tracked.collect();
         tracked.into_iter().map(|path| {
             let folder = path.parent().unwrap_or(path);
@@ -290,13 +291,13 @@ impl CarveOuts {
         })
     }
 
-    /// Repositories whose configuration is kept.
+    /// Returns the repositories whose configuration is kept.
     pub fn repositories(&self) -> Vec<PathBuf> {
         self.repositories.clone()
     }
 
-    /// Returns the lists of what git does not add that are to be shown in the sandbox, each with
-    /// its place: placeholders are among it.
+    /// Returns the lists of what git does not add that the sandbox must show, each with its place.
+    /// They also name placeholders.
     pub fn excludes(&self, made: &mut CreatedDirs) -> Vec<(PathBuf, Vec<u8>)> {
         let mut shown = Vec::new();
         for exclude in self.excludes.iter().take(EXCLUDES) {
@@ -310,17 +311,17 @@ impl CarveOuts {
         shown
     }
 
-    /// The paths, which another sandbox must not remove.
+    /// Returns the paths, which another sandbox must not remove.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.wanted.iter().map(|wanted| wanted.path.as_path())
     }
 
-    /// Finds the carve-outs on the host, and makes a placeholder for each that is missing where the
-    /// command could make one.
+    /// Finds the carve-outs on the host. Makes a placeholder for each missing path that the command
+    /// could make.
     ///
     /// # Errors
-    /// A path cannot be looked at, or comes and goes; or under `hard_requirement` a missing one
-    /// cannot be kept from the command.
+    /// Fails if a path cannot be looked at, or comes and goes. Under `hard_requirement` also fails
+    /// if a missing path cannot be kept from the command.
     pub fn find(
         &self,
         landlock: &Request,
@@ -349,11 +350,11 @@ impl CarveOuts {
         Ok(found)
     }
 
-    /// Finds the carve-outs of one path; `None` if it is there one moment and missing the next, so
-    /// that it is to be looked for again.
+    /// Finds the carve-outs of one path. Returns `None` if the path exists one moment and is
+    /// missing the next, so that the caller looks again.
     ///
     /// # Errors
-    /// As [`Self::find`].
+    /// Fails as [`Self::find`] does.
     fn find_one(
         &self,
         wanted: &Wanted,
@@ -371,15 +372,15 @@ impl CarveOuts {
             return Ok(Some(vec![CarveOut::without_execution(path)]));
         }
         let place = match Place::of(path) {
-            // What no grant reaches needs no carve-out.
+            // A path that no grant reaches needs no carve-out.
             Err(_) if !landlock.reaches(path) => return Ok(Some(Vec::new())),
             place => place?,
         };
         let is_writable =
             landlock.reaches_for_writing(&place.whole()) && landlock.shows(&place.whole());
-        // It may lead elsewhere later.
+        // The path may lead elsewhere later.
         let way = CarveOut::find_way(path, *restriction, landlock)?;
-        // What may only be read anyway needs no mount.
+        // A path that can only be read anyway needs no mount.
         if *restriction == Restriction::ReadOnly && !is_writable && way.is_none() {
             return Ok(Some(Vec::new()));
         }
@@ -387,7 +388,7 @@ impl CarveOuts {
             check_names(path)?;
         }
         if let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? {
-            // Another sandbox may have made it.
+            // Another sandbox may have made this placeholder.
             if is_stand_in(path) {
                 made.share(path);
             }
@@ -397,11 +398,12 @@ impl CarveOuts {
             place.check(wanted, way.is_some(), is_writable)?;
         }
         let mut found: Vec<_> = way.into_iter().collect();
-        // Nobody inside can make it.
+        // Nobody inside can make the path.
         if !is_writable {
             return Ok(Some(found));
         }
-        // A file in the place of a folder above it, which the command must not replace by one.
+        // If a file is in the place of a folder above the path, the command must not replace the
+        // file by a folder.
         if !place.rest.as_os_str().is_empty() && place.existing.is_file() {
             found.extend(CarveOut::find_file_above(
                 path,
@@ -414,7 +416,8 @@ impl CarveOuts {
         match self.keep_missing(wanted, &place, made) {
             Ok(true) => {
                 made.share(&place.whole());
-                // What has been there a moment ago must be kept.
+                // The path existed a moment ago and must be kept. If it is missing now, the caller
+                // looks again.
                 let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? else {
                     return Ok(None);
                 };
@@ -430,7 +433,7 @@ impl CarveOuts {
         Ok(Some(found))
     }
 
-    /// Puts a placeholder at a `place` that is missing; returns true if one is there now.
+    /// Puts a placeholder at the missing `place`. Returns true if there is one now.
     fn keep_missing(
         &self,
         wanted: &Wanted,
@@ -443,10 +446,10 @@ impl CarveOuts {
         placeholder(wanted, place, self.uid, made).map_err(|error| error.to_string())
     }
 
-    /// Returns what is said of a path that is not kept from the command.
+    /// Returns the line to report for a path that is not kept from the command.
     ///
     /// # Errors
-    /// `line`, under `hard_requirement`.
+    /// Fails with `line` under `hard_requirement`.
     fn given_up(&self, line: String) -> Result<String, CoverError> {
         if self.is_hard {
             return Err(CoverError::Refused(format!(
@@ -457,8 +460,8 @@ impl CarveOuts {
     }
 }
 
-/// Returns a word for a shell, which somebody may paste: an earlier command may have chosen the
-/// name.
+/// Quotes a word for a shell, because somebody may paste it and an earlier command may have chosen
+/// the name.
 fn quoted(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@:".contains(&byte);
@@ -476,11 +479,11 @@ fn has_no_git(folder: &Path) -> bool {
         .is_err_and(|error| is_missing(&error))
 }
 
-/// Returns what a policy lists, whose patterns are replaced in it by what matches them; what it
-/// hides and is not there is added to `idle`.
+/// Returns what a policy lists. In the policy, replaces each pattern by what matches it. Adds to
+/// `idle` the paths that the policy hides but that do not exist.
 ///
 /// # Errors
-/// A pattern matches too much, or a folder cannot be searched.
+/// Fails if a pattern matches too much, or a folder cannot be searched.
 fn listed(
     filesystem: &mut Filesystem,
     uid: u32,
@@ -524,17 +527,17 @@ fn listed(
     Ok(wanted)
 }
 
-/// A path behind the symlinks on its way, as far as it exists.
+/// A path with its symlinks followed, split into the part that exists and the rest.
 struct Place {
     existing: PathBuf,
     rest: PathBuf,
-    /// The symlink to nothing that leads to it.
+    /// The symlink to nothing that leads to the path.
     dangling: Option<PathBuf>,
 }
 
 impl Place {
     /// # Errors
-    /// A folder on the way cannot be looked at.
+    /// Fails if a folder on the way cannot be looked at.
     fn of(path: &Path) -> Result<Self, CoverError> {
         let (existing, rest) = so_far(path).map_err(unseen(|| {
             format!(
@@ -557,12 +560,12 @@ impl Place {
         })
     }
 
-    /// Checks what lies on the way to a missing path that the policy lists. An earlier command may
-    /// have made it, to have what is listed elsewhere: a symlink that it `may_replace`, or, where
-    /// the path `is_writable`, something else than a folder.
+    /// Checks what is on the way to a missing path that the policy lists. An earlier command may
+    /// have put something there so that the path leads elsewhere: a symlink that it `may_replace`,
+    /// or, if the path `is_writable`, something that is neither a folder nor a file.
     ///
     /// # Errors
-    /// There is such a thing.
+    /// Fails if there is such a thing.
     fn check(
         &self,
         wanted: &Wanted,
@@ -603,7 +606,7 @@ fn stand_in(path: &GrantedPath, restriction: Restriction) -> Placeholder<'static
     match restriction {
         _ if path.is_folder() => Placeholder::Folder,
         Restriction::NoExec => Placeholder::Folder,
-        // An empty file is no JSON, which programs complain of.
+        // An empty file is not valid JSON, and programs complain about it.
         Restriction::ReadOnly | Restriction::Hidden
             if path.as_path().extension() == Some(OsStr::new("json")) =>
         {
@@ -613,8 +616,8 @@ fn stand_in(path: &GrantedPath, restriction: Restriction) -> Placeholder<'static
     }
 }
 
-/// Makes the placeholder, and what is missing above it; returns false if nobody can make it there,
-/// so that nothing needs to be kept away.
+/// Makes the placeholder, and what is missing above it. Returns false if nobody can make the path
+/// there, so that nothing needs to be kept.
 fn placeholder(
     wanted: &Wanted,
     place: &Place,
@@ -628,7 +631,7 @@ fn placeholder(
         ..
     } = wanted;
     let is_deep = place.rest.components().count() > 1;
-    // A submodule that is not checked out, and a repository that is not there.
+    // This is a submodule that is not checked out, or a repository that does not exist.
     let is_gits = path.components().any(|part| part.as_os_str() == ".git");
     if *is_default
         && (path.ends_with(".git") || is_deep && is_gits && !path.ends_with("info/attributes"))
@@ -638,8 +641,8 @@ fn placeholder(
     match filesystem::make_placeholder(&place.whole(), *placeholder, made) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(false),
-        // The command has no more rights there than this process, unless the folder is its own,
-        // which it may open again.
+        // The command has no more rights there than this process, unless it owns the folder: then
+        // it may make the folder writable again.
         Err(error)
             if error.kind() == io::ErrorKind::PermissionDenied
                 && !rustix::process::geteuid().is_root()
@@ -653,7 +656,7 @@ fn placeholder(
     }
 }
 
-/// Refuses a file at `path` that has further names.
+/// Refuses a file at `path` that has more than one hard link.
 fn check_names(path: &Path) -> Result<(), CoverError> {
     let has_names = |data: std::fs::Metadata| data.is_file() && data.nlink() > 1;
     if path.metadata().is_ok_and(has_names) {

@@ -1,4 +1,4 @@
-//! What the patterns of a policy match at the start.
+//! Finds what the patterns of a policy match at the start.
 
 use std::collections::BTreeSet;
 use std::fs::ReadDir;
@@ -12,17 +12,17 @@ use super::error::{CoverError, unseen};
 use crate::files::carve_outs::Restriction;
 use crate::paths::missing::is_missing;
 
-/// Entries of folders that are looked at for one pattern.
+/// The largest number of folder entries that are looked at for one pattern.
 const ENTRIES: usize = 1_000_000;
 
-/// Paths that one pattern may match: each takes a mount or two.
+/// The largest number of paths that one pattern may match; each takes a mount or two.
 const MATCHES: usize = 1000;
 
-/// Folders above them: each is a mount.
+/// The largest number of folders above these paths; each is a mount.
 const WAYS: usize = 4000;
 
-/// Returns the folder of the user `uid` that keeps `folder` from being opened, itself or one above;
-/// `None` if that is another user's.
+/// Returns the folder, `folder` itself or one above it, that keeps `folder` from being opened, if
+/// the user `uid` owns it; `None` if another user does.
 pub(super) fn closed_by(folder: &Path, uid: u32) -> Option<&Path> {
     for above in folder.ancestors() {
         if let Ok(data) = above.symlink_metadata() {
@@ -38,11 +38,12 @@ fn holds_all(folder: &Path, paths: &[PathBuf]) -> bool {
         .all(|path| path != folder && path.starts_with(folder))
 }
 
-/// Returns the paths that match a pattern; what lies in one of them is not looked at.
+/// Returns the paths that match a pattern. What lies inside a match is not searched.
 ///
 /// # Errors
-/// There are more than [`MATCHES`], or more than [`ENTRIES`] entries to look at, so that some could
-/// be missed.
+/// Fails if there are more than [`MATCHES`] matches, more than [`WAYS`] folders above them, or more
+/// than [`ENTRIES`] entries to look at, because some matches could then be missed. Also fails if a
+/// folder cannot be searched.
 pub(super) fn matches(
     pattern: &GrantedPath,
     restriction: Restriction,
@@ -59,15 +60,15 @@ pub(super) fn matches(
             .windows(2)
             .any(|two| two == b"**")
     });
-    // Folders beneath the last name of a pattern hold no match.
+    // Folders below the last name of a pattern contain no match.
     let is_searched = |folder: &Path| {
         is_deep
             || folder
                 .strip_prefix(&base)
                 .is_ok_and(|rest| rest.components().count() < steps)
     };
-    // A symlink is no part of the folder if it leads out of it: its target is, or is not, granted
-    // by itself.
+    // A symlink that leads out of the folder is not part of it: its target is granted by itself, or
+    // it is not granted.
     let is_inside = |path: &Path| {
         !path.is_symlink()
             || std::fs::canonicalize(path).map_or(true, |real| real.starts_with(&base))
@@ -86,7 +87,7 @@ pub(super) fn matches(
     while let Some(folder) = folders.pop() {
         let entries = match searched(&folder, uid, &shown)? {
             Searched::Missing => continue,
-            // Should its owner open it, what is hidden in it stays so.
+            // If the owner opens the folder later, what is hidden in it must stay hidden.
             Searched::Closed => {
                 if restriction == Restriction::Hidden && folder != base {
                     found.push(folder);
@@ -123,7 +124,8 @@ pub(super) fn matches(
     Ok(found.into_iter().map(GrantedPath::found).collect())
 }
 
-/// The error of a pattern, which is `shown`, with too many matches, such as those `found`.
+/// Returns the error for a pattern with too many matches. `shown` is the pattern for messages,
+/// `found` some of the matches.
 fn too_many(found: &[PathBuf], base: &Path, shown: &str) -> CoverError {
     let holder = found
         .first()
@@ -135,20 +137,21 @@ fn too_many(found: &[PathBuf], base: &Path, shown: &str) -> CoverError {
     ))
 }
 
-/// A folder that is searched.
+/// The result of opening a folder to search it.
 enum Searched {
-    /// Nothing is there.
+    /// There is no such folder.
     Missing,
-    /// It is another user's, and the command cannot open it.
+    /// The folder belongs to another user, and the command cannot open it.
     Closed,
-    /// Its entries.
+    /// The entries of the folder.
     Open(ReadDir),
 }
 
-/// Opens `folder` for the search of the pattern that is `shown`.
+/// Opens `folder` to search it for the pattern that is `shown`.
 ///
 /// # Errors
-/// It cannot be searched, and the command, which is the user `uid`, may make it so.
+/// Fails if the folder cannot be searched, but the command, which runs as the user `uid`, may make
+/// it searchable.
 fn searched(folder: &Path, uid: u32, shown: &impl Fn() -> String) -> Result<Searched, CoverError> {
     match std::fs::read_dir(folder) {
         Ok(entries) => Ok(Searched::Open(entries)),

@@ -1,5 +1,5 @@
-//! Settings of a project that name programs to run: editors, shells and agents execute them for
-//! whoever works in the folder next.
+//! Finds settings of a project that name programs to run. Editors, shells and agents execute these
+//! programs for whoever works in the folder next.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -19,19 +19,19 @@ use super::patterns::closed_by;
 use crate::files::filesystem::Placeholder;
 use crate::paths::missing::is_missing;
 
-/// Entries of folders that are looked at in all projects of a run.
+/// The largest number of folder entries that are looked at in all projects of a run.
 const ENTRIES: usize = 50_000;
 
-/// Paths, and work trees and repositories, that are kept: each takes some mounts, and a command may
-/// have made them.
+/// The largest numbers of paths, and of work trees and repositories, that are kept. Each takes some
+/// mounts, and a command may have made many.
 const PATHS: usize = 400;
 const TREES: usize = 100;
 
-/// Folders above them: each is a mount.
+/// The largest number of folders above these paths; each is a mount.
 const WAYS: usize = 1000;
 
-/// Those of the names that git, editors, direnv and agents look for at the top of a work tree.
-/// Where one is missing, something stands in for it.
+/// Names that git, editors, direnv and agents look for at the top of a work tree. If one is missing
+/// there, its placeholder stands in for it.
 const AT_THE_TOP: [(&str, Placeholder<'static>); 6] = [
     (".gitmodules", Placeholder::File("")),
     (".mcp.json", Placeholder::File("{}\n")),
@@ -41,7 +41,7 @@ const AT_THE_TOP: [(&str, Placeholder<'static>); 6] = [
     (".devcontainer", Placeholder::Folder),
 ];
 
-/// Further names, which are kept where they are there.
+/// Further names, which are kept only if they exist.
 const ANYWHERE: [&str; 22] = [
     ".devcontainer.json",
     ".cursor",
@@ -67,34 +67,34 @@ const ANYWHERE: [&str; 22] = [
     ".inputrc",
 ];
 
-/// Folders that are not looked into: git's own, which is looked at by itself, and packages, which
-/// are replaced as a whole.
+/// Folders that are not searched: git's own, which has a search of its own, and packages, which are
+/// replaced as a whole.
 const CLOSED: [&str; 2] = [".git", "node_modules"];
 
-/// Threads that look at folders which are many, at most; a file system takes up to 1 µs for an
-/// entry, and 10 µs for a folder.
+/// The largest number of threads that search folders, and the number of folders from which on there
+/// are several threads. A file system takes up to 1 µs for an entry, and 10 µs for a folder.
 const THREADS: usize = 4;
 const MANY: usize = 32;
 
-/// What makes a folder a bare repository.
+/// The entries that make a folder a bare repository.
 const REPOSITORY: [&str; 3] = ["HEAD", "objects", "refs"];
 
-/// What was found in the projects of a run.
+/// The settings that were found in the projects of a run.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub(super) paths: Vec<(PathBuf, Placeholder<'static>)>,
-    /// Work trees and repositories in subfolders.
+    /// The work trees and repositories in subfolders.
     pub(super) trees: Vec<PathBuf>,
-    /// The first project of which a part was not looked at.
+    /// The first project that was not searched in full.
     pub(super) cut: Option<PathBuf>,
     seen: usize,
-    /// Folders above what is kept.
+    /// The folders above what is kept.
     ways: BTreeSet<PathBuf>,
 }
 
 impl Settings {
-    /// Adds what the settings in the `home` are that lie elsewhere, as in a repository of dotfiles:
-    /// who uses that home executes them.
+    /// Adds the files that settings in the `home` are symlinks to, for example in a repository of
+    /// dotfiles. Whoever uses that home executes them.
     pub(super) fn add_linked(&mut self, home: &Path) {
         let names = AT_THE_TOP.iter().map(|(name, _)| *name).chain(ANYWHERE);
         let links = names
@@ -105,11 +105,12 @@ impl Settings {
             .extend(linked.map(|path| (path, Placeholder::File(""))));
     }
 
-    /// Adds the settings in `project`, those next to its top first; with `is_tree` also those that
-    /// are missing there.
+    /// Adds the settings in `project`, those closest to its top first. With `is_tree` also adds
+    /// those that are missing at its top.
     ///
     /// # Errors
-    /// A folder of `uid`, the command's user, cannot be looked at: the command may open it again.
+    /// Fails if a folder of `uid`, the command's user, cannot be searched: the command may make it
+    /// readable again.
     pub(super) fn add(
         &mut self,
         project: &Path,
@@ -158,7 +159,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// Adds a setting; returns false if it is one too many.
+    /// Adds a setting. Returns false if it exceeds a limit.
     fn add_path(&mut self, setting: (PathBuf, Placeholder<'static>), project: &Path) -> bool {
         let has_room = self.paths.len() < PATHS && self.has_way(&setting.0, project);
         if has_room {
@@ -167,7 +168,7 @@ impl Settings {
         has_room
     }
 
-    /// Adds a work tree or repository; returns false if it is one too many.
+    /// Adds a work tree or repository. Returns false if it exceeds a limit.
     fn add_tree(&mut self, tree: PathBuf, project: &Path) -> bool {
         let has_room = self.trees.len() < TREES && self.has_way(&tree, project);
         if has_room {
@@ -176,7 +177,7 @@ impl Settings {
         has_room
     }
 
-    /// Adds the folders above `path` in `project`; returns false if they are too many.
+    /// Adds the folders above `path` in `project`. Returns false if there are too many.
     fn has_way(&mut self, path: &Path, project: &Path) -> bool {
         for above in path
             .ancestors()
@@ -191,7 +192,7 @@ impl Settings {
     }
 }
 
-/// A walk through the folders of a project, all of one depth before those in them.
+/// A walk through the folders of a project, level by level.
 struct Walk<'p> {
     project: &'p Path,
     root: OwnedFd,
@@ -199,17 +200,18 @@ struct Walk<'p> {
     seen: AtomicUsize,
 }
 
-/// What was found in folders.
+/// The settings that were found in some folders.
 #[derive(Default)]
 struct Found {
     paths: Vec<(PathBuf, Placeholder<'static>)>,
     trees: Vec<PathBuf>,
-    /// Folders to look at next, in the project.
+    /// The folders to search next, relative to the project.
     folders: Vec<PathBuf>,
 }
 
 impl Walk<'_> {
-    /// Looks at `folders`, which are in the project, by several threads if they are many.
+    /// Searches `folders`, whose paths are relative to the project. Uses several threads if there
+    /// are many.
     fn look_at_all(&self, folders: &[PathBuf]) -> Result<Found, CoverError> {
         let next = AtomicUsize::new(0);
         let threads = if folders.len() < MANY {
@@ -218,7 +220,7 @@ impl Walk<'_> {
             processors().min(THREADS)
         };
         std::thread::scope(|scope| {
-            // They have the user of this thread.
+            // The other threads have the user of this thread.
             let others: Vec<_> = (1..threads)
                 .map(|_| scope.spawn(|| self.look_at(folders, &next)))
                 .collect();
@@ -235,14 +237,15 @@ impl Walk<'_> {
         })
     }
 
-    /// Looks at those of `folders` that no other thread has taken; `next` is the first of them.
+    /// Searches those of `folders` that no other thread has taken. `next` is the index of the first
+    /// such folder.
     fn look_at(&self, folders: &[PathBuf], next: &AtomicUsize) -> Result<Found, CoverError> {
         let mut space = [MaybeUninit::uninit(); 32 * 1024];
         let mut found = Found::default();
         while let Some(folder) = folders.get(next.fetch_add(1, Ordering::Relaxed)) {
             let whole = self.project.join(folder);
             let opened = match open_in(&self.root, folder) {
-                // Somebody has removed it, or put a symlink in its place.
+                // Somebody has removed the folder, or put a symlink in its place.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 // The command cannot open a folder of another user.
                 Err(Errno::ACCESS) if closed_by(&whole, self.uid).is_none() => continue,
@@ -295,12 +298,13 @@ impl Walk<'_> {
     }
 }
 
-/// Processors that this thread may run on.
+/// Returns the number of processors that this thread may run on.
 fn processors() -> usize {
     rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize)
 }
 
-/// Returns true for the folders of the kernel, which come and go, and hold no settings of people.
+/// Returns true for the folders of the kernel. Their entries come and go, and are not settings of
+/// people.
 fn is_kernels(folder: &Path, name: &OsStr) -> bool {
     folder == Path::new("/")
         && ["dev", "proc", "sys"]
@@ -309,7 +313,7 @@ fn is_kernels(folder: &Path, name: &OsStr) -> bool {
 }
 
 fn is_kept(name: &OsStr) -> bool {
-    // Most names begin otherwise.
+    // Most names do not begin with a dot.
     name.as_bytes().first() == Some(&b'.')
         && (AT_THE_TOP.iter().any(|(kept, _)| name == *kept)
             || ANYWHERE.iter().any(|kept| name == *kept))
@@ -331,13 +335,14 @@ fn open_in(root: &OwnedFd, folder: &Path) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// Returns true for a folder; not every file system tells the type of an entry in the list.
+/// Returns true for a folder. Not every file system tells the type of an entry when it lists a
+/// folder.
 fn is_folder(parent: &OwnedFd, name: &OsStr, listed: FileType) -> bool {
     if listed != FileType::Unknown {
         return listed == FileType::Directory;
     }
     rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map_or_else(
-        // One that cannot be looked at cannot be opened either, which is said then.
+        // An entry that cannot be looked at cannot be opened either. Opening it reports that.
         |errno| errno != Errno::NOENT,
         |data| FileType::from_raw_mode(data.st_mode) == FileType::Directory,
     )

@@ -1,6 +1,6 @@
-//! The privilege under which a sandbox is made: the capabilities that the supervisor has, or those
-//! of a user namespace of its own (user_namespaces(7)). The choice follows capabilities, not the
-//! user id: root in a container may have none.
+//! Takes the privilege under which a sandbox is made: the capabilities that the supervisor has, or
+//! those of its own user namespace (user_namespaces(7)). The choice depends on capabilities, not on
+//! the user id, because root in a container may have none.
 
 use std::io;
 use std::sync::LazyLock;
@@ -11,20 +11,20 @@ use rustix::thread::CapabilitySet;
 use crate::host::switches;
 use crate::sys;
 
-/// User and group inside for callers that are root: no process of a sandbox runs with number 0. The
-/// number that the kernel shows for users without a mapping.
+/// The user and group inside for callers that are root, because no process of a sandbox runs with
+/// number 0. The kernel shows this number for users without a mapping.
 pub const NOBODY: u32 = 65534;
 
-/// A capability that making a sandbox takes.
+/// A capability that is needed to make a sandbox.
 #[derive(Clone, Copy, Debug)]
 pub struct Needed {
     /// The capability.
     pub capability: CapabilitySet,
     /// Its name (capabilities(7)).
     pub name: &'static str,
-    /// Purpose, to follow "for".
+    /// The purpose, in words that can follow "for".
     pub purpose: &'static str,
-    /// True if it is needed for a network of the sandbox's own alone.
+    /// True if only a sandbox with its own network needs the capability.
     pub for_network: bool,
 }
 
@@ -42,7 +42,7 @@ const fn needed(
     }
 }
 
-/// Every capability that making a sandbox takes.
+/// Every capability that is needed to make a sandbox.
 pub const NEEDED: &[Needed] = &[
     needed(
         CapabilitySet::SYS_ADMIN,
@@ -82,7 +82,7 @@ pub const NEEDED: &[Needed] = &[
     ),
 ];
 
-/// Failure to get the privilege that making a sandbox takes.
+/// The reason why the supervisor cannot get the privilege that it needs to make a sandbox.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum PrivilegeError {
@@ -101,35 +101,36 @@ pub enum PrivilegeError {
     Map { why: String, source: io::Error },
 }
 
-/// Privilege under which a sandbox is made.
+/// The privilege under which a sandbox is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Privilege {
     /// The supervisor's own capabilities.
     Capabilities,
-    /// Those of a user namespace, in which the caller's user and group are the only ones.
+    /// The capabilities of a user namespace, to which only the caller's user and group are mapped.
     UserNamespace(Caller),
 }
 
-/// The user who started the supervisor, with the numbers that it has outside of the supervisor's
-/// user namespace.
+/// The user who started the supervisor. The numbers are those outside of the supervisor's user
+/// namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// User id.
+    /// The user id.
     pub uid: u32,
-    /// Primary group id.
+    /// The primary group id.
     pub gid: u32,
-    /// Supplementary group ids. The kernel lets nobody without CAP_SETGID drop them.
+    /// The supplementary group ids, without the primary one. The kernel lets nobody without
+    /// CAP_SETGID drop them.
     pub groups: Vec<u32>,
-    /// Names of the capabilities that were missing.
+    /// The names of the capabilities that were missing.
     pub missing: Vec<&'static str>,
 }
 
 impl Privilege {
     /// Returns the privilege that a start would have, without a change to the process. A sandbox
-    /// with a network of its own takes more capabilities.
+    /// with its own network needs more capabilities.
     ///
     /// # Errors
-    /// Capabilities or groups cannot be read.
+    /// Fails if capabilities or groups cannot be read.
     pub fn of_start(isolates_network: bool) -> Result<Self, PrivilegeError> {
         let read = |errno: rustix::io::Errno| PrivilegeError::Read {
             source: errno.into(),
@@ -161,12 +162,12 @@ impl Privilege {
         }))
     }
 
-    /// Takes the privilege: without the capabilities the process enters a user namespace of its
-    /// own, for good. To be called before any thread exists.
+    /// Takes the privilege. If capabilities are missing, the process enters its own user namespace,
+    /// for good. Call this before any thread exists.
     ///
     /// # Errors
-    /// The kernel, or a container's profile, forbids user namespaces, or the caller cannot be
-    /// mapped into one.
+    /// Fails if the kernel or a container's profile forbids user namespaces, or the caller cannot
+    /// be mapped into one.
     pub fn acquire(isolates_network: bool) -> Result<Self, PrivilegeError> {
         let privilege = Self::of_start(isolates_network)?;
         if let Self::UserNamespace(caller) = &privilege {
@@ -175,7 +176,7 @@ impl Privilege {
         Ok(privilege)
     }
 
-    /// The caller, if commands keep the caller's identity.
+    /// Returns the caller, if commands keep the caller's identity.
     #[must_use]
     pub fn caller(&self) -> Option<&Caller> {
         match self {
@@ -199,9 +200,9 @@ impl Caller {
             why: self.why_not_mapped(),
             source,
         };
-        // Required before an unprivileged process may map its group.
+        // This is required before an unprivileged process may map its group.
         match std::fs::write("/proc/self/setgroups", "deny") {
-            // Linux 3.18 and older.
+            // The file does not exist on Linux 3.18 and older.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             result => result.map_err(map)?,
         }
@@ -214,7 +215,7 @@ impl Caller {
         let effective = rustix::thread::capabilities(None)
             .map(|sets| sets.effective)
             .unwrap_or(CapabilitySet::empty());
-        // In its namespace a process has every capability, unless a profile takes them away.
+        // A process has every capability in its own namespace, unless a profile takes them away.
         match self.uid {
             _ if effective.is_empty() => {
                 switches::why_no_user_namespace(&io::Error::from_raw_os_error(libc::EPERM))
@@ -227,8 +228,8 @@ impl Caller {
     }
 }
 
-/// Returns true unless the process is in a user namespace without a mapping of root, where all
-/// users but the caller appear as [`NOBODY`].
+/// Returns true unless the process is in a user namespace without a mapping of root. All users
+/// except the caller appear there as [`NOBODY`].
 pub(crate) fn is_root_mapped() -> bool {
     static IS_MAPPED: LazyLock<bool> = LazyLock::new(|| {
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -240,12 +241,13 @@ pub(crate) fn is_root_mapped() -> bool {
     *IS_MAPPED
 }
 
-/// Returns true in a user namespace in which the caller, root outside, is [`NOBODY`].
+/// Returns true in a user namespace in which the caller appears as [`NOBODY`] because it is root
+/// outside.
 pub(crate) fn is_caller_root() -> bool {
     !is_root_mapped() && geteuid().as_raw() == NOBODY
 }
 
-/// Returns the number that a caller's user or group has in the user namespace.
+/// Returns the number in the user namespace of a caller's user or group.
 pub(crate) fn inside(id: u32) -> u32 {
     if id == 0 { NOBODY } else { id }
 }

@@ -1,4 +1,4 @@
-//! Settings of the kernel that forbid what a sandbox is made of.
+//! Reads the kernel settings that forbid what a sandbox is made of.
 
 use std::io;
 use std::path::Path;
@@ -6,15 +6,15 @@ use std::path::Path;
 /// A setting of the kernel (sysctl(8)).
 #[derive(Clone, Copy, Debug)]
 pub struct Switch {
-    /// Its name.
+    /// The setting's name.
     pub name: &'static str,
-    /// The value that forbids.
+    /// The value that forbids something.
     pub forbids: &'static str,
-    /// Consequence of that value.
+    /// The consequence of that value.
     pub costs: &'static str,
-    /// Command that permits.
+    /// The command that permits it again.
     pub remedy: &'static str,
-    /// True if it concerns user namespaces, which only a start without capabilities needs.
+    /// True if the setting concerns user namespaces, which only a start without capabilities needs.
     pub of_user_namespaces: bool,
 }
 
@@ -60,14 +60,15 @@ impl Switch {
         Some(text.trim().to_owned())
     }
 
-    /// Returns true if the value forbids.
+    /// Returns true if the setting has the value that forbids something.
     #[must_use]
     pub fn is_forbidding(&self) -> bool {
         self.value().is_some_and(|value| value == self.forbids)
     }
 }
 
-/// Returns the setting that forbids user namespaces and its remedy, or else the meaning of `error`.
+/// Returns the setting that forbids user namespaces, with its remedy. If there is none, returns the
+/// meaning of `error`.
 pub(crate) fn why_no_user_namespace(error: &io::Error) -> String {
     if let Some(switch) = of_user_namespaces().find(Switch::is_forbidding) {
         return format!(
@@ -81,7 +82,7 @@ pub(crate) fn why_no_user_namespace(error: &io::Error) -> String {
              user.max_user_namespaces"
                 .to_owned()
         }
-        // Some engines answer ENOSYS to what their profile forbids.
+        // Some container engines return ENOSYS for what their profile forbids.
         Some(libc::EINVAL | libc::ENOSYS) if !Path::new("/proc/self/ns/user").exists() => {
             "this kernel has none; boot one with CONFIG_USER_NS".to_owned()
         }
@@ -92,8 +93,8 @@ pub(crate) fn why_no_user_namespace(error: &io::Error) -> String {
     }
 }
 
-/// Returns the setting that takes the capabilities of user namespaces away, to be appended to an
-/// error.
+/// Returns text about the setting that takes the capabilities of user namespaces away, for the end
+/// of an error message.
 pub(crate) fn powerless_user_namespace() -> Option<String> {
     let switch = of_user_namespaces().find(Switch::is_forbidding)?;
     Some(format!(

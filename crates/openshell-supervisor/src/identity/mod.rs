@@ -1,4 +1,4 @@
-//! Users: whose the workload's processes are, and who is at the other end of a socket.
+//! Identifies users: the user of the workload, and the user at the other end of a socket.
 
 pub mod peer;
 pub mod run_as;

@@ -1,4 +1,4 @@
-//! Processes at the other ends of Unix sockets: who of them is outside of every sandbox.
+//! Finds out which processes at the other ends of Unix sockets are outside of every sandbox.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -7,25 +7,25 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::host::privilege::{NOBODY, is_root_mapped};
 use crate::sys::socket;
 
-/// Processes between a peer and the first of its PID namespace, at most.
+/// The largest number of processes between a peer and the first process of its PID namespace.
 const ANCESTORS: usize = 1024;
 
-/// Returns the PID of the process that connected `socket`: of this user or root, and outside of
-/// every sandbox. Programs of a sandbox may have this user's identity; `init` is the PID of this
-/// sandbox's first process.
+/// Returns the PID of the process that connected `socket`, which must belong to this user or root
+/// and be outside of every sandbox. The user alone does not show that, because programs of a
+/// sandbox may have this user's identity. `init` is the PID of this sandbox's first process.
 ///
 /// # Errors
-/// It is another user's, it may be inside of a sandbox, or it has ended.
+/// Fails if the process belongs to another user, may be inside of a sandbox, or has ended.
 pub fn outside(socket: BorrowedFd<'_>, init: i32) -> Result<i32, String> {
     Ok(look_at(socket, init)?.0.as_raw_nonzero().get())
 }
 
-/// Verifies that a supervisor of this user or of root listens at the other end of `socket`, and no
-/// program of a sandbox: where /proc is masked, these share the PID namespace, but their bounding
-/// set is always empty, and a supervisor's never is.
+/// Verifies that a supervisor of this user or of root listens at the other end of `socket`, and not
+/// a program of a sandbox. If /proc is masked, such programs share the PID namespace. But their
+/// bounding set is always empty, and that of a supervisor never is.
 ///
 /// # Errors
-/// As [`outside`]; or its bounding set is empty or cannot be looked at.
+/// Fails as [`outside`] does, or if the bounding set is empty or cannot be looked at.
 pub fn supervisor(socket: BorrowedFd<'_>) -> Result<(), String> {
     let (pid, pidfd) = look_at(socket, 0)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
@@ -43,15 +43,15 @@ pub fn supervisor(socket: BorrowedFd<'_>) -> Result<(), String> {
     numbers(&pidfd).map(drop)
 }
 
-/// Returns the process at the other end of `socket`, and a reference to it, if it is as [`outside`]
+/// Returns the process at the other end of `socket`, and a pidfd of it, if it is as [`outside`]
 /// demands.
 fn look_at(socket: BorrowedFd<'_>, init: i32) -> Result<(Pid, OwnedFd), String> {
     let credentials = rustix::net::sockopt::socket_peercred(socket)
         .map_err(|errno| format!("no peer: {errno}"))?;
     let uid = credentials.uid;
     let own = rustix::process::geteuid();
-    // In a user namespace, root outside has no number of its own; what it may open is decided by
-    // the socket's permissions.
+    // In a user namespace, root outside has no number of its own. The permissions of the socket
+    // then decide who may open it.
     let is_roots = uid.is_root() || uid.as_raw() == NOBODY && !is_root_mapped();
     if uid != own && !is_roots {
         return Err(format!(
@@ -59,7 +59,8 @@ fn look_at(socket: BorrowedFd<'_>, init: i32) -> Result<(Pid, OwnedFd), String> 
         ));
     }
     let gone = |errno: rustix::io::Errno| format!("the process has ended: {errno}");
-    // Linux 6.5; before, a process that has ended may have lent its number to another.
+    // This needs Linux 6.5. On older kernels, the process may have ended and its number may belong
+    // to another process by now.
     let pidfd = socket::peer_pidfd(socket)
         .or_else(|_| rustix::process::pidfd_open(credentials.pid, PidfdFlags::empty()))
         .map_err(gone)?;
@@ -79,12 +80,13 @@ fn look_at(socket: BorrowedFd<'_>, init: i32) -> Result<(Pid, OwnedFd), String> 
     if above.is_some() {
         return Err(format!("more than {ANCESTORS} processes are above it"));
     }
-    // Everything that was read is that of the process: it still has its number.
+    // The process still has its number, so everything that was read belongs to it.
     numbers(&pidfd)?;
     Ok((pid, pidfd))
 }
 
-/// Returns the PID of a process in this PID namespace, if it is in no other (proc_pid_fdinfo(5)).
+/// Returns the PID of a process in this PID namespace, if it is not in a further one
+/// (proc_pid_fdinfo(5)).
 fn numbers(pidfd: &OwnedFd) -> Result<Pid, String> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd()));
     let text = text.map_err(|error| format!("the process cannot be looked at: {error}"))?;
@@ -105,11 +107,11 @@ fn numbers(pidfd: &OwnedFd) -> Result<Pid, String> {
     }
 }
 
-/// Returns the parent of a process: none for the first of a PID namespace; `None` if it cannot be
-/// looked at.
+/// Returns the parent of a process, which the first process of a PID namespace does not have. The
+/// outer `Option` is `None` if the process cannot be looked at.
 fn parent_of(pid: Pid) -> Option<Option<Pid>> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // proc_pid_stat(5): the name, in parentheses, holds anything.
+    // The name, in parentheses, can contain anything (proc_pid_stat(5)).
     Some(Pid::from_raw(
         stat.rsplit_once(") ")?
             .1

@@ -17,16 +17,17 @@ use serde::{Deserialize, Serialize};
 use crate::host::privilege::{Caller, NOBODY, Privilege, inside, is_caller_root};
 use crate::paths::mounts::by_descriptor;
 
-/// User and group ids of the workload; none is 0.
+/// The user and group ids of the workload. None of them is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
-    /// User id.
+    /// The user id.
     pub uid: u32,
-    /// Primary group id.
+    /// The primary group id.
     pub gid: u32,
-    /// Supplementary group ids, including the primary one.
+    /// The supplementary group ids. Unless they are the caller's, the primary id is always among
+    /// them.
     pub groups: Vec<u32>,
-    /// True if these are the caller's, which commands keep.
+    /// True if these are the caller's user and groups, which commands keep.
     pub is_callers: bool,
 }
 
@@ -37,12 +38,13 @@ impl ProcessIdentity {
         self.uid == rustix::process::geteuid().as_raw()
     }
 
-    /// Runs `act` on a thread with this user and without capabilities: it sees of files what the
-    /// workload would, whatever file system they are in. The effective user alone would not do: a
-    /// FUSE file system is open to whom it belongs to by all of their ids (fuse(8), `allow_other`).
+    /// Runs `act` on a thread that has this user and no capabilities. The thread sees files as the
+    /// workload would, whatever file system they are in. Changing only the effective user would not
+    /// be enough: a FUSE file system compares all ids of a process with those of its owner
+    /// (fuse(8), `allow_other`).
     ///
     /// # Errors
-    /// There is no thread, or it cannot take the identity.
+    /// Fails if a thread cannot be created, or cannot take the identity.
     pub fn look<T: Send>(&self, act: impl FnOnce() -> T + Send) -> io::Result<T> {
         std::thread::scope(|scope| {
             let looking = move || {
@@ -58,8 +60,8 @@ impl ProcessIdentity {
         })
     }
 
-    /// Gives the calling thread this identity, for good. Each of these calls is about the thread
-    /// alone (credentials(7)).
+    /// Gives the calling thread this identity, for good. Each of these calls changes only the
+    /// calling thread (credentials(7)).
     fn take_on_thread(&self) -> io::Result<()> {
         if !self.is_callers {
             let groups: Vec<_> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
@@ -88,8 +90,8 @@ impl ProcessIdentity {
     #[must_use]
     pub fn may_write(&self, path: &Path) -> bool {
         if self.is_callers {
-            // Owners and groups without a mapping are all alike; access(2) takes no account of
-            // capabilities.
+            // Owners and groups without a mapping all look alike. access(2) does not take
+            // capabilities into account.
             let rights = Access::WRITE_OK | Access::EXEC_OK;
             return path.is_dir() && rustix::fs::access(path, rights).is_ok();
         }
@@ -97,7 +99,7 @@ impl ProcessIdentity {
     }
 
     /// Returns true if owner, group and mode give the user `access` to `path`, which has no
-    /// symlinks, and let it be reached.
+    /// symlinks, and to the folders on the way to it.
     #[must_use]
     pub fn may_reach(&self, path: &Path, access: FileAccess) -> bool {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -109,8 +111,8 @@ impl ProcessIdentity {
         is_reached && self.may_use(&file, access)
     }
 
-    /// Returns true if owner, group and mode give the user `access` to an open file or folder. ACLs
-    /// of others are not looked at.
+    /// Returns true if owner, group and mode give the user `access` to an open file or folder. The
+    /// ACLs of other users are not looked at.
     pub(crate) fn may_use(&self, file: &OwnedFd, access: FileAccess) -> bool {
         let (bits, right) = match access {
             FileAccess::Read | FileAccess::List => (0o4, Access::READ_OK),
@@ -118,7 +120,8 @@ impl ProcessIdentity {
             FileAccess::Execute => (0o1, Access::EXEC_OK),
         };
         if self.is_callers {
-            // By its name in /proc, which takes no search. Other errors are not the mode's.
+            // The name in /proc needs no right to search folders. Errors other than EACCES do not
+            // come from the mode.
             return rustix::fs::access(by_descriptor(file), right) != Err(Errno::ACCESS);
         }
         rustix::fs::fstat(file)
@@ -146,17 +149,17 @@ impl ProcessIdentity {
 /// The workload's user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// User and group ids.
+    /// The user and group ids.
     pub identity: ProcessIdentity,
-    /// User name, or the decimal user id if it has no entry.
+    /// The user's name, or the decimal user id if the user has no entry.
     pub name: String,
-    /// Home directory of the entry.
+    /// The home directory in the entry.
     pub home: Option<PathBuf>,
-    /// Shell of the entry, if it names one.
+    /// The shell in the entry, if it names one.
     pub shell: Option<PathBuf>,
 }
 
-/// Failure to resolve a user or group.
+/// The reason why a user or group cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum RunAsError {
@@ -212,14 +215,15 @@ impl Database {
     }
 }
 
-/// Resolves `run_as` for a start with this `privilege`. A numeric user needs no entry and then has
-/// no further groups; without a group it gets the primary group of the entry. Without a user it is
-/// the caller; for root that is `sandbox`, else the user and group who called `sudo`, without
-/// further groups, else `nobody`.
+/// Resolves `run_as` for a start with this `privilege`. A numeric user needs no entry, and without
+/// one has no further groups. Without a group, the user gets the primary group of its entry.
+/// Without a user, the workload runs as the caller. If the caller is root, it runs as the first of
+/// these that exists: `sandbox`; the user and group who called `sudo`, without further groups;
+/// `nobody`.
 ///
 /// # Errors
-/// A name without an entry, a user or group that resolves to 0, one that commands cannot become, or
-/// an unreadable database.
+/// Fails if a name has no entry, a user or group resolves to 0, commands cannot become the user or
+/// group, or the database cannot be read.
 pub fn resolve(
     run_as: &RunAs,
     privilege: &Privilege,
@@ -261,7 +265,7 @@ impl Database {
         }
     }
 
-    /// Resolves `run_as` for a start whose commands stay the caller.
+    /// Resolves `run_as` for a start whose commands keep the caller's user.
     fn caller(&self, run_as: &RunAs, caller: &Caller) -> Result<User, RunAsError> {
         let Caller { uid, gid, .. } = *caller;
         let users = |name: &str| {
@@ -296,7 +300,7 @@ impl Database {
         }
         let uid = inside(uid);
         let gid = inside(gid);
-        // Groups without a mapping have the number of nobody's.
+        // Groups without a mapping have the number of the group `nobody`.
         let groups = rustix::process::getgroups().map_err(|errno| RunAsError::Groups {
             source: errno.into(),
         })?;
@@ -307,12 +311,13 @@ impl Database {
             groups,
             is_callers: true,
         };
-        // The entry of root without capabilities is nobody's, as which it appears inside.
+        // If root starts without capabilities, its entry is that of `nobody`, because it appears as
+        // `nobody` inside.
         let entry = passwd_entries(&self.passwd).find(|entry| entry.uid == identity.uid);
         Ok(User::new(identity, entry.as_ref()))
     }
 
-    /// Resolves a user that is named, and the group if one is.
+    /// Resolves the given user, and the group if one is given.
     fn named(&self, user: &Identity, group: Option<&Identity>) -> Result<User, RunAsError> {
         let entry = match user {
             Identity::Name(name) => passwd_entries(&self.passwd).find(|entry| entry.name == name),
@@ -359,13 +364,14 @@ impl Database {
     }
 }
 
-/// Users of people, and no others, have such numbers (login.defs(5), `UID_MIN`, `UID_MAX`).
+/// Only users that are people have numbers in this range (login.defs(5), `UID_MIN`, `UID_MAX`).
 const PEOPLE: std::ops::Range<u32> = 1000..60_000;
 
-/// Returns the homes of root, of people, and of the users `further`, by the user database.
+/// Returns the homes of root, of people, and of the users `further` according to the user database.
+/// The root folder is not among them.
 ///
 /// # Errors
-/// It cannot be read.
+/// Fails if the database cannot be read.
 pub fn homes(further: &[u32]) -> Result<Vec<PathBuf>, RunAsError> {
     let database = Database::read()?;
     let is_meant = |uid: u32| uid == 0 || PEOPLE.contains(&uid) || further.contains(&uid);
@@ -376,8 +382,8 @@ pub fn homes(further: &[u32]) -> Result<Vec<PathBuf>, RunAsError> {
         .collect())
 }
 
-/// Returns the home of the calling process's user, by the user database; none if that has none, or
-/// cannot be read.
+/// Returns the home of the calling process's user according to the user database; `None` if the
+/// user has none, or the database cannot be read.
 #[must_use]
 pub fn home_of_caller() -> Option<PathBuf> {
     if is_caller_root() {
@@ -401,10 +407,10 @@ impl User {
     }
 }
 
-/// Returns each group's name, or its number if it has none.
+/// Returns each group's name, or its number if it has no name.
 ///
 /// # Errors
-/// The user database cannot be read.
+/// Fails if the user database cannot be read.
 pub fn group_names(groups: &[u32]) -> Result<Vec<String>, RunAsError> {
     let database = Database::read()?.group;
     let name = |gid: &u32| {
@@ -426,7 +432,7 @@ struct PasswdEntry<'t> {
     shell: &'t str,
 }
 
-/// Entries of passwd(5), without malformed lines.
+/// Returns the entries of passwd(5), without malformed lines.
 fn passwd_entries(text: &str) -> impl Iterator<Item = PasswdEntry<'_>> {
     text.lines().filter_map(|line| {
         let mut fields = line.split(':');
@@ -451,7 +457,7 @@ struct GroupEntry<'t> {
     members: &'t str,
 }
 
-/// Entries of group(5), without malformed lines.
+/// Returns the entries of group(5), without malformed lines.
 fn group_entries(text: &str) -> impl Iterator<Item = GroupEntry<'_>> {
     text.lines().filter_map(|line| {
         let mut fields = line.split(':');

@@ -1,4 +1,4 @@
-//! The paths that a system call names, and what it wants of them.
+//! Finds the paths that a system call names, and what the call wants of them.
 
 use libc::{AT_FDCWD, AT_SYMLINK_NOFOLLOW, c_long};
 use openshell_events::words::FileAccess;
@@ -8,18 +8,18 @@ use crate::sys::notify::Notification;
 /// What a call wants of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
-    /// Access to the file or folder itself; if there is none, the call makes it where `creates` is
+    /// To access the file or folder itself. If there is none, the call creates it when `creates` is
     /// true.
     Access { access: FileAccess, creates: bool },
-    /// To make a file without a name in the folder.
+    /// To create a file without a name in the folder.
     Unnamed,
-    /// To add an entry to its folder, which the kernel looks for first.
+    /// To add an entry to its folder. The kernel first looks whether the entry exists.
     NewEntry,
-    /// To remove the entry, which is there, from its folder.
+    /// To remove the entry, which must exist, from its folder.
     Entry,
-    /// To add the entry to its folder, or to replace it.
+    /// To add the entry to its folder, or replace it there.
     Target,
-    /// To look at it.
+    /// To look at the file.
     Lookup,
 }
 
@@ -36,16 +36,16 @@ impl Want {
 /// A path that a call names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Named {
-    /// Descriptor of the folder that a relative path begins in, or AT_FDCWD.
+    /// The descriptor of the folder in which a relative path starts, or AT_FDCWD.
     pub(super) folder: i32,
-    /// Address of the path in the caller's memory.
+    /// The address of the path in the caller's memory.
     pub(super) address: u64,
-    /// True if a symlink at its end is followed.
+    /// True if a symlink at the end of the path is followed.
     pub(super) is_followed: bool,
     pub(super) want: Want,
 }
 
-/// Returns the paths that `call` names; `read_word` reads eight bytes of the caller's memory.
+/// Returns the paths that `call` names. `read_word` reads eight bytes of the caller's memory.
 pub(super) fn named(
     call: &Notification,
     read_word: impl Fn(u64) -> Option<u64>,
@@ -134,7 +134,7 @@ fn opened(flags: i32) -> (Want, bool) {
     let is_followed = flags & libc::O_NOFOLLOW == 0 && !is_exclusive;
     let is_written = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
     let want = match () {
-        // Landlock leaves it alone.
+        // Landlock does not check this.
         () if flags & libc::O_PATH != 0 => Want::Lookup,
         () if flags & libc::O_TMPFILE == libc::O_TMPFILE => Want::Unnamed,
         () if is_exclusive => Want::NewEntry,

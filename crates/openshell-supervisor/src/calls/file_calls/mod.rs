@@ -1,8 +1,8 @@
-//! Files that the sandbox's programs ask for, as their system calls name them.
+//! Observes which files the sandbox's programs ask for, from the paths in their system calls.
 //!
-//! The calls go on by themselves. What is seen here is logged and learnt from, and never decided
-//! upon: a program can change a path while its call waits, and what the kernel refuses is told by
-//! the rules, not by the kernel.
+//! The calls go on by themselves. What is seen here is logged and learnt from, but never used for a
+//! decision, because a program can change a path while its call waits. Which calls are refused is
+//! predicted from the rules; the kernel's answer is not known here.
 
 mod call;
 mod place;
@@ -25,28 +25,30 @@ use call::{Named, Want, named};
 use place::{Found, Root, kind};
 pub use rights::{FileRights, RefusedBy};
 
-/// An access that a program asked for.
+/// An access that a program asks for.
 #[derive(Clone, Debug)]
 pub struct Accessed {
     /// The calling thread, in the supervisor's PID namespace.
     pub thread: i32,
     /// The path in the sandbox, without symlinks.
     pub path: PathBuf,
-    /// The symlink by which it was named, if the last part of its name is one.
+    /// The symlink that named the file, if the last part of the name is one.
     pub link: Option<PathBuf>,
     /// The access.
     pub access: FileAccess,
-    /// True for a folder.
+    /// True if the path is a folder.
     pub is_folder: bool,
-    /// True if the call only looks at it, which no rule refuses.
+    /// True if the call only looks at the file. No rule refuses that, but a masked path is out of
+    /// sight.
     pub is_lookup: bool,
-    /// True if the call adds, removes or replaces the entry in its folder.
+    /// True if the call adds, removes or replaces the file's entry in its folder.
     pub is_entry: bool,
     /// True if there is no such file.
     pub is_missing: bool,
-    /// The part of the sandbox that refuses it.
+    /// The part of the sandbox that refuses the access.
     pub refused_by: Option<RefusedBy>,
-    /// True if the mode of the file, or of the entry's folder, refuses a refused access too.
+    /// True if the access is refused, and the mode of the file or of the entry's folder refuses it
+    /// too.
     pub is_refused_by_mode: bool,
 }
 
@@ -69,24 +71,24 @@ impl Accessed {
     }
 }
 
-/// Receiver of accesses.
+/// Receives accesses.
 pub trait FileObserver: Send + Sync {
-    /// Takes an access; its thread waits meanwhile. Must not block.
+    /// Receives an access. The thread that asks for it waits meanwhile. Must not block.
     fn accessed(&self, accessed: Accessed);
 
-    /// Reports that calls are not answered any more.
+    /// Reports that calls are no longer answered.
     fn failed(&self, error: io::Error);
 }
 
-/// Returns the interpreter that the script at `path` names; `None` for what is no script.
+/// Returns the interpreter that the script at `path` names; `None` if the file is not a script.
 #[must_use]
 pub fn interpreter(path: &Path) -> Option<PathBuf> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     place::interpreter(&file)
 }
 
-/// Returns the handler of calls about files among `calls`, which tells `observer` of accesses by
-/// processes of `identity` under `rights`.
+/// Returns the handler of the calls about files among `calls`. It reports to `observer` what
+/// processes of `identity` access under `rights`.
 #[must_use]
 pub fn handler(
     calls: &WaitingCalls,
@@ -103,7 +105,7 @@ pub fn handler(
     }))
 }
 
-/// Paths of processes, and of their open files (proc(5), `/proc/PID/fd`).
+/// The paths of processes and of their open files (proc(5), `/proc/PID/fd`).
 const OF_PROCESSES: &[&str] = &[
     "/proc",
     "/dev/fd",
@@ -129,9 +131,9 @@ impl Handle for FileCallHandler {
         };
         for named in named(call, read_word).into_iter().flatten() {
             let all = self.look_at(call.thread, &named);
-            // What is not there is not renamed.
+            // If the entry is not there, it is not renamed either.
             let is_over = all.is_empty() && named.want == Want::Entry;
-            // What was read is true of the caller if it waits still.
+            // If the caller still waits, what was read is true of it.
             if is_over || !notify::is_waiting(self.listener.as_fd(), call.id) {
                 break;
             }
@@ -148,12 +150,12 @@ impl Handle for FileCallHandler {
 }
 
 impl FileCallHandler {
-    /// Returns the accesses that a call asks for by one of its paths; none if that is not there, or
-    /// no rule is about it.
+    /// Returns the accesses that a call asks for by one of its paths. There are none if the file
+    /// does not exist or no rule concerns it.
     fn look_at(&self, thread: i32, named: &Named) -> Vec<Accessed> {
         let path = place::read_path(thread, named.address);
         let path = path.and_then(|path| place::absolute(thread, named.folder, path));
-        // Those in /proc are processes of the sandbox, which come and go, with their open files.
+        // Paths in /proc are processes of the sandbox, which come and go, and their open files.
         let Some(path) =
             path.filter(|path| !OF_PROCESSES.iter().any(|place| path.starts_with(place)))
         else {
@@ -170,7 +172,7 @@ impl FileCallHandler {
         match (found, named.want) {
             (Ok(found), Want::Access { access, .. }) => self.access(thread, found, access),
             (Ok(found), Want::Unnamed) => vec![self.judged(thread, found, FileAccess::Write)],
-            // It is there, and that is the answer.
+            // The entry exists already, and the kernel reports that.
             (Ok(_), Want::NewEntry) => Vec::new(),
             (Ok(_), Want::Entry | Want::Target) => self.entry(thread, &path),
             (Ok(found), Want::Lookup) => self.lookup(thread, found),
@@ -189,7 +191,7 @@ impl FileCallHandler {
         }
     }
 
-    /// An access to what may be in a masked folder.
+    /// Returns an access to a path that may exist below a masked folder.
     fn masked(&self, thread: i32, path: PathBuf, want: Want) -> Accessed {
         let (access, is_entry) = match want {
             Want::Access { access, .. } => (access, false),
@@ -210,7 +212,7 @@ impl FileCallHandler {
         }
     }
 
-    /// Looking at what is there.
+    /// Returns the access of a call that looks at an existing file.
     fn lookup(&self, thread: i32, Found { fd, path, link }: Found) -> Vec<Accessed> {
         let Ok(kind) = kind(&fd) else {
             return Vec::new();
@@ -229,18 +231,18 @@ impl FileCallHandler {
         }]
     }
 
-    /// An access to what is there.
+    /// Returns the accesses to an existing file.
     fn access(&self, thread: i32, found: Found, access: FileAccess) -> Vec<Accessed> {
         let access = match (access, kind(&found.fd)) {
             (FileAccess::Read, Ok(FileType::Directory)) => FileAccess::List,
-            // No rule is asked: it is neither written nor executed.
+            // No rule is consulted, because a folder can be neither written nor executed.
             (FileAccess::Write | FileAccess::Execute, Ok(FileType::Directory)) => {
                 return Vec::new();
             }
             (FileAccess::Execute, Ok(kind)) if kind != FileType::RegularFile => return Vec::new(),
             (access, _) => access,
         };
-        // The kernel opens that by itself.
+        // The kernel opens the interpreter by itself.
         let interpreter = (access == FileAccess::Execute)
             .then(|| place::interpreter(&found.fd))
             .flatten();
@@ -251,7 +253,7 @@ impl FileCallHandler {
             .collect()
     }
 
-    /// An access, and the part of the sandbox that refuses it.
+    /// Returns an access with the part of the sandbox that refuses it.
     fn judged(&self, thread: i32, Found { fd, path, link }: Found, access: FileAccess) -> Accessed {
         let is_folder = kind(&fd).is_ok_and(|kind| kind == FileType::Directory);
         let refused_by = self
@@ -270,7 +272,7 @@ impl FileCallHandler {
         }
     }
 
-    /// A change of the entry that `path` names.
+    /// Returns a change of the entry that `path` names.
     fn entry(&self, thread: i32, path: &Path) -> Vec<Accessed> {
         let folder = path
             .parent()
@@ -293,7 +295,8 @@ impl FileCallHandler {
         }]
     }
 
-    /// Returns the mount over `path`, which has `fd` open, that refuses `access`.
+    /// Returns the part that refuses `access` to `path`, which is open as `fd`, by a mount; `None`
+    /// if no mount refuses it.
     fn mount_refusal(&self, fd: &OwnedFd, path: &Path, access: FileAccess) -> Option<RefusedBy> {
         let is_mounted =
             |flag| rustix::fs::fstatvfs(fd).is_ok_and(|data| data.f_flag.contains(flag));

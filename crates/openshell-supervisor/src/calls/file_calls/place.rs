@@ -1,4 +1,4 @@
-//! The place of a path in the sandbox, which has mounts of its own.
+//! Finds where a path is in the sandbox, which has its own mounts.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -12,16 +12,16 @@ use rustix::io::Errno;
 use crate::paths::mounts::by_descriptor;
 use crate::sys::notify;
 
-/// Longest path in bytes, with its NUL (PATH_MAX).
+/// The greatest length of a path in bytes, with its NUL (PATH_MAX).
 const PATH_BYTES: usize = 4096;
 
-/// Symlinks that are followed one by one.
+/// The largest number of symlinks that are followed one by one.
 const LINKS: usize = 8;
 
-/// Attempts to open a path with `..` in it.
+/// The largest number of attempts to open a path with `..` in it.
 const ATTEMPTS: usize = 16;
 
-/// The smallest page; a path is read page by page, as the next one need not be there.
+/// The smallest size of a page. A path is read page by page, because the next page may not exist.
 const PAGE_BYTES: u64 = 4096;
 
 /// Reads the path at `address` in the memory of `thread`.
@@ -45,10 +45,10 @@ pub(super) fn read_path(thread: i32, address: u64) -> Option<PathBuf> {
     None
 }
 
-/// Returns `path` from the root on, if it is relative by the thread's working directory or by its
-/// open `folder`.
+/// Returns `path` as an absolute path. A relative path starts in the thread's working directory, or
+/// in its open `folder`.
 pub(super) fn absolute(thread: i32, folder: i32, path: PathBuf) -> Option<PathBuf> {
-    // The same tree by names in /proc.
+    // These names in /proc stand for the same tree.
     let by_root = ["/proc/self/root", "/proc/thread-self/root"]
         .iter()
         .find_map(|root| path.strip_prefix(root).ok());
@@ -72,7 +72,7 @@ pub(super) fn absolute(thread: i32, folder: i32, path: PathBuf) -> Option<PathBu
         .filter(|path| path.is_absolute())
 }
 
-/// Returns `path` without its `..`, as if there were no symlinks.
+/// Returns `path` without `..`, as if no part of it were a symlink.
 pub(super) fn normalized(path: &Path) -> PathBuf {
     let mut normalized = PathBuf::from("/");
     for part in path.components() {
@@ -85,21 +85,21 @@ pub(super) fn normalized(path: &Path) -> PathBuf {
     normalized
 }
 
-/// The sandbox's root, which all of its processes share: none may change it.
+/// The sandbox's root. All of its processes share it, because none may change it.
 #[derive(Debug, Default)]
 pub(super) struct Root(OnceLock<OwnedFd>);
 
 /// A file or folder of the sandbox.
 pub(super) struct Found {
     pub(super) fd: OwnedFd,
-    /// Its path in the sandbox, without symlinks.
+    /// The path in the sandbox, without symlinks.
     pub(super) path: PathBuf,
-    /// The symlink by which it was found, if the last part of its name is one.
+    /// The symlink that led to the file, if the last part of the name is one.
     pub(super) link: Option<PathBuf>,
 }
 
 impl Root {
-    /// Returns the root, as `thread` has it.
+    /// Returns the root that `thread` has.
     fn of(&self, thread: i32) -> rustix::io::Result<&OwnedFd> {
         if let Some(root) = self.0.get() {
             return Ok(root);
@@ -109,10 +109,10 @@ impl Root {
         Ok(self.0.get_or_init(|| root))
     }
 
-    /// Opens `path` as `thread` sees it, for looking at it alone.
+    /// Opens `path` as `thread` sees it, only to look at it.
     ///
     /// # Errors
-    /// There is none, or it cannot be reached.
+    /// Fails if the file does not exist, or cannot be reached.
     pub(super) fn find(
         &self,
         thread: i32,
@@ -131,13 +131,13 @@ impl Root {
                     ResolveFlags::IN_ROOT | resolve,
                 )
             };
-            // A `..` while something is renamed or mounted anywhere (openat2(2)).
+            // A `..` fails like this while something is renamed or mounted anywhere (openat2(2)).
             (0..ATTEMPTS)
                 .map(|_| open())
                 .find(|opened| !matches!(opened, Err(Errno::AGAIN)))
                 .unwrap_or_else(open)
         };
-        // Without symlinks on its way a path is its own.
+        // If no symlink is on the way, the path is the real one already.
         match open(OFlags::NOFOLLOW, ResolveFlags::NO_SYMLINKS) {
             Ok(fd) if !is_followed || kind(&fd)? != FileType::Symlink => {
                 return Ok(Found {
@@ -175,9 +175,9 @@ impl Root {
         })
     }
 
-    /// Returns the place that `path`, which is not there for `thread`, would have in a folder that
-    /// is a stand-in; `None` if it would be in none. The host is not asked: looking there could
-    /// mount what the workload names.
+    /// Returns the place that `path`, which `thread` does not see, would have in a stand-in folder;
+    /// `None` if it would be in none. Does not look at the host, because that could mount what the
+    /// workload names.
     pub(super) fn masked(
         &self,
         thread: i32,
@@ -196,7 +196,7 @@ impl Root {
             if is_stand_in(&found.fd) {
                 return Some(normalized(&place));
             }
-            // A symlink may lead there.
+            // A symlink may lead to a stand-in.
             let link = self
                 .find(thread, &path, false)
                 .ok()
@@ -211,7 +211,7 @@ impl Root {
     }
 }
 
-/// Bytes of a program in which the kernel looks for an interpreter (BINPRM_BUF_SIZE).
+/// The number of bytes of a program in which the kernel looks for an interpreter (BINPRM_BUF_SIZE).
 const FIRST_BYTES: usize = 256;
 
 /// Returns the interpreter that a script names in its first line (execve(2)).

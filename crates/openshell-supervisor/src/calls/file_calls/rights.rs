@@ -1,4 +1,5 @@
-//! File rights of a run, to tell which access the sandbox refuses, and by what.
+//! Holds the file rights of a run, to tell which access the sandbox refuses, and which part refuses
+//! it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -13,27 +14,27 @@ use crate::files::landlock::Request;
 /// The part of the sandbox that refuses an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedBy {
-    /// No rule grants it.
+    /// No rule grants the access.
     NoGrant,
     /// The path is taken out of what is granted.
     CarveOut(Restriction),
-    /// It is a file of the run that the workload must not change or read, or lies in a read-only
-    /// file system.
+    /// The path is a file of the run that the workload must not change or read, or is in a
+    /// read-only file system.
     Protection,
 }
 
-/// File rights of a run.
+/// The file rights of a run.
 #[derive(Clone, Debug, Default)]
 pub struct FileRights {
-    /// Accesses to each granted path and everything beneath it.
+    /// The accesses to each granted path and everything beneath it.
     grants: BTreeMap<PathBuf, Vec<FileAccess>>,
     /// Paths that are taken out.
     carve_outs: Vec<CarveOut>,
-    /// Devices of the file systems whose folders stand in place of the host's.
+    /// The devices of the file systems whose folders replace folders of the host.
     stand_ins: Vec<u64>,
 }
 
-/// All accesses.
+/// Every kind of access.
 const ACCESSES: [FileAccess; 4] = [
     FileAccess::Read,
     FileAccess::List,
@@ -42,7 +43,7 @@ const ACCESSES: [FileAccess; 4] = [
 ];
 
 impl FileRights {
-    /// Returns the rights of `granted`, less `carve_outs`.
+    /// Returns the rights of `granted` without `carve_outs`.
     #[must_use]
     pub fn new(granted: &Request, carve_outs: &[CarveOut]) -> Self {
         let mut grants: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -59,8 +60,8 @@ impl FileRights {
         }
     }
 
-    /// Returns the same of a sandbox in which folders of these devices stand in place of the
-    /// host's, and hide what is in them.
+    /// Returns these rights for a sandbox in which folders of these devices replace folders of the
+    /// host and hide their content.
     #[must_use]
     pub fn with_stand_ins(self, stand_ins: &[u64]) -> Self {
         Self {
@@ -69,8 +70,8 @@ impl FileRights {
         }
     }
 
-    /// Returns true for what stands in place of a path of the host that no rule grants, or that is
-    /// hidden.
+    /// Returns true for a file or folder that replaces a path of the host because no rule grants
+    /// that path, or because it is hidden.
     pub(super) fn is_stand_in(&self, file: &OwnedFd) -> bool {
         let Ok(data) = rustix::fs::fstat(file) else {
             return false;
@@ -82,8 +83,8 @@ impl FileRights {
         self.stand_ins.contains(&data.st_dev) || (data.st_mode & 0o7777 == 0 && is_read_only())
     }
 
-    /// Returns true if a grant covers `access` to `path`, which has no symlinks; carve-outs are not
-    /// looked at.
+    /// Returns true if a grant covers `access` to `path`, which has no symlinks. Carve-outs are not
+    /// considered.
     #[must_use]
     pub fn grants(&self, path: &Path, access: FileAccess) -> bool {
         let mut covering = path
@@ -93,7 +94,8 @@ impl FileRights {
     }
 
     /// Returns the part of the rules that refuses `access` to `path`; `None` if they permit it. A
-    /// read-only carve-out may have a writable folder in it, which only the mount tells.
+    /// read-only carve-out is not considered, because it may contain a writable folder, and only
+    /// the mount tells that.
     pub(super) fn refusal(&self, path: &Path, access: FileAccess) -> Option<RefusedBy> {
         if self.is_carved_out(path, Restriction::Hidden) {
             return Some(RefusedBy::CarveOut(Restriction::Hidden));
@@ -101,7 +103,7 @@ impl FileRights {
         (!self.grants(path, access)).then_some(RefusedBy::NoGrant)
     }
 
-    /// Returns true if `path` lies in a carve-out of this kind.
+    /// Returns true if `path` is in a carve-out of this kind.
     pub(super) fn is_carved_out(&self, path: &Path, restriction: Restriction) -> bool {
         self.carve_outs
             .iter()

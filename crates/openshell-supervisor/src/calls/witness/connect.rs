@@ -1,4 +1,4 @@
-//! One connect(2), from its notification to its answer.
+//! Follows one connect(2) from its notification to its answer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -15,41 +15,41 @@ use super::{Callers, DOOR_MARK, Refused, Shared, ipv4, nonce};
 use crate::sys::notify::{self, Answer, Notification};
 use crate::sys::{self, socket};
 
-/// `PIDFD_THREAD` (linux/pidfd.h), Linux 6.9.
+/// `PIDFD_THREAD` (linux/pidfd.h), which needs Linux 6.9.
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
 
-/// Attempts, and the pause between them, where the supervisor has no free descriptor.
+/// The number of attempts if the supervisor has no free descriptor, and the pause between them.
 const EXHAUSTED_ATTEMPTS: usize = 40;
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(5);
 
-/// Address of a connect, as far as the witness reads it.
+/// The address of a connect, as far as the witness reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Destination {
     Internet(SocketAddr),
-    /// AF_UNSPEC: the socket is disconnected.
+    /// AF_UNSPEC, which disconnects the socket.
     None,
-    /// An address that no internet socket takes.
+    /// An address that no internet socket accepts.
     Other,
 }
 
-/// The way of a connect.
+/// Where a connect leads.
 enum Course<C: Callers> {
-    /// To a listener of the supervisor, by this caller.
+    /// To a listener of the supervisor, made by this caller.
     ToDoor(SocketAddr, C::Caller),
-    /// To the name server, for datagrams.
+    /// To the name server, on a datagram socket.
     ToNameServer(SocketAddr, C::Note),
-    /// Out of the sandbox past it, where the egress firewall refuses it.
+    /// Out of the sandbox past the proxy, where the egress firewall refuses it.
     Elsewhere(C::Note),
-    /// To another socket of the sandbox, to none, or elsewhere without a note.
+    /// To another socket of the sandbox, to no socket, or out of the sandbox without a note.
     Unnoted,
 }
 
 impl<C: Callers> Shared<C> {
-    /// Decides on a connect. It goes on by itself unless it leads to a door. The kernel reports
-    /// errors of calls that go on.
+    /// Decides on a connect. Unless it leads to a door, it goes on by itself, and the kernel
+    /// reports its errors.
     pub(super) fn decide(&self, call: &Notification) -> Answer {
         let mut followed = self.follow(call);
-        // Connections end, and free descriptors; other threads receive meanwhile.
+        // Connections end and free descriptors, and other threads receive calls meanwhile.
         for _ in 0..EXHAUSTED_ATTEMPTS {
             if !followed.as_ref().is_err_and(is_exhaustion)
                 || !notify::is_waiting(self.listener.as_fd(), call.id)
@@ -65,8 +65,9 @@ impl<C: Callers> Shared<C> {
             Err(_) if !notify::is_waiting(self.listener.as_fd(), call.id) => {
                 Answer::Error(libc::ESRCH)
             }
-            // What cannot be looked at goes on by itself, and no door is open to it: a program that
-            // nobody may read, or any when descriptors are exhausted.
+            // A call whose caller cannot be looked at goes on by itself, but no door is open to it.
+            // Such a caller is a program that nobody may read or, if descriptors are exhausted, any
+            // program.
             Err(error) => {
                 if error.kind() != io::ErrorKind::PermissionDenied {
                     self.callers.refused(None, Refused::Unreadable(error));
@@ -76,7 +77,8 @@ impl<C: Callers> Shared<C> {
         }
     }
 
-    /// Refuses a connect, as a server without a free place would.
+    /// Refuses a connect: with EPERM if the socket is foreign, and otherwise like a server that has
+    /// no room, with ECONNREFUSED.
     fn refuse(&self, caller: Option<C::Caller>, why: Refused) -> Answer {
         let code = match why {
             Refused::Foreign => libc::EPERM,
@@ -88,7 +90,7 @@ impl<C: Callers> Shared<C> {
 
     fn follow(&self, call: &Notification) -> io::Result<Answer> {
         let caller = pidfd(call.thread)?;
-        // The kernel takes the lower half.
+        // The kernel uses the lower half only.
         let descriptor = call.arguments[0] as i32;
         let Some(socket) = socket_of(&caller, descriptor)? else {
             return Ok(Answer::Continue);
@@ -121,12 +123,12 @@ impl<C: Callers> Shared<C> {
         };
         let protocol = sockopt::socket_protocol(socket)?;
         let is_tcp = protocol == Some(rustix::net::ipproto::TCP);
-        // A further connect of a connection changes nothing about it.
+        // A further connect of a connected socket changes nothing about its connection.
         if is_tcp && destination != Destination::None && !socket::is_unconnected(socket.as_fd())? {
             return Ok(Answer::Continue);
         }
         let course: Course<C> = match destination {
-            // An address of the other family is the kernel's to refuse.
+            // An address of the other family is left to the kernel, which refuses it.
             Destination::Internet(to)
                 if is_tcp
                     && to.is_ipv4() == (domain == AddressFamily::INET)
@@ -155,11 +157,12 @@ impl<C: Callers> Shared<C> {
             }
             Destination::None | Destination::Other => Course::Unnoted,
         };
-        // All that was read so far is true of the caller if it waits still.
+        // If the caller still waits, everything that was read so far is true of it.
         if !notify::is_waiting(self.listener.as_fd(), call.id) {
             return Err(Errno::SRCH.into());
         }
-        // Every mark is made anew, as one of an earlier connect says nothing about this one.
+        // Every connect gets a new mark, because the mark of an earlier one says nothing about this
+        // one.
         let mark = match course {
             Course::ToDoor(to, caller) => return self.connect(socket, to, caller),
             Course::ToNameServer(to, note) => return self.connect_to_name_server(socket, to, note),
@@ -170,7 +173,7 @@ impl<C: Callers> Shared<C> {
         Ok(Answer::Continue)
     }
 
-    /// Begins to connect `socket` to the door at `to` for `caller`.
+    /// Starts to connect `socket` to the door at `to` for `caller`.
     fn connect(&self, socket: &OwnedFd, to: SocketAddr, caller: C::Caller) -> io::Result<Answer> {
         let is_blocking = !rustix::fs::fcntl_getfl(socket)?.contains(OFlags::NONBLOCK);
         // A first packet that leaves by another interface would never arrive.
@@ -194,21 +197,22 @@ impl<C: Callers> Shared<C> {
             self.pending.lock().take(nonce);
             socket::set_mark(socket.as_fd(), 0)?;
         }
-        // The first packet of a connection that its listener has not taken yet is sent again.
+        // If the listener has not taken the first packet yet, the packet is sent again and needs
+        // its nonce.
         if !is_under_way || !socket::is_connecting(socket.as_fd())? {
             nonce::clear(socket.as_fd())?;
         }
         Ok(match begun {
             Ok(()) => Answer::Success,
-            // The kernel waits for the connection in the caller's own call, or says why there is
-            // none.
+            // The caller's own call then waits in the kernel for the connection, or reports why
+            // there is none.
             Err(_) if is_under_way && is_blocking => Answer::Continue,
             Err(error) => Answer::Error(error.raw_os_error().unwrap_or(libc::EIO)),
         })
     }
 
-    /// Connects `socket`, which is for datagrams, so that this waits for nothing; its port then
-    /// tells who asks.
+    /// Connects `socket`, which is a datagram socket, so nothing has to be waited for. The port of
+    /// the socket later tells who asks.
     fn connect_to_name_server(
         &self,
         socket: &OwnedFd,
@@ -231,12 +235,12 @@ fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// Begins to connect `socket`, and waits for nothing, whatever its file says: a connect by
-/// sendto(2) has flags of its own. Without data it is an ordinary one (tcp_fastopen_connect in
+/// Starts to connect `socket` without waiting, whether or not its file blocks: a connect by
+/// sendto(2) has its own flags. Without data it is an ordinary connect (tcp_fastopen_connect in
 /// net/ipv4/tcp.c).
 ///
 /// # Errors
-/// EINPROGRESS if it has begun.
+/// Fails with EINPROGRESS if the connect has started.
 fn begin(socket: &OwnedFd, to: SocketAddr) -> rustix::io::Result<()> {
     let fast_open = SendFlags::from_bits_retain(libc::MSG_FASTOPEN as u32);
     rustix::net::sendto(
@@ -248,13 +252,13 @@ fn begin(socket: &OwnedFd, to: SocketAddr) -> rustix::io::Result<()> {
     .map(drop)
 }
 
-/// Closes a socket of a caller without waiting: if this is its last descriptor, close(2) would wait
-/// for its data to be sent, as long as SO_LINGER says.
+/// Closes a socket of a caller without waiting. If this is the socket's last descriptor, close(2)
+/// would wait until its data is sent, for as long as SO_LINGER says.
 pub(super) fn release(socket: OwnedFd) {
     if sockopt::socket_linger(&socket).is_ok_and(|time| time.is_none_or(|time| time.is_zero())) {
         return;
     }
-    // The kernel does not wait where the end of a thread closes a descriptor.
+    // The kernel does not wait when the end of a thread closes a descriptor.
     let (copied, is_copied) = mpsc::channel::<()>();
     let (close, is_closed) = mpsc::channel::<()>();
     let started = std::thread::Builder::new()
@@ -265,19 +269,21 @@ pub(super) fn release(socket: OwnedFd) {
             let _ = is_closed.recv();
             result
         });
-    // Both channels end by the end of the thread that has the other side.
+    // Each channel ends when the thread with its other side ends.
     let _ = is_copied.recv();
     drop(socket);
     drop((close, started));
 }
 
-/// Opens a pidfd of a thread: of its process if it is the first thread, else of itself.
+/// Opens a pidfd of a thread. If it is the first thread, the pidfd refers to its process, otherwise
+/// to the thread.
 ///
 /// # Errors
-/// ESRCH if the thread is gone; EINVAL before Linux 6.9 for a process whose first thread has ended.
+/// Fails with ESRCH if the thread is gone, and with EINVAL before Linux 6.9 if the first thread of
+/// the process has ended.
 pub(super) fn pidfd(thread: i32) -> io::Result<OwnedFd> {
     let number = Pid::from_raw(thread).ok_or(Errno::SRCH)?;
-    // A number of a thread that is not the first gives EINVAL or ENOENT.
+    // The number of a thread that is not the first one gives EINVAL or ENOENT.
     match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
         Ok(pidfd) => return Ok(pidfd),
         Err(Errno::INVAL | Errno::NOENT) => {}
@@ -289,8 +295,8 @@ pub(super) fn pidfd(thread: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens a pidfd of the process of `thread`, whose descriptors are those of all its threads, as the
-/// filter keeps them together.
+/// Opens a pidfd of the process of `thread`. All its threads have the same descriptors, because the
+/// filter does not let them separate.
 fn of_process(thread: i32) -> io::Result<OwnedFd> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status"))?;
     let process = status
@@ -300,8 +306,8 @@ fn of_process(thread: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_open(process, PidfdFlags::empty())?)
 }
 
-/// Takes the caller's `descriptor`; `None` if it has none of this number, so that the kernel says
-/// so.
+/// Takes the caller's `descriptor`; `None` if the caller has no such descriptor, which the kernel
+/// then reports.
 pub(super) fn socket_of(caller: &OwnedFd, descriptor: i32) -> io::Result<Option<OwnedFd>> {
     if descriptor < 0 {
         return Ok(None);
@@ -312,11 +318,12 @@ pub(super) fn socket_of(caller: &OwnedFd, descriptor: i32) -> io::Result<Option<
     }
 }
 
-/// Number of a thread, given by its pidfd, in its own PID namespace, which is the sandbox's.
+/// Returns the number that a thread, given by its pidfd, has in its own PID namespace, the
+/// sandbox's.
 pub(super) fn inner_thread(pidfd: &OwnedFd) -> io::Result<i32> {
     let name = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
     let file = rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    // One read gives the whole file.
+    // One read returns the whole file.
     let mut bytes = [0; 1024];
     let filled = rustix::io::read(&file, &mut bytes)?;
     let text = std::str::from_utf8(bytes.get(..filled).unwrap_or_default()).unwrap_or_default();
@@ -336,7 +343,7 @@ pub(super) fn inner_thread(pidfd: &OwnedFd) -> io::Result<i32> {
 impl Destination {
     /// Reads the address of a connect from the memory of `thread`, once.
     fn read(thread: i32, address: u64, length: i32) -> io::Result<Self> {
-        // The kernel takes no longer ones.
+        // The kernel does not accept longer addresses.
         let mut bytes = [0; size_of::<libc::sockaddr_storage>()];
         let length = usize::try_from(length).unwrap_or(0);
         if length == 0 || length > bytes.len() {
@@ -349,8 +356,8 @@ impl Destination {
         Ok(Self::parse(bytes.get(..length).unwrap_or_default()))
     }
 
-    /// Parses `struct sockaddr_in` or `sockaddr_in6`, whose last field the kernel does not demand
-    /// (ip(7), ipv6(7)).
+    /// Parses `struct sockaddr_in` or `sockaddr_in6`. The kernel does not require the last field of
+    /// the latter (ip(7), ipv6(7)).
     fn parse(bytes: &[u8]) -> Self {
         let port = bytes
             .get(2..4)
@@ -390,8 +397,8 @@ impl Destination {
     }
 }
 
-/// Returns true if packets to `address` stay inside the sandbox, whose address is `own`; the
-/// unspecified address means it too.
+/// Returns true if packets to `address` stay inside the sandbox, whose own address is `own`. The
+/// unspecified address also means the sandbox.
 fn is_local(address: IpAddr, own: Ipv4Addr) -> bool {
     let address = address.to_canonical();
     address.is_loopback() || address.is_unspecified() || address == IpAddr::V4(own)

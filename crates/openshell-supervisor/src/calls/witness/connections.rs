@@ -1,36 +1,38 @@
-//! Callers of connections that are not accepted yet, and of connects that went elsewhere.
+//! Keeps the callers of connections that are not accepted yet, and of connects that went elsewhere.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Bit of a socket's mark that only the witness's own connects have; the egress firewall demands it
-/// of connections to doors.
+/// The bit of a socket's mark that only the witness's own connects have. The egress firewall
+/// demands it of connections to doors.
 pub const DOOR_MARK: u32 = 1 << 31;
 
-/// Connections at once that wait to be accepted: more than the queue of a listener holds.
+/// The largest number of connections that wait to be accepted at once. It is more than the queue of
+/// a listener holds.
 pub(super) const PENDING: usize = 4_096;
 
-/// Time for a connection to be accepted.
+/// The time in which a connection must be accepted.
 const ACCEPT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The same when there are [`PENDING`]: enough for a first packet to be sent twice.
+/// The same time if there are [`PENDING`] connections. It is enough to send a first packet twice.
 const FULL_DEADLINE: Duration = Duration::from_secs(4);
 
-/// Time between two removals of those that were not accepted in time.
+/// The time between two removals of connections that were not accepted in time.
 const PURGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Connects elsewhere that are remembered; the egress firewall logs five a second.
+/// The number of connects elsewhere that are remembered. The egress firewall logs five per second.
 const NOTES: usize = 256;
 
-/// Notes in a second; a look at a caller with many ancestors takes long.
+/// The largest number of notes per second, because it takes long to look at a caller with many
+/// ancestors.
 const NOTES_PER_SECOND: u32 = 100;
 
-/// Callers of connections that are not accepted yet, by nonce.
+/// The callers of connections that are not accepted yet, by nonce.
 #[derive(Debug)]
 pub(super) struct Pending<C> {
     connections: HashMap<u64, (Instant, C)>,
     last: u64,
-    /// When those that were not accepted in time were removed.
+    /// The time at which connections that were not accepted in time were last removed.
     purged: Option<Instant>,
 }
 
@@ -45,8 +47,8 @@ impl<C> Default for Pending<C> {
 }
 
 impl<C> Pending<C> {
-    /// Adds a connection of `caller` and returns its nonce, which no other one ever has; returns
-    /// the caller if there are [`PENDING`].
+    /// Adds a connection of `caller` and returns its nonce, which no other connection ever gets.
+    /// Returns the caller if there are [`PENDING`] connections already.
     pub(super) fn add(&mut self, caller: C) -> Result<u64, C> {
         let now = Instant::now();
         let is_full = self.connections.len() >= PENDING;
@@ -72,20 +74,21 @@ impl<C> Pending<C> {
         Ok(self.last)
     }
 
-    /// Removes the connection with `nonce`; returns its caller if it is in time.
+    /// Removes the connection with `nonce`. Returns its caller if the connection was accepted in
+    /// time.
     pub(super) fn take(&mut self, nonce: u64) -> Option<C> {
         let (begin, caller) = self.connections.remove(&nonce)?;
         (begin.elapsed() < ACCEPT_DEADLINE).then_some(caller)
     }
 }
 
-/// Notes of the last connects elsewhere, by the mark of their packets.
+/// The notes of the last connects elsewhere, by the mark of their packets.
 #[derive(Debug)]
 pub(super) struct Notes<N> {
     notes: VecDeque<N>,
-    /// Mark of the last one.
+    /// The mark of the last note.
     last: u32,
-    /// The begin of the current second, and the notes asked for in it.
+    /// The start of the current second, and the number of notes asked for in it.
     second: Option<(Instant, u32)>,
 }
 
@@ -100,7 +103,7 @@ impl<N> Default for Notes<N> {
 }
 
 impl<N: Clone> Notes<N> {
-    /// Adds a note and returns its mark, which is neither 0 nor has [`DOOR_MARK`].
+    /// Adds a note and returns its mark, which is never 0 and never has [`DOOR_MARK`] set.
     pub(super) fn add(&mut self, note: N) -> u32 {
         if self.last == DOOR_MARK - 1 {
             *self = Self::default();
@@ -113,7 +116,7 @@ impl<N: Clone> Notes<N> {
         self.last
     }
 
-    /// Returns true if there is room for a further note in this second, and takes it.
+    /// Returns true if there is room for a further note in this second, and reserves it.
     pub(super) fn has_room(&mut self) -> bool {
         let now = Instant::now();
         match &mut self.second {
@@ -135,13 +138,13 @@ impl<N: Clone> Notes<N> {
     }
 }
 
-/// Sockets for questions to the name server that are remembered.
+/// The number of sockets connected to the name server that are remembered.
 const ASKERS: usize = 256;
 
-/// Time for which such a socket is remembered; its port may be another's afterwards.
+/// How long such a socket is remembered. Afterwards its port may belong to another socket.
 const ASKING: Duration = Duration::from_secs(10);
 
-/// Notes of the last sockets that were connected to the name server, by their ports.
+/// The notes of the last sockets that were connected to the name server, by their ports.
 #[derive(Debug)]
 pub(super) struct Askers<N>(VecDeque<(Instant, u16, N)>);
 
@@ -159,7 +162,7 @@ impl<N: Clone> Askers<N> {
         self.0.push_back((Instant::now(), port, note));
     }
 
-    /// The note of the last socket at `port`.
+    /// Returns the note of the last socket at `port`.
     pub(super) fn get(&self, port: u16) -> Option<N> {
         let (begin, _, note) = self.0.iter().rev().find(|(_, of, _)| *of == port)?;
         (begin.elapsed() < ASKING).then(|| note.clone())

@@ -1,4 +1,4 @@
-//! One listen(2): a server inside, which nobody outside reaches by itself.
+//! Follows one listen(2): a server inside, which nobody outside can reach without the supervisor.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,20 +12,20 @@ use crate::sys::notify::{Answer, Notification};
 use crate::sys::socket;
 
 impl<C: Callers> Shared<C> {
-    /// Reports a server of the sandbox that begins to listen. The call goes on whatever it is.
+    /// Reports a server of the sandbox that starts to listen. The call always goes on.
     pub(super) fn note_listen(&self, call: &Notification) -> Answer {
-        // No decision depends on what cannot be looked at.
+        // No decision depends on this, so what cannot be looked at is ignored.
         if let Ok(Some((port, thread))) = self.server(call) {
             self.callers.listens(port, thread);
         }
         Answer::Continue
     }
 
-    /// Returns the port and the thread of the server; `None` for a socket without a port, or of
-    /// another kind.
+    /// Returns the port and the thread of the server; `None` for a socket without a port, or a
+    /// socket of another kind.
     fn server(&self, call: &Notification) -> io::Result<Option<(u16, i32)>> {
         let caller = pidfd(call.thread)?;
-        // The kernel takes the lower half.
+        // The kernel uses the lower half only.
         let Some(socket) = socket_of(&caller, call.arguments[0] as i32)? else {
             return Ok(None);
         };

@@ -1,11 +1,12 @@
 //! Tells who makes connections to the supervisor's listeners, as a fact of the connection itself.
 //!
-//! The kernel hands every connect(2) of the sandbox to the witness (seccomp_unotify(2)). If it
-//! leads to a listener of the supervisor, a *door*, the witness takes the socket, describes the
-//! caller, and sends the first packet itself, with a nonce in its header; the caller's own call
-//! then waits for the connection. The accepted connection carries the nonce, so caller, socket and
-//! address are one fact, whatever the caller changes meanwhile. Every other connect goes on by
-//! itself; its packets carry a mark that tells the caller where the egress firewall refuses them.
+//! The kernel hands every connect(2) of the sandbox to the witness (seccomp_unotify(2)). If the
+//! connect leads to a listener of the supervisor, a *door*, the witness takes the socket and
+//! describes the caller. It then sends the first packet itself, with a nonce in the packet's
+//! header, and the caller's own call waits for the connection. The accepted connection carries the
+//! nonce. Caller, socket and address therefore belong together, whatever the caller changes
+//! meanwhile. Every other connect goes on by itself. Its packets carry a mark that tells who the
+//! caller is when the egress firewall refuses them.
 
 mod connect;
 mod connections;
@@ -26,21 +27,21 @@ use connections::{Askers, Notes, Pending};
 pub use nonce::{NONCE_HEADER, save_first_packets};
 use parking_lot::Mutex;
 
-/// The look-up of callers, and the place for what the witness has to say.
+/// Looks up callers, and receives what the witness reports.
 pub trait Callers: Send + Sync + 'static {
-    /// Description of a caller, or the reason why there is none.
+    /// The description of a caller, or the reason why there is none.
     type Caller: Send + 'static;
-    /// The same as far as logs need it, which is kept for longer.
+    /// The part of that description that logs need. It is kept for longer.
     type Note: Clone + Send + 'static;
 
-    /// Describes the process of `thread`, a number of the sandbox's PID namespace. The thread waits
+    /// Describes the process of `thread`, a number in the sandbox's PID namespace. The thread waits
     /// meanwhile. Must not wait for anything that the caller can delay.
     fn describe(&self, thread: i32) -> Self::Caller;
 
-    /// Describes the process of `thread` in the same way for logs.
+    /// Describes the process of `thread` in the same way, for logs.
     fn note(&self, thread: i32) -> Self::Note;
 
-    /// Reports that a server inside of the process of `thread` begins to listen at `port`. Must not
+    /// Reports that the process of `thread`, a server inside, starts to listen at `port`. Must not
     /// wait for anything that the caller can delay.
     fn listens(&self, port: u16, thread: i32);
 
@@ -50,25 +51,26 @@ pub trait Callers: Send + Sync + 'static {
     /// Reports a connect that was refused. Must not block.
     fn refused(&self, caller: Option<Self::Caller>, why: Refused);
 
-    /// Reports that the witness has ended, so that every further connect would wait for ever.
+    /// Reports that the witness has ended, so that every further connect would wait forever.
     fn failed(&self, error: io::Error);
 }
 
-/// Reason for which the witness refuses a connect.
+/// The reason why a connect is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// As many connections wait to be accepted as may.
+    /// The largest number of connections already wait to be accepted.
     #[error("too many connections wait to be accepted")]
     Pending,
-    /// The socket was made elsewhere.
+    /// The socket was made in another network namespace.
     #[error("the socket belongs to another network than the sandbox's")]
     Foreign,
-    /// The caller could not be looked at, or its socket not be set; it has no door.
+    /// The caller could not be looked at, or its socket could not be changed. The connect goes on
+    /// by itself, and no door is open to it.
     #[error("the supervisor cannot look at the caller: {0}")]
     Unreadable(io::Error),
 }
 
-/// Failure to start.
+/// The reason why the witness cannot start.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum WitnessError {
@@ -81,25 +83,25 @@ pub enum WitnessError {
     Namespace { source: io::Error },
 }
 
-/// Returns true for addresses of the supervisor's listeners, at once.
+/// Returns true for the addresses of the supervisor's listeners, without waiting.
 pub type IsDoor = Arc<dyn Fn(SocketAddrV4) -> bool + Send + Sync>;
 
 /// The sandbox's network, as the witness knows it.
 #[derive(Clone)]
 pub struct Network<'s> {
-    /// Tells the addresses of the supervisor's listeners.
+    /// A test for the addresses of the supervisor's listeners.
     pub doors: IsDoor,
-    /// Address of the name server.
+    /// The address of the name server.
     pub name_server: SocketAddrV4,
-    /// Address of the sandbox itself.
+    /// The address of the sandbox itself.
     pub own: Ipv4Addr,
-    /// Index of its interface.
+    /// The index of the sandbox's interface.
     pub interface: u32,
-    /// Any socket of its namespace.
+    /// Any socket of the sandbox's network namespace.
     pub socket: BorrowedFd<'s>,
 }
 
-/// The witness. It works once its [`Witness::handler`] answers the waiting calls.
+/// The witness. It works as soon as its [`Witness::handler`] answers the waiting calls.
 pub struct Witness<C: Callers>(Arc<Shared<C>>);
 
 struct Shared<C: Callers> {
@@ -108,7 +110,7 @@ struct Shared<C: Callers> {
     name_server: SocketAddrV4,
     own: Ipv4Addr,
     interface: u32,
-    /// Number of the sandbox's network namespace.
+    /// The number of the sandbox's network namespace.
     namespace: u64,
     pending: Mutex<Pending<C::Caller>>,
     notes: Mutex<Notes<C::Note>>,
@@ -117,10 +119,10 @@ struct Shared<C: Callers> {
 }
 
 impl<C: Callers> Witness<C> {
-    /// Returns a witness of the connects among `calls`, which come from `network`.
+    /// Creates a witness of the connects among `calls`, which come from `network`.
     ///
     /// # Errors
-    /// Processes or sockets of the sandbox cannot be looked at.
+    /// Fails if processes or sockets of the sandbox cannot be looked at.
     pub fn new(
         calls: &WaitingCalls,
         network: Network<'_>,
@@ -153,27 +155,28 @@ impl<C: Callers> Witness<C> {
         })))
     }
 
-    /// Returns the handler of connects, and of servers that begin to listen.
+    /// Returns the handler of connects, and of servers that start to listen.
     #[must_use]
     pub fn handler(&self) -> Handler {
         Handler::new(Arc::clone(&self.0) as _)
     }
 
-    /// Returns the caller whose connect made the accepted connection `accepted`, once.
+    /// Returns the caller whose connect made the accepted connection `accepted`. Returns it only
+    /// once.
     #[must_use]
     pub fn caller(&self, accepted: BorrowedFd<'_>) -> Option<C::Caller> {
         let nonce = nonce::take(accepted)?;
         self.0.pending.lock().take(nonce)
     }
 
-    /// Returns the note of the last socket at `port` that was connected to the name server for
-    /// datagrams, if it is not forgotten.
+    /// Returns the note of the last datagram socket at `port` that was connected to the name
+    /// server, unless it has been forgotten.
     #[must_use]
     pub fn asker(&self, port: u16) -> Option<C::Note> {
         self.0.askers.lock().get(port)
     }
 
-    /// Returns the note of packets with `mark`, if it is not forgotten.
+    /// Returns the note of packets with `mark`, unless it has been forgotten.
     #[must_use]
     pub fn noted(&self, mark: u32) -> Option<C::Note> {
         self.0.notes.lock().get(mark)
@@ -206,7 +209,7 @@ impl<C: Callers> std::fmt::Debug for Witness<C> {
     }
 }
 
-/// The IPv4 address of `to`, which may be written in IPv6.
+/// Returns the IPv4 address of `to`, which may be written as an IPv6 address.
 fn ipv4(to: SocketAddr) -> Option<SocketAddrV4> {
     match to.ip().to_canonical() {
         IpAddr::V4(address) => Some(SocketAddrV4::new(address, to.port())),

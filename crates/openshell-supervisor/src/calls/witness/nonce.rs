@@ -1,40 +1,41 @@
-//! The nonce of a connection: bytes in an option of the IP header of its first packet, which the
+//! Puts the nonce of a connection into an option of the IP header of its first packet, which the
 //! accepting end keeps.
 //!
-//! The option is a full Record Route (RFC 791 §3.1): no router writes into it, it needs no
-//! capability, and neither this option nor packets of other headers are in reach of the workload,
-//! whose system-call filter refuses both.
+//! The option is a full Record Route (RFC 791 §3.1). No router writes into it, and it needs no
+//! capability. The workload can neither set this option nor send packets with other headers,
+//! because its system-call filter refuses both.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::sys::socket;
 
-/// IPOPT_RR, the length of the option, and a pointer behind its end: it is full.
+/// IPOPT_RR, the length of the option, and a pointer past its end, which means that it is full.
 const FULL_ROUTE: [u8; 3] = [7, 11, 12];
 
-/// First byte of an IPv4 header with the option, and the first bytes of the option behind the other
-/// fields.
+/// The first byte of an IPv4 header with the option, and the first bytes of the option, which
+/// follows the other fields.
 pub const NONCE_HEADER: (u8, [u8; 3]) = (0x48, FULL_ROUTE);
 
-/// IPOPT_END, which fills the header up to a whole word.
+/// IPOPT_END, which pads the header to a whole word.
 const END: u8 = 0;
 
-/// Bytes of an IPv4 header without options.
+/// The length of an IPv4 header without options, in bytes.
 const HEADER: usize = 20;
 
-/// Largest headers of a first packet: of IP and of TCP.
+/// The greatest length of the headers of a first packet, of IP and of TCP, in bytes.
 const HEADERS: usize = 120;
 
-/// Has `listener` keep the first packet of each connection, by which a [`super::Witness`] knows it.
+/// Makes `listener` keep the first packet of each connection, from which a [`super::Witness`] takes
+/// the nonce.
 ///
 /// # Errors
-/// The socket does not listen for TCP.
+/// Fails if the socket does not listen for TCP.
 pub fn save_first_packets(listener: impl AsFd) -> io::Result<()> {
     socket::save_first_packets(listener.as_fd())
 }
 
-/// Puts `nonce` into the packets that `socket` sends until [`clear`].
+/// Puts `nonce` into the packets that `socket` sends, until [`clear`] is called.
 pub(super) fn put(socket: BorrowedFd<'_>, nonce: u64) -> io::Result<()> {
     let mut options = [END; 12];
     options[..3].copy_from_slice(&FULL_ROUTE);
@@ -42,22 +43,22 @@ pub(super) fn put(socket: BorrowedFd<'_>, nonce: u64) -> io::Result<()> {
     socket::set_ip_options(socket, &options)
 }
 
-/// Removes the nonce.
+/// Removes the nonce from the packets that `socket` sends.
 pub(super) fn clear(socket: BorrowedFd<'_>) -> io::Result<()> {
     socket::set_ip_options(socket, &[])
 }
 
-/// Takes the nonce of an accepted connection.
+/// Returns the nonce of an accepted connection.
 pub(super) fn take(accepted: BorrowedFd<'_>) -> Option<u64> {
     let mut headers = [0; HEADERS];
     let length = socket::first_packet(accepted, &mut headers).ok()?;
     let nonce = parse(headers.get(..length)?)?;
-    // The kernel returns the option in each packet of the accepted end.
+    // Without this, the kernel would return the option in each packet of the accepted end.
     let _ = clear(accepted);
     Some(nonce)
 }
 
-/// Parses the headers of a first packet; only the witness makes one with options.
+/// Parses the headers of a first packet. Only the witness sends one with options.
 fn parse(headers: &[u8]) -> Option<u64> {
     let first = headers.first()?;
     if *first != NONCE_HEADER.0 {

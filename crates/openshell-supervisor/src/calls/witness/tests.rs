@@ -1,4 +1,5 @@
-//! The witness over connects of a thread that has the filter, in namespaces as a sandbox has them.
+//! Tests the witness with connects of a thread that has the filter, in namespaces like those of a
+//! sandbox.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -16,7 +17,7 @@ use crate::network::netns::{INTERFACE, LANDING, Linked, NAME_SERVER, WORKLOAD, r
 use crate::seccomp::notify::{self, FileCalls, Notified};
 use crate::sys;
 
-/// Describes a caller by its thread, and remembers refusals, and servers.
+/// A description of callers by their threads, which also remembers refusals and servers.
 struct Threads(mpsc::Sender<String>, mpsc::Sender<String>);
 
 impl Callers for Threads {
@@ -40,7 +41,7 @@ impl Callers for Threads {
     }
 
     fn refused(&self, _: Option<i32>, why: Refused) {
-        // A test that does not look drops the receiver.
+        // A test that does not look has dropped the receiver.
         let _ = self.0.send(why.to_string());
     }
 
@@ -49,7 +50,7 @@ impl Callers for Threads {
     }
 }
 
-/// A network with a witness, and what it refused.
+/// A network with a witness, and the connects that the witness refused.
 struct Seen {
     linked: Linked,
     witness: Witness<Threads>,
@@ -58,7 +59,7 @@ struct Seen {
     door: SocketAddr,
 }
 
-/// Runs `work` on a thread inside a new network whose connects a witness answers.
+/// Runs `work` on a thread inside a new network. A witness answers the thread's connects.
 fn seen<T: Send>(work: impl FnOnce(&Seen) -> T + Send) -> T {
     seen_at(
         Linked::create(3128).unwrap().finish().unwrap().unwrap(),
@@ -180,8 +181,8 @@ fn a_server_inside_is_noted_with_its_port_and_so_is_who_reaches_it() {
             .unwrap();
             assert_eq!(next(), format!("{} is reached", at.port()));
         }
-        // A socket without a port, one for datagrams, one of this host alone, and what is no
-        // socket.
+        // None of these is reported: a socket without a port, a datagram socket, a Unix socket, and
+        // a descriptor that is not a socket.
         assert_eq!(rustix::net::listen(tcp(SocketFlags::empty()), 1), Ok(()));
         let datagrams = socket(AddressFamily::INET, SocketType::DGRAM, SocketFlags::empty());
         assert_eq!(rustix::net::listen(&datagrams, 1), Err(Errno::OPNOTSUPP));
@@ -232,7 +233,7 @@ fn a_connection_to_the_door_is_its_callers_however_it_is_made() {
                 0,
                 "what the server sends has no option"
             );
-            // A further connect of a connection is the kernel's to refuse, and changes nothing.
+            // A further connect of a connection is refused by the kernel, and changes nothing.
             if !flags.is_empty() {
                 rustix::net::connect(&client, &to).unwrap();
             }
@@ -240,8 +241,8 @@ fn a_connection_to_the_door_is_its_callers_however_it_is_made() {
             client.write_all(b"still").unwrap();
             accepted.read_exact(&mut heard).unwrap();
         }
-        // A socket whose first packet its listener takes later, on a busy machine, keeps the option
-        // for the case that it is sent again.
+        // If the listener takes the first packet late, on a busy machine, the socket keeps the
+        // option in case the packet is sent again.
         let loses_it = || {
             let client = tcp(blocking);
             rustix::net::connect(&client, &seen.door).unwrap();
@@ -270,13 +271,13 @@ fn a_connect_elsewhere_goes_on_by_itself_and_is_noted() {
         let datagrams = socket(AddressFamily::INET, SocketType::DGRAM, SocketFlags::empty());
         rustix::net::connect(&datagrams, &elsewhere).unwrap();
         assert_eq!(seen.witness.noted(mark_of(&datagrams)), Some(own_thread()));
-        // To the address of the door too: it takes no datagrams.
+        // A datagram socket may connect to the address of the door, which accepts no datagrams.
         rustix::net::connect(&datagrams, &seen.door).unwrap();
         assert_eq!(
             rustix::net::send(&datagrams, b"x", rustix::net::SendFlags::empty()),
             Err(Errno::PERM)
         );
-        // The same port of another address of the landing.
+        // This is the same port of another address of the landing.
         let beside = SocketAddrV4::new(LANDING, 4000);
         assert_eq!(
             rustix::net::connect(&client, &beside),
@@ -327,7 +328,7 @@ fn the_kernel_itself_answers_what_is_no_connect() {
         assert_eq!(connect(own, good, 1 << 20), Err(libc::EINVAL));
         assert_eq!(connect(own, good, 0), Err(libc::EINVAL));
         assert_eq!(connect(own, good, 16), Err(libc::EAFNOSUPPORT));
-        // The kernel takes the lower half of a descriptor.
+        // The kernel uses the lower half of a descriptor only.
         let wide = (1_i64 << 32) | i64::from(own);
         let short = sys::call(libc::SYS_connect, [wide, good as i64, 1, 0, 0, 0]);
         assert_eq!(short, Err(libc::EINVAL));
@@ -350,7 +351,7 @@ fn a_socket_of_another_network_connects_nowhere() {
                 .contains("another network")
         );
     });
-    // The same socket, where nobody looks.
+    // The same socket connects where no witness looks.
     rustix::net::connect(&elsewhere, &server.local_addr().unwrap()).unwrap();
 }
 
@@ -359,13 +360,13 @@ fn a_connection_that_nobody_witnessed_has_no_caller() {
     let linked = Linked::create(3128).unwrap().finish().unwrap().unwrap();
     let forged = run_in(linked.workload.as_fd(), || {
         let client = tcp(SocketFlags::empty());
-        // With the mark alone, as of a socket whose connection has ended, nothing leaves.
+        // With only the mark, like a socket whose connection has ended, nothing leaves.
         sys::socket::set_mark(client.as_fd(), super::DOOR_MARK)?;
         assert_eq!(
             rustix::net::connect(&client, &linked.proxy.local_addr()?),
             Err(Errno::CONNREFUSED)
         );
-        // With a nonce too, but not by the witness.
+        // This has a nonce too, but not from the witness.
         super::nonce::put(client.as_fd(), 1)?;
         rustix::net::connect(&client, &linked.proxy.local_addr()?)?;
         Ok(client)
@@ -386,11 +387,11 @@ fn what_ends_a_connection_ends_its_mark() {
         rustix::net::connect_unspec(&client).unwrap();
         assert_eq!(mark_of(&client), 0);
         drop(accept(&seen.linked.proxy));
-        // A connect that fails leaves none either.
+        // A connect that fails does not leave the mark of doors either.
         let nobody: SocketAddr = SocketAddrV4::new(LANDING, 1).into();
         assert!(rustix::net::connect(&client, &nobody).is_err());
         assert_eq!(mark_of(&client) & super::DOOR_MARK, 0);
-        // And the next one is witnessed anew.
+        // The next connect is witnessed anew.
         let client = tcp(SocketFlags::empty());
         rustix::net::connect(&client, &seen.door).unwrap();
         let accepted = accept(&seen.linked.proxy);
@@ -401,7 +402,7 @@ fn what_ends_a_connection_ends_its_mark() {
 #[test]
 fn connects_that_wait_for_a_full_queue_wait_in_their_own_calls_and_hold_up_nobody() {
     let linked = Linked::create(3128).unwrap().finish().unwrap().unwrap();
-    // A queue of one.
+    // This queue has room for one.
     rustix::net::listen(&linked.proxy, 0).unwrap();
     seen_at(linked, |seen| {
         let connect = || rustix::net::connect(tcp(SocketFlags::empty()), &seen.door);
@@ -417,13 +418,13 @@ fn connects_that_wait_for_a_full_queue_wait_in_their_own_calls_and_hold_up_nobod
                 timeout,
             )
             .unwrap();
-            // SO_SNDTIMEO stands. The answer is that of a call to a connection under way.
+            // SO_SNDTIMEO still applies. The answer is that of a call to a connection under way.
             assert_eq!(
                 rustix::net::connect(&waiting, &seen.door),
                 Err(Errno::ALREADY)
             );
             drop(waiting);
-            // Others are answered all the while.
+            // Meanwhile other calls are answered.
             let inside = TcpListener::bind("127.0.0.1:0").unwrap();
             TcpStream::connect(inside.local_addr().unwrap()).unwrap();
             let patient = tcp(SocketFlags::NONBLOCK);
@@ -432,7 +433,8 @@ fn connects_that_wait_for_a_full_queue_wait_in_their_own_calls_and_hold_up_nobod
                 Err(Errno::INPROGRESS)
             );
             rustix::net::listen(&seen.linked.proxy, 1024).unwrap();
-            // Each is accepted as what it is, although its first packet had to be sent again.
+            // Each connection is accepted with its own caller, although its first packet had to be
+            // sent again.
             let callers: Vec<_> = (0..many + 2)
                 .map(|_| {
                     seen.witness
@@ -483,7 +485,7 @@ fn a_socket_that_lingers_is_not_waited_for() {
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::from_secs(3600))).unwrap();
         client.set_nonblocking(true).unwrap();
         while (&client).write(&[0; 65536]).is_ok() {}
-        // The last descriptor is closed while the witness has another.
+        // The last descriptor is closed while the witness has another one.
         super::connect::release(client.into());
         assert!(seen.refused.lock().try_recv().is_err());
     });

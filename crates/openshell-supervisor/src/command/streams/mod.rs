@@ -1,4 +1,4 @@
-//! Standard streams of a command, made from those of the supervisor.
+//! Makes the standard streams of a command from those of the supervisor.
 
 mod kind;
 mod relay;
@@ -25,7 +25,7 @@ pub use terminal::TerminalRelay;
 /// Names of the streams in messages.
 const NAMES: [&str; 3] = ["standard input", "standard output", "standard error"];
 
-/// Failure to pass a standard stream to a command.
+/// The reason why a standard stream cannot be passed to a command.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum StreamError {
@@ -50,7 +50,7 @@ pub enum StreamError {
     },
 }
 
-/// The caller's standard streams with their treatment.
+/// The caller's standard streams and the treatment of each.
 #[derive(Debug)]
 pub struct Inspected<'s> {
     given: [Given<'s>; 3],
@@ -67,7 +67,7 @@ struct Given<'s> {
 /// Examines the caller's standard input, output and error.
 ///
 /// # Errors
-/// A stream cannot be examined, or is of a kind that no command may have.
+/// Fails if a stream cannot be examined, or is of a kind that no command may have.
 pub fn inspect(streams: [BorrowedFd<'_>; 3]) -> Result<Inspected<'_>, StreamError> {
     let mut given = streams.map(|fd| Given {
         fd,
@@ -92,9 +92,9 @@ pub fn inspect(streams: [BorrowedFd<'_>; 3]) -> Result<Inspected<'_>, StreamErro
 /// A standard stream of a command.
 #[derive(Debug)]
 enum Stream {
-    /// Descriptor of the caller, or one that reads nothing.
+    /// A descriptor of the caller, or one that reads nothing.
     Passed(OwnedFd),
-    /// Command's end of the relay with this index.
+    /// The command's end of the relay with this index.
     Relayed(usize),
     /// The command's terminal.
     Terminal,
@@ -111,27 +111,29 @@ pub struct Streams {
 /// The terminal of a command.
 #[derive(Debug)]
 struct CommandTerminal {
-    /// Held open until the command has ended, so that until then its other side has no end.
+    /// The slave side, held open until the command has ended: until then the master does not report
+    /// an end.
     slave: OwnedFd,
-    /// The slave for outputs, if nothing can be typed there.
+    /// A slave side for outputs, if nothing can be typed at the terminal.
     output: Option<OwnedFd>,
-    /// The other side, if this process has it.
+    /// The relay on the master side, if this process has the master.
     relay: Option<Arc<TerminalRelay>>,
 }
 
-/// Key of a relay: device, inode and direction. Streams of one open file share a relay, so that
-/// writes to either keep their order.
+/// The key of a relay: device, inode and direction. Streams of one open file share a relay, so that
+/// what is written to them keeps its order.
 type Source = (u64, u64, Direction);
 
-/// What a command's streams are opened for.
+/// The purpose for which a command's streams are opened.
 #[derive(Clone, Copy, Default)]
 pub struct Purpose<'p> {
-    /// Gets everything that the command writes to an output that is not a terminal.
+    /// A callback that gets everything that the command writes to an output that is not a terminal.
     pub tap: Option<&'p Tap>,
-    /// True if standard error is that of the supervisor's log, whose lines the command must not
-    /// take out of it or overwrite.
+    /// True if the supervisor's log goes to standard error. The command must not be able to take
+    /// lines out of the log or overwrite them.
     pub is_log: bool,
-    /// True if the command may read the terminal at standard input; else it reads nothing there.
+    /// True if the command may read the terminal at standard input. If false, it reads nothing
+    /// there.
     pub has_keyboard: bool,
 }
 
@@ -144,11 +146,12 @@ impl Inspected<'_> {
             .any(|given| given.treatment == Treatment::RelaySocket)
     }
 
-    /// Opens the streams and starts their relays. To be called in the network namespace to which
-    /// the new sockets shall belong.
+    /// Opens the streams and starts their relays. Call this in the network namespace that the new
+    /// sockets are to belong to.
     ///
     /// # Errors
-    /// A descriptor cannot be duplicated, or a socket pair, pipe or thread cannot be created.
+    /// Fails if a descriptor cannot be duplicated, or a socket pair, pipe or thread cannot be
+    /// created.
     pub fn open(self, purpose: Purpose<'_>) -> Result<Streams, StreamError> {
         let mut relays: Vec<(Source, Relay)> = Vec::new();
         let mut open = |index: usize| self.open_stream(index, purpose, &mut relays);
@@ -158,7 +161,8 @@ impl Inspected<'_> {
                 source,
             })
         };
-        // An output that is also the input shares the relay that is tapped.
+        // The outputs come first: an output that is also the input then shares the relay that has
+        // the tap.
         let [output, errors, input] = [open(1)?, open(2)?, open(0)?];
         let streams = [input, output, errors];
         Ok(Streams {
@@ -220,7 +224,7 @@ impl Inspected<'_> {
     }
 }
 
-/// Returns the index of the relay for `fd`, and starts it if there is none yet.
+/// Returns the index of the relay for `fd`. Starts the relay if there is none yet.
 fn relay_of(
     relays: &mut Vec<(Source, Relay)>,
     fd: BorrowedFd<'_>,
@@ -268,8 +272,8 @@ fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     )?)
 }
 
-/// Returns the direction of a file: as it was opened, or that of the stream if it was opened for
-/// both.
+/// Returns the direction of a file: the direction that it was opened for or, if it was opened for
+/// both, the direction of the stream.
 fn direction_of(fd: BorrowedFd<'_>, is_input: bool) -> io::Result<Direction> {
     let access = rustix::fs::fcntl_getfl(fd)? & OFlags::RWMODE;
     let is_inward = access == OFlags::RDONLY || (access == OFlags::RDWR && is_input);
@@ -281,7 +285,7 @@ fn direction_of(fd: BorrowedFd<'_>, is_input: bool) -> io::Result<Direction> {
 }
 
 impl Streams {
-    /// The streams of a command that has a terminal for all of them.
+    /// Returns the streams of a command that has a terminal for all of them.
     #[must_use]
     pub fn of_terminal() -> Self {
         Self {
@@ -291,8 +295,8 @@ impl Streams {
         }
     }
 
-    /// Returns true if one of them is a terminal, which has to be opened: [`Self::relay_terminal`],
-    /// [`Self::set_terminal`].
+    /// Returns true if a stream is a terminal that has yet to be opened by [`Self::relay_terminal`]
+    /// or [`Self::set_terminal`].
     #[must_use]
     pub fn need_terminal(&self) -> bool {
         self.terminal.is_none()
@@ -302,11 +306,11 @@ impl Streams {
                 .any(|stream| matches!(stream, Stream::Terminal))
     }
 
-    /// Gives the command `terminal`, with or without a keyboard. What it writes there goes to
-    /// `output`, and to `tap`.
+    /// Gives the command `terminal`, with or without a keyboard. What the command writes there goes
+    /// to `output` and to `tap`.
     ///
     /// # Errors
-    /// A descriptor cannot be duplicated, or the thread cannot be created.
+    /// Fails if a descriptor cannot be duplicated, or the thread cannot be created.
     pub fn relay_terminal(
         &mut self,
         terminal: Terminal,
@@ -344,11 +348,11 @@ impl Streams {
         })
     }
 
-    /// Gives the command `terminal`, with or without a keyboard, for the streams `which`, and
-    /// returns its master, for another process.
+    /// Gives the command `terminal`, with or without a keyboard, for the streams `which`. Returns
+    /// the terminal's master, for another process.
     ///
     /// # Errors
-    /// Descriptors are exhausted.
+    /// Fails if descriptors are exhausted.
     pub fn set_terminal(
         &mut self,
         terminal: Terminal,
@@ -374,7 +378,7 @@ impl Streams {
         Ok(master)
     }
 
-    /// The command's terminal, once it has one.
+    /// Returns the command's terminal, if it has one by now.
     #[must_use]
     pub fn terminal(&self) -> Option<BorrowedFd<'_>> {
         self.terminal
@@ -382,10 +386,10 @@ impl Streams {
             .map(|terminal| terminal.slave.as_fd())
     }
 
-    /// Descriptors for a command: standard input, output, error.
+    /// Returns the descriptors for a command: standard input, output, error.
     ///
     /// # Errors
-    /// The terminal that they need has not been opened.
+    /// Fails if they need a terminal that has not been opened.
     pub fn as_fds(&self) -> Result<[BorrowedFd<'_>; 3], StreamError> {
         let [input, output, errors] = &self.streams;
         Ok([self.as_fd(input)?, self.as_fd(output)?, self.as_fd(errors)?])
@@ -405,10 +409,10 @@ impl Streams {
         }
     }
 
-    /// Returns the regular files that the command gets as they are, as its outputs.
+    /// Returns the regular files that the command gets unchanged as its outputs.
     ///
     /// # Errors
-    /// A descriptor cannot be looked at.
+    /// Fails if a descriptor cannot be looked at.
     pub fn output_files(&self) -> io::Result<Vec<BorrowedFd<'_>>> {
         let [_, outputs @ ..] = &self.streams;
         let mut files = Vec::new();
@@ -432,8 +436,8 @@ impl Streams {
                 .is_some_and(|terminal| terminal.relay.is_some())
     }
 
-    /// Waits up to `timeout` until everything that the sandbox wrote has been copied; returns false
-    /// if something is left. To be called when no process of the sandbox is left.
+    /// Waits up to `timeout` until everything that the sandbox wrote has been copied. Returns false
+    /// if something is left. Call this after the last process of the sandbox has ended.
     #[must_use]
     pub fn finish(self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
@@ -443,7 +447,7 @@ impl Streams {
             .terminal
             .and_then(|terminal| terminal.relay)
             .is_none_or(|relay| relay.finish(left()));
-        // Nothing is ever sent; the channel disconnects when the relay is done.
+        // Nothing is ever sent. The channel disconnects when the relay is done.
         let flushed = flushing
             .iter()
             .all(|flushed| flushed.recv_timeout(left()) == Err(RecvTimeoutError::Disconnected));

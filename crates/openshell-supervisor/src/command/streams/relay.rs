@@ -1,8 +1,9 @@
-//! Relay between a caller's descriptor and the socket pair or pipe whose other end the command has.
+//! Relays between a descriptor of the caller and a socket pair or pipe whose other end the command
+//! has.
 //!
-//! Each relay is a thread that polls and never blocks on either end. It buffers at most
-//! [`BUFFER_BYTES`] per direction; a side that does not read blocks the other, as it would without
-//! a relay.
+//! Each relay is a thread that polls before it reads or writes. It never blocks on a socket or on
+//! its end of the command's pipe. It buffers at most [`BUFFER_BYTES`] per direction: a side that
+//! does not read blocks the other side, as it would without a relay.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,10 +17,10 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use super::retained::{Output, Tap};
 
-/// Buffer per direction in bytes, besides the kernel's.
+/// The size of the buffer of each direction in bytes, in addition to the kernel's.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Direction of a relay.
+/// The direction of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// Both directions, through a socket pair.
@@ -30,7 +31,7 @@ pub(super) enum Direction {
     Outward,
 }
 
-/// Copy of what the command writes.
+/// Where a copy of what the command writes goes.
 #[derive(Clone)]
 pub(super) struct Tapped {
     pub(super) tap: Tap,
@@ -61,35 +62,35 @@ impl End {
         }
     }
 
-    /// Shuts a socket down; the end of a pipe is passed on by closing it.
+    /// Shuts down a socket. The end of a pipe is passed on by closing it.
     fn shut_down(&self, how: Shutdown) {
         if self.is_socket {
-            // It may be closed already.
+            // The socket may be closed already.
             let _ = rustix::net::shutdown(&*self.fd, how);
         }
     }
 }
 
-/// State of one direction.
+/// The state of one direction.
 struct Flow {
     from: End,
     to: End,
     buffer: Vec<u8>,
-    /// Part of the buffer that is still to be written.
+    /// The part of the buffer that is still to be written.
     left: std::ops::Range<usize>,
-    /// Gets a copy of everything.
+    /// The tap that gets a copy of everything.
     tapped: Option<Tapped>,
-    /// True if the destination has refused, and a tap gets everything all the same.
+    /// True if the destination has refused bytes while a tap still gets everything.
     is_refused: bool,
 }
 
-/// Progress of a direction.
+/// The progress of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Goes,
     /// The source has ended, and all of its bytes have been written.
     Ended,
-    /// The destination takes no more.
+    /// The destination accepts no more.
     Refused,
 }
 
@@ -106,7 +107,7 @@ impl Flow {
         }
     }
 
-    /// Descriptor and event that this direction waits for.
+    /// Returns the descriptor and the event that this direction waits for.
     fn waits_for(&self) -> PollFd<'_> {
         if self.left.is_empty() {
             PollFd::new(&*self.from.fd, PollFlags::IN)
@@ -152,11 +153,11 @@ impl Flow {
 /// A running relay.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// The command's end, held open until the command has ended, so that until then an end of file
-    /// comes from a shutdown only.
+    /// The command's end. It is held open until the command has ended, so that until then an end of
+    /// file can only come from a shutdown.
     command_end: OwnedFd,
     has_ended: Arc<AtomicBool>,
-    /// Disconnects when everything has been written to the caller's descriptor.
+    /// A channel that disconnects when everything has been written to the caller's descriptor.
     flushed: mpsc::Receiver<()>,
 }
 
@@ -165,7 +166,7 @@ impl Relay {
     /// `command_end`.
     ///
     /// # Errors
-    /// The thread cannot be created.
+    /// Fails if the thread cannot be created.
     pub(super) fn start(
         outer: OwnedFd,
         inner: OwnedFd,
@@ -199,20 +200,20 @@ impl Relay {
         })
     }
 
-    /// Descriptor for the command.
+    /// Returns the descriptor for the command.
     pub(super) fn command_end(&self) -> BorrowedFd<'_> {
         self.command_end.as_fd()
     }
 
-    /// Closes the command's end, which must be the last one. Bytes already written to it are still
-    /// copied; the returned receiver disconnects when that is done.
+    /// Closes the command's end. No other process may have it any more. Bytes already written to it
+    /// are still copied; the returned receiver disconnects when that is done.
     pub(super) fn end(self) -> mpsc::Receiver<()> {
         self.has_ended.store(true, Ordering::Release);
         self.flushed
     }
 }
 
-/// State of a relay's thread.
+/// The state of a relay's thread.
 struct Copying {
     inward: Option<Flow>,
     outward: Option<Flow>,
@@ -264,7 +265,7 @@ fn step_inward(mut flow: Flow) -> Option<Flow> {
     match flow.step() {
         Progress::Goes => return Some(flow),
         Progress::Ended => flow.to.shut_down(Shutdown::Write),
-        // The command has ended or reads no more; incoming bytes stay where they are.
+        // The command has ended or reads no more. Incoming bytes stay where they are.
         Progress::Refused => {}
     }
     None
@@ -273,18 +274,18 @@ fn step_inward(mut flow: Flow) -> Option<Flow> {
 fn step_outward(mut flow: Flow, has_ended: &AtomicBool) -> Option<Flow> {
     match flow.step() {
         Progress::Goes => return Some(flow),
-        // After the command's end the caller's descriptor stays unchanged, as other processes may
-        // use it.
+        // After the command's end the caller's descriptor stays unchanged, because other processes
+        // may use it.
         Progress::Ended if has_ended.load(Ordering::Acquire) => {}
         Progress::Ended => flow.to.shut_down(command_shutdown(&flow.from)),
-        // The command's next write fails as it would on the descriptor itself.
+        // The command's next write fails, as it would on the descriptor itself.
         Progress::Refused => flow.from.shut_down(Shutdown::Read),
     }
     None
 }
 
-/// Directions that the command has shut down: a socket whose peer is closed for both polls as hung
-/// up.
+/// Returns the directions that the command has shut down. If the peer of a socket is closed for
+/// both, poll(2) reports a hang-up.
 fn command_shutdown(inner: &End) -> Shutdown {
     let mut state = [PollFd::new(&*inner.fd, PollFlags::empty())];
     let now = rustix::event::Timespec {

@@ -1,16 +1,17 @@
-//! The last output of a command, for readers that come later.
+//! Keeps the last output of a command for readers that come later.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Callback for what a command writes. It runs on the thread that copies it and must not block.
+/// A callback for what a command writes. It runs on the thread that copies the output, and must not
+/// block.
 pub type Tap = Arc<dyn Fn(Output, &[u8]) + Send + Sync>;
 
-/// Bytes that are kept, the book-keeping included.
+/// The number of bytes that are kept, including the book-keeping.
 pub const CAPACITY: usize = 1024 * 1024;
 
-/// Cost of a run in bytes of [`CAPACITY`], so that a command that changes streams at every byte
-/// takes no more memory.
+/// What a run costs in bytes of [`CAPACITY`]. Runs count so that a command that changes streams at
+/// every byte takes no more memory.
 const RUN_BYTES: usize = size_of::<Run>();
 
 /// An output of a command.
@@ -22,39 +23,39 @@ pub enum Output {
     Error,
 }
 
-/// Successive bytes of one output.
+/// Consecutive bytes of one output.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Position of the first byte.
+    /// The position of the first byte.
     start: u64,
     output: Output,
 }
 
-/// The last [`CAPACITY`] bytes of a command's outputs, in the order in which they were written. A
-/// position is the number of bytes written before; the positions of readers are their own, so a
-/// slow one holds up nobody.
+/// The last bytes of a command's outputs, in the order in which they were written, up to
+/// [`CAPACITY`] with the book-keeping. A position is the number of bytes that were written before
+/// it. Each reader keeps its own position, so a slow reader does not hold up anybody.
 #[derive(Debug, Default)]
 pub struct Retained {
     bytes: VecDeque<u8>,
     runs: VecDeque<Run>,
-    /// Position of the next byte.
+    /// The position of the next byte.
     end: u64,
 }
 
 /// Bytes of one output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The output that they were written to.
+    /// The output that the bytes were written to.
     pub output: Output,
     /// The bytes, at least one.
     pub bytes: Vec<u8>,
-    /// Bytes between the reader's position and these that are kept no longer.
+    /// The number of bytes between the reader's position and this piece that are no longer kept.
     pub lost: u64,
-    /// Position after them.
+    /// The position after the bytes.
     pub next: u64,
 }
 
-/// Longest piece in bytes.
+/// The greatest length of a piece in bytes.
 const PIECE_BYTES: usize = 32 * 1024;
 
 impl Retained {
@@ -76,7 +77,7 @@ impl Retained {
         }
     }
 
-    /// Drops what is too much of the oldest run, or all of it.
+    /// Drops the excess from the oldest run, or all of that run.
     fn drop_oldest(&mut self) {
         let excess = self.bytes.len() + self.runs.len() * RUN_BYTES - CAPACITY;
         let run_end = self.runs.get(1).map_or(self.end, |next| next.start);
@@ -90,12 +91,13 @@ impl Retained {
         }
     }
 
-    /// Position of the oldest byte kept.
+    /// Returns the position of the oldest byte that is kept.
     fn start(&self) -> u64 {
         self.end - self.bytes.len() as u64
     }
 
-    /// Returns what follows `position`, at most 32 KiB of one output; `None` if nothing does yet.
+    /// Returns what follows `position`: at most 32 KiB, of one output. `None` if nothing follows
+    /// yet.
     #[must_use]
     pub fn read(&self, position: u64) -> Option<Piece> {
         let from = position.max(self.start());

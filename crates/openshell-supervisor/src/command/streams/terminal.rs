@@ -1,9 +1,10 @@
-//! The relay between the caller's terminal and the terminal of a command, which is the sandbox's
+//! Relays between the caller's terminal and a command's terminal, which is one of the sandbox's
 //! own.
 //!
-//! A thread copies what the command writes. What is typed is copied while the relay is attached:
-//! then the caller's terminal passes everything on unread, and the command's does the rest (line
-//! editing, echo, signals), with the modes that the caller's had.
+//! One thread copies what the command writes. While the relay is attached, a second thread copies
+//! what is typed. Meanwhile the caller's terminal passes everything on unread, and the command's
+//! terminal does the rest (line editing, echo, signals) with the modes that the caller's terminal
+//! had.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,16 +25,17 @@ use rustix::termios::{isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 use super::relay::Tapped;
 use crate::command::job;
 
-/// Bytes that are copied at once.
+/// The number of bytes that are copied at once.
 const CHUNK: usize = 32 * 1024;
 
-/// Silence of a terminal after the end of its command, while other processes hold it.
+/// How long a terminal must be silent after the end of its command, while other processes hold it,
+/// before the copying ends.
 const SILENCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
 
-/// Longest wait for output to be shown before the caller's shell takes over.
+/// The longest wait for output to be shown before the caller's shell takes over.
 const SETTLING: Duration = Duration::from_millis(200);
 
 /// A running relay. Dropping it leaves the caller's terminal as it is; see [`Self::detach`].
@@ -41,19 +43,19 @@ const SETTLING: Duration = Duration::from_millis(200);
 pub struct TerminalRelay {
     shared: Arc<Shared>,
     keyboard: Mutex<Option<Keyboard>>,
-    /// Disconnects when everything has been written to the caller's descriptor.
+    /// A channel that disconnects when everything has been written to the caller's descriptor.
     shown: Mutex<mpsc::Receiver<()>>,
 }
 
-/// State that the threads share.
+/// The state that the threads share.
 #[derive(Debug)]
 struct Shared {
-    /// Of the command's terminal; does not block. `None` once that is hung up.
+    /// The master of the command's terminal, which does not block. `None` once it is hung up.
     master: Mutex<Option<Arc<OwnedFd>>>,
-    /// Closed at the end of the command.
+    /// The end of a pipe that is closed at the end of the command.
     end: Mutex<Option<PipeWriter>>,
-    /// The caller's terminal, or another output. Its blocking is never changed: other processes
-    /// have it too.
+    /// The caller's terminal, or another output. It stays blocking or non-blocking as it is,
+    /// because other processes have it too.
     output: OwnedFd,
     /// True while the caller's terminal passes everything on unread.
     is_raw: AtomicBool,
@@ -62,22 +64,22 @@ struct Shared {
     is_idle: Condvar,
 }
 
-/// The attached keyboard.
+/// A thread that copies what is typed.
 #[derive(Debug)]
 struct Keyboard {
-    /// Modes of the caller's terminal before; `None` if the input is none.
+    /// The modes that the caller's terminal had before; `None` if the input is not a terminal.
     modes: Option<Termios>,
-    /// Closed to end the thread.
+    /// The end of a pipe that is closed to end the thread.
     stop: PipeWriter,
     thread: JoinHandle<()>,
 }
 
 impl TerminalRelay {
-    /// Starts to copy from `master`, which does not block, to `output`, for as long as that takes
+    /// Starts to copy from `master`, which does not block, to `output`, as long as `output` accepts
     /// it, and to `tapped`.
     ///
     /// # Errors
-    /// Threads or descriptors are exhausted.
+    /// Fails if threads or descriptors are exhausted.
     pub(super) fn new(
         master: OwnedFd,
         output: OwnedFd,
@@ -107,25 +109,25 @@ impl TerminalRelay {
         })
     }
 
-    /// Starts to copy from `master`, as a client has it of a command whose terminal is elsewhere.
+    /// Starts to copy from `master` in a client, if the terminal's command runs elsewhere.
     ///
     /// # Errors
-    /// Threads or descriptors are exhausted.
+    /// Fails if threads or descriptors are exhausted.
     pub fn start(master: OwnedFd, output: BorrowedFd<'_>) -> io::Result<Self> {
         Self::new(master, output.try_clone_to_owned()?, None)
     }
 
-    /// Gives the command's terminal the modes of `terminal`, and the size of the output's.
+    /// Gives the command's terminal the modes of `terminal` and the size of the output.
     pub fn imitate(&self, terminal: BorrowedFd<'_>) {
-        // One that is none has none to give.
+        // If `terminal` is not a terminal, it has no modes to give.
         if let (Ok(modes), Some(master)) = (tcgetattr(terminal), self.shared.master()) {
             let _ = tcsetattr(master, OptionalActions::Now, &modes);
         }
         self.resize();
     }
 
-    /// Gives the command's terminal the size of the caller's; its foreground process group gets
-    /// SIGWINCH if it changes.
+    /// Gives the command's terminal the size of the caller's. If the size changes, its foreground
+    /// process group gets SIGWINCH.
     pub fn resize(&self) {
         if let (Ok(size), Some(master)) = (tcgetwinsize(&self.shared.output), self.shared.master())
             && is_known(&size)
@@ -134,18 +136,18 @@ impl TerminalRelay {
         }
     }
 
-    /// Hangs up the command's terminal, as the caller's is: it reads the end of input from then on.
+    /// Hangs up the command's terminal, like the caller's. From then on it reads the end of input.
     pub fn hang_up(&self) {
         drop(self.shared.master.lock().take());
         drop(self.shared.end.lock().take());
     }
 
-    /// Copies what is typed at `input` from now on. A terminal passes everything on unread
-    /// meanwhile; it must be this process's controlling one, with this process in its foreground,
-    /// and SIGTTIN and SIGTTOU ignored.
+    /// Copies what is typed at `input` from now on. If `input` is a terminal, it passes everything
+    /// on unread meanwhile. It must then be the controlling terminal of this process, this process
+    /// must be in its foreground, and SIGTTIN and SIGTTOU must be ignored.
     ///
     /// # Errors
-    /// Threads or descriptors are exhausted, or the terminal is gone.
+    /// Fails if threads or descriptors are exhausted, or the terminal is gone.
     pub fn attach(&self, input: BorrowedFd<'_>) -> io::Result<()> {
         let mut keyboard = self.keyboard.lock();
         let before = keyboard.take().and_then(Keyboard::end);
@@ -171,9 +173,9 @@ impl TerminalRelay {
         Ok(())
     }
 
-    /// Copies no more of what is typed at `input`. If this process is in the foreground of that
-    /// terminal, what the command wrote is shown first, the modes of before are set, and what was
-    /// typed and not read is dropped: it was meant for the command.
+    /// Stops copying what is typed at `input`. If this process is in the foreground of that
+    /// terminal, first shows what the command wrote, then restores the terminal's earlier modes.
+    /// What was typed but not read is dropped, because it was meant for the command.
     pub fn detach(&self, input: BorrowedFd<'_>) {
         let Some(keyboard) = self.keyboard.lock().take() else {
             return;
@@ -187,39 +189,39 @@ impl TerminalRelay {
         self.shared.is_raw.store(false, Ordering::Release);
     }
 
-    /// Copies what the command has written, after its end, for `timeout` at most; returns false if
-    /// something is left. What processes write that still have the terminal then is shown until
+    /// Copies what the command wrote before its end, for at most `timeout`. Returns false if
+    /// something is left. Output of other processes that still hold the terminal is shown until
     /// they are silent.
     #[must_use]
     pub fn finish(&self, timeout: Duration) -> bool {
         drop(self.shared.end.lock().take());
-        // Nothing is ever sent.
+        // Nothing is ever sent, so the channel can only disconnect.
         self.shown.lock().recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
 impl Keyboard {
-    /// Ends the thread, and returns the modes of before.
+    /// Ends the thread and returns the earlier modes.
     fn end(self) -> Option<Termios> {
         drop(self.stop);
-        // A panic has been printed.
+        // If the thread panicked, that has been printed.
         let _ = self.thread.join();
         self.modes
     }
 }
 
-/// Returns true for a size that a terminal has told.
+/// Returns true for a size that a terminal has reported.
 fn is_known(size: &Winsize) -> bool {
     size.ws_col > 0 && size.ws_row > 0
 }
 
-/// Puts a terminal into raw mode; returns its modes of before, which are `known` if it is there
+/// Puts a terminal into raw mode. Returns its earlier modes, which are `known` if it is in raw mode
 /// already.
 fn enter_raw_mode(terminal: BorrowedFd<'_>, known: Option<Termios>) -> io::Result<Termios> {
     let before = tcgetattr(terminal)?;
     let mut raw = before.clone();
     raw.make_raw();
-    // A read returns at once, also if another process was faster.
+    // A read returns at once, even if another process has read the input first.
     raw.special_codes[SpecialCodeIndex::VMIN] = 0;
     raw.special_codes[SpecialCodeIndex::VTIME] = 0;
     tcsetattr(terminal, OptionalActions::Now, &raw)?;
@@ -234,8 +236,8 @@ impl Shared {
         self.master.lock().clone()
     }
 
-    /// Copies from the command's terminal until its last process has ended, or, once the other end
-    /// of `ended` is closed, until it is silent.
+    /// Copies from the command's terminal until its last process has ended. After the other end of
+    /// `ended` is closed, copies only until the terminal is silent.
     fn copy_output(&self, tapped: Option<&Tapped>, ended: BorrowedFd<'_>) {
         let mut buffer = vec![0; CHUNK];
         let mut has_ended = false;
@@ -262,7 +264,7 @@ impl Shared {
                 if let Some(Tapped { tap, output }) = tapped {
                     tap(*output, bytes);
                 }
-                // Once the caller's terminal has hung up, nobody waits for it.
+                // After the caller's terminal has hung up, the copying goes on without it.
                 is_taken = is_taken && self.show(bytes, master.as_fd()).is_ok();
             }
             *self.is_busy.lock() = false;
@@ -270,13 +272,13 @@ impl Shared {
             match read {
                 Ok(0) => return,
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-                // EIO: no process has the slave any more.
+                // EIO: no process holds the slave any more.
                 Err(_) => return,
             }
         }
     }
 
-    /// Writes what the command wrote to the caller's descriptor.
+    /// Writes the command's output to the caller's descriptor.
     fn show(&self, bytes: &[u8], master: BorrowedFd<'_>) -> rustix::io::Result<()> {
         if self.is_processed_twice(master) {
             return write_all(self.output.as_fd(), &unprocessed(bytes), None);
@@ -293,7 +295,7 @@ impl Shared {
         !self.is_raw.load(Ordering::Acquire) && processes(self.output.as_fd()) && processes(master)
     }
 
-    /// Waits until what the command wrote is shown, if nothing holds it up.
+    /// Waits until the command's output is shown, but at most [`SETTLING`].
     fn settle(&self) {
         let deadline = Instant::now() + SETTLING;
         let now = Timespec {
@@ -315,8 +317,8 @@ impl Shared {
         }
     }
 
-    /// Reads the lines, and ends of input, that were typed before; in raw mode an end would be a
-    /// NUL byte.
+    /// Reads the lines and the ends of input that were typed before. In raw mode an end of input
+    /// would be a NUL byte.
     fn typed_lines(&self, terminal: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
         let mut typed = Vec::new();
         let now = Timespec {
@@ -345,8 +347,8 @@ impl Shared {
         Ok(typed)
     }
 
-    /// Copies what was `typed` before, and what is typed until the other end of `stopped` is
-    /// closed, the input ends, or the terminal is another job's.
+    /// Copies what was `typed` before. Then copies what is typed until the other end of `stopped`
+    /// is closed, the input ends, or another job has the terminal.
     fn copy_input(&self, typed: &[u8], input: BorrowedFd<'_>, stopped: BorrowedFd<'_>) {
         if self.enter(typed, stopped).is_err() {
             return;
@@ -368,7 +370,7 @@ impl Shared {
                 return;
             }
             match rustix::io::read(input, &mut buffer) {
-                // Another process was faster.
+                // Another process has read the input first.
                 Ok(0) if is_terminal && !typed.contains(PollFlags::HUP) => {}
                 Ok(0) => {
                     if let Some(end) = self.end_of_input()
@@ -387,7 +389,7 @@ impl Shared {
                     }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // EIO: in the background, as SIGTTIN is ignored.
+                // EIO: this process is in the background and ignores SIGTTIN.
                 Err(_) => return,
             }
         }
@@ -400,7 +402,8 @@ impl Shared {
         write_all(master.as_fd(), bytes, Some(stopped))
     }
 
-    /// The character that ends input at the command's terminal, if that reads lines.
+    /// Returns the character that ends input at the command's terminal, if that terminal reads
+    /// lines.
     fn end_of_input(&self) -> Option<u8> {
         let modes = tcgetattr(self.master()?).ok()?;
         let end = modes.special_codes[SpecialCodeIndex::VEOF];
@@ -408,7 +411,7 @@ impl Shared {
     }
 }
 
-/// Writes to a descriptor that may block or not, unless the other end of `stopped` is closed
+/// Writes to a descriptor, whether or not it blocks, unless the other end of `stopped` is closed
 /// meanwhile.
 fn write_all(
     to: BorrowedFd<'_>,
@@ -438,8 +441,8 @@ fn write_all(
     Ok(())
 }
 
-/// Takes back what a terminal made of line feeds (termios(3), ONLCR): each was written with a
-/// carriage return before it.
+/// Reverses what a terminal does to line feeds (termios(3), ONLCR): it writes a carriage return
+/// before each.
 fn unprocessed(bytes: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(bytes.len());
     for (index, byte) in bytes.iter().enumerate() {

@@ -21,7 +21,7 @@ fn socket(family: AddressFamily, kind: SocketType) -> OwnedFd {
     rustix::net::socket(family, kind, None).unwrap()
 }
 
-/// A connection to `listener` whose peer sent `bytes` and then reset it.
+/// Returns a connection to `listener` whose peer sent `bytes` and then reset it.
 fn reset(listener: &TcpListener, bytes: &[u8]) -> TcpStream {
     let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let own = ours.local_addr().unwrap();
@@ -50,7 +50,7 @@ fn a_connection_that_was_reset_before_is_an_ended_stream() {
     let mut text = [0; 16];
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 6);
     assert_eq!(rustix::io::read(input, &mut text).unwrap(), 0, "its end");
-    // Some writes may succeed before the relay meets the end. SIGPIPE is ignored here.
+    // Some writes may succeed before the relay sees the end. SIGPIPE is ignored here.
     let written = std::iter::repeat_with(|| rustix::io::write(output, b"x")).find_map(Result::err);
     assert!(
         matches!(
@@ -224,10 +224,10 @@ fn a_file_of_the_kernels_is_copied_and_cannot_be_sought_in() {
     assert!(streams.finish(std::time::Duration::from_secs(60)));
 }
 
-/// Magic number of procfs.
+/// The magic number of procfs.
 const PROC: u64 = 0x9fa0;
 
-/// Properties of a descriptor, derived from arbitrary bytes.
+/// Returns the properties of a descriptor, derived from arbitrary bytes.
 fn facts(bytes: &[u8]) -> Facts<'_> {
     let byte = |index: usize| u32::from(bytes.get(index).copied().unwrap_or_default());
     let families = [1, 2, 10, 16, 17, 38, 40, byte(8)];
