@@ -140,7 +140,8 @@ fn cause(refusal: &Refusal) -> EndedBy {
 }
 
 impl Drop for Closing {
-    /// Without [`Self::finish`] the sandbox has ended the connection.
+    /// Reports the end. If no cause is known and [`Self::finish`] was not called, the sandbox has
+    /// ended the connection.
     fn drop(&mut self) {
         let end = self.end.get_mut();
         let of_side = |side| match side {
@@ -149,7 +150,7 @@ impl Drop for Closing {
         };
         let by = match (end.by, end.is_over) {
             (Some(by), _) => by,
-            // An upstream that closes is noticed where nothing is counted.
+            // The meter may not see that an upstream closes, so without a note it was the upstream.
             (None, true) => of_side(self.meter.ended().unwrap_or(Side::Upstream)),
             (None, false) => EndedBy::Sandbox,
         };
