@@ -82,7 +82,7 @@ pub struct Searches {
     pub placeholders: bool,
     /// The search for secrets, if there is one.
     pub leaks: Option<LeakWatch>,
-    /// Reports what is found in a body that is partly sent.
+    /// The report of what is found in a body that was sent in part.
     pub report: FoundReport,
 }
 

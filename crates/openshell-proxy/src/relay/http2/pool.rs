@@ -127,8 +127,6 @@ impl UpstreamPool {
         self.slots.available_permits()
     }
 
-    /// Locks the idle connections, which are consistent at every moment, so a poisoned lock is used
-    /// all the same.
     fn idle(&self) -> MutexGuard<'_, Vec<KeptUpstream>> {
         self.idle.lock()
     }
