@@ -142,7 +142,7 @@ mod tests {
         "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
     const PLAIN: &str = "{host: web.test, port: 80}";
 
-    /// Services whose rules fail as soon as a request is judged by them.
+    /// Creates services whose rules fail as soon as they judge a request.
     fn failing() -> Arc<Services> {
         testing::services_with(
             testing::failing_rules(),

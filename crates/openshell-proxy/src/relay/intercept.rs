@@ -173,7 +173,7 @@ mod tests {
     use crate::wire::tls::authority::Authority;
     use crate::wire::tls::originate::UpstreamRoots;
 
-    /// A sandbox whose CA is `own`, and an upstream under `other`.
+    /// A sandbox whose CA is `own`, and an upstream whose CA is `other`.
     struct Authorities {
         own: UpstreamRoots,
         interceptor: Interceptor,
@@ -191,7 +191,7 @@ mod tests {
             }
         }
 
-        /// Services that trust the upstream.
+        /// Creates services that trust the upstream.
         fn trusting(&self) -> (Arc<Services>, Arc<Remembered>) {
             let (mut services, audit) = testing::services("{host: web.test, port: 443}");
             let roots = UpstreamRoots::new(vec![self.other.pem().into()]);
@@ -199,7 +199,7 @@ mod tests {
             (services, audit)
         }
 
-        /// Intercepts the TLS between a client that trusts `roots`, and an upstream; each offers
+        /// Intercepts the TLS between a client that trusts `roots`, and an upstream. Each offers
         /// HTTP/2 if it `may`.
         async fn intercepted(
             &self,

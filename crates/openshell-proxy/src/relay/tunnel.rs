@@ -330,7 +330,8 @@ mod tests {
         Upstream::new(ConnectionTasks::default())
     }
 
-    /// Authorizes the request with the head `parts`, of `stream` or on a connection of its own.
+    /// Authorizes the request with the head `parts`, of `stream` in HTTP/2 or else on a connection
+    /// of its own.
     async fn prepared(
         tunnel: &HttpTunnel,
         mut parts: Parts,
@@ -347,8 +348,8 @@ mod tests {
         prepared
     }
 
-    /// Serves a client that writes `said`, through an upstream that reads as much as `asked` and
-    /// says `answer`: everything that each has heard, and all decisions.
+    /// Serves a client that sends `said`, through an upstream that reads up to `asked` and sends
+    /// `answer`. Returns what each has heard, and all decisions.
     async fn served(
         endpoints: &str,
         said: &str,
@@ -376,7 +377,7 @@ mod tests {
         heard
     }
 
-    /// Says `answer` when `asked` was heard.
+    /// Sends `answer` when `asked` has arrived.
     async fn answering(mut upstream: DuplexStream, asked: &str, answer: &str) -> String {
         let mut heard = Vec::new();
         while !heard.ends_with(asked.as_bytes()) && upstream.read_buf(&mut heard).await.unwrap() > 0

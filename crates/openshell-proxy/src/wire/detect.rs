@@ -353,7 +353,7 @@ mod tests {
         check_server(b"\x4a\0\0\0\x0a8.0.36", 1, Other);
     }
 
-    /// First bytes of clients, each with the protocol that it is.
+    /// First bytes of clients, each with its protocol.
     const SAMPLES: &[(&[u8], Protocol)] = &[
         (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
         (b"\x16\x03\x05\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
@@ -394,7 +394,7 @@ mod tests {
                 let speaks = async {
                     client.write_all(first).await.unwrap();
                     tokio::time::sleep(Limits::HEAD_DEADLINE * 9 / 10).await;
-                    // What is settled already is read no further.
+                    // This may fail: nothing is read any more once the protocol is settled.
                     let _ = client.write_all(rest).await;
                     tokio::time::sleep(Limits::IDLE).await;
                 };

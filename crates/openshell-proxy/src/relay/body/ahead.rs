@@ -28,11 +28,11 @@ pub struct AheadBody<B = CompleteBody> {
     ahead: Ahead,
     /// The part of it that was not sent yet.
     unsent: Bytes,
-    /// The bytes that arrived together with its last ones, and do not belong to it.
+    /// The bytes that arrived together with the end of that beginning.
     surplus: Bytes,
     trailers: Option<Box<HeaderMap>>,
     rest: B,
-    /// True once `rest` has ended.
+    /// True if `rest` has ended.
     is_over: bool,
 }
 
@@ -189,7 +189,7 @@ mod tests {
         Ok(Frame::data(Bytes::from_static(text.as_bytes())))
     }
 
-    /// A body of unknown length, and how many of its `parts` were read.
+    /// Creates a body of unknown length, and a count of the `parts` of it that were read.
     fn body(
         parts: Vec<Part>,
     ) -> (
@@ -299,7 +299,7 @@ mod tests {
         let all = Limits::AHEAD_KIB_PER_PROGRAM * 1024;
         let _others = memory.ahead_now("/a", all - 2048).unwrap();
         let (mut first, _) = body(vec![data("ab")]);
-        // Of what it may need it keeps what it has.
+        // Of the memory that it may need, it keeps only what it uses.
         let known = first.read(Need::Body(2048), &memory, "/a").await.unwrap();
         let beside = memory.ahead_now("/a", 1024);
         assert!(beside.is_some());

@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A pool around a connection of HTTP/1.1, and the connection's other end.
+    /// Creates a pool with a connection of HTTP/1.1; returns the connection's other end, too.
     async fn exclusive() -> (Arc<UpstreamPool>, DuplexStream) {
         let (near, far) = duplex(64);
         let mut first = Upstream::new(ConnectionTasks::default());
@@ -197,7 +197,7 @@ mod tests {
         (UpstreamPool::new(first, None), far)
     }
 
-    /// A pool around a connection of HTTP/2, with the other end and what is to confirm it.
+    /// Creates a pool with a connection of HTTP/2; returns its other end and what confirms it, too.
     async fn shared() -> (Arc<UpstreamPool>, DuplexStream, watch::Sender<bool>) {
         let (near, far) = duplex(64);
         let mut first = Upstream::new(ConnectionTasks::default());

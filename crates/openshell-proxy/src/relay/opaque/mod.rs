@@ -432,7 +432,7 @@ mod tests {
     use super::{Counter, Meter, PIPE_BYTES, Pipe, PipeFlags, Side};
     use crate::ground::limits::Limits;
 
-    /// A pipe with room for all that one may hold, which any user may have; a socket has less by
+    /// Creates a pipe of the largest size that any user may have. A socket has less room by
     /// default.
     fn large() -> Pipe {
         let pipe = Pipe::new().unwrap();
@@ -440,7 +440,7 @@ mod tests {
         pipe
     }
 
-    /// An end of a pipe in place of a socket.
+    /// Uses an end of a pipe in place of a socket.
     fn stream(end: OwnedFd) -> TcpStream {
         TcpStream::from_std(end.into()).unwrap()
     }
@@ -454,7 +454,7 @@ mod tests {
         let from = stream(source.reader);
         let to = stream(sink.writer);
         let (_, _) = tokio::join!(from.readable(), to.writable());
-        // It moves less at once than is there.
+        // This pipe moves less at once than is there.
         let (reader, writer) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let step = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();

@@ -406,7 +406,7 @@ mod tests {
         }
     }
 
-    /// All paths of up to six characters of those that make a difference.
+    /// Covers all paths of up to six of the characters that make a difference.
     #[test]
     fn what_plainly_is_canonical_is_what_it_would_be_made() {
         let mut paths = vec![Vec::new()];

@@ -26,7 +26,7 @@ struct Waiting {
     new: Vec<Work>,
     /// The waker of the driver.
     waker: Option<Waker>,
-    /// True once the driver has ended.
+    /// True if the driver has ended.
     is_over: bool,
 }
 
