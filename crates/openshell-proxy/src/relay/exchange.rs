@@ -447,8 +447,8 @@ impl Exchange<'_> {
         })
     }
 
-    /// If `response` switches protocols, passes the upstream's end on and puts back the
-    /// `Connection` and `Upgrade` fields for the client.
+    /// Passes the upstream's end on and puts back the `Connection` and `Upgrade` fields for the
+    /// client, if `response` switches protocols.
     fn switched(
         &self,
         mut response: Response<Incoming>,
@@ -516,8 +516,9 @@ fn is_safe(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
 }
 
-/// Returns true if a request has a body although its method is not one that is made to have one
-/// (RFC 9110 §9.3, RFC 5789), in upper case: servers may leave such a body unread.
+/// Returns true if a request has a body although its method is not POST, PUT or PATCH, in upper
+/// case, which are made to have one (RFC 9110 §9.3, RFC 5789): servers may leave such a body
+/// unread.
 fn has_unexpected_body(request: &Request<RequestBody>) -> bool {
     let methods = [Method::POST, Method::PUT, Method::PATCH];
     !methods.contains(request.method()) && !request.body().is_end_stream()
@@ -560,7 +561,7 @@ mod tests {
     use crate::wire::http::target::RequestTarget;
     use crate::wire::io::tasks::ConnectionTasks;
 
-    /// A source with one upstream after the other, which no policy is asked about.
+    /// A source with one upstream after the other, for which no policy is asked.
     struct Scripted {
         upstreams: Vec<DuplexStream>,
         upstream: Upstream,
@@ -630,7 +631,7 @@ mod tests {
         }
     }
 
-    /// A source that refuses every request, and panics where an exchange goes on all the same.
+    /// A source that refuses every request, and panics if an exchange goes on nevertheless.
     struct Refusing;
 
     impl UpstreamSource for Refusing {
@@ -665,7 +666,7 @@ mod tests {
         }
     }
 
-    /// Has `source` answer a POST of `text`.
+    /// Sends a POST of `text` through `source`, and returns the response.
     async fn post(
         mut source: impl UpstreamSource,
         tasks: &ConnectionTasks,
@@ -689,7 +690,7 @@ mod tests {
         exchanged
     }
 
-    /// The bytes of a request that `upstream` gets, which it answers.
+    /// Answers a request from `upstream`'s end, and returns the bytes of the request.
     async fn answered(mut upstream: DuplexStream, body: &[u8]) -> String {
         let mut got = Vec::new();
         while !got.ends_with(body) {

@@ -37,7 +37,7 @@ use crate::wire::io::metered::Side;
 use crate::wire::io::prefixed::Prefixed;
 use crate::wire::io::tasks::ConnectionTasks;
 
-/// State that the exchanges of one client connection share.
+/// The state that the exchanges of one client connection share.
 #[derive(Debug)]
 pub struct Session {
     /// The upstream connection of its requests.

@@ -27,7 +27,7 @@ struct Observed {
 /// How one program has used an endpoint.
 #[derive(Debug, Default)]
 struct Use {
-    /// All addresses of the host, if one of them is internal.
+    /// All addresses of the host, up to [`Limits::ADDRESSES`], if one of them is internal.
     internal: BTreeSet<IpAddr>,
     /// The methods of its requests, and the first paths.
     methods: BTreeSet<String>,

@@ -676,7 +676,7 @@ mod tests {
     use crate::ground::peer::{Caller, Program};
     use crate::ground::target::{Scheme, Target};
 
-    /// Keeps a line of each event.
+    /// An audit that keeps a line of each event.
     #[derive(Debug, Default)]
     struct Kept(Mutex<Vec<String>>);
 
@@ -730,7 +730,7 @@ mod tests {
         )
     }
 
-    /// The lines of the events that `report` makes.
+    /// Checks the lines of the events that `report` makes.
     #[track_caller]
     fn check(report: impl FnOnce(&Arc<dyn Audit>), expected: &[&str]) {
         let kept = Arc::new(Kept::default());

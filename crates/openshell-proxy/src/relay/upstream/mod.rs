@@ -169,8 +169,8 @@ impl Upstream {
         })
     }
 
-    /// Replaces the connection with HTTP/1.1 to `origin` on `stream`, whose remote address is
-    /// `address`.
+    /// Makes `stream`, whose remote address is `address`, the HTTP/1.1 connection to `origin`, in
+    /// place of the last one.
     ///
     /// # Errors
     /// Fails if the stream has failed already.
@@ -212,8 +212,8 @@ impl Upstream {
         Ok(())
     }
 
-    /// Replaces the connection with HTTP/1.1 to `origin` on `stream`, whose remote address is
-    /// `address`. For https, it is inside TLS that `roots` verify.
+    /// Makes `stream`, whose remote address is `address`, the HTTP/1.1 connection to `origin`; for
+    /// https inside TLS, which `roots` verify.
     ///
     /// # Errors
     /// Fails if the stream has failed, or the upstream's certificate is invalid.
@@ -233,8 +233,8 @@ impl Upstream {
         }
     }
 
-    /// Replaces the connection with HTTP/2 to `origin` on `stream`, whose remote address is
-    /// `address`, with these `windows`. The receiver fires when the connection has ended.
+    /// Makes `stream`, whose remote address is `address`, the HTTP/2 connection to `origin`, with
+    /// these `windows`. The receiver fires when the connection has ended.
     ///
     /// # Errors
     /// Fails if the stream has failed already.

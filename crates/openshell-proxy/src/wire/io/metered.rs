@@ -22,7 +22,7 @@ pub struct Meter {
 pub enum Side {
     /// The workload's.
     Client,
-    /// The other.
+    /// The upstream's.
     Upstream,
 }
 
