@@ -68,7 +68,7 @@ fn skipped(bytes: &[u8]) -> (&[u8], &[u8]) {
     )
 }
 
-/// Returns true if `bytes` begin with a token and a blank, after what servers skip.
+/// Returns true if `bytes`, after what servers skip, begin with a token and a blank.
 fn begins_request(bytes: &[u8]) -> bool {
     let (_, line) = skipped(bytes);
     let token = line.iter().take_while(|byte| is_token(byte)).count();

@@ -102,6 +102,7 @@ impl Memory {
     /// Reserves memory for `bytes` of a request of `program` that are read before it is sent, until
     /// the share is dropped.
     ///
+    /// # Errors
     /// Fails if the program's part, or all of the memory, is still in use after
     /// [`Limits::AHEAD_WAIT`], or if the part is smaller than `bytes`.
     pub async fn ahead(&self, program: &str, bytes: usize) -> Result<Share, Refusal> {

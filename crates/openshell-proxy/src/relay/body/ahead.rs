@@ -17,7 +17,7 @@ use crate::wire::io::complete_body::{CompleteBody, IncompleteBody};
 use crate::wire::io::pace::longer;
 use crate::wire::memory::{Memory, kib};
 
-/// The reason for refusing a body that is not what its head says.
+/// The reason for refusing a body that does not match its head.
 pub const MALFORMED: &str = "the body of the request is malformed, or ended before its end";
 
 /// The body of a client's request, of which a beginning may be read ahead. It is still sent from

@@ -141,8 +141,8 @@ impl LeakScan {
         self.watch.found(&found).map_err(Unsendable::secret)
     }
 
-    /// Returns what waited and `data`, which was searched, but keeps an end back that may be the
-    /// beginning of a secret that is refused.
+    /// Returns the bytes that waited, and `data`, which was searched. An end that may be the
+    /// beginning of a secret that is refused is kept back.
     fn released(&mut self, data: Bytes) -> Bytes {
         let undecided = if self.watch.blocks() && !self.is_over {
             self.scan.undecided()

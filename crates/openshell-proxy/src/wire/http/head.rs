@@ -95,7 +95,7 @@ fn check_named(written: &str, target: &Target) -> Result<(), Refusal> {
     }
 }
 
-/// Returns an invalid host for logs: 255 characters at most, each unusual one replaced with `?`.
+/// Returns an invalid host for logs: at most 255 characters, with `?` in place of each unusual one.
 fn loggable(written: &str) -> String {
     let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '-' | '_');
     written

@@ -72,11 +72,11 @@ impl Server {
     }
 }
 
-/// A host, and the number of the period in which its certificate was issued. A new period has a new
-/// certificate, so that none expires.
+/// A host, and the number of the period in which its certificate was issued. Each period has its
+/// own certificate, so that none expires.
 type Leaf = (Host, i64);
 
-/// The length of these periods.
+/// The length of the periods in which a certificate is used.
 const LEAF_RENEWAL: Duration = Duration::days(30);
 
 /// The validity of a certificate; clients accept at most 398 days.

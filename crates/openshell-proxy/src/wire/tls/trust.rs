@@ -62,8 +62,8 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
         store.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
         store.extend(text.as_bytes());
     };
-    // Java refuses the whole store if it cannot parse one certificate. The system's are parsed less
-    // strictly.
+    // Java refuses the whole store if it cannot parse one certificate. Of the system's, only the
+    // form is checked.
     let is_valid =
         |certificate: &CertificateDer<'_>| RootCertStore::empty().add(certificate.clone()).is_ok();
     let others = others
