@@ -41,9 +41,9 @@ use crate::wire::io::tasks::ConnectionTasks;
 
 /// The upstream side of an exchange.
 pub trait UpstreamSource: Send {
-    /// Authorizes the request with the head `parts` under the policy in force, after reading as much
-    /// of its `body` as that needs, and provides a connection to its origin: a new one for a
-    /// `retry`, since the last was closed before anything was sent.
+    /// Authorizes the request with the head `parts` under the policy in force, reading as much of
+    /// its `body` as that needs, and provides a connection to its origin. A `retry` gets a new
+    /// connection, because the last one was closed before anything was sent.
     fn prepare(
         &mut self,
         parts: &mut Parts,
@@ -52,39 +52,39 @@ pub trait UpstreamSource: Send {
         retry: bool,
     ) -> impl Future<Output = Result<AuthorizedRequest, ExchangeError>> + Send;
 
-    /// The connection that [`Self::prepare`] has provided.
+    /// Returns the connection that [`Self::prepare`] has provided.
     fn upstream(&mut self) -> &mut Upstream;
 
-    /// The server of the request.
+    /// Returns the server of the request.
     fn origin(&self) -> &Origin;
 
-    /// Secrets for the request, and to search its response for.
+    /// Returns the credentials for the request, and those that its response is searched for.
     fn secrets(&self) -> Secrets;
 
-    /// Remedy for a connection that was closed before anything was sent.
+    /// Returns what to do if the connection was closed before anything was sent.
     fn remedy(&self) -> Remedy;
 
-    /// The client's authorized connection; `None` until then, and for exchanges that need no
-    /// policy.
+    /// Returns the client's authorized connection; `None` before it is authorized, and for
+    /// exchanges that need no policy.
     fn connection(&self) -> Option<&Arc<Connection>>;
 
-    /// Time for the response to begin; `None` without a limit.
+    /// Returns the time in which the response must begin; `None` if there is no limit.
     fn answer_deadline(&self) -> Option<Duration> {
         None
     }
 }
 
-/// Secrets of one exchange.
+/// The credentials that one exchange uses.
 #[derive(Debug)]
 pub struct Secrets {
-    /// Credentials for placeholders.
+    /// The credentials that replace placeholders in the request.
     pub vault: Arc<Vault>,
-    /// Credentials that the response is searched for.
+    /// The credentials that the response is searched for.
     pub watched: Watched,
 }
 
 impl Secrets {
-    /// The credentials of `vault` for a request to `host`.
+    /// Returns the credentials of `vault` for a request to `host`.
     #[must_use]
     pub fn of_host(vault: &CurrentVault, host: &Host) -> Self {
         Self {
@@ -94,18 +94,18 @@ impl Secrets {
     }
 }
 
-/// Remedy for a connection that was closed before anything was sent.
+/// What to do about a connection that was closed before anything was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Another connection: an upstream may close an idle one at any time.
+    /// The proxy opens another connection: an upstream may close an idle one at any time.
     Redial,
     /// The client sends its request again.
     Client,
-    /// None: the connection was new.
+    /// Nothing: the connection was new.
     None,
 }
 
-/// Reason for which an exchange has no response of its upstream.
+/// The reason why an exchange has no response of its upstream.
 #[derive(Debug)]
 pub enum ExchangeError {
     /// The request is refused.
@@ -116,17 +116,17 @@ pub enum ExchangeError {
     Lost,
     /// The upstream failed after it had the request.
     Failed(Refusal),
-    /// The response did not begin in this time.
+    /// The response did not begin within this time.
     TimedOut(Duration),
-    /// The upstream has not processed the request, which its client may send again.
+    /// The upstream has not processed the request, so the client may send it again.
     NotSent,
-    /// The upstream closed a kept connection before a byte of its answer. Its client would see the
-    /// same without a proxy, and knows if it may send the request again.
+    /// The upstream closed a kept connection before the first byte of its answer. Without a proxy
+    /// the client would see the same, and it knows whether it may send the request again.
     Closed,
 }
 
 impl ExchangeError {
-    /// True if the upstream may have processed the request.
+    /// Returns true if the upstream may have processed the request.
     #[must_use]
     pub fn was_sent(&self) -> bool {
         match self {
@@ -135,7 +135,7 @@ impl ExchangeError {
         }
     }
 
-    /// The refusal for the client, if it cannot be told to send its request again.
+    /// Returns the refusal for a client that cannot be told to send its request again.
     #[must_use]
     pub fn into_refusal(self) -> Refusal {
         match self {
@@ -157,17 +157,17 @@ impl From<Refusal> for ExchangeError {
     }
 }
 
-/// The upstream's end of a connection whose response has switched protocols; the client's is that
-/// of the response.
+/// The upstream's end of a connection whose response has switched protocols. The client's end comes
+/// from the response.
 #[derive(Debug)]
 pub struct Upgraded {
     /// The authorized connection.
     pub connection: Arc<Connection>,
     /// The upstream's end.
     pub upstream: OnUpgrade,
-    /// True for a WebSocket.
+    /// True if the new protocol is WebSocket.
     pub is_websocket: bool,
-    /// Searches the messages of a WebSocket.
+    /// The search for secrets in the messages of a WebSocket.
     pub leaks: Option<LeakWatch>,
 }
 
@@ -177,16 +177,16 @@ pub struct Outbound {
     body: Unsent,
 }
 
-/// What is known of a request once its body was read.
+/// What the search of a request leaves for later.
 #[derive(Default)]
 struct Read {
-    /// Found in the part of the body that is sent while it is read.
+    /// Receives what is found in the part of the body that is read while it is sent.
     report: Option<FoundReport>,
-    /// The search, to go on in the messages of a WebSocket.
+    /// The search for secrets, which goes on in the messages of a WebSocket.
     leaks: Option<LeakWatch>,
 }
 
-/// A request as it is sent.
+/// A request in the form in which it is sent.
 struct Ready {
     request: CredentialedRequest<RequestBody>,
     /// True if it may be sent twice.
@@ -194,18 +194,18 @@ struct Ready {
     answer: Answer,
 }
 
-/// What its answer is searched for.
+/// How the response to a request is searched.
 struct Answer {
     watched: Watched,
-    /// Memory of the search.
+    /// The quota for the search's memory.
     room: Option<QuotaGuard>,
-    /// True if one that cannot be searched is refused.
+    /// True if a response that cannot be searched is refused.
     must_be_searched: bool,
 }
 
 impl Outbound {
-    /// A client's request; the rest of an HTTP/2 body that the upstream does not take is drained by
-    /// `tasks`.
+    /// Creates a client's request. If the upstream does not take all of an HTTP/2 body, `tasks`
+    /// drain the rest.
     #[must_use]
     pub fn of_client(request: Request<Incoming>, tasks: &ConnectionTasks) -> Self {
         let (parts, incoming) = request.into_parts();
@@ -219,7 +219,7 @@ impl Outbound {
         }
     }
 
-    /// A request of the proxy's own.
+    /// Creates a request that the proxy makes itself.
     #[must_use]
     pub fn own(request: Request<Bytes>) -> Self {
         let (parts, body) = request.into_parts();
@@ -230,12 +230,13 @@ impl Outbound {
     }
 }
 
-/// Parts of an exchange that do not depend on its upstream.
+/// The parts of an exchange that do not depend on its upstream.
 #[derive(Debug)]
 pub struct Exchange<'e> {
-    /// Handles.
+    /// Handles that every exchange needs.
     pub services: &'e Services,
-    /// Takes the upstream's end of an upgraded connection; `None` if protocols must not be switched.
+    /// Takes the upstream's end of an upgraded connection; `None` if protocols must not be
+    /// switched.
     pub upgrades: Option<&'e mpsc::Sender<Upgraded>>,
     /// Kept until the body is sent.
     pub held: Option<Kept>,
@@ -246,7 +247,7 @@ impl Exchange<'_> {
     /// response for the client.
     ///
     /// # Errors
-    /// The request is refused, or there is no response.
+    /// Fails if the request is refused, or there is no response.
     pub async fn run(
         self,
         source: &mut impl UpstreamSource,
@@ -299,11 +300,12 @@ impl Exchange<'_> {
         }
     }
 
-    /// Searches head and `body` for secrets and placeholders, the beginning of the body before
-    /// anything is sent. What is found is kept in `read`.
+    /// Searches the head and the `body` for secrets and placeholders, the beginning of the body
+    /// before anything is sent. Puts what the rest of the exchange needs of the search into `read`.
     ///
     /// # Errors
-    /// A secret is found that must not be sent, or a placeholder, or the body is malformed.
+    /// Fails if there is a secret that must not be sent, or a placeholder, or if the body is
+    /// malformed.
     async fn search(
         &self,
         body: AheadBody,
@@ -329,10 +331,11 @@ impl Exchange<'_> {
         searched::prefetch(body, &parts.headers, searches, self.held.clone(), room).await
     }
 
-    /// Writes the request as it is sent to the upstream of `source`, with its credentials.
+    /// Builds the request in the form for the upstream of `source`, with its credentials.
     ///
     /// # Errors
-    /// It cannot be written, or it has a placeholder for what may not be sent there.
+    /// Fails if the request has no such form, or has a placeholder for a secret that must not go
+    /// there.
     fn ready(
         &self,
         source: &mut impl UpstreamSource,
@@ -342,7 +345,7 @@ impl Exchange<'_> {
         is_searched: bool,
         record: &mut Record,
     ) -> Result<Ready, Refusal> {
-        // As they are now: they may have changed while the body was prefetched.
+        // Loaded again, because they may have changed while the body was prefetched.
         let Secrets { vault, watched } = source.secrets();
         let memory = &self.services.memory;
         let room = memory.searching(record.program(), watched.longest())?;
@@ -359,7 +362,7 @@ impl Exchange<'_> {
             .as_ref()
             .is_none_or(|permit| permit.rules().is_some());
         if may_run_alone && (has_rules || !watched.is_empty()) && upgrade.is_none() {
-            // A server that does not read it must not take it for the next request.
+            // A server that does not read the body must not take it for the next request.
             let close = HeaderValue::from_static("close");
             request.headers_mut().insert(CONNECTION, close);
         }
@@ -383,10 +386,10 @@ impl Exchange<'_> {
         })
     }
 
-    /// Returns `response` for the client, without the secrets that it was watched for.
+    /// Returns `response` for the client, with the secrets of `answer` redacted.
     ///
     /// # Errors
-    /// It has a form that cannot be searched, and must be.
+    /// Fails if the response must be searched, but has a form that cannot be.
     fn answer(
         &self,
         response: Response<Incoming>,
@@ -412,7 +415,8 @@ impl Exchange<'_> {
         Ok(response.map(|body| boxed(body.holding(room))))
     }
 
-    /// The detector of secrets in a request on `connection`, unless its endpoints permit them.
+    /// Returns the detector of secrets in a request on `connection`, unless its endpoints permit
+    /// them.
     fn leak_watch(
         &self,
         connection: Option<&Arc<Connection>>,
@@ -431,7 +435,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// The report of what is found in a body that is partly sent.
+    /// Creates the report of what is found in a body after a part of it was sent.
     fn found_report(&self, connection: Option<&Arc<Connection>>) -> FoundReport {
         let audit = Arc::clone(&self.services.audit);
         let connection = connection.cloned();
@@ -443,8 +447,8 @@ impl Exchange<'_> {
         })
     }
 
-    /// Passes the upstream's end on if `response` switches protocols, and restores its fields for
-    /// the client.
+    /// Passes the upstream's end on and puts back the `Connection` and `Upgrade` fields for the
+    /// client, if `response` switches protocols.
     fn switched(
         &self,
         mut response: Response<Incoming>,
@@ -459,7 +463,7 @@ impl Exchange<'_> {
             && let Some(upgrades) = self.upgrades
         {
             let upstream = hyper::upgrade::on(&mut response);
-            // The channel has room for the one upgrade of a connection.
+            // The channel has room for one upgrade, and a connection has at most one.
             let is_websocket = head::is_websocket(protocol);
             let leaks = leaks.filter(|_| is_websocket);
             let _ = upgrades.try_send(Upgraded {
@@ -478,10 +482,10 @@ impl Exchange<'_> {
     }
 }
 
-/// Returns the body to be sent again after `error`, if the request may be.
+/// Returns the body to send again after `error`, if another attempt is possible.
 ///
 /// # Errors
-/// It may not, or nothing remedies that.
+/// Fails if the request may not be sent again, or another connection does not help.
 fn again(
     error: SendError,
     remedy: Remedy,
@@ -512,14 +516,15 @@ fn is_safe(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
 }
 
-/// Returns true for a request with a body that is not of a method made to have one (RFC 9110 §9.3,
-/// RFC 5789), in upper case: servers may leave it unread.
+/// Returns true if a request has a body although its method is not POST, PUT or PATCH, in upper
+/// case, which are made to have one (RFC 9110 §9.3, RFC 5789): servers may leave such a body
+/// unread.
 fn has_unexpected_body(request: &Request<RequestBody>) -> bool {
     let methods = [Method::POST, Method::PUT, Method::PATCH];
     !methods.contains(request.method()) && !request.body().is_end_stream()
 }
 
-/// Waits for `sent` until `deadline`.
+/// Waits for `sent`, at most for `deadline` if there is one.
 async fn within<T>(
     deadline: Option<Duration>,
     sent: impl Future<Output = T>,
@@ -556,7 +561,7 @@ mod tests {
     use crate::wire::http::target::RequestTarget;
     use crate::wire::io::tasks::ConnectionTasks;
 
-    /// A source with one upstream after the other, which no policy is asked about.
+    /// A source with one upstream after the other, for which no policy is asked.
     struct Scripted {
         upstreams: Vec<DuplexStream>,
         upstream: Upstream,
@@ -626,7 +631,7 @@ mod tests {
         }
     }
 
-    /// A source that refuses every request, and panics where an exchange goes on all the same.
+    /// A source that refuses every request, and panics if an exchange goes on nevertheless.
     struct Refusing;
 
     impl UpstreamSource for Refusing {
@@ -661,7 +666,7 @@ mod tests {
         }
     }
 
-    /// Has `source` answer a POST of `text`.
+    /// Sends a POST of `text` through `source`, and returns the response.
     async fn post(
         mut source: impl UpstreamSource,
         tasks: &ConnectionTasks,
@@ -685,7 +690,7 @@ mod tests {
         exchanged
     }
 
-    /// The bytes of a request that `upstream` gets, which it answers.
+    /// Answers a request from `upstream`'s end, and returns the bytes of the request.
     async fn answered(mut upstream: DuplexStream, body: &[u8]) -> String {
         let mut got = Vec::new();
         while !got.ends_with(body) {

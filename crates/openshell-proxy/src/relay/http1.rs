@@ -37,33 +37,33 @@ use crate::wire::io::metered::Side;
 use crate::wire::io::prefixed::Prefixed;
 use crate::wire::io::tasks::ConnectionTasks;
 
-/// State that the exchanges of one client connection share.
+/// The state that the exchanges of one client connection share.
 #[derive(Debug)]
 pub struct Session {
-    /// Upstream connection of its requests.
+    /// The upstream connection of its requests.
     pub upstream: Mutex<KeptUpstream>,
-    /// Tasks of all its connections.
+    /// The tasks of all its connections.
     pub tasks: ConnectionTasks,
-    /// Takes both ends once a response has switched protocols.
+    /// Takes both ends of the connection once a response has switched protocols.
     pub upgrades: mpsc::Sender<Upgraded>,
     watches: mpsc::Sender<RevocationWatch>,
     requests: AtomicU64,
     closing: CurrentClosing,
 }
 
-/// An upstream connection between requests.
+/// The upstream connection that is kept between requests.
 #[derive(Debug)]
 pub struct KeptUpstream {
     /// The connection.
     pub upstream: Upstream,
-    /// Guard of the program's connection quota, unless another owner holds it.
+    /// The guard of the program's connection quota, unless something else holds it.
     pub quota: Option<QuotaGuard>,
 }
 
-/// Drives one client connection.
+/// The driver of one client connection.
 #[derive(Debug)]
 pub struct Driver {
-    /// The client's socket, to notice its end.
+    /// The client's socket, by which its end is noticed.
     socket: Option<OwnedFd>,
     watches: mpsc::Receiver<RevocationWatch>,
     upgrades: mpsc::Receiver<Upgraded>,
@@ -84,7 +84,7 @@ struct State {
     has_requested: AtomicBool,
     /// True after the first bytes.
     has_read: Arc<AtomicBool>,
-    /// True once the last answer has made the connection one of another protocol.
+    /// True if the last answer has switched the connection to another protocol.
     has_switched: AtomicBool,
 }
 
@@ -95,7 +95,7 @@ impl State {
         self.has_requested.store(true, Ordering::Relaxed);
     }
 
-    /// Notes the `answer` to it, which was a CONNECT if it `is_connect`.
+    /// Notes the `answer` to the request, which was a CONNECT if `is_connect` is true.
     fn note_answer(&self, answer: Option<&Response<ResponseBody>>, is_connect: bool) {
         self.is_pending.store(false, Ordering::Relaxed);
         self.has_answered.store(true, Ordering::Relaxed);
@@ -107,27 +107,28 @@ impl State {
     }
 }
 
-/// The refusal of a head that takes too long.
+/// The refusal for a head that takes too long.
 const LATE: Refusal = Refusal::bad_request("the head of the request did not arrive in time");
 
-/// A client's connection after its last answer, which has made it one of another protocol.
+/// A client's connection after an answer that has switched it to another protocol.
 #[derive(Debug)]
 pub struct Released<S> {
     /// The stream.
     pub stream: S,
-    /// What was read of it and not taken.
+    /// The bytes that were read from the stream but not consumed.
     pub surplus: Bytes,
 }
 
-/// Reason for which a client is taken to have gone.
+/// Why a client counts as gone.
 enum Gone {
     /// It has closed its connection.
     Closed,
-    /// It began its first request and stalled.
+    /// It has begun its first request, and stalled.
     Stalled,
 }
 
-/// Creates session and driver of a client connection; the end of `socket` is watched for.
+/// Creates the session and the driver of a client connection. The driver watches for the end of
+/// `socket`.
 #[must_use]
 pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
     let (watch, watches) = mpsc::channel(1);
@@ -157,8 +158,8 @@ pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
     (session, driver)
 }
 
-/// HTTP/1.1 settings inside a tunnel: heads are bounded in size, and a client may be idle between
-/// two requests.
+/// Returns the HTTP/1.1 settings inside a tunnel: heads are limited in size, and a client may be
+/// idle between two requests.
 #[must_use]
 pub fn protocol() -> http1::Builder {
     let mut protocol = http1::Builder::new();
@@ -182,7 +183,8 @@ impl Session {
         self.requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Puts `closing` in place of that of the last upstream connection, which the client has left.
+    /// Replaces the report of the last upstream connection, which the client has left, with
+    /// `closing`.
     pub fn connected(&self, closing: Closing) {
         let mut current = self.closing.lock();
         match current.take() {
@@ -196,18 +198,18 @@ impl Session {
 
     /// Replaces the watch over the authorization on which the connection depends.
     pub async fn watch(&self, watch: RevocationWatch) {
-        // The driver receives for as long as there are requests.
+        // The driver receives as long as there are requests.
         let _ = self.watches.send(watch).await;
     }
 }
 
 impl Driver {
-    /// Serves `client` by `protocol` with the responses of `answer`, and relays its connection
-    /// after an upgrade. Ends when the last request is permitted no longer, or the client has gone;
-    /// or with the connection, once a CONNECT was permitted.
+    /// Serves `client` by `protocol` with the responses of `answer`, and relays its bytes after an
+    /// upgrade. Ends with the connection, or when the last request is no longer permitted or the
+    /// client has gone. After a permitted CONNECT, it returns the client's stream.
     ///
     /// # Errors
-    /// The client sent a malformed head, or none in time.
+    /// Fails if the client sent a malformed head, one that is too large, or none in time.
     pub async fn serve<S, F>(
         self,
         services: &Services,
@@ -250,7 +252,8 @@ impl Driver {
             biased;
             () = &mut revoked => {}
             served = hold.over(connection.as_mut()) => match served {
-                // A client may be idle between two requests, and close.
+                // A client may be idle between two requests: a timeout after an answer is not an
+                // error.
                 Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
                     finish(&closing);
                     return violation(&error).map_or(Ok(None), Err);
@@ -303,7 +306,7 @@ async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
     loop {
         tokio::time::sleep(Limits::HALF_CLOSE_TIMEOUT).await;
         let is_pending = state.is_pending.load(Ordering::Relaxed);
-        // After the first request the bytes may be the rest of a body that was answered early.
+        // After the first request, such bytes may be the rest of a body that was answered early.
         let is_stalled =
             !state.has_requested.load(Ordering::Relaxed) && state.has_read.load(Ordering::Relaxed);
         if is_stalled && was_stalled {
@@ -331,7 +334,7 @@ async fn gone(state: &State, socket: Option<&OwnedFd>) -> Gone {
     }
 }
 
-/// Returns when the last request, whose response may be in flight, is permitted no longer.
+/// Returns when the last request, whose response may be in flight, is no longer permitted.
 async fn revoked(
     services: &Services,
     watches: &mut mpsc::Receiver<RevocationWatch>,
@@ -347,7 +350,8 @@ async fn revoked(
             }
         };
         tokio::select! {
-            // The authorization of an earlier request is not asked about a later one.
+            // Newer watches come first: a later request does not end with the authorization of an
+            // earlier one.
             biased;
             Some(newer) = watches.recv() => current = Some(newer),
             refusal = ended => {
@@ -364,12 +368,12 @@ async fn revoked(
     }
 }
 
-/// Error of a request without a response: its connection ends.
+/// The error of a request without a response, with which its connection ends.
 #[derive(Debug, thiserror::Error)]
 #[error("not answered")]
 struct NoResponse;
 
-/// Serves `connection` to its end; returns its stream if its last answer has made it one of another
+/// Serves `connection` to its end. Returns its stream if its last answer has switched it to another
 /// protocol.
 async fn released<S, A>(
     mut connection: Box<http1::Connection<TokioIo<Linger<S>>, A>>,
@@ -393,8 +397,8 @@ where
             surplus: parts.read_buf,
         }));
     }
-    // The last answer is on its way, that to a malformed head too. A client that has gone does not
-    // care.
+    // The last answer is on its way, maybe the one to a malformed head. It does not matter if the
+    // client has gone.
     let _ = stream.shutdown().await;
     served.map(|()| None)
 }
@@ -425,7 +429,7 @@ where
         client: client_search,
         answers,
     };
-    // An I/O error of either side is no decision: the other side learns of it by the end of its
+    // An I/O error on either side is not a decision. The other side notices it by the end of its
     // connection.
     let relayed = Box::pin(opaque::copy(client, TokioIo::new(upstream), search)).await;
     if let Err(StreamEnd::Refused(refusal)) = relayed {
@@ -433,8 +437,8 @@ where
     }
 }
 
-/// The refusal for an error of the HTTP library, if it is a decision; a client that went away made
-/// no request.
+/// Returns the refusal for an error of the HTTP library, if there is a decision to report. A client
+/// that went away made no request.
 fn violation(error: &hyper::Error) -> Option<Refusal> {
     if error.is_parse_too_large() {
         Some(Refusal::head_too_large())
@@ -447,7 +451,7 @@ fn violation(error: &hyper::Error) -> Option<Refusal> {
     }
 }
 
-/// Refuses the first request of `client`, and ends its connection.
+/// Answers the first request of `client` with `refusal`, and ends its connection.
 pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record: Record)
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -471,7 +475,7 @@ where
     let _ = served.await;
 }
 
-/// The denial of an open connection that is permitted no longer.
+/// Returns the denial to count for an open connection that is no longer permitted.
 pub fn denial_of_revoked(
     services: &Services,
     connection: &Connection,
@@ -485,7 +489,7 @@ pub fn denial_of_revoked(
     .revoked(refusal)
 }
 
-/// Reports that an open connection is refused for its content.
+/// Reports that an open connection is refused because of its content.
 pub fn report_refused(services: &Services, connection: &Connection, refusal: &Refusal) {
     let record = Record::of(
         &services.audit,
@@ -519,7 +523,7 @@ mod tests {
         Some(Response::new(full(Bytes::from_static(b"hello"))))
     }
 
-    /// Serves a client that writes `said` and stays, and is not to be answered.
+    /// Serves a client that sends `said`, stays connected, and must not be answered.
     async fn served(said: &[u8]) -> Result<(), Refusal> {
         let (services, _) = testing::services(PLAIN);
         let (mut client, near) = duplex(2 * Limits::READ_HEAD_BYTES);
@@ -586,7 +590,7 @@ mod tests {
         assert!(begin.elapsed() >= Limits::IDLE, "{refusal:?}");
     }
 
-    /// Serves the client of a loopback connection by `answer`, for as long as `client` takes.
+    /// Serves one end of a loopback connection by `answer`, while `client` uses the other end.
     async fn with_client<F>(
         services: &Services,
         (_session, driver): (Session, Driver),

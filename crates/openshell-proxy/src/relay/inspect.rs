@@ -1,5 +1,5 @@
-//! Inspection of requests: the checks of their heads, the part of their bodies that rules read, and
-//! the judgement that the connection's permit demands.
+//! The inspection of requests: it checks their heads, reads the part of their bodies that rules
+//! need, and makes the judgement that the connection's permit demands.
 
 use std::time::Instant;
 
@@ -21,17 +21,18 @@ use crate::wire::memory::Memory;
 /// A request that may be sent.
 #[derive(Debug)]
 pub struct AuthorizedRequest {
-    /// The judged target, which is the one to be sent.
+    /// The judged target, which is also the one that is sent.
     pub target: RequestTarget,
-    /// The protocol of the upgrade that it asks for.
+    /// The protocol to which the request asks to switch, if it may.
     pub upgrade: Option<HeaderValue>,
 }
 
-/// The protocol to which `request` asks to switch, and may under `permit`: without rules any, with
-/// rules those that they permit.
+/// Returns the protocol to which `request` asks to switch, if it may under `permit`. Without rules,
+/// or if the run only observes, that is any protocol; with rules, WebSocket and those that they
+/// permit.
 ///
 /// # Errors
-/// The rules do not permit it.
+/// Fails if the rules are enforced and do not permit it.
 fn upgrade(
     permit: &Permit,
     request: &Parts,
@@ -50,7 +51,7 @@ fn upgrade(
         .split(',')
         .map(|word| UpgradeProtocol::parse(word.trim()))
         .collect();
-    // What is no protocol nobody switches to.
+    // Nobody switches to what is not a protocol.
     let Ok(protocols) = protocols else {
         return Ok(None);
     };
@@ -79,7 +80,7 @@ fn upgrade(
 /// Checks the head of `request`, and reads as much of its `body` as the rules of `permit` need.
 ///
 /// # Errors
-/// The head is malformed, or the body is not read.
+/// Fails if the head is malformed, or the body cannot be read.
 pub async fn read_message(
     memory: &Memory,
     permit: &Permit,
@@ -94,10 +95,10 @@ pub async fn read_message(
     Ok(Message::of(request, ahead))
 }
 
-/// Judges `message`, which was read from `request`, sent by `caller` on a connection with `permit`.
+/// Judges `message`, which was read from `request` of `caller`, on a connection with `permit`.
 ///
 /// # Errors
-/// It has no form that rules can read, or the policy refuses a part of it.
+/// Fails if the message has no form that rules can read, or if the policy refuses a part of it.
 pub async fn authorize_request(
     authorizer: &Authorizer,
     permit: &Permit,
@@ -141,7 +142,7 @@ mod tests {
         "{host: web.test, port: 80, protocol: rest, enforcement: enforce, access: full}";
     const PLAIN: &str = "{host: web.test, port: 80}";
 
-    /// Services whose rules fail as soon as a request is judged by them.
+    /// Creates services whose rules fail as soon as they judge a request.
     fn failing() -> Arc<Services> {
         testing::services_with(
             testing::failing_rules(),

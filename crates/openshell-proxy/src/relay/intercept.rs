@@ -32,8 +32,8 @@ pub struct Intercepted {
 }
 
 impl Intercepted {
-    /// The protocol that the client negotiated by ALPN, which settles it before anything is read:
-    /// an HTTP/2 server may speak first. `None` without ALPN.
+    /// Returns the protocol that the client negotiated by ALPN; `None` without ALPN. It settles the
+    /// protocol before anything is read, because an HTTP/2 server may speak first.
     #[must_use]
     pub fn negotiated(&self) -> Option<Protocol> {
         match terminate::protocol(&self.client)? {
@@ -42,7 +42,7 @@ impl Intercepted {
         }
     }
 
-    /// The protocol of the upstream.
+    /// Returns the protocol of the upstream.
     #[must_use]
     pub fn upstream_protocol(&self) -> UpstreamProtocol {
         match (
@@ -57,8 +57,8 @@ impl Intercepted {
     }
 }
 
-/// Terminates the TLS of `client`, and opens TLS to `upstream`. A refusal after the client's
-/// handshake is sent inside its TLS, and noted in `closing`.
+/// Terminates the TLS of `client`, and opens TLS to `upstream`. A refusal is noted in `closing`;
+/// one that comes after the client's handshake is also sent inside its TLS.
 pub async fn intercept(
     services: &Services,
     interceptor: &Interceptor,
@@ -103,7 +103,7 @@ pub async fn intercept(
     }
 }
 
-/// The client's TLS, the upstream's or its refusal, and a slot for HTTP/2.
+/// The client's TLS, the upstream's TLS or its refusal, and a slot for HTTP/2.
 type Handshakes = (
     ClientTls<Prefixed<Metered<ClientStream>>>,
     Result<UpstreamTls, Refusal>,
@@ -173,7 +173,7 @@ mod tests {
     use crate::wire::tls::authority::Authority;
     use crate::wire::tls::originate::UpstreamRoots;
 
-    /// A sandbox whose CA is `own`, and an upstream under `other`.
+    /// A sandbox whose CA is `own`, and an upstream whose CA is `other`.
     struct Authorities {
         own: UpstreamRoots,
         interceptor: Interceptor,
@@ -191,7 +191,7 @@ mod tests {
             }
         }
 
-        /// Services that trust the upstream.
+        /// Creates services that trust the upstream.
         fn trusting(&self) -> (Arc<Services>, Arc<Remembered>) {
             let (mut services, audit) = testing::services("{host: web.test, port: 443}");
             let roots = UpstreamRoots::new(vec![self.other.pem().into()]);
@@ -199,7 +199,7 @@ mod tests {
             (services, audit)
         }
 
-        /// Intercepts the TLS between a client that trusts `roots`, and an upstream; each offers
+        /// Intercepts the TLS between a client that trusts `roots`, and an upstream. Each offers
         /// HTTP/2 if it `may`.
         async fn intercepted(
             &self,

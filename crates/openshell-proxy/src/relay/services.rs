@@ -1,4 +1,4 @@
-//! Handles that every exchange needs.
+//! The handles that every exchange needs.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use crate::reach::dial::Egress;
 use crate::wire::memory::Memory;
 use openshell_events::event::Audit;
 
-/// Handles that every exchange needs.
+/// The handles that every exchange needs.
 #[derive(Debug)]
 pub struct Services {
-    /// Authorizes connections and requests.
+    /// The authorizer of connections and requests.
     pub authorizer: Authorizer,
-    /// Connects to upstreams.
+    /// The connector to upstreams.
     pub egress: Egress,
-    /// Credentials.
+    /// The current credentials.
     pub vault: Arc<CurrentVault>,
-    /// Searches requests for secrets.
+    /// The detector of secrets in requests.
     pub leaks: Arc<LeakDetector>,
-    /// Memory shared by all connections.
+    /// The memory that all connections share.
     pub memory: Memory,
-    /// Receives every decision.
+    /// The receiver of every decision.
     pub audit: Arc<dyn Audit>,
 }

@@ -1,4 +1,4 @@
-//! HTTP inside a tunnel: requests on a permitted connection, each of them authorized.
+//! HTTP inside a tunnel: the requests on a permitted connection, each of which is authorized.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ use crate::wire::http::head;
 /// A permitted connection that carries HTTP.
 #[derive(Clone, Debug)]
 pub struct HttpTunnel {
-    /// Handles of its exchanges.
+    /// The handles of its exchanges.
     pub services: Arc<Services>,
     /// The authorized connection.
     pub connection: Arc<Connection>,
@@ -41,7 +41,7 @@ pub struct HttpTunnel {
 }
 
 impl HttpTunnel {
-    /// The tunnel over `connection`, for URLs of `scheme`.
+    /// Creates the tunnel over `connection`, for URLs of `scheme`.
     #[must_use]
     pub fn new(services: &Arc<Services>, connection: &Arc<Connection>, scheme: Scheme) -> Self {
         let origin = Origin {
@@ -55,7 +55,8 @@ impl HttpTunnel {
         }
     }
 
-    /// Serves the HTTP/1.1 requests of `client`, over `socket`, through `upstream` at `address`.
+    /// Serves the HTTP/1.1 requests of `client`, whose socket is `socket`, through `upstream` at
+    /// `address`.
     pub async fn serve_http1<C, U>(
         &self,
         client: C,
@@ -126,7 +127,7 @@ impl HttpTunnel {
         }
     }
 
-    /// Creates the record of request `number`.
+    /// Creates the record of the request with this `number`.
     #[must_use]
     pub fn record(&self, request: &Request<Incoming>, number: u64) -> Record {
         let method = request.method().as_str();
@@ -144,7 +145,7 @@ impl HttpTunnel {
         record
     }
 
-    /// The source of one exchange through `upstream`; `stream` is its id in HTTP/2.
+    /// Creates the source of one exchange through `upstream`; `stream` is its id in HTTP/2.
     #[must_use]
     pub fn source<'s>(
         &'s self,
@@ -167,13 +168,13 @@ pub struct TunnelSource<'s> {
     upstream: &'s mut Upstream,
     /// The id of the stream; `None` in HTTP/1.1.
     stream: Option<StreamId>,
-    /// The address, if a connection was dialled for this exchange.
+    /// The address of the connection, if one was dialled for this exchange.
     dialed: Option<IpAddr>,
 }
 
 impl TunnelSource<'_> {
-    /// The permit for `message`. In HTTP/1.1 it becomes the connection's activity at once; a stream
-    /// registers it once it is authorized.
+    /// Returns the permit for `message`. In HTTP/1.1, `message` at once replaces that of the
+    /// connection; in HTTP/2, the stream registers it once it is authorized.
     async fn permit(&self, message: &Message) -> Result<Arc<Permit>, Refusal> {
         let HttpTunnel {
             services,
@@ -196,7 +197,7 @@ impl TunnelSource<'_> {
         Ok(permit)
     }
 
-    /// Connects once more to the permitted target.
+    /// Connects again to the permitted target.
     async fn redial(&mut self, permit: &Permit) -> Result<(), Refusal> {
         let HttpTunnel {
             services,
@@ -235,7 +236,7 @@ impl UpstreamSource for TunnelSource<'_> {
             head::check_authority(parts, origin)?;
             let permit = connection.current_permit(&services.authorizer).await?;
             if self.stream.is_none() && permit.need() != Need::Head {
-                // Its body has memory, which this one may need.
+                // The body of the last message holds memory, which this one may need.
                 connection.forget_message();
             }
             let message = read_message(&services.memory, &permit, parts, body, record).await?;
@@ -329,7 +330,8 @@ mod tests {
         Upstream::new(ConnectionTasks::default())
     }
 
-    /// Authorizes the request with the head `parts`, of `stream` or on a connection of its own.
+    /// Authorizes the request with the head `parts`, of `stream` in HTTP/2 or else on a connection
+    /// of its own.
     async fn prepared(
         tunnel: &HttpTunnel,
         mut parts: Parts,
@@ -346,8 +348,8 @@ mod tests {
         prepared
     }
 
-    /// Serves a client that writes `said`, through an upstream that reads as much as `asked` and
-    /// says `answer`: everything that each has heard, and all decisions.
+    /// Serves a client that sends `said`, through an upstream that reads up to `asked` and sends
+    /// `answer`. Returns what each has heard, and all decisions.
     async fn served(
         endpoints: &str,
         said: &str,
@@ -375,7 +377,7 @@ mod tests {
         heard
     }
 
-    /// Says `answer` when `asked` was heard.
+    /// Sends `answer` when `asked` has arrived.
     async fn answering(mut upstream: DuplexStream, asked: &str, answer: &str) -> String {
         let mut heard = Vec::new();
         while !heard.ends_with(asked.as_bytes()) && upstream.read_buf(&mut heard).await.unwrap() > 0

@@ -15,7 +15,7 @@ use crate::ground::peer::Caller;
 use crate::ground::target::Target;
 use crate::wire::io::metered::{Meter, Side};
 
-/// A permitted connection whose end is reported, once, when this is dropped.
+/// A permitted connection, whose end is reported once, when this is dropped.
 pub struct Closing {
     audit: Arc<dyn Audit>,
     caller: Option<Caller>,
@@ -24,18 +24,18 @@ pub struct Closing {
     way: Way,
     began: Instant,
     meter: Arc<Meter>,
-    /// Bytes before the connection, both ways.
+    /// The bytes sent and received that were counted before the connection.
     before: (u64, u64),
     end: Mutex<End>,
 }
 
-/// The cause of an end, as far as it is known.
+/// The cause of the end, as far as it is known.
 #[derive(Default)]
 struct End {
     by: Option<EndedBy>,
     reason: String,
     refusal: Option<(Refusal, Option<Denial>)>,
-    /// True once the relay has ended by itself.
+    /// True if the relay has ended by itself.
     is_over: bool,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Debug for Closing {
 }
 
 impl Closing {
-    /// Begins with a connection of `caller` to `target`, permitted by `policy`.
+    /// Begins the report of a connection of `caller` to `target` that `policy` permits.
     #[must_use]
     pub fn new(
         audit: &Arc<dyn Audit>,
@@ -74,62 +74,62 @@ impl Closing {
         }
     }
 
-    /// The same for a client whose bytes `meter` counts, of which those from now on are the
-    /// connection's.
+    /// Takes the bytes from `meter`, which counts those of the client. Those that it has counted so
+    /// far do not belong to the connection.
     #[must_use]
     pub fn counted_by(mut self, meter: &Arc<Meter>) -> Self {
         (self.meter, self.before) = (Arc::clone(meter), meter.bytes());
         self
     }
 
-    /// The host and port of the upstream.
+    /// Returns the host and port of the upstream.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// The door by which the client came.
+    /// Returns the door by which the client came.
     #[must_use]
     pub fn door(&self) -> Option<Door> {
         self.way.door
     }
 
-    /// Counts the connection's bytes.
+    /// Returns the meter that counts the connection's bytes.
     #[must_use]
     pub fn meter(&self) -> &Arc<Meter> {
         &self.meter
     }
 
-    /// Notes that a bound has ended the connection.
+    /// Notes that a limit has ended the connection.
     pub fn limited(&self, reason: &str) {
         let mut end = self.end.lock();
         (end.by, end.reason) = (Some(EndedBy::Limit), reason.to_owned());
     }
 
-    /// Notes that `refusal`, which is reported by itself, has ended the connection.
+    /// Notes that `refusal`, which has an event of its own, has ended the connection.
     pub fn stopped(&self, refusal: &Refusal) {
         let mut end = self.end.lock();
         (end.by, end.reason) = (Some(cause(refusal)), refusal.reason().to_owned());
     }
 
-    /// Notes that `refusal` has ended the connection, and the denial to count.
+    /// Notes that `refusal` has ended the connection, and the denial to count for it.
     pub fn refused(&self, refusal: &Refusal, denial: Option<Denial>) {
         let mut end = self.end.lock();
         (end.by, end.refusal) = (Some(cause(refusal)), Some((refusal.clone(), denial)));
     }
 
-    /// Reports a connection that its client has left for another one.
+    /// Reports the end of a connection that its client has left for another one.
     pub fn left(self) {
         self.end.lock().by = Some(EndedBy::Client);
     }
 
-    /// Reports a connection that has ended by itself, or as it was noted.
+    /// Reports the end of a connection that has ended by itself, or for the cause that was noted.
     pub fn finish(self) {
         self.end.lock().is_over = true;
     }
 }
 
-/// Whose doing a refusal is.
+/// Returns who has ended a connection that was refused.
 fn cause(refusal: &Refusal) -> EndedBy {
     match (refusal.code(), refusal.code().stage()) {
         (ReasonCode::ClientTlsFailed, _) => EndedBy::Client,
@@ -140,7 +140,8 @@ fn cause(refusal: &Refusal) -> EndedBy {
 }
 
 impl Drop for Closing {
-    /// Without [`Self::finish`] the sandbox has ended the connection.
+    /// Reports the end. If no cause is known and [`Self::finish`] was not called, the sandbox has
+    /// ended the connection.
     fn drop(&mut self) {
         let end = self.end.get_mut();
         let of_side = |side| match side {
@@ -149,7 +150,7 @@ impl Drop for Closing {
         };
         let by = match (end.by, end.is_over) {
             (Some(by), _) => by,
-            // An upstream that closes is noticed where nothing is counted.
+            // The meter may not see that an upstream closes, so without a note it was the upstream.
             (None, true) => of_side(self.meter.ended().unwrap_or(Side::Upstream)),
             (None, false) => EndedBy::Sandbox,
         };

@@ -1,4 +1,4 @@
-//! What is told of a decision, and of a connection's end.
+//! The reports of decisions, and of the ends of connections.
 
 pub mod closing;
 pub mod observe;

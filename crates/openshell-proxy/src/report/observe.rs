@@ -1,4 +1,4 @@
-//! Endpoints that a run has used, for runs that observe the policy instead of enforcing it.
+//! The endpoints that a run has used. Kept for runs that only observe the policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use crate::ground::limits::Limits;
 use crate::ground::target::Target;
 
-/// Endpoints that are kept; a run with more is unsuited as the source of a policy.
+/// The number of endpoints that are kept. A run with more cannot be the source of a policy.
 const ENDPOINTS: usize = 10_000;
 
-/// Endpoints by program.
+/// The observed endpoints of each program.
 #[derive(Debug, Default)]
 pub struct Observations(Mutex<Observed>);
 
@@ -24,44 +24,46 @@ struct Observed {
     is_incomplete: bool,
 }
 
-/// Use of an endpoint by one program.
+/// How one program has used an endpoint.
 #[derive(Debug, Default)]
 struct Use {
-    /// All addresses of the host, if one of them is internal.
+    /// All addresses of the host, up to [`Limits::ADDRESSES`], if one of them is internal.
     internal: BTreeSet<IpAddr>,
-    /// Methods, and the first paths, of its requests.
+    /// The methods of its requests, and the first paths.
     methods: BTreeSet<String>,
     paths: BTreeSet<String>,
     /// True if a path held an escaped slash.
     has_encoded_slash: bool,
-    /// True if bytes were relayed that no rule for requests could judge.
+    /// True if bytes were relayed that no rule for requests could judge, or if it has more distinct
+    /// methods than are kept.
     is_opaque: bool,
     /// True if such bytes were inside TLS.
     is_in_tls: bool,
 }
 
-/// Distinct methods, and distinct paths, that are kept of an endpoint.
+/// The numbers of distinct methods and of distinct paths that are kept for an endpoint.
 const METHODS: usize = 32;
 const PATHS: usize = 20;
 
-/// Endpoint that one program has used.
+/// An endpoint that one program has used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// Executable of the program.
+    /// The executable of the program.
     pub program: String,
-    /// Host of the endpoint.
+    /// The host of the endpoint.
     pub host: String,
-    /// Port of the endpoint.
+    /// The port of the endpoint.
     pub port: u16,
     /// All addresses of the host, if one of them is internal.
     pub internal: Vec<IpAddr>,
-    /// Methods of its requests; empty if bytes were relayed uninspected.
+    /// The methods of its requests; empty if bytes were relayed uninspected, or if there were too
+    /// many methods to keep.
     pub methods: BTreeSet<String>,
-    /// First paths of its requests.
+    /// The first paths of its requests.
     pub paths: Vec<String>,
     /// True if a path held an escaped slash.
     pub has_encoded_slash: bool,
-    /// True if all of its connections were neither HTTP nor TLS.
+    /// True if bytes of it were relayed, and none of its connections was seen to be HTTP or TLS.
     pub is_tcp: bool,
 }
 
@@ -98,7 +100,7 @@ impl Observations {
         known.extend(addresses.into_iter().filter(|_| is_internal).take(room));
     }
 
-    /// Notes a `method` request of `program` for `path` of `target`.
+    /// Notes a request of `program` with `method` for `path` of `target`.
     pub fn add_request(&self, program: &str, target: &Target, method: &str, path: &str) {
         self.update(program, target, |used| {
             if used.methods.len() < METHODS {
@@ -113,8 +115,8 @@ impl Observations {
         });
     }
 
-    /// Notes that bytes of `program` to `target` were relayed uninspected, `raw` if they were not
-    /// inside TLS.
+    /// Notes that bytes of `program` to `target` were relayed uninspected, outside of TLS if they
+    /// are `raw`.
     pub fn add_opaque(&self, program: &str, target: &Target, raw: bool) {
         self.update(program, target, |used| {
             used.is_opaque = true;
@@ -122,7 +124,7 @@ impl Observations {
         });
     }
 
-    /// Applies `note` to an endpoint that has been added; others are ignored.
+    /// Applies `note` to the use of an endpoint, if the endpoint has been added.
     fn update(&self, program: &str, target: &Target, note: impl FnOnce(&mut Use)) {
         let mut observed = self.0.lock();
         let key = (target.host.to_string(), target.port);
@@ -135,7 +137,7 @@ impl Observations {
         }
     }
 
-    /// All observations by program; true as the second value if none was left out.
+    /// Returns all observations by program, and true if none was left out.
     #[must_use]
     pub fn all(&self) -> (Vec<Observation>, bool) {
         let observed = self.0.lock();

@@ -1,4 +1,4 @@
-//! The record of one decision, and the only place that reports its outcome.
+//! The record of one decision. Only records report the outcomes of decisions.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,15 +20,15 @@ use crate::ground::target::{Scheme, Target};
 use crate::secrets::needles::{CONCEALED, has_secret};
 use crate::secrets::placeholder::redacted;
 
-/// The facts of a decision so far. Exactly one event is emitted for it.
+/// The facts of one decision so far, for which exactly one event is emitted.
 #[derive(Debug)]
 pub struct Record {
     audit: Arc<dyn Audit>,
     subject: Subject,
-    /// The request, if the decision is on one and not on a connection.
+    /// The request, if the decision is on a request and not on a connection.
     http: Option<Http>,
     policy: Option<String>,
-    /// The rules' judgement of the request.
+    /// How the rules judged the request.
     judged: Option<Judged>,
     observed: Option<ReasonCode>,
     way: Way,
@@ -46,16 +46,16 @@ struct Http {
     method: String,
     path: String,
     scheme: Scheme,
-    /// Number inside its connection, from 1 on; `None` for a forwarded request.
+    /// Its number on its connection, from 1 on; `None` for a forwarded request.
     number: Option<u64>,
     /// True if its response switched protocols.
     is_upgrade: bool,
-    /// True if its path holds a secret, and is not shown.
+    /// True if its path holds a secret, and is therefore not shown.
     is_concealed: bool,
 }
 
 impl Http {
-    /// The request in words; with its target, unless the connection's event names that.
+    /// Describes the request, with its target unless the connection's event names that.
     fn named(&self, target: &Target) -> String {
         let Self { method, path, .. } = self;
         match self.number {
@@ -71,11 +71,11 @@ struct Inference {
     /// The call, once a route is chosen.
     call: Option<Call>,
     usage: TokenUsage,
-    /// Remark on a response that was cut off; empty otherwise.
+    /// A remark on a response that was cut off; empty for others.
     remark: String,
 }
 
-/// A call of a route.
+/// A call to the backend of a route.
 #[derive(Clone, Debug)]
 struct Call {
     route: String,
@@ -83,20 +83,20 @@ struct Call {
     kind: &'static str,
 }
 
-/// Outcome of a decision.
+/// The outcome of a decision.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'o> {
-    /// Permitted, and the upstream reached.
+    /// It is permitted, and the upstream was reached.
     Allowed,
-    /// Refused, or the upstream not reached.
+    /// It is refused, or the upstream was not reached.
     Refused(&'o Refusal),
-    /// The client left before a decision.
+    /// The client left before the decision.
     Aborted,
 }
 
 impl Record {
-    /// Creates the record of `request`, such as `CONNECT example.com:443`, for `target` if it has
-    /// one.
+    /// Creates the record of `request`, such as `CONNECT example.com:443`, and its `target`, if it
+    /// has one.
     #[must_use]
     pub fn new(audit: &Arc<dyn Audit>, request: String, target: Option<Target>) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Record {
         record
     }
 
-    /// Makes this the record of request `number` inside a connection to its target.
+    /// Makes this the record of a request on a connection to its target, the `number`th.
     #[must_use]
     pub fn inside(mut self, number: u64) -> Self {
         if let (Some(http), Some(target)) = (&mut self.http, &self.subject.target) {
@@ -160,29 +160,30 @@ impl Record {
         record
     }
 
-    /// The request in words, such as `CONNECT example.com:443`.
+    /// Returns the request in words, such as `CONNECT example.com:443`.
     #[must_use]
     pub fn request(&self) -> &str {
         &self.subject.request
     }
 
-    /// The connection or request under decision.
+    /// Returns the connection or request that is decided on.
     #[must_use]
     pub fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// Notes the way of the connection, as far as it is known.
+    /// Notes the way by which the connection came, as far as it is known.
     pub fn came_by(&mut self, way: Way) {
         self.way = way;
     }
 
-    /// Notes a decision that began at `began` and has been made just now; adds to those before.
+    /// Notes a decision that began at `began` and ended now. Its time is added to that of decisions
+    /// before it.
     pub fn decided_since(&mut self, began: Instant) {
         self.took.decision = Some(self.took.decision.unwrap_or_default() + began.elapsed());
     }
 
-    /// Notes that the upstream, dialled since `began`, is connected.
+    /// Notes that the upstream, which was dialled at `began`, is connected now.
     pub fn connected_since(&mut self, began: Instant) {
         self.took.connect = Some(began.elapsed());
     }
@@ -192,14 +193,14 @@ impl Record {
         self.subject.caller = Some(caller);
     }
 
-    /// Notes that `policy` permits the connection, or that the run is observed and the code for
-    /// which it would be refused otherwise.
+    /// Notes that `policy` permits the connection. If the run only observes, `observed` is the code
+    /// with which the connection would otherwise be refused.
     pub fn permitted_by(&mut self, policy: Option<&str>, observed: Option<ReasonCode>) {
         self.policy = policy.map(str::to_owned);
         self.observed = observed;
     }
 
-    /// Notes the path under judgement.
+    /// Notes the path that is judged.
     pub fn asks_for(&mut self, path: &str) {
         let path = loggable(path);
         if let (Some(http), Some(target)) = (&mut self.http, &self.subject.target)
@@ -219,7 +220,7 @@ impl Record {
         }
     }
 
-    /// Notes that `policy`, if one is named, permits the request, and how it was `judged`.
+    /// Notes that the request is permitted, by `policy` if one is named, and how it was `judged`.
     pub fn request_permitted_by(&mut self, policy: Option<&str>, judged: &Judged) {
         if policy.is_some() {
             self.policy = policy.map(str::to_owned);
@@ -232,14 +233,15 @@ impl Record {
         self.inference.get_or_insert_default();
     }
 
-    /// Returns true once a route is chosen.
+    /// Returns true if a route has been chosen.
     fn is_routed(&self) -> bool {
         self.inference
             .as_ref()
             .is_some_and(|inference| inference.call.is_some())
     }
 
-    /// Ends the record without an event: the requests inside the connection are reported instead.
+    /// Ends the record without an event, because the requests on the connection are reported
+    /// instead.
     pub fn left_to_requests(mut self) {
         self.finished = true;
     }
@@ -257,7 +259,7 @@ impl Record {
         });
     }
 
-    /// Notes the token usage of a response, and a remark if it was cut off.
+    /// Notes the token usage of a response, and a `remark` if it was cut off.
     pub fn record_usage(&mut self, usage: TokenUsage, remark: &str) {
         if let Some(inference) = &mut self.inference {
             inference.usage = usage;
@@ -270,7 +272,7 @@ impl Record {
         self.credentials = names.into_iter().collect::<Vec<_>>().join(",");
     }
 
-    /// The program that made the request, by which its share of a resource is counted.
+    /// Returns the program that made the request; its share of a resource is counted by this name.
     #[must_use]
     pub fn program(&self) -> &str {
         self.subject
@@ -279,7 +281,7 @@ impl Record {
             .map_or("-", |caller| &caller.program.executable)
     }
 
-    /// Creates the finding of a response that holds one of the credentials `names`.
+    /// Creates the finding for a response that may hold one of the credentials `names`.
     #[must_use]
     pub fn echo<'n>(&self, names: impl Iterator<Item = &'n str>) -> LeakFinding {
         let names: Vec<_> = names.collect();
@@ -302,7 +304,7 @@ impl Record {
         }
     }
 
-    /// Creates the finding of secrets in the request.
+    /// Creates the finding for secrets in the request.
     #[must_use]
     pub fn secret_finding(&self) -> SecretFinding {
         SecretFinding {
@@ -318,8 +320,8 @@ impl Record {
         }
     }
 
-    /// Returns the denial of a connection that is permitted no longer, whose end is reported
-    /// elsewhere.
+    /// Ends the record of a connection that is no longer permitted, without an event, because its
+    /// end is reported elsewhere. Returns the denial to count.
     #[must_use]
     pub fn revoked(mut self, refusal: &Refusal) -> Option<Denial> {
         self.finished = true;
@@ -331,7 +333,8 @@ impl Record {
         self.report(outcome);
     }
 
-    /// The denial to count, if another policy or the operator could permit the refused request.
+    /// Returns the denial to count, if another policy or the operator could permit the refused
+    /// request.
     fn denial(&self, refusal: &Refusal) -> Option<Denial> {
         let Subject { target, caller, .. } = &self.subject;
         let target = target.as_ref().filter(|_| refusal.is_counted())?;
@@ -548,7 +551,7 @@ impl Record {
     }
 }
 
-/// Returns `path` for logs: with placeholders redacted, and none with a secret.
+/// Returns `path` for logs: placeholders are redacted, and a path that holds a secret is concealed.
 fn loggable(path: &str) -> String {
     if has_secret(path) {
         CONCEALED.to_owned()
@@ -557,7 +560,7 @@ fn loggable(path: &str) -> String {
     }
 }
 
-/// Finding of secrets in a request.
+/// A finding of secrets in a request.
 #[derive(Clone, Debug)]
 pub struct SecretFinding {
     audit: Arc<dyn Audit>,
@@ -565,7 +568,7 @@ pub struct SecretFinding {
 }
 
 impl SecretFinding {
-    /// The target of the request, if it has one.
+    /// Returns the target of the request, if it has one.
     #[must_use]
     pub fn target(&self) -> Option<&Target> {
         self.subject.target.as_ref()
@@ -598,7 +601,7 @@ impl SecretFinding {
     }
 }
 
-/// Finding of a secret in a response, which was masked for the workload.
+/// A finding of a secret in a response, in which it was masked for the workload.
 #[derive(Clone, Debug)]
 pub struct LeakFinding {
     audit: Arc<dyn Audit>,
@@ -608,7 +611,7 @@ pub struct LeakFinding {
 }
 
 impl LeakFinding {
-    /// Reports the finding.
+    /// Reports the masked secret.
     pub fn report(self) {
         let Self {
             request,
@@ -622,8 +625,8 @@ impl LeakFinding {
         self.emit(FindingActivity::Blocked, Severity::Medium, &message);
     }
 
-    /// Reports a response that is encoded although the request asked for none, so that it could not
-    /// be searched.
+    /// Reports that a response could not be searched, because it is encoded although the request
+    /// asked for no encoding.
     pub fn report_encoded(&self) {
         let Self {
             request,
@@ -649,8 +652,8 @@ impl LeakFinding {
 }
 
 impl Drop for Record {
-    /// Reports an unfinished record as a connection that ended before its decision, so that no
-    /// event is missing.
+    /// Reports an unfinished record as a connection that ended before its decision, so that every
+    /// decision has an event.
     fn drop(&mut self) {
         if !self.finished {
             self.report(Outcome::Aborted);
@@ -673,7 +676,7 @@ mod tests {
     use crate::ground::peer::{Caller, Program};
     use crate::ground::target::{Scheme, Target};
 
-    /// Keeps a line of each event.
+    /// An audit that keeps a line of each event.
     #[derive(Debug, Default)]
     struct Kept(Mutex<Vec<String>>);
 
@@ -727,7 +730,7 @@ mod tests {
         )
     }
 
-    /// The lines of the events that `report` makes.
+    /// Checks the lines of the events that `report` makes.
     #[track_caller]
     fn check(report: impl FnOnce(&Arc<dyn Audit>), expected: &[&str]) {
         let kept = Arc::new(Kept::default());

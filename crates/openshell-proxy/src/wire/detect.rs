@@ -1,4 +1,4 @@
-//! Detection of a connection's protocol by its first bytes, never by port.
+//! Detection of a connection's protocol by its first bytes, never by its port.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::ground::limits::Limits;
 
-/// The protocol that a client's first bytes begin.
+/// The protocol to which a client's first bytes belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// The beginning of a TLS handshake (RFC 8446 §5.1).
@@ -18,28 +18,30 @@ pub enum Protocol {
     Http1,
     /// The preface of HTTP/2 (RFC 9113 §3.4).
     Http2,
-    /// Begins as HTTP or TLS, and is neither: some server might take it for a request all the same.
+    /// Bytes that begin like HTTP or TLS and are neither. Some server might still take them for a
+    /// request.
     Malformed,
-    /// Anything else, which no server of HTTP or TLS reads, or a server that speaks first.
+    /// Anything else: bytes that no server of HTTP or TLS understands, or a server that speaks
+    /// first.
     Other,
 }
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Detects the protocol of a client by its first `bytes`; `None` while more could change the
-/// result. A result holds for every continuation of `bytes`.
+/// Detects the protocol of a client by its first `bytes`; `None` as long as more bytes could change
+/// the result. A result holds for every continuation of `bytes`.
 #[must_use]
 pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
     match bytes {
         [] | [0x16] => return None,
-        // Of whatever version: a server may take it for the one that it speaks.
+        // Any version, because a server may take it for the one that it speaks.
         [0x16, 3, ..] => return Some(Protocol::Tls),
         [0x16, ..] => return Some(Protocol::Other),
-        // No handshake begins with another record (RFC 8446 §5.1), but servers skip some that are
-        // empty.
+        // No handshake begins with another record (RFC 8446 §5.1), but servers skip some empty
+        // ones.
         [0x14..=0x18, 3, ..] => return Some(Protocol::Malformed),
         [0x14..=0x18] => return None,
-        // The older form of a ClientHello (RFC 5246 §E.2), which servers may still take.
+        // The older form of a ClientHello (RFC 5246 §E.2), which servers may still accept.
         [0x80..=0xff, _, 1, 0 | 3, ..] => return Some(Protocol::Malformed),
         [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => return None,
         _ => {}
@@ -51,11 +53,11 @@ pub fn protocol(bytes: &[u8]) -> Option<Protocol> {
         return None;
     }
     let found = request(bytes);
-    // A line without end is refused as too long.
+    // As HTTP/1.1, a line without end is refused as too long.
     found.or_else(|| (bytes.len() >= Limits::DETECTED_BYTES).then_some(Protocol::Http1))
 }
 
-/// Splits off what servers skip before a request: empty lines (RFC 9112 §2.2), and some of them
+/// Splits off what servers skip before a request: empty lines (RFC 9112 §2.2) and, by some servers,
 /// blanks.
 fn skipped(bytes: &[u8]) -> (&[u8], &[u8]) {
     bytes.split_at(
@@ -66,14 +68,15 @@ fn skipped(bytes: &[u8]) -> (&[u8], &[u8]) {
     )
 }
 
-/// Returns true if a token and a blank begin `bytes`.
+/// Returns true if `bytes`, after what servers skip, begin with a token and a blank.
 fn begins_request(bytes: &[u8]) -> bool {
     let (_, line) = skipped(bytes);
     let token = line.iter().take_while(|byte| is_token(byte)).count();
     token > 0 && line.get(token).is_some_and(|next| is_blank(*next))
 }
 
-/// Detects a request: a token and a blank begin one, or what a lenient server takes for one.
+/// Detects a request: it begins with a token and a blank, or with what a lenient server takes for
+/// them.
 fn request(bytes: &[u8]) -> Option<Protocol> {
     let (before, line) = skipped(bytes);
     let token = line.iter().take_while(|byte| is_token(byte)).count();
@@ -91,8 +94,8 @@ fn request(bytes: &[u8]) -> Option<Protocol> {
     }
 }
 
-/// Returns true for a byte at which some server separates the parts of a request line: white space
-/// of ASCII and Latin-1.
+/// Returns true for a byte that some server accepts between the parts of a request line: white
+/// space of ASCII and Latin-1.
 pub(crate) fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0)
 }
@@ -139,12 +142,12 @@ fn request_line(bytes: &[u8]) -> Option<Protocol> {
     }
 }
 
-/// Bytes of a frame head. An HTTP/2 server begins with SETTINGS of whole entries, no flags, stream
-/// 0 (RFC 9113 §3.4, §6.5).
+/// The length of a frame head in bytes. An HTTP/2 server begins with SETTINGS: whole entries, no
+/// flags, stream 0 (RFC 9113 §3.4, §6.5).
 const SETTINGS_HEAD: usize = 9;
 
-/// Detects the protocol of a server that speaks before its client by its first `bytes`; `None`
-/// while more could change the result.
+/// Detects the protocol of a server that speaks before its client, by its first `bytes`; `None` as
+/// long as more bytes could change the result.
 #[must_use]
 fn server_protocol(bytes: &[u8]) -> Option<Protocol> {
     const STATUS_LINE: &[u8] = b"HTTP/";
@@ -169,24 +172,24 @@ fn server_protocol(bytes: &[u8]) -> Option<Protocol> {
     }
 }
 
-/// A detected protocol, and the bytes that were read for it.
+/// A detected protocol, and the bytes that were read to detect it.
 #[derive(Debug)]
 pub struct Detected {
-    /// Protocol of the client.
+    /// The protocol of the client.
     pub protocol: Protocol,
-    /// Bytes from the client.
+    /// The bytes from the client.
     pub from_client: Bytes,
-    /// Bytes from the upstream, if it spoke first.
+    /// The bytes from the upstream, if it spoke first.
     pub from_upstream: Bytes,
 }
 
 /// Reads from `client`, after the `surplus` that was read before, until its protocol is settled. If
-/// the connection `may_be_opaque`, an `upstream` that speaks before its client settles it (as HTTP
-/// if it begins like an HTTP server). Nothing else does: a client that pauses in its first bytes is
-/// waited for, and is [`Protocol::Malformed`] in the end.
+/// the connection `may_be_opaque`, an `upstream` that speaks before its client also settles it (as
+/// HTTP if it begins like an HTTP server). Nothing else does: the proxy waits for a client that
+/// pauses in its first bytes, and in the end calls the protocol [`Protocol::Malformed`].
 ///
 /// # Errors
-/// A read failed; or the client sent nothing on a connection that must not be opaque.
+/// Fails if a read fails, or if the client sends nothing on a connection that must not be opaque.
 pub async fn detect(
     client: &mut (impl AsyncRead + Unpin),
     surplus: Bytes,
@@ -214,14 +217,14 @@ pub async fn detect(
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + Limits::HEAD_DEADLINE);
             deadline.saturating_duration_since(Instant::now())
         };
-        // A silent connection holds no larger buffer.
+        // A silent connection holds no buffer larger than this.
         from_client.reserve(1024);
         let more = tokio::select! {
-            // Bytes of the client take precedence over those of the upstream.
+            // The client's bytes take precedence over those of the upstream.
             biased;
             more = within(patience, client.read_buf(&mut from_client)) => more,
             read = upstream.read_buf(&mut from_upstream), if may_be_opaque && is_silent => {
-                // The upstream's end settles it too.
+                // The upstream's end also settles the protocol.
                 let is_over = read? == 0;
                 match server_protocol(&from_upstream) {
                     None if !is_over => continue,
@@ -235,19 +238,19 @@ pub async fn detect(
             Some(0) | None if is_silent && !may_be_opaque => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            // What has ended begins nothing any more, and a silent server nothing that a client has
-            // to wait for.
+            // After the client's end, its bytes can no longer begin a protocol. If it stays silent,
+            // there is nothing to wait for.
             Some(0) if !begins_request(&from_client) => {
                 return detected(Protocol::Other, from_client, from_upstream);
             }
             None if is_silent => return detected(Protocol::Other, from_client, from_upstream),
-            // A server may take a line without an end for a request all the same (HTTP/0.9).
+            // Some server may take a line without an end for a request (HTTP/0.9).
             Some(0) | None => return detected(Protocol::Malformed, from_client, from_upstream),
         }
     }
 }
 
-/// Reads within `patience`; `None` if it takes longer.
+/// Reads within `patience`; returns `None` if that takes longer.
 async fn within(
     patience: Duration,
     read: impl Future<Output = io::Result<usize>>,
@@ -350,7 +353,7 @@ mod tests {
         check_server(b"\x4a\0\0\0\x0a8.0.36", 1, Other);
     }
 
-    /// First bytes of clients, each with the protocol that it is.
+    /// First bytes of clients, each with its protocol.
     const SAMPLES: &[(&[u8], Protocol)] = &[
         (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
         (b"\x16\x03\x05\x00\x05\x01\x00\x00\x01\x03", Protocol::Tls),
@@ -391,7 +394,7 @@ mod tests {
                 let speaks = async {
                     client.write_all(first).await.unwrap();
                     tokio::time::sleep(Limits::HEAD_DEADLINE * 9 / 10).await;
-                    // What is settled already is read no further.
+                    // This may fail: nothing is read any more once the protocol is settled.
                     let _ = client.write_all(rest).await;
                     tokio::time::sleep(Limits::IDLE).await;
                 };

@@ -1,5 +1,6 @@
-//! Memory shared by all connections: HTTP/2 flow-control windows, heads of unanswered requests, what
-//! is read ahead of requests, and the parts of searched responses that are held back.
+//! The memory that all connections share: HTTP/2 flow-control windows, heads of unanswered
+//! requests, the parts of requests that are read ahead, and what searches of responses hold back
+//! and decode.
 
 use std::sync::Arc;
 
@@ -40,9 +41,9 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Allocates the windows of one more connection: those of [`Limits`] if they fit into half of
-    /// the free budget; otherwise the largest power-of-two fraction that does, down to 1/32, which
-    /// is free.
+    /// Allocates the windows of one more connection. They have the sizes of [`Limits`] if these fit
+    /// into half of the free budget, otherwise the largest power-of-two fraction that does. The
+    /// smallest, 1/32, takes nothing from the budget.
     #[must_use]
     pub fn windows(&self) -> Windows {
         let mut divisor = 1;
@@ -68,18 +69,19 @@ impl Memory {
         }
     }
 
-    /// Reserves memory for a request head of `program`, until the guard is dropped; `None` if its
-    /// part, or all, is in use.
+    /// Reserves memory for a request head of `program` until the guard is dropped; `None` if the
+    /// program's part, or all of the memory, is in use.
     #[must_use]
     pub fn head(&self, program: &str, bytes: usize) -> Option<QuotaGuard> {
         self.heads.take_many(program, bytes.div_ceil(1024))
     }
 
-    /// Reserves memory for the held-back part of a response to `program` that is searched for
-    /// secrets of up to `longest` bytes, until the guard is dropped; `None` if `longest` is.
+    /// Reserves memory for what is held back of a response to `program`, while it is searched for
+    /// secrets of up to `longest` bytes. Dropping the guard frees it. There is none if `longest` is
+    /// `None`.
     ///
     /// # Errors
-    /// The memory for such responses, the program's part or all, is in use.
+    /// Fails if the program's part, or all of the memory for such responses, is in use.
     pub fn searching(
         &self,
         program: &str,
@@ -88,7 +90,7 @@ impl Memory {
         let Some(longest) = longest else {
             return Ok(None);
         };
-        // Each byte has a mark beside it.
+        // Each byte has a mark beside it, which takes another byte.
         let room = self
             .searched
             .take_many(program, (2 * longest).div_ceil(1024));
@@ -101,8 +103,8 @@ impl Memory {
     /// the share is dropped.
     ///
     /// # Errors
-    /// The program's part, or all, is still in use after [`Limits::AHEAD_WAIT`]; or the part is
-    /// smaller.
+    /// Fails if the program's part, or all of the memory, is still in use after
+    /// [`Limits::AHEAD_WAIT`], or if the part is smaller than `bytes`.
     pub async fn ahead(&self, program: &str, bytes: usize) -> Result<Share, Refusal> {
         if kib(bytes) as usize > Limits::AHEAD_KIB_PER_PROGRAM {
             return Err(Refusal::body_too_large(
@@ -121,18 +123,19 @@ impl Memory {
             ))
     }
 
-    /// As [`Self::ahead`], without waiting, for bytes that may also be sent as they arrive; `None`
-    /// if the program's part, or all, is in use.
+    /// Reserves memory as [`Self::ahead`] does, but without waiting, for bytes that may also be
+    /// sent as they arrive; `None` if the program's part, or all of the memory, is in use.
     #[must_use]
     pub fn ahead_now(&self, program: &str, bytes: usize) -> Option<Share> {
         self.ahead
             .take_now(program, kib(bytes), Limits::AHEAD_KIB_PER_PROGRAM)
     }
 
-    /// Reserves the window of a decoder of an answer to `program`, until the guard is dropped.
+    /// Reserves memory for the window of a decoder of an answer to `program`, until the guard is
+    /// dropped.
     ///
     /// # Errors
-    /// The program's part, or all, are in use.
+    /// Fails if the program's part, or all of the memory, is in use.
     pub fn decoding(&self, program: &str) -> Result<QuotaGuard, Refusal> {
         let place = self.decoded.take(program);
         place.ok_or(Refusal::limit_reached(
@@ -141,13 +144,13 @@ impl Memory {
     }
 }
 
-/// KiB of so many bytes.
+/// Returns the size of `bytes` in KiB, rounded up.
 pub(crate) fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
 }
 
-/// HTTP/2 window sizes of one connection, and their lease of the shared budget until they are
-/// dropped.
+/// The HTTP/2 window sizes of one connection, with their lease of the shared budget, which ends
+/// when this is dropped.
 #[derive(Debug)]
 pub struct Windows {
     divisor: u32,
@@ -155,50 +158,50 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Divisor of the windows that every connection gets without a lease.
+    /// The divisor of the windows that every connection gets without a lease.
     const SMALLEST: u32 = 32;
 
-    /// Bytes of one client stream.
+    /// Returns the window of one client stream in bytes.
     #[must_use]
     pub fn client_stream(&self) -> u32 {
         Limits::STREAM_WINDOW / self.divisor
     }
 
-    /// Bytes of the client connection.
+    /// Returns the window of the client connection in bytes.
     #[must_use]
     pub fn client(&self) -> u32 {
         (Limits::CONNECTION_WINDOW / self.divisor).max(SPECIFIED)
     }
 
-    /// Bytes of one upstream stream.
+    /// Returns the window of one upstream stream in bytes.
     #[must_use]
     pub fn upstream_stream(&self) -> u32 {
         Limits::UPSTREAM_STREAM_WINDOW / self.divisor
     }
 
-    /// Bytes of the upstream connection.
+    /// Returns the window of the upstream connection in bytes.
     #[must_use]
     pub fn upstream(&self) -> u32 {
         (Limits::UPSTREAM_WINDOW / self.divisor).max(SPECIFIED)
     }
 
-    /// Bytes of a stream queued for sending, per direction.
+    /// Returns how many bytes of a stream may be queued for sending, per direction.
     #[must_use]
     pub fn send(&self) -> usize {
         (Limits::STREAM_SEND_BYTES / self.divisor as usize).max(SMALLEST_SEND)
     }
 
-    /// KiB of all windows and send queues together.
+    /// Returns the size of all windows and send queues together, in KiB.
     fn kib(&self) -> u32 {
         let sends = 2 * Limits::STREAMS * u32::try_from(self.send()).unwrap_or(u32::MAX);
         (self.client() + self.upstream() + sends).div_ceil(1024)
     }
 }
 
-/// Bytes of a connection window that no setting can shrink (RFC 9113 §6.9.2).
+/// The connection window in bytes below which no setting can go (RFC 9113 §6.9.2).
 const SPECIFIED: u32 = 65_535;
 
-/// Bytes of the smallest frame worth sending.
+/// The size in bytes of the smallest frame that is worth sending.
 const SMALLEST_SEND: usize = 4 * 1024;
 
 #[cfg(test)]

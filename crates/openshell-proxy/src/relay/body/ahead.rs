@@ -1,4 +1,4 @@
-//! Bodies of requests, of which as much is read before anything is sent as rules need.
+//! Bodies of requests. Before anything is sent, as much of them is read as rules need.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::wire::io::complete_body::{CompleteBody, IncompleteBody};
 use crate::wire::io::pace::longer;
 use crate::wire::memory::{Memory, kib};
 
-/// Reason of a refusal of a body that is not what its head said.
+/// The reason for refusing a body that does not match its head.
 pub const MALFORMED: &str = "the body of the request is malformed, or ended before its end";
 
-/// Body of a client's request, of which a beginning may be read ahead. It is sent on from its
-/// beginning all the same.
+/// The body of a client's request, of which a beginning may be read ahead. It is still sent from
+/// its beginning.
 #[derive(Debug)]
 pub struct AheadBody<B = CompleteBody> {
-    /// What was read ahead.
+    /// The beginning that was read ahead.
     ahead: Ahead,
-    /// The part of it that was not sent on yet.
+    /// The part of it that was not sent yet.
     unsent: Bytes,
-    /// What came with its last bytes.
+    /// The bytes that arrived together with the end of that beginning.
     surplus: Bytes,
     trailers: Option<Box<HeaderMap>>,
     rest: B,
-    /// True once `rest` has ended.
+    /// True if `rest` has ended.
     is_over: bool,
 }
 
 impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
-    /// A body of which nothing was read.
+    /// Creates a body of which nothing was read.
     #[must_use]
     pub fn new(body: B) -> Self {
         let is_over = body.is_end_stream();
@@ -55,18 +55,18 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
         }
     }
 
-    /// What was read ahead.
+    /// Returns what was read ahead.
     #[must_use]
     pub fn ahead(&self) -> Ahead {
         self.ahead.clone()
     }
 
-    /// Reads as much as rules `need`, into memory of `program`.
+    /// Reads as much as rules `need`, into memory that is counted for `program`.
     ///
     /// # Errors
-    /// The body is larger than what rules read, is malformed, or does not arrive in
-    /// [`Limits::AHEAD_DEADLINE`] or after a pause of [`Limits::AHEAD_PAUSE`]; or there is no memory
-    /// in [`Limits::AHEAD_WAIT`].
+    /// Fails if the body is larger than what rules read, if it is malformed, if it does not arrive
+    /// within [`Limits::AHEAD_DEADLINE`] or pauses for [`Limits::AHEAD_PAUSE`], or if there is no
+    /// memory within [`Limits::AHEAD_WAIT`].
     pub async fn read(
         &mut self,
         need: Need,
@@ -86,7 +86,7 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
         }
         let length = self.size_hint().upper().unwrap_or(u64::MAX);
         let room = usize::try_from(length).map_or(most, |length| length.min(most));
-        // Released first, or two that read on could wait for each other.
+        // Released first: otherwise two bodies that are read further could wait for each other.
         self.ahead.room = None;
         let share = memory.ahead(program, room).await?;
         let read = timeout(Limits::AHEAD_DEADLINE, self.fill(most, is_whole, room)).await;
@@ -95,7 +95,7 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
         Ok(self.ahead())
     }
 
-    /// Reads on until there are `most` bytes, or the body has ended, as it has to if it `is_whole`.
+    /// Reads until there are `most` bytes, or the body has ended, which it must if it `is_whole`.
     async fn fill(&mut self, most: usize, is_whole: bool, room: usize) -> Result<(), Refusal> {
         let mut read = BytesMut::with_capacity(room);
         read.extend_from_slice(&self.ahead.bytes);
@@ -189,7 +189,7 @@ mod tests {
         Ok(Frame::data(Bytes::from_static(text.as_bytes())))
     }
 
-    /// A body of unknown length, and how many of its `parts` were read.
+    /// Creates a body of unknown length, and a count of the `parts` of it that were read.
     fn body(
         parts: Vec<Part>,
     ) -> (
@@ -299,7 +299,7 @@ mod tests {
         let all = Limits::AHEAD_KIB_PER_PROGRAM * 1024;
         let _others = memory.ahead_now("/a", all - 2048).unwrap();
         let (mut first, _) = body(vec![data("ab")]);
-        // Of what it may need it keeps what it has.
+        // Of the memory that it may need, it keeps only what it uses.
         let known = first.read(Need::Body(2048), &memory, "/a").await.unwrap();
         let beside = memory.ahead_now("/a", 1024);
         assert!(beside.is_some());

@@ -11,23 +11,24 @@ use crate::relay::body::ahead::AheadBody;
 use crate::relay::body::searched::RequestBody;
 use crate::wire::memory::Memory;
 
-/// Body of a request that is not sent yet.
+/// The body of a request that is not sent yet.
 #[derive(Debug)]
 pub enum Unsent {
-    /// A client's, as it comes.
+    /// A client's body, which is still arriving.
     Unread(AheadBody),
-    /// Ready to be sent: searched by an earlier attempt, or the proxy's own.
+    /// A body that is ready to be sent: an earlier attempt has searched it, or the proxy has made
+    /// it.
     Ready(RequestBody, Ahead),
 }
 
 impl Unsent {
-    /// True if more of it can be read.
+    /// Returns true if more of the body can be read.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         matches!(self, Self::Unread(_))
     }
 
-    /// A body that the proxy holds whole, and that is not searched.
+    /// Creates a body that the proxy holds as a whole, and that is not searched.
     #[must_use]
     pub fn whole(body: Bytes) -> Self {
         let ahead = Ahead {
@@ -38,11 +39,11 @@ impl Unsent {
         Self::Ready(searched::whole(body), ahead)
     }
 
-    /// Reads as much as rules `need`, into memory of `program`. Of a body that is ready for sending
-    /// nothing more is read: a permit that needs more refuses it.
+    /// Reads as much as rules `need`, into memory that is counted for `program`. Nothing more is
+    /// read of a body that is ready to be sent: a permit that needs more refuses it.
     ///
     /// # Errors
-    /// As [`AheadBody::read`].
+    /// Fails as [`AheadBody::read`] does.
     pub async fn read(
         &mut self,
         need: Need,
@@ -51,7 +52,7 @@ impl Unsent {
     ) -> Result<Ahead, Refusal> {
         match self {
             Self::Unread(body) if body.ahead().meets(need) => Ok(body.ahead()),
-            // Boxed, since most requests need none of it.
+            // Boxed, because most requests do not need it.
             Self::Unread(body) => Box::pin(body.read(need, memory, program)).await,
             Self::Ready(_, ahead) => Ok(ahead.clone()),
         }

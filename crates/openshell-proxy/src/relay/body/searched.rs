@@ -1,5 +1,5 @@
-//! Scanning of request bodies while they are sent: placeholders in a body are never replaced, so
-//! none may leave.
+//! Searches request bodies while they are sent. Placeholders in a body are never replaced, so none
+//! may leave.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use crate::wire::http::head;
 use crate::wire::io::complete_body::IncompleteBody;
 use crate::wire::io::pace::{Paced, longer};
 
-/// Searches for placeholders in a text that arrives in parts.
+/// A search for placeholders in a text that arrives in parts.
 #[derive(Debug, Default)]
 pub struct Scanner {
-    /// The end of the previous part.
+    /// The end of the parts before.
     tail: Vec<u8>,
 }
 
 impl Scanner {
-    /// Returns true if a placeholder ends in `part`, the next one.
+    /// Returns true if a placeholder ends in `part`, which is the next one.
     pub fn finds_end_in(&mut self, part: &[u8]) -> bool {
         if !self.tail.is_empty() {
             self.tail
@@ -59,15 +59,15 @@ impl Scanner {
     }
 }
 
-/// Error of a placeholder where none is replaced.
+/// The error of a placeholder in a place where none is replaced.
 #[derive(Debug, thiserror::Error)]
 #[error("a credential placeholder stands where none is replaced")]
 pub struct FoundPlaceholder;
 
-/// Body of a request on its way to the upstream.
+/// The body of a request on its way to the upstream.
 pub type RequestBody = UnsyncBoxBody<Bytes, Unsendable>;
 
-/// A body that the proxy holds whole, and that is not searched.
+/// Creates a body that the proxy holds as a whole, and that is not searched.
 #[must_use]
 pub fn whole(body: Bytes) -> RequestBody {
     Full::new(body)
@@ -75,42 +75,42 @@ pub fn whole(body: Bytes) -> RequestBody {
         .boxed_unsync()
 }
 
-/// Searches of a request's body.
+/// The searches of a request's body.
 #[derive(Debug)]
 pub struct Searches {
-    /// True if placeholders are searched for: there are credentials.
+    /// True if placeholders are searched for, because there are credentials.
     pub placeholders: bool,
-    /// Secrets are searched for.
+    /// The search for secrets, if there is one.
     pub leaks: Option<LeakWatch>,
-    /// Reports what is found in a body that is partly sent.
+    /// The report of what is found in a body that was sent in part.
     pub report: FoundReport,
 }
 
-/// Body of a client's request. It fails at the end of a placeholder, or in a secret that is
-/// refused, unless it is encoded.
+/// The body of a client's request. It fails at the end of a placeholder, or in a secret that is
+/// refused. An encoded body is not searched.
 #[derive(Debug)]
 struct Scanned {
-    /// Data that was prefetched.
+    /// The data that was prefetched.
     first: Bytes,
-    /// Guard of the memory for it.
+    /// The guard of its memory.
     room: Option<Share>,
     trailers: Option<HeaderMap>,
     rest: Paced<AheadBody>,
     placeholders: Option<Scanner>,
     leaks: Option<LeakScan>,
     report: FoundReport,
-    /// Kept until the body is sent.
+    /// Guards something until the body is sent.
     _held: Option<Kept>,
 }
 
-/// Search of a body for secrets.
+/// The search of a body for secrets.
 #[derive(Debug)]
 struct LeakScan {
     watch: LeakWatch,
     scan: Scan,
-    /// Bytes that may be the beginning of a secret, where these are refused.
+    /// Bytes that may be the beginning of a secret, if secrets are refused.
     waiting: BytesMut,
-    /// Time at which they are sent on.
+    /// The time at which they are sent in any case.
     deadline: Option<Pin<Box<Sleep>>>,
     is_over: bool,
 }
@@ -141,8 +141,8 @@ impl LeakScan {
         self.watch.found(&found).map_err(Unsendable::secret)
     }
 
-    /// Returns `data`, which was searched, after what waited, as far as it cannot be the beginning
-    /// of a secret that is refused.
+    /// Returns the bytes that waited, and `data`, which was searched. An end that may be the
+    /// beginning of a secret that is refused is kept back.
     fn released(&mut self, data: Bytes) -> Bytes {
         let undecided = if self.watch.blocks() && !self.is_over {
             self.scan.undecided()
@@ -154,14 +154,14 @@ impl LeakScan {
         }
         self.waiting.extend_from_slice(&data);
         let sent = self.waiting.len().saturating_sub(undecided);
-        // What waits already does not wait longer for what comes.
+        // Bytes that wait already do not wait longer because others arrive.
         if sent > 0 || self.deadline.is_none() {
             self.deadline = (sent < self.waiting.len()).then(|| Box::pin(sleep(Limits::LEAK_HOLD)));
         }
         self.waiting.split_to(sent).freeze()
     }
 
-    /// Returns what has waited long enough.
+    /// Returns the bytes that have waited long enough.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         match &mut self.deadline {
             Some(deadline) => ready!(deadline.as_mut().poll(cx)),
@@ -172,11 +172,11 @@ impl LeakScan {
     }
 }
 
-/// A guard with the lifetime of a part of a message.
+/// A guard that lives as long as a part of a message.
 pub type Kept = Arc<dyn std::fmt::Debug + Send + Sync>;
 
-/// Report of a placeholder or secret in a body that is partly sent: made once, by the exchange or,
-/// after its end, when the body is dropped.
+/// The report of a placeholder or secret in a body that was sent in part. It is made once: by the
+/// exchange or, if that has ended, when the body is dropped.
 #[derive(Clone)]
 pub struct FoundReport(Arc<Found>);
 
@@ -186,7 +186,7 @@ struct Found {
 }
 
 impl FoundReport {
-    /// Calls `report` for what is found and not [taken](Self::take).
+    /// Creates a report that calls `report` for what is found and not [taken](Self::take).
     #[must_use]
     pub fn new(report: impl Fn(&Refusal) + Send + Sync + 'static) -> Self {
         Self(Arc::new(Found {
@@ -195,7 +195,7 @@ impl FoundReport {
         }))
     }
 
-    /// Returns the refusal for what was found, once; the report is then the caller's.
+    /// Returns the refusal for what was found, once. The caller then has to report it.
     #[must_use]
     pub fn take(&self) -> Option<Refusal> {
         self.0.refusal.lock().take()
@@ -220,16 +220,16 @@ impl Drop for Found {
     }
 }
 
-/// Error of a body that cannot be sent to its end.
+/// The error of a body that cannot be sent to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsendable {
     /// It holds a placeholder.
     #[error(transparent)]
     Placeholder(FoundPlaceholder),
-    /// It holds a secret, which is refused.
+    /// It holds a secret that is refused.
     #[error("the request holds a secret")]
     Secret(Box<Refusal>),
-    /// It did not arrive complete.
+    /// It did not arrive completely.
     #[error(transparent)]
     Broken(IncompleteBody),
 }
@@ -239,7 +239,7 @@ impl Unsendable {
         Self::Secret(Box::new(refusal))
     }
 
-    /// The refusal for what was found; `None` if the body is broken.
+    /// Returns the refusal for what was found; `None` if the body is broken.
     fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Placeholder(_) => Some(Refusal::placeholder_misplaced("the body")),
@@ -258,10 +258,12 @@ impl From<Unsendable> for Refusal {
 }
 
 /// Prepares the `body` of a request with these `headers` for sending, and searches its beginning.
-/// `held` is kept until the body is sent; `room` reserves memory for so many bytes, until they are.
+/// `held` is kept until the body is sent. `room` reserves memory for a number of bytes until they
+/// are sent.
 ///
 /// # Errors
-/// The beginning holds a placeholder or a secret that is refused, or the body is malformed.
+/// Fails if the beginning holds a placeholder or a secret that is refused, or if the body is
+/// malformed.
 pub async fn prefetch(
     body: AheadBody,
     headers: &HeaderMap,
@@ -279,7 +281,7 @@ pub async fn prefetch(
     } = searches;
     let has_body = !body.is_end_stream();
     let ahead = body.ahead();
-    // What is there already is searched first, however long that takes.
+    // All that was read ahead is searched first, however much it is.
     let most = Limits::PREFETCH_BYTES.max(ahead.bytes.len());
     let mut scanned = Scanned {
         first: Bytes::new(),
@@ -291,7 +293,7 @@ pub async fn prefetch(
         report,
         _held: held,
     };
-    // What is only reported need not be known before the request is sent.
+    // Secrets that are only reported need not be known before the request is sent.
     let is_refused = scanned.placeholders.is_some()
         || scanned
             .leaks
@@ -302,7 +304,7 @@ pub async fn prefetch(
         let wanted = usize::try_from(length).map_or(most, |length| length.min(most));
         scanned.room = room(wanted - ahead.bytes.len().min(wanted));
     }
-    // A body for which there is no room is sent on as it arrives.
+    // If there is no room for a body, it is sent on as it arrives.
     if scanned.room.is_some() {
         let is_short = scanned
             .rest
@@ -317,7 +319,7 @@ pub async fn prefetch(
             Limits::PREFETCH_DEADLINE_UNSIZED
         };
         let mut first = BytesMut::new();
-        // So is one that takes longer.
+        // A body that takes longer is sent on as it arrives, too.
         let prefetched = tokio::time::timeout(patience, scanned.prefetch(&mut first, most)).await;
         prefetched.unwrap_or(Ok(()))?;
         scanned.first = match &mut scanned.leaks {
@@ -330,7 +332,7 @@ pub async fn prefetch(
 }
 
 impl Scanned {
-    /// Searches the body, and adds it to `first`, until that has `most` bytes.
+    /// Searches the body and appends it to `first`, until that holds `most` bytes.
     async fn prefetch(&mut self, first: &mut BytesMut, most: usize) -> Result<(), Unsendable> {
         while first.len() < most {
             let Some(frame) = self.rest.frame().await else {
@@ -387,7 +389,7 @@ impl Scanned {
             .map_or(Ok(()), LeakScan::finish)
     }
 
-    /// Notes what ends the body.
+    /// Ends the body with `error`, and notes the refusal for what was found.
     fn failed(&self, error: Unsendable) -> Poll<Option<Result<Frame<Bytes>, Unsendable>>> {
         if let Some(refusal) = error.refusal() {
             self.report.found(refusal);
@@ -447,7 +449,7 @@ impl Body for Scanned {
             match frame.into_data() {
                 Ok(data) => {
                     let is_empty = data.is_empty();
-                    // The last frame of a body of known length is not followed by an end.
+                    // A body of known length is not polled again after its last frame.
                     if this.rest.is_end_stream()
                         && let Err(error) = leaks.finish()
                     {

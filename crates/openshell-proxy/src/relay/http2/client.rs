@@ -1,4 +1,4 @@
-//! State that the streams of one client connection share.
+//! The state that the streams of one client connection share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::pool::UpstreamPool;
 use crate::relay::tunnel::HttpTunnel;
 
-/// State that the streams of one client connection share.
+/// The state that the streams of one client connection share.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) tunnel: HttpTunnel,
@@ -17,16 +17,16 @@ pub(super) struct Client {
     pub(super) upstream_ended: Notify,
     /// Signals that too many streams were cancelled or are kept open.
     pub(super) flooded: Notify,
-    /// Streams so far.
+    /// The number of streams so far.
     pub(super) count: AtomicU64,
-    /// Streams that have not ended.
+    /// The number of streams that have not ended.
     pub(super) open: AtomicUsize,
-    /// Streams that were cancelled before their responses.
+    /// The number of streams that were cancelled before their responses.
     pub(super) cancelled: AtomicU64,
 }
 
 impl Client {
-    /// The client of `tunnel`, whose requests go through `pool`.
+    /// Creates the client of `tunnel`, whose requests go through `pool`.
     #[must_use]
     pub(super) fn new(tunnel: HttpTunnel, pool: Arc<UpstreamPool>) -> Arc<Self> {
         Arc::new(Self {

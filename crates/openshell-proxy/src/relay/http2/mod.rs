@@ -43,14 +43,14 @@ use stream::{NotSent, answer};
 #[cfg(test)]
 mod tests;
 
-/// Protocol of an upstream connection, as far as it is known before a request is sent.
+/// The protocol of an upstream connection, as far as it is known before a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamProtocol {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2.
     Http2,
-    /// HTTP/2 by the client's prior knowledge, to be confirmed by the server's SETTINGS.
+    /// HTTP/2 by the client's prior knowledge, which the server's SETTINGS has yet to confirm.
     Unknown,
 }
 
@@ -103,8 +103,8 @@ impl HttpTunnel {
     }
 }
 
-/// HTTP/2 settings towards clients: bounds on streams, on their sizes, and on frames without a
-/// request.
+/// Returns the HTTP/2 settings towards clients: limits for streams, for their sizes, and for frames
+/// without a request.
 fn protocol(tasks: &ConnectionTasks, streams: u32, windows: &Windows) -> http2::Builder<Spawner> {
     let mut protocol = http2::Builder::new(tasks.spawner());
     protocol
@@ -122,11 +122,11 @@ fn protocol(tasks: &ConnectionTasks, streams: u32, windows: &Windows) -> http2::
 }
 
 /// Serves the streams of `io` with these `windows`, until the client closes, the tunnel shuts down,
-/// or it has been idle for [`Limits::IDLE`]. After `ended`, the end of the shared upstream
-/// connection, only open streams are completed.
+/// or the connection has been idle for [`Limits::IDLE`]. After `ended`, the end of the shared
+/// upstream connection, only open streams are completed.
 ///
 /// # Errors
-/// The client violates the protocol, or floods its connection.
+/// Fails if the client violates the protocol, or floods its connection.
 async fn serve<C>(
     client: &Arc<Client>,
     io: C,
@@ -144,7 +144,7 @@ where
     let protocol = protocol(pool.tasks(), pool.max_concurrent_streams(), windows);
     let mut connection = pin!(protocol.serve_connection(io, service_fn(answer)));
     {
-        // The driver of the streams: those that are left when this block ends are reset.
+        // Drives the streams. Those that are left when this block ends are reset.
         let mut driven = pin!(pool.tasks().run());
         let mut idle = pin!(idle(client));
         let mut ended = pin!(end_of(ended));
@@ -182,7 +182,7 @@ where
     Ok(())
 }
 
-/// Returns at the end of the shared upstream connection; never without one.
+/// Returns at the end of the shared upstream connection; without one, never.
 async fn end_of(ended: Option<oneshot::Receiver<()>>) {
     match ended {
         Some(ended) => drop(ended.await),
@@ -210,8 +210,8 @@ async fn idle(client: &Client) {
 
 const FLOODED: Refusal = Refusal::limit_reached("the client floods its HTTP/2 connection");
 
-/// The refusal for an error of the HTTP library, if the client violated the protocol; a client that
-/// went away violates nothing.
+/// Returns the refusal for an error of the HTTP library, if the client violated the protocol. A
+/// client that went away did not.
 fn violation(error: &hyper::Error) -> Option<Refusal> {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
@@ -227,7 +227,7 @@ fn violation(error: &hyper::Error) -> Option<Refusal> {
     None
 }
 
-/// Refuses the first stream of `client`, and ends its connection.
+/// Answers the first stream of `client` with `refusal`, and ends its connection.
 pub async fn refuse<C>(services: &Services, client: C, refusal: &Refusal, record: Record)
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,

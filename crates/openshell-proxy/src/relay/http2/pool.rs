@@ -1,5 +1,5 @@
-//! Upstream connections for the streams of one client: one HTTP/2 connection shared by all, or a
-//! few of HTTP/1.1, each for one stream at a time.
+//! The upstream connections for the streams of one client: one HTTP/2 connection that all share, or
+//! a few HTTP/1.1 connections that each serve one stream at a time.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::relay::http1::KeptUpstream;
 use crate::relay::upstream::Upstream;
 use crate::wire::io::tasks::ConnectionTasks;
 
-/// Pool of upstream connections of one client.
+/// The pool of one client's upstream connections.
 #[derive(Debug)]
 pub struct UpstreamPool {
     /// The HTTP/2 connection, if the upstream speaks it.
@@ -24,14 +24,14 @@ pub struct UpstreamPool {
     confirmed: Option<watch::Receiver<bool>>,
     /// Idle HTTP/1.1 connections, each with its quota guard; unused if the upstream speaks HTTP/2.
     idle: Mutex<Vec<KeptUpstream>>,
-    /// Slots for HTTP/1.1 connections in use.
+    /// The slots for HTTP/1.1 connections in use.
     slots: Arc<Semaphore>,
     tasks: ConnectionTasks,
 }
 
 impl UpstreamPool {
-    /// Creates the pool around its `first` connection. If that is HTTP/2 by prior knowledge,
-    /// `confirmed` turns true when the server's SETTINGS arrives.
+    /// Creates the pool with its `first` connection. If that is HTTP/2 by prior knowledge,
+    /// `confirmed` turns true when the server's SETTINGS arrive.
     #[must_use]
     pub fn new(first: Upstream, confirmed: Option<watch::Receiver<bool>>) -> Arc<Self> {
         let tasks = first.tasks().clone();
@@ -56,13 +56,13 @@ impl UpstreamPool {
         })
     }
 
-    /// Tasks of all its connections.
+    /// Returns the tasks of all its connections.
     #[must_use]
     pub fn tasks(&self) -> &ConnectionTasks {
         &self.tasks
     }
 
-    /// Number of streams that the pool can serve concurrently.
+    /// Returns the number of streams that the pool can serve at the same time.
     #[must_use]
     pub fn max_concurrent_streams(&self) -> u32 {
         match self.shared {
@@ -74,7 +74,8 @@ impl UpstreamPool {
     /// Acquires a connection for a request of `program`, as soon as one is free.
     ///
     /// # Errors
-    /// The upstream does not speak HTTP/2, or the program has all of its connections.
+    /// Fails if the upstream does not speak HTTP/2, or if the program's quota of connections is
+    /// used up.
     pub async fn acquire(
         self: &Arc<Self>,
         egress: &Egress,
@@ -120,14 +121,12 @@ impl UpstreamPool {
         })
     }
 
-    /// Slots that are free.
+    /// Returns the number of free slots.
     #[cfg(test)]
     pub(super) fn free_slots(&self) -> usize {
         self.slots.available_permits()
     }
 
-    /// Locks the idle connections, which are consistent at every moment, so a poisoned lock is used
-    /// all the same.
     fn idle(&self) -> MutexGuard<'_, Vec<KeptUpstream>> {
         self.idle.lock()
     }
@@ -190,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A pool around a connection of HTTP/1.1, and the connection's other end.
+    /// Creates a pool with a connection of HTTP/1.1; returns the connection's other end, too.
     async fn exclusive() -> (Arc<UpstreamPool>, DuplexStream) {
         let (near, far) = duplex(64);
         let mut first = Upstream::new(ConnectionTasks::default());
@@ -198,7 +197,7 @@ mod tests {
         (UpstreamPool::new(first, None), far)
     }
 
-    /// A pool around a connection of HTTP/2, with the other end and what is to confirm it.
+    /// Creates a pool with a connection of HTTP/2; returns its other end and what confirms it, too.
     async fn shared() -> (Arc<UpstreamPool>, DuplexStream, watch::Sender<bool>) {
         let (near, far) = duplex(64);
         let mut first = Upstream::new(ConnectionTasks::default());

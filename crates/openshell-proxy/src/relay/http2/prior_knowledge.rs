@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::wire::io::delegate::delegate_async_write;
 
-/// Bytes of a frame head (RFC 9113 §4.1), and the type of a server's first frame (§3.4).
+/// The length of a frame head (RFC 9113 §4.1), and the type of a server's first frame (§3.4).
 const FRAME_HEAD: usize = 9;
 const SETTINGS: u8 = 4;
 

@@ -31,7 +31,7 @@ use crate::wire::io::complete_body::CompleteBody;
 struct Stream {
     client: Arc<Client>,
     id: StreamId,
-    /// Its upstream connection, once it has a response.
+    /// Its upstream connection, once the exchange has a response or has failed.
     connection: Mutex<Option<PooledConnection>>,
 }
 
@@ -40,9 +40,9 @@ impl Stream {
         self.connection.lock()
     }
 
-    /// The response has ended. If the request body has not and the upstream connection is
-    /// exclusive, drain for [`Limits::LINGER`], then close the connection, since other streams may
-    /// wait for it.
+    /// Notes that the response has ended. If the request body has not, and no other stream uses the
+    /// upstream connection, the body may take [`Limits::LINGER`] more. Then the connection is
+    /// closed, because other streams may wait for it.
     fn response_ended(self: Arc<Self>) {
         let is_exclusive = self
             .connection()
@@ -69,8 +69,8 @@ impl Drop for Stream {
     }
 }
 
-/// Guard of an unanswered stream. Dropping it means that the client cancelled; its queued bytes may
-/// still be held, so it is counted.
+/// The guard of an unanswered stream. If it is dropped, the client has cancelled the stream. That
+/// is counted, because the stream's queued bytes may still be held.
 struct CancelGuard<'c> {
     client: &'c Client,
     has_response: bool,
@@ -134,15 +134,15 @@ impl hyper::body::Body for StreamBody {
     }
 }
 
-/// Error of a request that was not processed: its client may send it again.
+/// The error of a request that was not processed, so that its client may send it again.
 #[derive(Debug, thiserror::Error)]
 #[error("not sent")]
 pub(super) struct NotSent(#[source] pub(super) h2::Error);
 
-/// Responds to one stream of `client`.
+/// Answers one stream of `client`.
 ///
 /// # Errors
-/// The upstream has not processed the request, and the client may send it again.
+/// Fails if the upstream has not processed the request, so that the client may send it again.
 pub(super) async fn answer(
     client: Arc<Client>,
     request: Request<Incoming>,
@@ -195,7 +195,7 @@ pub(super) async fn answer(
     Ok(response.map(full))
 }
 
-/// Exchanges the request of `stream`, which keeps the upstream connection.
+/// Runs the exchange of `stream`, and stores the upstream connection in it.
 async fn exchange(
     stream: &Arc<Stream>,
     request: Request<Incoming>,

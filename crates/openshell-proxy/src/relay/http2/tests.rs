@@ -36,7 +36,7 @@ async fn an_upstream_that_reads_no_more_keeps_no_connection_from_other_streams()
     let shared = Client::new(tunnel, pool.clone());
     tokio::spawn(async move {
         far.read_exact(&mut [0; 512]).await.unwrap();
-        // Until there is no room for more of it.
+        // Waits until there is no room for more of the request.
         tokio::time::sleep(Limits::LINGER).await;
         far.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
             .await
@@ -64,8 +64,8 @@ async fn an_upstream_that_reads_no_more_keeps_no_connection_from_other_streams()
 const ONLY_B: &str = "{host: web.test, port: 80, protocol: rest, enforcement: enforce, rules: \
                       [{allow: {method: GET, path: /b}}]}";
 
-/// Serves a client of HTTP/2 through an upstream of HTTP/1.1: the audit, the client, the upstream's
-/// end, and the state of streams.
+/// Serves an HTTP/2 client through an HTTP/1.1 upstream. Returns the audit, the client, the
+/// upstream's end, and the state of the streams.
 async fn served(
     endpoints: &str,
 ) -> (

@@ -1,4 +1,4 @@
-//! Search of what an upstream answers on a connection whose requests are not inspected.
+//! The search of what an upstream answers on a connection whose requests are not inspected.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -18,7 +18,7 @@ use crate::relay::services::Services;
 use crate::report::record::{LeakFinding, Record};
 use crate::wire::io::pace::Pace;
 
-/// Search for an answer in HTTP or TLS, and for secrets.
+/// A search of answers for HTTP and TLS, and for secrets.
 #[derive(Debug, Default)]
 pub struct AnswerSearch {
     begin: Option<Begin>,
@@ -26,7 +26,7 @@ pub struct AnswerSearch {
 }
 
 impl AnswerSearch {
-    /// Refuses answers in HTTP or TLS, by `refusal`.
+    /// Refuses answers in HTTP or TLS with `refusal`.
     #[must_use]
     pub fn without_http(self, refusal: Refusal) -> Self {
         Self {
@@ -38,13 +38,13 @@ impl AnswerSearch {
         }
     }
 
-    /// Masks secrets too.
+    /// Also masks secrets, by `mask`.
     #[must_use]
     pub fn masking(self, mask: Option<Mask>) -> Self {
         Self { mask, ..self }
     }
 
-    /// True if secrets are masked, so that the bytes must be [`Answers`].
+    /// Returns true if secrets are masked, so that the bytes must pass through [`Answers`].
     pub(super) fn masks(&self) -> bool {
         self.mask.is_some()
     }
@@ -72,7 +72,7 @@ impl Look for AnswerSearch {
     }
 }
 
-/// The first bytes of an upstream: where they are HTTP or TLS, the client's were, whatever they
+/// The first bytes of an upstream. If they are HTTP or TLS, so were the client's, whatever they
 /// looked like.
 #[derive(Debug)]
 struct Begin {
@@ -81,7 +81,7 @@ struct Begin {
 }
 
 impl Begin {
-    /// Bytes that settle it.
+    /// The number of bytes that settle it.
     const BYTES: usize = 7;
 }
 
@@ -96,24 +96,24 @@ fn is_http_or_tls(begin: &[u8]) -> bool {
     )
 }
 
-/// Secrets to be masked.
+/// A mask for the secrets in an answer.
 #[derive(Debug)]
 pub struct Mask {
     scrubber: Scrubber,
-    /// The messages of a WebSocket; `None` for a text.
+    /// The messages of a WebSocket; `None` if the bytes are not a WebSocket's.
     messages: Option<Messages>,
-    /// Reports the first one found.
+    /// The report of the first secret that is found.
     finding: Option<LeakFinding>,
-    /// Guard of the memory for bytes held back.
+    /// The guard of the memory for bytes that are held back.
     _room: Option<QuotaGuard>,
 }
 
 impl Mask {
-    /// Masks the secrets of the credentials that may go to the host of `connection`, if there are
-    /// any.
+    /// Creates the mask for the credentials that may go to the host of `connection`, except short
+    /// ones; `None` if there are none.
     ///
     /// # Errors
-    /// There is no memory for what is held back.
+    /// Fails if there is no memory for what is held back.
     pub fn of(services: &Services, connection: &Connection) -> Result<Option<Self>, Refusal> {
         let watched = services
             .vault
@@ -160,13 +160,13 @@ impl Mask {
         Ok(clean)
     }
 
-    /// Returns true if something is held back that goes on after a time.
+    /// Returns true if bytes are held back that are sent on after a time.
     fn holds_back(&self) -> bool {
         self.messages.is_none() && self.scrubber.holds_back()
     }
 
-    /// Returns what was held back, at the end of a text. Of a message that has no end nothing more
-    /// is of use.
+    /// Returns what was held back, at the end of a text. What is left of an unfinished message is
+    /// of no use, and is dropped.
     fn finish(&mut self) -> Bytes {
         if self.messages.is_none() {
             self.scrubber.finish()
@@ -176,12 +176,12 @@ impl Mask {
     }
 }
 
-/// The bytes of an upstream after their search. What may begin a secret waits for more, at most
-/// [`Limits::MASK_HOLD`].
+/// The bytes of an upstream after their search. Bytes that may begin a secret wait for more, for at
+/// most [`Limits::MASK_HOLD`].
 pub(super) struct Answers<S> {
     stream: S,
     search: AnswerSearch,
-    /// What was searched and not read yet.
+    /// The bytes that were searched but not read yet.
     ready: Bytes,
     hold: Option<Pin<Box<Sleep>>>,
     pace: Pace,
@@ -258,7 +258,7 @@ mod tests {
             (b"\x16\x03\x03\0\x7a\x02\0\0\x76", true),
             (b"\x15\x03\x03\0\x02\x02\x28", true),
             (b"220 mail.test\r\n", false),
-            // Lengths of MongoDB, the lower byte first.
+            // Lengths of MongoDB, with the lower byte first.
             (b"\x16\x03\0\0\x01\0\0\0", false),
             (b"\x15\x03\0\0\x02\0\0\0", false),
             (b"+PONG\r\n HTTP/1.1", false),

@@ -1,26 +1,26 @@
-//! Search for a ClientHello anywhere in what a client sends: a protocol that begins otherwise may
-//! turn to TLS (STARTTLS).
+//! The search for a ClientHello anywhere in what a client sends. A protocol that begins differently
+//! may still turn to TLS (STARTTLS).
 
 use memchr::memmem;
 
-/// Bytes by which a ClientHello is known, at most: two record headers, with five bytes in the first
-/// record.
+/// The most bytes that it takes to recognize a ClientHello: a record header, five bytes of its
+/// record, and three of the next header.
 const BYTES: usize = 13;
 
-/// Beginnings of a record of a handshake, and of the type and version of the older form, each with
-/// the bytes before it.
+/// The beginnings of a handshake record, and of the type and version in the older form, each with
+/// the number of bytes before it.
 const BEGINNINGS: [(&[u8], usize); 2] = [(&[0x16, 3], 0), (&[1, 3], 2)];
 
-/// A search through parts.
+/// A search through a text that arrives in parts.
 #[derive(Debug, Default)]
 pub(super) struct HelloSearch {
-    /// The end of the previous part.
+    /// The end of the parts before.
     tail: Vec<u8>,
 }
 
 impl HelloSearch {
-    /// Returns true once a ClientHello begins, at the latest in `part`, the next one, and is no
-    /// part of it complete.
+    /// Returns true as soon as the parts hold enough of a ClientHello to recognize it, which is
+    /// before it is complete; `part` is the next one.
     pub(super) fn finds_in(&mut self, part: &[u8]) -> bool {
         let across = [&self.tail, part.get(..BYTES).unwrap_or(part)].concat();
         let is_found = has_hello(&across) || has_hello(part);

@@ -1,4 +1,4 @@
-//! What searches of a connection that is not inspected have in common.
+//! What the searches of a connection that is not inspected have in common.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::denial::refusal::Refusal;
 use crate::wire::io::pace::Pace;
 
-/// End of a relay of bytes before both sides have ended.
+/// The reason why a relay of bytes has ended before both of its sides.
 #[derive(Debug)]
 pub enum StreamEnd {
     /// One side failed.
@@ -36,16 +36,16 @@ pub(super) trait Look {
     /// Returns true as long as there is anything to search for.
     fn is_active(&self) -> bool;
 
-    /// Searches `part`, the next one.
+    /// Searches `part`, which is the next one.
     ///
     /// # Errors
-    /// Something ends in it that is refused.
+    /// Fails if something ends in it that is refused.
     fn scan(&mut self, part: &[u8]) -> Result<(), Refusal>;
 }
 
-/// Bytes of one side that were searched.
+/// The bytes of one side after their search.
 pub(super) trait Searched {
-    /// Reads the next part into `buf`, which stays empty at the end.
+    /// Reads the next part into `buf`, which stays empty at the end of the stream.
     fn poll_part(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Masking of secrets in the messages that a server sends over a WebSocket (RFC 6455 §5).
+//! The masking of secrets in the messages that a server sends over a WebSocket (RFC 6455 §5).
 
 use bytes::Bytes;
 
@@ -6,23 +6,24 @@ use crate::credentials::redact::Scrubber;
 use crate::denial::refusal::Refusal;
 use crate::wire::http::websocket::{Frame, Frames, Piece};
 
-/// The messages of one server. What may begin a secret waits for the rest of its message, however
-/// long that takes, so the frames of a message are written anew; those between them go on at once.
+/// The messages of one server. Bytes that may begin a secret wait for the rest of their message,
+/// however long that takes. So the frames of a message are written anew; control frames between
+/// them are sent on at once.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     frames: Frames,
-    /// Payload of the current control frame.
+    /// The payload of the current control frame.
     control: Vec<u8>,
-    /// What the next frame of the message is.
+    /// The opcode of the next frame of the message.
     opcode: u8,
 }
 
 impl Messages {
-    /// Masks what `scrubber` finds in `part`, the next one; returns the frames to send on, and true
-    /// if a secret ended in the part.
+    /// Masks what `scrubber` finds in `part`, which is the next one. Returns the frames to send on,
+    /// and true if a secret ended in the part.
     ///
     /// # Errors
-    /// The text is no sequence of frames without extensions.
+    /// Fails if the bytes are not a sequence of frames without extensions.
     pub(super) fn push(
         &mut self,
         part: &[u8],
@@ -89,7 +90,7 @@ mod tests {
         Scrubber::new([Arc::clone(vault.get("A").unwrap())].into_iter().collect())
     }
 
-    /// The control frames and the messages in what is sent on for `parts`.
+    /// Returns the control frames and the messages in what is sent on for `parts`.
     fn sent(parts: &[&[u8]]) -> (Vec<Vec<u8>>, Vec<String>) {
         let mut messages = Messages::default();
         let mut scrubber = scrubber();

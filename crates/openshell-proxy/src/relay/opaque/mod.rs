@@ -1,5 +1,5 @@
-//! Uninspected relay of bytes both ways, until both sides have ended or neither has sent anything
-//! for [`Limits::IDLE`].
+//! The relay of bytes both ways without inspection. It ends when both sides have ended, or when
+//! neither has sent anything for [`Limits::IDLE`].
 
 mod answers;
 mod hello;
@@ -34,33 +34,34 @@ use crate::wire::io::metered::{Meter, Side};
 use crate::wire::io::prefixed::Prefixed;
 use crate::wire::io::upstream_stream::UpstreamStream;
 
-/// Bytes of one copy. A side that fills the buffer streams, and moves to a pipe.
+/// The number of bytes of one copy. A side that fills the buffer is streaming, and gets a pipe.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Streams with a pipe at once, two descriptors each; others are copied.
+/// Permits for streams to have a pipe, which takes two descriptors. Other streams are copied.
 static PIPES: Semaphore = Semaphore::const_new(256);
 
-/// Silence after which a stream gives its pipe back.
+/// The silence after which a stream gives its pipe back.
 const PIPE_IDLE: Duration = Duration::from_millis(100);
 
-/// Bytes of a pipe: the kernel's limit for unprivileged processes (pipe(7)).
+/// The size of a pipe in bytes: the kernel's limit for unprivileged processes (pipe(7)).
 const PIPE_BYTES: usize = 1024 * 1024;
 
-/// Searches of a connection that is not inspected.
+/// The searches of a connection that is not inspected.
 #[derive(Debug, Default)]
 pub struct OpaqueSearch {
-    /// That of what the client sends.
+    /// The search of what the client sends.
     pub client: ClientSearch,
-    /// That of what the upstream answers.
+    /// The search of what the upstream answers.
     pub answers: AnswerSearch,
 }
 
-/// Relays between `client`, after the `surplus` that was read from it, and `upstream`, after
-/// `early`, both searched by `search`. A side that has ended its sending may still receive.
+/// Relays between `client`, from which `surplus` was read already, and `upstream`, from which
+/// `early` was. Both directions are searched by `search`. A side that has ended its sending may
+/// still receive.
 ///
 /// # Errors
-/// Either side failed, both were silent for [`Limits::IDLE`], or something is found that must not
-/// leave.
+/// Fails if either side fails, if both are silent for [`Limits::IDLE`], or if something is found
+/// that must not leave.
 pub async fn relay(
     client: TcpStream,
     surplus: Bytes,
@@ -88,9 +89,9 @@ pub async fn relay(
     relayed
 }
 
-/// Both ends of a relay. Unless it is complete, both are reset when this is dropped, so that
-/// neither takes truncated bytes for complete: a side was reset, the bytes were refused, or the
-/// connection is permitted no longer.
+/// Both ends of a relay. If the relay is not complete when this is dropped, both are reset, so that
+/// neither side takes truncated bytes for complete ones. That is the case if a side was reset, if
+/// bytes were refused, or if the connection is no longer permitted.
 struct Ends {
     client: TcpStream,
     upstream: TcpStream,
@@ -100,7 +101,7 @@ struct Ends {
 impl Drop for Ends {
     fn drop(&mut self) {
         if !self.is_complete {
-            // A side that is gone already does not care.
+            // This may fail for a side that is gone already, which does not matter.
             let _ = (
                 self.client.set_zero_linger(),
                 self.upstream.set_zero_linger(),
@@ -158,7 +159,7 @@ async fn relay_all(
     }
 }
 
-/// Counts the bytes that one side sends.
+/// The counter of the bytes that one side sends.
 struct Counter<'m> {
     meter: &'m Meter,
     side: Side,
@@ -185,10 +186,11 @@ impl Counter<'_> {
     }
 }
 
-/// Relays as [`relay`] does, between streams other than sockets, which are not reset at a refusal.
+/// Relays as [`relay`] does, but between streams that are not sockets, and does not reset them at a
+/// refusal.
 ///
 /// # Errors
-/// As [`relay`].
+/// Fails as [`relay`] does.
 pub async fn copy<C, U>(client: C, upstream: U, search: OpaqueSearch) -> Result<(), StreamEnd>
 where
     C: AsyncRead + AsyncWrite,
@@ -217,20 +219,20 @@ where
 }
 
 thread_local! {
-    /// The buffer of all copies of a worker: its bytes have been written, or moved, before the next
-    /// copy reads.
+    /// The buffer of all copies of a worker. Its bytes are written or moved elsewhere before the
+    /// next copy reads.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER_BYTES]);
 }
 
-/// What one copy has moved.
+/// The result of one copy.
 struct Copied {
-    /// Bytes read; 0 at the end of the stream.
+    /// The number of bytes that were read; 0 at the end of the stream.
     read: usize,
-    /// Those that could not be written at once.
+    /// The bytes that could not be written at once.
     rest: Bytes,
 }
 
-/// Relays one direction to its end, which is passed on. An idle direction holds no buffer.
+/// Relays one direction to its end, and passes the end on. An idle direction holds no buffer.
 async fn one_way(
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
@@ -249,7 +251,7 @@ async fn one_way(
         to.write_all(&rest)
             .await
             .inspect_err(|_| counter.other_end())?;
-        // Without descriptors for a pipe the copy goes on.
+        // If there are no descriptors for a pipe, copying goes on.
         if read == BUFFER_BYTES
             && !search.is_active()
             && let Ok(_permit) = PIPES.try_acquire()
@@ -262,7 +264,7 @@ async fn one_way(
     }
 }
 
-/// Relays the bytes of one direction after their search to its end, which is passed on.
+/// Relays one direction through its search to its end, and passes the end on.
 async fn one_way_searched(
     mut from: impl Searched,
     to: &mut (impl AsyncWrite + Unpin),
@@ -278,7 +280,7 @@ async fn one_way_searched(
             return Ok(to.shutdown().await?);
         }
         counter.add(part.filled().len());
-        // What TLS has taken is not sent before it is flushed.
+        // TLS may keep what it has taken until it is flushed.
         let written = async {
             to.write_all(part.filled()).await?;
             to.flush().await
@@ -287,7 +289,7 @@ async fn one_way_searched(
     }
 }
 
-/// Reads what has come, and writes as much of it as the other side takes at once.
+/// Reads what has arrived, and writes as much of it as the other side takes at once.
 fn copy_once(
     from: &mut ReadHalf<'_>,
     to: &WriteHalf<'_>,
@@ -317,24 +319,24 @@ fn copy_once(
     }))
 }
 
-/// Moves bytes between sockets inside the kernel (splice(2)).
+/// A pipe that moves bytes between sockets inside the kernel (splice(2)).
 struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
 }
 
-/// Reason for which a stream has paused.
+/// The reason why a stream has paused.
 enum Paused {
-    /// No bytes for [`PIPE_IDLE`].
+    /// No bytes have come for [`PIPE_IDLE`].
     Waiting,
-    /// End of the stream.
+    /// The stream has ended.
     Ended,
 }
 
 impl Pipe {
     fn new() -> io::Result<Self> {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // A smaller pipe works as well.
+        // A smaller pipe works as well, so an error does not matter.
         let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES);
         Ok(Self { reader, writer })
     }
@@ -404,7 +406,7 @@ impl Pipe {
     }
 }
 
-/// Returns when nothing was moved for [`Limits::IDLE`].
+/// Returns when nothing has been moved for [`Limits::IDLE`].
 async fn idle(meter: &Meter) {
     let mut before = meter.bytes();
     loop {
@@ -430,7 +432,7 @@ mod tests {
     use super::{Counter, Meter, PIPE_BYTES, Pipe, PipeFlags, Side};
     use crate::ground::limits::Limits;
 
-    /// A pipe with room for all that one may hold, which any user may have; a socket has less by
+    /// Creates a pipe of the largest size that any user may have. A socket has less room by
     /// default.
     fn large() -> Pipe {
         let pipe = Pipe::new().unwrap();
@@ -438,7 +440,7 @@ mod tests {
         pipe
     }
 
-    /// An end of a pipe in place of a socket.
+    /// Uses an end of a pipe in place of a socket.
     fn stream(end: OwnedFd) -> TcpStream {
         TcpStream::from_std(end.into()).unwrap()
     }
@@ -452,7 +454,7 @@ mod tests {
         let from = stream(source.reader);
         let to = stream(sink.writer);
         let (_, _) = tokio::join!(from.readable(), to.writable());
-        // It moves less at once than is there.
+        // This pipe moves less at once than is there.
         let (reader, writer) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let step = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();

@@ -1,4 +1,4 @@
-//! Search of what a client sends on a connection whose requests are not inspected.
+//! The search of what a client sends on a connection whose requests are not inspected.
 
 use crate::credentials::leaks::websocket::MessageScan;
 use crate::credentials::vault::Vault;
@@ -9,8 +9,8 @@ use crate::relay::opaque::hello::HelloSearch;
 use crate::relay::opaque::look::Look;
 use crate::wire::detect::is_blank;
 
-/// Search for placeholders in the first [`Limits::FIRST_BYTES`], for a request that does not begin
-/// as one, and for secrets in the messages of a WebSocket.
+/// A search for placeholders in the first [`Limits::FIRST_BYTES`], for a request that does not
+/// begin like one, and for secrets in the messages of a WebSocket.
 #[derive(Debug, Default)]
 pub struct ClientSearch {
     scanner: Scanner,
@@ -20,7 +20,7 @@ pub struct ClientSearch {
 }
 
 impl ClientSearch {
-    /// Searches for placeholders if there are credentials.
+    /// Creates a search for placeholders, if there are credentials.
     #[must_use]
     pub fn new(vault: &Vault) -> Self {
         let left = if vault.is_empty() {
@@ -34,7 +34,7 @@ impl ClientSearch {
         }
     }
 
-    /// Refuses a request as well, and a ClientHello, by `refusal`.
+    /// Also refuses a request or a ClientHello, with `refusal`.
     #[must_use]
     pub fn without_requests(self, refusal: Refusal) -> Self {
         let request = RequestSearch {
@@ -51,7 +51,7 @@ impl ClientSearch {
         }
     }
 
-    /// Searches `messages` too.
+    /// Also searches `messages`.
     #[must_use]
     pub fn with_messages(self, messages: Option<MessageScan>) -> Self {
         let messages = messages.map(Box::new);
@@ -88,7 +88,7 @@ impl Look for ClientSearch {
     }
 }
 
-/// Searches for what a relay of bytes would carry unseen.
+/// The searches for what a relay of bytes would carry unseen.
 #[derive(Debug)]
 struct Hidden {
     refusal: Refusal,
@@ -96,13 +96,13 @@ struct Hidden {
     hello: HelloSearch,
 }
 
-/// Search for the version that ends a request line: some servers take any bytes before it for a
-/// method and a target.
+/// A search for the version that ends a request line, whatever comes before: some servers take any
+/// bytes there for a method and a target.
 #[derive(Debug)]
 struct RequestSearch {
-    /// Bytes that are still to be looked at: no server reads a longer line.
+    /// The number of bytes that are still to be searched: no server reads a longer line.
     left: usize,
-    /// The end of the previous part.
+    /// The end of the parts before.
     tail: Vec<u8>,
 }
 
@@ -121,7 +121,7 @@ impl RequestSearch {
                 && text.get(at + NAME.len()).is_some_and(u8::is_ascii_digit)
         };
         let is_found = memchr::memmem::find_iter(&text, NAME).any(is_version);
-        // A blank before the name.
+        // The tail also has room for a blank before the name.
         self.tail = text
             .get(text.len().saturating_sub(NAME.len() + 1)..)
             .unwrap_or_default()

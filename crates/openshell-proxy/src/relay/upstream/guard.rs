@@ -1,4 +1,4 @@
-//! Guard of upstream connections against unsolicited bytes.
+//! The guard of upstream connections against unsolicited bytes.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,7 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::ground::limits::Limits;
 use crate::wire::io::coop::CoopBudget;
 
-/// Bytes that an upstream has sent since the last request, while its response is expected.
+/// The count of bytes that an upstream has sent since the last request, while its response is
+/// expected.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     is_expected: AtomicBool,
@@ -19,34 +20,34 @@ pub(super) struct Unanswered {
 }
 
 impl Unanswered {
-    /// Expects a response from now on.
+    /// Begins to count, because a response is expected from now on.
     pub(super) fn start(&self) {
         self.bytes.store(0, Ordering::Relaxed);
         self.is_expected.store(true, Ordering::Relaxed);
     }
 
-    /// The response has begun.
+    /// Ends the count, because the response has begun.
     pub(super) fn end(&self) {
         self.is_expected.store(false, Ordering::Relaxed);
     }
 
-    /// Returns true if nothing has come since the last request.
+    /// Returns true if nothing has arrived since the last request.
     pub(super) fn is_silent(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) == 0
     }
 
-    /// Counts `bytes` that were read; false if they are too many.
+    /// Counts `bytes` that were read; returns false if they are too many.
     fn allows(&self, bytes: usize) -> bool {
         !self.is_expected.load(Ordering::Relaxed)
             || self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= Limits::UNANSWERED_BYTES
     }
 }
 
-/// A stream that fails once an upstream has sent [`Limits::UNANSWERED_BYTES`] before a final
-/// response: the number of interim responses is unbounded (RFC 9110 §15.2).
+/// A stream that fails if an upstream sends more than [`Limits::UNANSWERED_BYTES`] before a final
+/// response, because the number of interim responses is unbounded (RFC 9110 §15.2).
 ///
-/// Writes succeed even after the upstream has stopped reading: a response may have been sent before
-/// that, and without one the connection ends all the same.
+/// Writes succeed even after the upstream has stopped reading. It may have sent a response before
+/// that; if it has not, the connection ends anyway.
 pub(super) struct UpstreamGuard<S> {
     stream: S,
     unanswered: Arc<Unanswered>,
@@ -95,7 +96,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for UpstreamGuard<S> {
 }
 
 impl<S: AsyncWrite + Unpin> UpstreamGuard<S> {
-    /// Writes `length` bytes by `write`.
+    /// Writes `length` bytes with `write`.
     fn written(
         &mut self,
         length: usize,

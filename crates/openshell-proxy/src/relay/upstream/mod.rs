@@ -1,4 +1,4 @@
-//! Connections to upstreams: their handshakes, and requests on them.
+//! Connections to upstreams: their handshakes, and the requests on them.
 
 mod guard;
 
@@ -30,15 +30,15 @@ use crate::wire::memory::Windows;
 use crate::wire::tls::originate::{UpstreamRoots, wants_certificate};
 use guard::{Unanswered, UpstreamGuard};
 
-/// Connection to an upstream, kept for the next request to the same origin.
+/// A connection to an upstream, kept for the next request to the same origin.
 #[derive(Debug)]
 pub struct Upstream {
     established: Option<Established>,
-    /// True if the connection ends with the last response.
+    /// True if the connection ends after the last response.
     is_ending: bool,
     /// True if the connection has had a response.
     has_answered: bool,
-    /// Tasks that drive the connection.
+    /// The tasks that drive the connection.
     tasks: ConnectionTasks,
 }
 
@@ -48,11 +48,11 @@ struct Established {
     origin: Origin,
     address: SocketAddr,
     sender: Sender,
-    /// Handle of its driver task.
+    /// The handle of the task that drives the connection.
     driver: Arc<AbortOnDrop>,
 }
 
-/// Sending end of a connection.
+/// The sending end of a connection.
 #[derive(Debug)]
 enum Sender {
     /// One request after the other; the second value is the count of its [`UpstreamGuard`].
@@ -71,23 +71,23 @@ impl Established {
     }
 }
 
-/// Reason for which a request has no response.
+/// The reason why a request has no response.
 #[derive(Debug)]
 pub enum SendError {
-    /// The connection was closed before anything was sent; another one may carry the request, whose
+    /// The connection was closed before anything was sent. Another one may carry the request, whose
     /// body this is.
     NotSent(RequestBody),
-    /// The upstream has not processed the request, which its client may send again (RFC 9113 §8.7).
+    /// The upstream has not processed the request, so the client may send it again (RFC 9113 §8.7).
     Refused,
-    /// The upstream closed a connection that it had kept, before a byte of its answer: probably at
-    /// the moment in which the request was sent (RFC 9110 §9.2.2).
+    /// The upstream closed a connection that it had kept open, before the first byte of its answer:
+    /// probably at the moment when the request was sent (RFC 9110 §9.2.2).
     Closed,
     /// The upstream failed.
     Failed(Refusal),
 }
 
 impl Upstream {
-    /// Creates an upstream without a connection; `tasks` drive a later one.
+    /// Creates an upstream without a connection; `tasks` will drive a later one.
     #[must_use]
     pub fn new(tasks: ConnectionTasks) -> Self {
         Self {
@@ -98,8 +98,8 @@ impl Upstream {
         }
     }
 
-    /// Address of the connection, if it leads to `origin` at an address that `destination` permits,
-    /// and is open.
+    /// Returns the address of the connection, if it is open and leads to `origin` at an address
+    /// that `destination` permits.
     #[must_use]
     pub fn reusable(&self, origin: &Origin, destination: &Destination) -> Option<SocketAddr> {
         let established = self
@@ -112,13 +112,13 @@ impl Upstream {
             .then_some(established.address)
     }
 
-    /// Returns true if there has been no connection yet.
+    /// Returns true if there is no connection.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         self.established.is_none()
     }
 
-    /// Returns true if the connection leads to `origin`, and is open.
+    /// Returns true if the connection is open and leads to `origin`.
     #[must_use]
     pub fn is_open_to(&self, origin: &Origin) -> bool {
         self.established
@@ -134,8 +134,8 @@ impl Upstream {
             .is_some_and(|established| matches!(established.sender, Sender::Http2(_)))
     }
 
-    /// Closes an HTTP/1.1 connection whose last exchange has not ended, as the next request would
-    /// have to wait for it.
+    /// Closes an HTTP/1.1 connection whose last exchange has not ended, because the next request
+    /// would have to wait for it.
     pub fn close_unless_ready(&mut self) {
         let is_ready = |established: &Established| match &established.sender {
             Sender::Http1(sender, _) => sender.is_ready(),
@@ -144,7 +144,7 @@ impl Upstream {
         self.established = self.established.take().filter(is_ready);
     }
 
-    /// Clones an HTTP/2 connection for another stream.
+    /// Returns another handle of an HTTP/2 connection, for another stream.
     #[must_use]
     pub fn clone_http2(&self) -> Option<Self> {
         let established = self.established.as_ref()?;
@@ -169,11 +169,11 @@ impl Upstream {
         })
     }
 
-    /// Makes `stream`, to `address`, the HTTP/1.1 connection to `origin`, in place of the one
-    /// before.
+    /// Makes `stream`, whose remote address is `address`, the HTTP/1.1 connection to `origin`, in
+    /// place of the last one.
     ///
     /// # Errors
-    /// The stream has failed already.
+    /// Fails if the stream has failed already.
     pub async fn establish<S>(
         &mut self,
         origin: Origin,
@@ -188,7 +188,7 @@ impl Upstream {
             .preserve_header_case(true)
             .title_case_headers(true)
             .max_headers(Limits::ANSWER_LINES)
-            // What other clients forgive; the client gets it in the usual form.
+            // Other clients tolerate these. The proxy's client gets the usual form.
             .allow_spaces_after_header_name_in_responses(true)
             .allow_obsolete_multiline_headers_in_responses(true);
         let unanswered = Arc::new(Unanswered::default());
@@ -197,7 +197,7 @@ impl Upstream {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(failed)?;
-        // The request on it has got its error.
+        // The request on the connection has got the error.
         let driver = Arc::new(
             self.tasks
                 .add(async move { drop(connection.with_upgrades().await) }),
@@ -212,11 +212,11 @@ impl Upstream {
         Ok(())
     }
 
-    /// Makes `stream`, to `address`, the HTTP/1.1 connection to `origin`; for https inside TLS,
-    /// verified by `roots`.
+    /// Makes `stream`, whose remote address is `address`, the HTTP/1.1 connection to `origin`; for
+    /// https inside TLS, which `roots` verify.
     ///
     /// # Errors
-    /// The stream has failed, or the upstream's certificate is invalid.
+    /// Fails if the stream has failed, or the upstream's certificate is invalid.
     pub async fn connect(
         &mut self,
         origin: &Origin,
@@ -233,11 +233,11 @@ impl Upstream {
         }
     }
 
-    /// Makes `stream`, to `address`, the HTTP/2 connection to `origin`, with these `windows`. The
-    /// receiver fires when it has ended.
+    /// Makes `stream`, whose remote address is `address`, the HTTP/2 connection to `origin`, with
+    /// these `windows`. The receiver fires when the connection has ended.
     ///
     /// # Errors
-    /// The stream has failed already.
+    /// Fails if the stream has failed already.
     pub async fn establish_http2<S>(
         &mut self,
         origin: Origin,
@@ -274,25 +274,25 @@ impl Upstream {
         Ok(ended)
     }
 
-    /// Tasks that drive the connection.
+    /// Returns the tasks that drive the connection.
     #[must_use]
     pub fn tasks(&self) -> &ConnectionTasks {
         &self.tasks
     }
 
-    /// Returns true if the connection ends with the last response, as the client would see without
-    /// a proxy.
+    /// Returns true if the connection ends after the last response. The client sees that end as it
+    /// would without a proxy.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.is_ending
     }
 
-    /// Sends `request`, which has the form of the connection's protocol; `requested` is the
-    /// protocol that a response may switch to.
+    /// Sends `request`, which has the form of the connection's protocol. The response may switch to
+    /// the protocol `requested`.
     ///
     /// # Errors
-    /// The connection is closed, the upstream refuses the request or fails, or its response is
-    /// malformed.
+    /// Fails if the connection is closed, if the upstream refuses the request or fails, or if its
+    /// response is malformed.
     pub async fn send(
         &mut self,
         request: CredentialedRequest<RequestBody>,
@@ -373,12 +373,13 @@ fn failed(error: hyper::Error) -> Refusal {
     Refusal::upstream_unreachable(error.to_string())
 }
 
-/// The error of a request; on a connection that `was_closed` if it ended, there was nothing else.
+/// Converts the error of a request. If the connection `was_closed`, it was a kept one that ended
+/// before the first byte of the answer.
 fn send_error(mut error: TrySendError<Request<RequestBody>>, was_closed: bool) -> SendError {
     match error.take_message() {
         Some(request) => SendError::NotSent(request.into_body()),
         None => match error.into_error() {
-            // The error of the client's own body is reported to it.
+            // The fault is in the client's own body, so the client is told of it.
             error if error.source().is_some_and(|cause| cause.is::<Unsendable>()) => {
                 SendError::Failed(Refusal::bad_request(
                     "the body of the request is malformed, or ended before its end",
@@ -404,7 +405,7 @@ fn send_error(mut error: TrySendError<Request<RequestBody>>, was_closed: bool) -
     }
 }
 
-/// Returns true for a connection that the upstream has reset.
+/// Returns true if the upstream has reset the connection.
 fn is_reset(error: &hyper::Error) -> bool {
     let cause = error
         .source()
@@ -412,7 +413,7 @@ fn is_reset(error: &hyper::Error) -> bool {
     cause.is_some_and(|cause| cause.kind() == io::ErrorKind::ConnectionReset)
 }
 
-/// The defect of an answer that the library cannot read.
+/// Returns the defect of an answer that the library cannot read.
 fn defect(error: &hyper::Error) -> &'static str {
     if error.is_parse_too_large() {
         "its head is too large"
@@ -425,7 +426,7 @@ fn defect(error: &hyper::Error) -> &'static str {
     }
 }
 
-/// Returns true for a stream refused alone, or by a GOAWAY with a lower last stream.
+/// Returns true if the stream was refused by itself, or by a GOAWAY whose last stream is lower.
 fn is_refused_stream(error: &hyper::Error) -> bool {
     let cause = error
         .source()

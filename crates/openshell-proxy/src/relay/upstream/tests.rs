@@ -27,7 +27,7 @@ fn origin(host_and_port: &str) -> Origin {
     }
 }
 
-/// An HTTP/1.1 connection to web.test, and its other end.
+/// Establishes an HTTP/1.1 connection to web.test, and returns its other end, too.
 async fn established(tasks: &ConnectionTasks) -> (Upstream, DuplexStream) {
     let (near, far) = duplex(64 * 1024);
     let mut upstream = Upstream::new(tasks.clone());
@@ -38,7 +38,7 @@ async fn established(tasks: &ConnectionTasks) -> (Upstream, DuplexStream) {
     (upstream, far)
 }
 
-/// Sends a request through `upstream`, which asks to go on in the protocol `asked`.
+/// Sends a request through `upstream`, which asks to switch to the protocol `asked`.
 async fn sent(
     upstream: &mut Upstream,
     asked: Option<&'static str>,
@@ -51,17 +51,17 @@ async fn sent(
     upstream.send(request, asked.as_ref()).await
 }
 
-/// Says `answer` when the head of a request was heard.
+/// Sends `answer` when the head of a request has arrived.
 async fn answering(far: &mut DuplexStream, answer: &[u8]) {
     let mut heard = Vec::new();
     while !heard.ends_with(b"\r\n\r\n") {
         assert_ne!(far.read_buf(&mut heard).await.unwrap(), 0);
     }
-    // An upstream that is given up is not listened to to its end.
+    // The proxy may give up this upstream before it has heard everything.
     let _ = far.write_all(answer).await;
 }
 
-/// The end of an exchange with an upstream that says `answer` when it has the head of the request.
+/// Returns how an exchange ends whose upstream sends `answer` when it has the head of the request.
 async fn answered(
     answer: &[u8],
     asked: Option<&'static str>,
@@ -75,7 +75,7 @@ async fn answered(
     (response, upstream)
 }
 
-/// The reason code of an exchange that failed.
+/// Returns the reason code of an exchange that failed.
 #[track_caller]
 fn failed(response: Result<Response<Incoming>, SendError>) -> ReasonCode {
     match response {
@@ -312,7 +312,7 @@ async fn a_connection_is_used_again_for_its_origin_at_its_address_alone() {
     assert_eq!(upstream.reusable(&origin("web.test:80"), &here), None);
 }
 
-/// A frame of HTTP/2 (RFC 9113 §4.1).
+/// Returns a frame of HTTP/2 (RFC 9113 §4.1).
 fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, 0], &stream.to_be_bytes(), payload].concat()
@@ -323,7 +323,7 @@ const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 
-/// Reads frames until the head of a request.
+/// Reads frames up to the head of a request.
 async fn read_request(far: &mut DuplexStream) {
     far.read_exact(&mut [0; 24]).await.unwrap();
     loop {
@@ -339,7 +339,7 @@ async fn read_request(far: &mut DuplexStream) {
     }
 }
 
-/// The end of a stream whose upstream answers its head with `answer`.
+/// Returns how a stream ends whose upstream answers its head with `answer`.
 async fn answered_in_http2(answer: &[u8]) -> Result<Response<Incoming>, SendError> {
     let tasks = ConnectionTasks::default();
     let (near, mut far) = duplex(64 * 1024);

@@ -1,14 +1,14 @@
-//! The one type of response bodies: the proxy's own, or an upstream's after every stage that it
-//! passes.
+//! The only type of response bodies: those that the proxy makes, and those of an upstream after
+//! every stage that they pass.
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 
-/// Body of a response.
+/// The body of a response.
 pub type ResponseBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Creates a body of the proxy's own.
+/// Creates a body that the proxy makes itself.
 #[must_use]
 pub fn full(bytes: Bytes) -> ResponseBody {
     Full::new(bytes)

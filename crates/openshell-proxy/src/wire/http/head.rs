@@ -1,4 +1,4 @@
-//! Heads of messages: checks against ambiguity, and the form for the upstream.
+//! Heads of messages: the checks for ambiguity, and the form for the upstream.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -18,11 +18,11 @@ use crate::ground::limits::Limits;
 use crate::ground::target::{Origin, Target, port};
 use crate::wire::http::target::{RequestTarget, TargetError};
 
-/// Checks that the length of a request's body is unambiguous. Other ambiguities are refused or
-/// removed by the HTTP library.
+/// Checks that the length of a request's body is unambiguous. The HTTP library refuses or removes
+/// other ambiguities.
 ///
 /// # Errors
-/// A transfer coding other than chunked, or more than one.
+/// Fails for a transfer coding other than chunked, or for more than one.
 pub fn check_framing(headers: &HeaderMap) -> Result<(), Refusal> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -37,7 +37,7 @@ pub fn check_framing(headers: &HeaderMap) -> Result<(), Refusal> {
 /// Checks that a request inside a connection to `origin` is for `origin` (RFC 9112 §3.2).
 ///
 /// # Errors
-/// The request names another host, port or scheme, or no host.
+/// Fails if the request names another host, port or scheme, or no host.
 pub fn check_authority(request: &Parts, Origin { scheme, target }: &Origin) -> Result<(), Refusal> {
     let mut named = request.headers.get_all(HOST).iter();
     let host = match (named.next(), named.next()) {
@@ -95,7 +95,7 @@ fn check_named(written: &str, target: &Target) -> Result<(), Refusal> {
     }
 }
 
-/// Escapes an invalid host for logs.
+/// Returns an invalid host for logs: at most 255 characters, with `?` in place of each unusual one.
 fn loggable(written: &str) -> String {
     let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '-' | '_');
     written
@@ -105,13 +105,13 @@ fn loggable(written: &str) -> String {
         .collect()
 }
 
-/// Bytes of the longest method; a longer one only fills the log.
+/// The length in bytes of the longest permitted method; a longer one would only fill the log.
 const METHOD_BYTES: usize = 64;
 
 /// Checks the method of a request inside a connection.
 ///
 /// # Errors
-/// The method is too long, or CONNECT.
+/// Fails if the method is too long, or is CONNECT.
 pub fn check_method(method: &Method) -> Result<(), Refusal> {
     if method.as_str().len() > METHOD_BYTES {
         Err(Refusal::bad_request(
@@ -126,8 +126,8 @@ pub fn check_method(method: &Method) -> Result<(), Refusal> {
     }
 }
 
-/// Size of a head in bytes, as HTTP/2 counts it: 32 for each field beside its name and value (RFC
-/// 9113 §10.5.1).
+/// Returns the size of a head in bytes as HTTP/2 counts it: for each field 32, besides its name and
+/// value (RFC 9113 §10.5.1).
 #[must_use]
 pub fn bytes(uri: &Uri, headers: &HeaderMap) -> usize {
     let fields = headers
@@ -139,10 +139,10 @@ pub fn bytes(uri: &Uri, headers: &HeaderMap) -> usize {
             .map_or(0, |target| target.as_str().len())
 }
 
-/// Checks the size of a head; the library reads larger ones.
+/// Checks the size of a head, because the library also reads larger ones.
 ///
 /// # Errors
-/// The head is too large, or has too many lines.
+/// Fails if the head is too large, or has too many lines.
 pub fn check_size(request: &Parts) -> Result<(), Refusal> {
     let is_large = bytes(&request.uri, &request.headers) > Limits::HEAD_BYTES;
     let has_many = request.headers.len() > Limits::HEAD_LINES;
@@ -153,8 +153,9 @@ pub fn check_size(request: &Parts) -> Result<(), Refusal> {
     }
 }
 
-/// The protocol to which a request asks to switch (RFC 9110 §7.8), unless it is HTTP or TLS (RFC
-/// 2817), in which requests would be relayed unseen: clients offer those, and go on without.
+/// Returns the protocol to which a request asks to switch (RFC 9110 §7.8). HTTP and TLS (RFC 2817)
+/// are left out, because requests in them would be relayed unseen. Clients that offer them go on
+/// without a switch.
 #[must_use]
 pub fn requested_upgrade(request: &Parts) -> Option<HeaderValue> {
     let headers = &request.headers;
@@ -186,7 +187,7 @@ pub fn requested_upgrade(request: &Parts) -> Option<HeaderValue> {
         let protocol = protocol.to_str().ok()?.to_ascii_lowercase();
         let has_body =
             headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
-        // A server that does not switch may leave the body of other methods unread, and take it
+        // A server that does not switch may leave the body of any other method unread, and take it
         // for the next request.
         let takes_body = [Method::POST, Method::PUT, Method::PATCH].contains(&request.method);
         (takes_body || !has_body)
@@ -197,7 +198,7 @@ pub fn requested_upgrade(request: &Parts) -> Option<HeaderValue> {
     is_allowed.then(|| protocol.clone())
 }
 
-/// Returns true for 16 bytes in Base64 (RFC 6455 §4.1).
+/// Returns true if `key` is 16 bytes in Base64 (RFC 6455 §4.1).
 fn is_websocket_key(key: &[u8]) -> bool {
     BASE64_STANDARD
         .decode(key)
@@ -213,11 +214,11 @@ pub fn is_websocket(protocol: &HeaderValue) -> bool {
         .eq_ignore_ascii_case(b"websocket")
 }
 
-/// Builds the request for the upstream, with `body`: for `target`, without hop-by-hop fields, and
-/// framed anew.
+/// Builds the request for `target` that the upstream gets: with `body`, framed anew, and without
+/// hop-by-hop fields.
 ///
 /// # Errors
-/// None for a canonical target.
+/// Does not fail for a canonical target.
 pub fn outgoing<B: Body>(
     request: &Parts,
     body: B,
@@ -237,7 +238,7 @@ pub fn outgoing<B: Body>(
     let takes_trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     remove_hop_by_hop(headers);
     // The library frames the body, and does not wait for 100 Continue. An empty body keeps its
-    // length, since some servers require it.
+    // length, because some servers require it.
     if headers
         .get(CONTENT_LENGTH)
         .is_none_or(|length| length != "0")
@@ -246,7 +247,7 @@ pub fn outgoing<B: Body>(
     }
     headers.remove(EXPECT);
     if has_unknown_length {
-        // For a method that usually has no body the library would omit it.
+        // The library would leave this field out for methods that usually have no body.
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
     let mut options = Vec::new();
@@ -266,11 +267,11 @@ pub fn outgoing<B: Body>(
     Ok(request)
 }
 
-/// Converts `request`, which is for `origin`, from the form of HTTP/1.1 to that of HTTP/2 (RFC 9113
+/// Converts `request`, which is for `origin`, from HTTP/1.1 to the form of HTTP/2 (RFC 9113
 /// §8.3.1).
 ///
 /// # Errors
-/// The target has no form in HTTP/2.
+/// Fails if the target has no form in HTTP/2.
 pub fn to_http2<B>(mut request: Request<B>, origin: &Origin) -> Result<Request<B>, Refusal> {
     let headers = request.headers_mut();
     let host = headers.remove(HOST).or_else(|| host_value(origin));
@@ -295,7 +296,7 @@ pub fn ensure_host(headers: &mut HeaderMap, origin: &Origin) {
     }
 }
 
-/// The value of the `Host` field for `origin`; a host and a port always have one.
+/// Returns the value of the `Host` field for `origin`; every host and port has one.
 #[must_use]
 pub fn host_value(Origin { scheme, target }: &Origin) -> Option<HeaderValue> {
     let host = if target.port == scheme.default_port() {
@@ -338,7 +339,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     ];
     let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
         .filter_map(|name| name.parse().ok())
-        // Host and length of the message are not hop-by-hop, even if named.
+        // The host and the length of the message are not hop-by-hop, even if they are named.
         .filter(|name| *name != HOST && *name != CONTENT_LENGTH)
         .collect();
     for name in named {
@@ -351,8 +352,8 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
 }
 
 /// Removes fields that must not be trailers (RFC 9110 §6.5.1): framing, routing, authentication and
-/// content. A server that merges trailers into the headers would read another request than the
-/// judged one.
+/// content. A server that merges trailers into the headers would otherwise read a request that was
+/// not judged.
 pub fn remove_forbidden_trailers(trailers: &mut HeaderMap) {
     const HEADERS_ALONE: [HeaderName; 13] = [
         AUTHORIZATION,
@@ -381,7 +382,7 @@ pub fn remove_connection(headers: &mut HeaderMap) {
     headers.remove(TRANSFER_ENCODING);
 }
 
-/// Returns true if a request is a gRPC call in the form of its clients (gRPC over HTTP/2,
+/// Returns true if a request is a gRPC call in the form that its clients send (gRPC over HTTP/2,
 /// Requests).
 #[must_use]
 pub fn is_grpc_call(request: &Parts) -> bool {
@@ -415,7 +416,7 @@ fn join_cookies(headers: &mut HeaderMap) {
             .iter()
             .map(HeaderValue::as_bytes)
             .collect();
-        // Field values joined by a semicolon and a space are a field value.
+        // Field values that are joined by a semicolon and a space are again a field value.
         if let Ok(joined) = HeaderValue::from_bytes(&parts.join(&b"; "[..])) {
             headers.insert(COOKIE, joined);
         }

@@ -1,10 +1,10 @@
-//! Responses of the proxy's own, except refusals.
+//! The responses that the proxy makes itself, except refusals.
 
 use bytes::Bytes;
 use hyper::Response;
 use hyper::ext::ReasonPhrase;
 
-/// The response to a permitted CONNECT.
+/// Returns the response to a permitted CONNECT.
 #[must_use]
 pub fn established() -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());

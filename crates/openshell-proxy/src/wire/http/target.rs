@@ -1,7 +1,8 @@
-//! A request's target in canonical form (RFC 3986 §6.2.2): one value, for deciding and for sending.
+//! A request's target in canonical form (RFC 3986 §6.2.2): the value that is judged is also sent.
 //!
 //! Servers read dot segments, repeated slashes, path parameters and escapes in different ways. A
-//! path with two readings is normalized to one, or has no canonical form and is refused.
+//! path that can be read in two ways is normalized so that one is left, or it is refused because it
+//! has no canonical form.
 
 use std::fmt::Write;
 
@@ -14,20 +15,20 @@ use openshell_events::words::REDACTED;
 use crate::secrets::decode::hex_byte;
 use crate::secrets::placeholder::redacted;
 
-/// Bytes of a path; real ones have fewer.
+/// The length in bytes of the longest permitted path; real ones are shorter.
 const PATH_BYTES: usize = 4096;
 
-/// Target of a request within its origin.
+/// The target of a request within its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestTarget {
     path: String,
     without_parameters: Option<String>,
-    /// The path in the form to be sent, if it holds placeholders.
+    /// The path in the form that is sent, if it holds placeholders.
     unredacted: Option<String>,
     query: Option<String>,
 }
 
-/// Reason for which a target has no canonical form.
+/// The reason why a target has no canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum TargetError {
@@ -54,7 +55,7 @@ pub enum TargetError {
 }
 
 impl RequestTarget {
-    /// The target as it was sent, for connections without rules.
+    /// Returns the target as it was sent, for connections without rules.
     #[must_use]
     pub fn as_written(uri: &Uri) -> Self {
         let path = match uri.path() {
@@ -69,10 +70,10 @@ impl RequestTarget {
         Self::new(path, None, uri.query().map(str::to_owned))
     }
 
-    /// Normalizes the target of a `method` request.
+    /// Normalizes the target of a request with this `method`.
     ///
     /// # Errors
-    /// The target has no canonical form.
+    /// Fails if the target has no canonical form.
     pub fn canonical(
         method: &Method,
         uri: &Uri,
@@ -119,21 +120,21 @@ impl RequestTarget {
         }
     }
 
-    /// The path as it is judged and shown, with [`REDACTED`] for each placeholder: `*`, or
-    /// beginning with a slash.
+    /// Returns the path as it is judged and shown, with [`REDACTED`] in place of each placeholder.
+    /// It is `*`, or begins with a slash.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The path without its parameters, if it has any: servers differ on a `;` in a segment,
-    /// escaped or not.
+    /// Returns the path without its parameters, if it has any. Servers disagree about a `;` in a
+    /// segment, whether it is escaped or not.
     #[must_use]
     pub fn without_parameters(&self) -> Option<&str> {
         self.without_parameters.as_deref()
     }
 
-    /// The query, byte for byte.
+    /// Returns the query, byte for byte as it was sent.
     #[must_use]
     pub fn query(&self) -> Option<&str> {
         self.query.as_deref()
@@ -151,7 +152,7 @@ impl RequestTarget {
     /// Decodes the names and values of the query, in their order.
     ///
     /// # Errors
-    /// An escape is invalid, or the query holds NUL or is not UTF-8.
+    /// Fails if an escape is invalid, or if the query holds NUL or is not UTF-8.
     pub fn parameters(&self) -> Result<Vec<(String, String)>, TargetError> {
         let pairs = self
             .query
@@ -166,10 +167,10 @@ impl RequestTarget {
         decoded.collect()
     }
 
-    /// The origin form (RFC 9112 §3.2.1), as it is sent.
+    /// Returns the target in origin form (RFC 9112 §3.2.1), as it is sent.
     ///
     /// # Errors
-    /// None for a target of this type's constructors.
+    /// Does not fail for a target that this type's constructors made.
     pub fn to_uri(&self) -> Result<Uri, TargetError> {
         let path = self.unredacted.as_ref().unwrap_or(&self.path);
         let text = match &self.query {
@@ -182,8 +183,9 @@ impl RequestTarget {
     }
 }
 
-/// Returns true if `path` is in the form that [`canonical_path`] gives, by a fast check: no
-/// escapes, no parameters, no segment that is empty or begins with a dot.
+/// Returns true if `path` is already in the form that [`canonical_path`] gives. This check is fast:
+/// it accepts only paths without escapes, parameters, repeated slashes and segments that begin with
+/// a dot.
 fn is_canonical(path: &[u8]) -> bool {
     let is_known = |byte: &u8| *byte == b'/' || is_plain(*byte);
     let has_odd_segment = || path.windows(2).any(|pair| matches!(pair, b"//" | b"/."));
@@ -193,7 +195,7 @@ fn is_canonical(path: &[u8]) -> bool {
         && !has_odd_segment()
 }
 
-/// Normalizes the path `written`; also returns the result without parameters.
+/// Normalizes the path `written`, and returns it with and without its parameters.
 fn canonical_path(
     written: &[u8],
     allow_encoded_slash: bool,
@@ -236,14 +238,14 @@ fn canonical_path(
     Ok((join(&whole, ends_open), join(&bare, bare_ends_open)))
 }
 
-/// Cuts the parameters off a segment. An escaped `;` begins them too, since some servers forward it
-/// unescaped.
+/// Cuts off the parameters of a segment. They also begin at an escaped `;`, because some servers
+/// forward it unescaped.
 fn without_parameters(segment: &str) -> &str {
     let bare = segment.split(';').next().unwrap_or_default();
     bare.split("%3B").next().unwrap_or_default()
 }
 
-/// Normalizes one segment: every escape is decoded, or in upper case.
+/// Normalizes one segment: each escape is decoded, or written in upper case.
 fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String, TargetError> {
     let mut text = String::with_capacity(segment.len());
     let mut decoded = Vec::with_capacity(segment.len());
@@ -268,13 +270,13 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
         rest = after;
     }
     let plain = std::str::from_utf8(&decoded).map_err(|_| TargetError::Text)?;
-    // A server that decodes once more would read another path.
+    // A server that decodes once more would read a different path.
     let mut escapes = decoded.split(|byte| *byte == b'%').skip(1);
     if escapes.any(|after| escaped(after).is_ok_and(|(byte, _)| changes_paths(byte))) {
         return Err(TargetError::Twice);
     }
     let is_dots = |part: &str| matches!(part, "." | "..");
-    // Some servers cut blanks off, of Unicode too.
+    // Some servers trim blanks, including those of Unicode.
     let hides_dots = |part: &str| is_dots(part.split(';').next().unwrap_or_default().trim());
     let has_hidden_dots = plain.split('/').any(hides_dots);
     if has_hidden_dots && !is_dots(&text) {
@@ -283,8 +285,8 @@ fn canonical_segment(segment: &[u8], allow_encoded_slash: bool) -> Result<String
     Ok(text)
 }
 
-/// Returns true for bytes that mean the same escaped and unescaped, or that servers treat so (RFC
-/// 3986 §3.3, except `;`).
+/// Returns true for bytes that mean the same escaped and unescaped, or that servers treat as if
+/// they did (RFC 3986 §3.3, except `;`).
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,=:@".contains(&byte)
 }
@@ -310,9 +312,9 @@ pub fn decoded(path: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns `text` with letters in one form that have several: those of either case, and what some
-/// servers take for one of them (Unicode Standard §5.18, Case Folding; both Turkish i are that of
-/// ASCII).
+/// Returns `text` with one form of each letter that has several: lower and upper case, and
+/// characters that some servers take for the same letter (Unicode Standard §5.18, Case Folding).
+/// Both Turkish i become the i of ASCII.
 #[must_use]
 pub fn without_case(text: &str) -> String {
     let plain = |character: char| {
@@ -329,7 +331,7 @@ pub fn without_case(text: &str) -> String {
         .collect()
 }
 
-/// Replaces each run of slashes in `path` by one.
+/// Replaces each run of slashes in `path` with one.
 #[must_use]
 pub fn folded(path: &str) -> String {
     let mut folded = String::with_capacity(path.len());
@@ -341,7 +343,7 @@ pub fn folded(path: &str) -> String {
     folded
 }
 
-/// Splits off a byte written as two hexadecimal digits.
+/// Splits off a byte that is written as two hexadecimal digits.
 fn escaped(digits: &[u8]) -> Result<(u8, &[u8]), TargetError> {
     match digits {
         [high, low, after @ ..] => {
@@ -404,7 +406,7 @@ mod tests {
         }
     }
 
-    /// All paths of up to six characters of those that make a difference.
+    /// Covers all paths of up to six of the characters that make a difference.
     #[test]
     fn what_plainly_is_canonical_is_what_it_would_be_made() {
         let mut paths = vec![Vec::new()];

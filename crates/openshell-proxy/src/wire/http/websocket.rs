@@ -3,29 +3,29 @@
 /// A frame, as its header describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// What the frame is: a continuation (0), text (1), bytes (2), or control (8, 9, 10).
+    /// The kind of the frame: a continuation (0), text (1), bytes (2), or control (8, 9, 10).
     pub opcode: u8,
-    /// True for the last of a message.
+    /// True for the last frame of a message.
     pub is_last: bool,
-    /// True if an extension has a use of it, compression among them.
+    /// True if an extension uses the frame, for example for compression.
     pub has_extension: bool,
-    /// What its payload is masked with.
+    /// The key with which the payload is masked.
     pub mask: Option<[u8; 4]>,
-    /// Bytes of its payload.
+    /// The length of the payload in bytes.
     pub length: u64,
 }
 
-/// Bytes of the payload of a control frame, at most (RFC 6455 §5.5).
+/// The length in bytes of the longest payload of a control frame (RFC 6455 §5.5).
 const CONTROL_BYTES: u64 = 125;
 
 impl Frame {
-    /// Returns true if it stands by itself, between those of a message.
+    /// Returns true if the frame stands by itself, between those of a message.
     #[must_use]
     pub fn is_control(&self) -> bool {
         self.opcode & 0x8 != 0
     }
 
-    /// Returns true if it is of a kind that is there without an extension.
+    /// Returns true if the frame is of a kind that exists without an extension.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         let is_known = matches!(self.opcode, 0..=2 | 8..=10);
@@ -33,7 +33,7 @@ impl Frame {
         is_known && is_short && !self.has_extension
     }
 
-    /// Parses a header; `None` if it is not complete.
+    /// Parses a header; returns `None` if it is incomplete.
     fn parse(header: &[u8]) -> Option<Self> {
         let [first, second, rest @ ..] = header else {
             return None;
@@ -64,7 +64,7 @@ impl Frame {
         })
     }
 
-    /// Writes a frame that is not masked and of no extension.
+    /// Writes a frame without a mask and without an extension.
     pub fn write(written: &mut Vec<u8>, opcode: u8, is_last: bool, payload: &[u8]) {
         written.push(opcode | if is_last { 0x80 } else { 0 });
         match (u8::try_from(payload.len()), u16::try_from(payload.len())) {
@@ -87,24 +87,25 @@ impl Frame {
 pub enum Piece {
     /// A frame begins.
     Begin,
-    /// Some of its payload, without its mask.
+    /// A part of its payload, unmasked.
     Payload(Vec<u8>),
 }
 
-/// Reader of a stream of frames, which arrives in parts.
+/// A reader of a stream of frames that arrives in parts.
 #[derive(Debug, Default)]
 pub struct Frames {
-    /// Header of the next frame so far.
+    /// The bytes of the next frame's header so far.
     header: Vec<u8>,
     frame: Frame,
-    /// Bytes of its payload that are still to come.
+    /// The number of payload bytes that are still to come.
     left: u64,
-    /// Bytes of its payload so far, by which the mask turns.
+    /// The number of payload bytes so far, modulo 4, by which the mask is shifted.
     turned: usize,
 }
 
 impl Frames {
-    /// Takes the next piece from the beginning of `rest`; `None` if there is no whole one.
+    /// Takes the next piece from the beginning of `rest`; returns `None` if there is no complete
+    /// one.
     pub fn next(&mut self, rest: &mut &[u8]) -> Option<Piece> {
         if self.left == 0 {
             return self.begin(rest).then_some(Piece::Begin);
@@ -126,7 +127,7 @@ impl Frames {
         (!payload.is_empty()).then_some(Piece::Payload(payload))
     }
 
-    /// Reads a header; returns false if it is not complete.
+    /// Reads a header; returns false if it is incomplete.
     fn begin(&mut self, rest: &mut &[u8]) -> bool {
         while let Some((byte, after)) = rest.split_first() {
             *rest = after;
@@ -140,7 +141,7 @@ impl Frames {
         false
     }
 
-    /// The frame that the last piece belongs to.
+    /// Returns the frame to which the last piece belongs.
     #[must_use]
     pub fn frame(&self) -> Frame {
         self.frame

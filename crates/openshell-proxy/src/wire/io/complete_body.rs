@@ -16,17 +16,17 @@ use crate::wire::io::tasks::Spawner;
 /// regular end.
 #[derive(Debug)]
 pub struct CompleteBody {
-    /// `None` once it is dropped.
+    /// `None` once this is dropped.
     body: Option<Incoming>,
     is_http2: bool,
-    /// Spawner for draining a dropped body.
+    /// The spawner of the task that drains a dropped body.
     rest: Option<Spawner>,
 }
 
-/// Error of an incomplete body.
+/// The error of an incomplete body.
 #[derive(Debug, thiserror::Error)]
 pub enum IncompleteBody {
-    /// Error of the HTTP library.
+    /// An error of the HTTP library.
     #[error(transparent)]
     Broken(#[from] hyper::Error),
     /// The stream was reset without an error.
@@ -35,7 +35,7 @@ pub enum IncompleteBody {
 }
 
 impl CompleteBody {
-    /// Wraps the body of a message, in HTTP/2 if it `is_http2`.
+    /// Wraps the body of a message, which is HTTP/2 if `is_http2` is true.
     #[must_use]
     pub fn new(body: Incoming, is_http2: bool) -> Self {
         Self {
@@ -46,8 +46,8 @@ impl CompleteBody {
     }
 
     /// Wraps the body of an HTTP/2 request. If it is dropped early, a task of `rest` drains it for
-    /// up to [`Limits::LINGER`], since its stream ends with it and some clients discard the
-    /// response of a stream that ends while they send.
+    /// up to [`Limits::LINGER`]. Otherwise its stream would end with it, and some clients discard
+    /// the response of a stream that ends while they send.
     #[must_use]
     pub fn of_stream(body: Incoming, rest: Spawner) -> Self {
         Self {

@@ -1,11 +1,12 @@
-//! Cooperative budget of streams, so that one that never has to wait does not starve the others of
+//! The cooperative budget of streams: a stream that never has to wait must not starve the others of
 //! its thread.
 
 use std::task::{Context, Poll};
 
 use crate::ground::limits::Limits;
 
-/// Bytes that one stream has moved since it last had to wait, and may.
+/// The number of bytes that one stream has moved since it last had to wait, and the most that it
+/// may.
 #[derive(Debug)]
 pub(crate) struct CoopBudget {
     moved: usize,
@@ -23,7 +24,7 @@ impl Default for CoopBudget {
 }
 
 impl CoopBudget {
-    /// Permits [`Limits::COOP_FRAME_BYTES`], of a stream of which each few bytes are work.
+    /// Permits [`Limits::COOP_FRAME_BYTES`], for a stream in which every few bytes cause work.
     pub(crate) fn of_frames() -> Self {
         Self {
             moved: 0,
@@ -31,7 +32,7 @@ impl CoopBudget {
         }
     }
 
-    /// Returns pending once after as many bytes as are permitted.
+    /// Returns pending once after the permitted number of bytes.
     pub(crate) fn poll_next(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.is_over() {
             cx.waker().wake_by_ref();
@@ -40,14 +41,14 @@ impl CoopBudget {
         Poll::Ready(())
     }
 
-    /// Yields after as many.
+    /// Yields once after the permitted number of bytes.
     pub(crate) async fn next(&mut self) {
         if self.is_over() {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Counts `bytes`; zero, as for a stream that has to wait, resets the budget.
+    /// Counts `bytes`. Zero, which means that the stream has to wait, resets the budget.
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.moved = if bytes == 0 { 0 } else { self.moved + bytes };
     }

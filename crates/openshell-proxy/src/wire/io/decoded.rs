@@ -1,5 +1,5 @@
-//! Decodes compressed bodies (RFC 9110 §8.4.1), so that they can be searched. Memory is bounded by
-//! the windows of the codings; what comes out is passed on in parts, however much it is.
+//! Decodes compressed bodies (RFC 9110 §8.4.1), so that they can be searched. The windows of the
+//! codings bound the memory: what is decoded is passed on in parts, however much it is.
 
 use std::error::Error;
 use std::fmt;
@@ -17,10 +17,10 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use crate::ground::quota::QuotaGuard;
 
-/// Bytes that are decoded at once.
+/// The number of bytes that are decoded at once.
 const PART: usize = 16 * 1024;
 
-/// Logarithm of the largest window of zstd that is decoded: the 8 MB that RFC 9659 allows in HTTP.
+/// The logarithm of the largest zstd window that is decoded: the 8 MB that RFC 9659 allows in HTTP.
 const ZSTD_WINDOW: u32 = 23;
 
 /// A coding that is decoded.
@@ -71,11 +71,11 @@ pub struct Decoded<B> {
     coding: Option<ContentCoding>,
     /// `None` until the first byte.
     decoder: Option<Box<dyn DecodeV2 + Send>>,
-    /// Bytes that were not decoded yet.
+    /// Bytes that are not decoded yet.
     input: Bytes,
     /// True while a member or frame is not complete.
     is_within: bool,
-    /// True if the last part was full, so that there may be more without further input.
+    /// True if the last part was full, so that more may come without further input.
     has_more: bool,
     trailers: Option<Frame<Bytes>>,
     is_over: bool,
@@ -83,7 +83,7 @@ pub struct Decoded<B> {
 }
 
 impl<B> Decoded<B> {
-    /// Wraps `body`, which is decoded if `coding` is given; keeps `place` until it is dropped.
+    /// Wraps `body`, and decodes it if `coding` is given. The guard is kept until this is dropped.
     #[must_use]
     pub fn new(body: B, coding: Option<(ContentCoding, QuotaGuard)>) -> Self {
         let (coding, place) = coding.unzip();
@@ -104,14 +104,14 @@ impl<B> Decoded<B> {
         }
     }
 
-    /// Decodes the next part of what has arrived; `None` if more has to arrive.
+    /// Decodes the next part of what has arrived; returns `None` if more has to arrive.
     fn decode(&mut self, coding: ContentCoding) -> io::Result<Option<Bytes>> {
         while self.has_more || !self.input.is_empty() {
             let is_first = self.decoder.is_none();
             let decoder = self
                 .decoder
                 .get_or_insert_with(|| coding.decoder(&self.input));
-            // Further members follow one another.
+            // A body may have several members, one after the other.
             if !self.is_within && !is_first {
                 decoder.reinit()?;
             }
@@ -119,7 +119,8 @@ impl<B> Decoded<B> {
             let mut output = WriteBuffer::new_initialized(&mut part);
             let mut input = PartialBuffer::new(&*self.input);
             let decoded = decoder.decode(&mut input, &mut output);
-            // Some decoders report an error where more has to arrive; one in the text comes again.
+            // Some decoders fail if more has to arrive. An error in the data itself comes again
+            // with more.
             let is_end = if self.input.is_empty() {
                 decoded.unwrap_or(false)
             } else {
@@ -143,10 +144,10 @@ impl<B> Decoded<B> {
         Ok(None)
     }
 
-    /// Decodes the rest at the end of the body; `None` if that was all.
+    /// Decodes the rest at the end of the body; returns `None` if nothing is left.
     ///
     /// # Errors
-    /// The body ends early.
+    /// Fails if the body ends early.
     fn finish(&mut self) -> io::Result<Option<Bytes>> {
         let Some(decoder) = self.decoder.as_mut().filter(|_| self.is_within) else {
             return Ok(None);

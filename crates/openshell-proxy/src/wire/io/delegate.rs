@@ -1,6 +1,6 @@
 //! Delegates `AsyncWrite` for wrappers that only change reads.
 
-/// Implements `AsyncWrite` for `$type<S>` by its field `stream`.
+/// Implements `AsyncWrite` for `$type<S>` through its field `stream`.
 macro_rules! delegate_async_write {
     ($type:ident) => {
         impl<S: tokio::io::AsyncWrite + Unpin> tokio::io::AsyncWrite for $type<S> {

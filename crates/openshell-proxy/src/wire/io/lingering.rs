@@ -1,8 +1,8 @@
-//! Lingering close of a connection.
+//! The lingering close of a connection.
 //!
 //! Closing a socket with unread bytes resets the connection (RFC 9112 §9.6), which would lose a
-//! response in flight, such as the refusal of a large upload. So the peer's bytes are read and
-//! discarded for a moment first.
+//! response in flight, such as the refusal of a large upload. So the peer's bytes are first read
+//! and discarded for a moment.
 
 use std::io;
 use std::pin::Pin;
@@ -20,9 +20,9 @@ use crate::wire::io::coop::CoopBudget;
 #[derive(Debug)]
 pub struct Linger<S> {
     stream: S,
-    /// Deadline, and bytes that may still be read; `None` until shutdown.
+    /// The deadline, and the number of bytes that may still be read; `None` until shutdown.
     closing: Option<(Pin<Box<Sleep>>, usize)>,
-    /// Set by the first bytes read.
+    /// Becomes true with the first bytes that are read.
     has_read: Arc<AtomicBool>,
     budget: CoopBudget,
 }
@@ -39,7 +39,7 @@ impl<S> Linger<S> {
         }
     }
 
-    /// The same for a stream of frames.
+    /// Wraps a stream of frames, which yields earlier to others.
     #[must_use]
     pub fn of_frames(stream: S) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl<S> Linger<S> {
         }
     }
 
-    /// The wrapped stream.
+    /// Returns the wrapped stream.
     #[must_use]
     pub fn into_inner(self) -> S {
         self.stream

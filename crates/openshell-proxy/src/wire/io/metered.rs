@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The bytes of a client's connection both ways, and the side that ended it.
+/// The numbers of bytes from and to a client, and the side that ended its connection.
 #[derive(Debug, Default)]
 pub struct Meter {
     from_client: AtomicU64,
@@ -22,7 +22,7 @@ pub struct Meter {
 pub enum Side {
     /// The workload's.
     Client,
-    /// The other.
+    /// The upstream's.
     Upstream,
 }
 
@@ -39,11 +39,11 @@ impl Meter {
 
     /// Notes that `side` has ended its sending, or failed; the first one counts.
     pub fn note_end(&self, side: Side) {
-        // It may be the second.
+        // This may be the second one.
         let _ = self.ended.set(side);
     }
 
-    /// Bytes from the client, and bytes to it.
+    /// Returns the numbers of bytes from the client and to it.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         (
@@ -52,7 +52,7 @@ impl Meter {
         )
     }
 
-    /// The side that has ended first, if one has.
+    /// Returns the side that has ended first, if one has.
     #[must_use]
     pub fn ended(&self) -> Option<Side> {
         self.ended.get().copied()
@@ -67,7 +67,7 @@ pub struct Metered<S> {
 }
 
 impl<S> Metered<S> {
-    /// Counts the bytes of `stream` by `meter`.
+    /// Wraps `stream`, whose bytes `meter` counts.
     #[must_use]
     pub fn new(stream: S, meter: &Arc<Meter>) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl<S> Metered<S> {
         }
     }
 
-    /// The stream itself.
+    /// Returns the stream itself.
     #[must_use]
     pub fn into_inner(self) -> S {
         self.stream

@@ -1,5 +1,5 @@
-//! Pace of searches on the threads of connections: one that takes long leaves the others their
-//! time.
+//! The pace of searches on the threads of connections: a search that takes long leaves time for
+//! other connections.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,22 +10,23 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-/// Bytes that are searched at once, and of a text that takes long.
+/// The number of bytes that are searched at once, of ordinary text and of text that takes long.
 const PART: usize = 64 * 1024;
 const SLOW_PART: usize = 16 * 1024;
 
-/// Bytes of such a text in a millisecond: ordinary text is searched several times as fast.
+/// The speed in bytes per millisecond below which a search is slow. Ordinary text is searched
+/// several times as fast.
 const SLOW: usize = 32 * 1024;
 
-/// Tasks that wait for their turn.
+/// The number of tasks that wait for their turn.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Pace of one task. What takes long is followed by a pause as long as that, as often as there are
-/// such tasks: together they take the time of one thread.
+/// The pace of one task. After a slow search it pauses for as long as the search took, times the
+/// number of tasks that pause: together, slow tasks take the time of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     is_slow: bool,
-    /// Time that a search took, until it is paused for.
+    /// The time that slow searches took, for which there was no pause yet.
     owed: Duration,
     pause: Option<Pause>,
 }
@@ -47,7 +48,7 @@ impl Drop for Pause {
 }
 
 impl Pace {
-    /// Does the `search` of so many `bytes`.
+    /// Runs `search` over this number of `bytes`, and notes whether it was slow.
     pub(crate) fn measure<T>(&mut self, bytes: usize, search: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let found = search();
@@ -76,7 +77,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Paced<B> {
     body: B,
-    /// What was read of the body and not taken.
+    /// The bytes that were read from the body but not taken yet.
     rest: Bytes,
     pub(crate) pace: Pace,
 }
@@ -128,7 +129,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Paced<B> {
     }
 }
 
-/// The size of a body of which so many `bytes` were read before.
+/// Returns the size of a body, of which this number of `bytes` was read before.
 pub(crate) fn longer(mut hint: SizeHint, bytes: usize) -> SizeHint {
     let bytes = bytes as u64;
     if let Some(upper) = hint.upper() {

@@ -1,4 +1,4 @@
-//! A stream with bytes that were read before.
+//! A stream that begins with bytes that were read before.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::wire::io::delegate::delegate_async_write;
 
-/// `stream` after `prefix`.
+/// A stream that gives `prefix`, and then the bytes of `stream`.
 #[derive(Debug)]
 pub struct Prefixed<S> {
     prefix: Bytes,
@@ -18,7 +18,7 @@ pub struct Prefixed<S> {
 }
 
 impl<S> Prefixed<S> {
-    /// Reads `prefix`, then `stream`.
+    /// Creates a stream that gives `prefix`, and then the bytes of `stream`.
     #[must_use]
     pub fn new(prefix: Bytes, stream: S) -> Self {
         Self { prefix, stream }
@@ -44,7 +44,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
         let part = prefix.split_to(prefix.remaining().min(buf.remaining()));
         buf.put_slice(&part);
         if prefix.is_empty() {
-            // Releases the allocation, which has the size of the whole read.
+            // This releases the allocation, which has the size of the whole read.
             *prefix = Bytes::new();
         }
         Poll::Ready(Ok(()))

@@ -1,4 +1,4 @@
-//! Read-ahead beneath TLS, which asks its socket for no more than a record at once.
+//! Reading ahead beneath TLS, which asks its socket for no more than a record at once.
 
 use std::cell::Cell;
 use std::io;
@@ -10,21 +10,21 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use crate::wire::io::coop::CoopBudget;
 use crate::wire::io::delegate::delegate_async_write;
 
-/// Bytes of one read: six records.
+/// The number of bytes of one read: six records.
 const READ_BYTES: usize = 96 * 1024;
 
 thread_local! {
-    /// A free buffer of this thread: most reads find nothing, and allocating a buffer for each
-    /// costs more than the read. Left-over bytes in it are ciphertext.
+    /// A free buffer of this thread. Most reads find nothing, and allocating a buffer for each
+    /// would cost more than the read. The bytes left over in it are ciphertext.
     static FREE_BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A stream with read-ahead. It holds no buffer while it is idle.
+/// A stream that is read ahead. It holds no buffer while it is idle.
 #[derive(Debug)]
 pub struct ReadAhead<S> {
     stream: S,
     ahead: Vec<u8>,
-    /// Bytes of `ahead` that were taken.
+    /// The number of bytes of `ahead` that were taken.
     consumed: usize,
     budget: CoopBudget,
 }
@@ -91,7 +91,7 @@ mod tests {
 
     use super::ReadAhead;
 
-    /// Has always something more.
+    /// A stream that always has more.
     struct Endless;
 
     impl AsyncRead for Endless {

@@ -1,6 +1,6 @@
-//! Tasks of one client's connections, all driven by the task that serves the client: nothing
-//! outlives the client, and a body does not cross threads with each of its parts, which would
-//! double its time.
+//! Tasks of one client's connections, which are all driven by the task that serves the client.
+//! Nothing outlives the client, and the parts of a body do not cross threads, which would double
+//! its time.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Set of tasks, driven while [`Self::run`] is polled. Tasks may be added at any time.
+/// A set of tasks that is driven while [`Self::run`] is polled. Tasks may be added at any time.
 #[derive(Clone, Default)]
 pub struct ConnectionTasks(Arc<Mutex<Waiting>>);
 
@@ -24,17 +24,17 @@ pub struct ConnectionTasks(Arc<Mutex<Waiting>>);
 struct Waiting {
     /// Tasks that were not polled yet.
     new: Vec<Work>,
-    /// Waker of the driver.
+    /// The waker of the driver.
     waker: Option<Waker>,
-    /// True once the driver has ended.
+    /// True if the driver has ended.
     is_over: bool,
 }
 
-/// Adds tasks to a set without keeping it alive, so that tasks may hold one.
+/// A handle that adds tasks to a set without keeping it alive, so that tasks may hold it.
 #[derive(Clone)]
 pub struct Spawner(Weak<Mutex<Waiting>>);
 
-/// Aborts its task when it is dropped.
+/// A handle that aborts its task when it is dropped.
 #[derive(Debug)]
 pub struct AbortOnDrop(AbortHandle);
 
@@ -50,22 +50,22 @@ impl ConnectionTasks {
     pub fn add(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortOnDrop {
         let (work, handle) = abortable(work);
         self.spawner().execute(async move {
-            // Aborted or complete, it has no result.
+            // Whether the work was aborted or completed, it has no result.
             let _ = work.await;
         });
         AbortOnDrop(handle)
     }
 
-    /// A spawner for tasks that add tasks.
+    /// Returns a spawner, for tasks that add tasks.
     #[must_use]
     pub fn spawner(&self) -> Spawner {
         Spawner(Arc::downgrade(&self.0))
     }
 
-    /// Drives the tasks, for ever. Dropping the future drops all tasks.
+    /// Drives the tasks, forever. Dropping the future drops all tasks.
     pub fn run(&self) -> impl Future<Output = ()> + use<> {
         let tasks = self.clone();
-        // Drops tasks that were never polled as well.
+        // Drops also the tasks that were never polled.
         let end = End(self.clone());
         let mut running = FuturesUnordered::new();
         poll_fn(move |cx| {
@@ -81,7 +81,7 @@ impl ConnectionTasks {
                     waiting.waker = Some(cx.waker().clone());
                 }
                 drop(waiting);
-                // A task that is added meanwhile has woken this one.
+                // A task that is added meanwhile wakes this one.
                 match running.poll_next_unpin(cx) {
                     Poll::Ready(Some(())) => {}
                     Poll::Ready(None) | Poll::Pending => return Poll::Pending,
@@ -91,7 +91,7 @@ impl ConnectionTasks {
     }
 }
 
-/// End of a set, which takes no more tasks.
+/// A guard that ends a set when it is dropped: the set then takes no more tasks.
 struct End(ConnectionTasks);
 
 impl Drop for End {
@@ -105,7 +105,6 @@ impl Drop for End {
     }
 }
 
-/// Locks a value that is consistent at every moment, so a poisoned lock is used all the same.
 fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
     waiting.lock()
 }
@@ -194,7 +193,7 @@ mod tests {
         let held = Arc::new(());
         let run = tasks.run();
         for _ in 0..3 {
-            // What holds on to its tasks, as streams do, would hold on to itself.
+            // A task that holds its own set, as streams do, must not keep it alive.
             let all = (tasks.clone(), Arc::clone(&held));
             tasks.spawner().execute(async move { drop(all) });
         }
@@ -206,7 +205,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&held), 1, "afterwards nobody is taken on");
     }
 
-    /// Adds a task when it is dropped, as bodies and streams do.
+    /// A value that adds a task when it is dropped, as bodies and streams do.
     struct Again(Spawner, Arc<()>);
 
     impl Drop for Again {
@@ -229,7 +228,7 @@ mod tests {
         let polled =
             std::future::poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx).is_pending())).await;
         assert!(polled && Arc::strong_count(&held) == 2);
-        // What is reported of a stream is reported before its connection has ended.
+        // A stream is therefore reported before its connection has ended.
         drop(run);
         assert_eq!(Arc::strong_count(&held), 1);
     }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Stream to an upstream, by the way on which it is reached.
+/// A stream to an upstream, by the way in which it is reached.
 #[derive(Debug)]
 pub enum UpstreamStream {
     /// A socket that is connected to the upstream itself.

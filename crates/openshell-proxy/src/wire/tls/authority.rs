@@ -1,5 +1,5 @@
-//! The sandbox's certificate authority: created at start, its key only in this process's memory; or
-//! kept for many sandboxes.
+//! The sandbox's certificate authority. It is created at the start, with a key that is only in this
+//! process's memory, or it is kept for many sandboxes.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -23,28 +23,28 @@ use time::{Duration, OffsetDateTime};
 
 use crate::ground::limits::Limits;
 
-/// Issues a certificate for each intercepted host.
+/// The authority that issues a certificate for each intercepted host.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its certificate, and those of the authorities before it that programs still trust.
+    /// Its own certificate, and those of the authorities before it that programs still trust.
     certificates: Vec<CertificateDer<'static>>,
-    /// Validity of its certificate.
+    /// The validity of its own certificate.
     validity: Validity,
-    /// Made for the first host: many commands never open TLS.
+    /// Created for the first host, because many commands never open TLS.
     server: OnceLock<Result<Server, AuthorityError>>,
     leaves: Cache<Leaf, Arc<CertifiedKey>>,
 }
 
-/// Begin and end of a certificate's validity.
+/// The begin and the end of a certificate's validity.
 #[derive(Clone, Copy)]
 struct Validity {
     begins: OffsetDateTime,
     ends: OffsetDateTime,
 }
 
-/// Everything that the certificates of all hosts have in common.
+/// What the certificates of all hosts have in common.
 struct Server {
-    /// One key for all leaves: they live in the same process, and generating keys is slow.
+    /// One key for all leaves: all of them are in this process, and generating keys is slow.
     leaf_key: KeyPair,
     signing_key: Arc<dyn SigningKey>,
     config: ServerConfig,
@@ -72,31 +72,31 @@ impl Server {
     }
 }
 
-/// A host, and the period in which its certificate was issued, so that it is renewed before it
-/// expires.
+/// A host, and the number of the period in which its certificate was issued. Each period has its
+/// own certificate, so that none expires.
 type Leaf = (Host, i64);
 
-/// Age of a certificate at which a new one is issued.
+/// The length of the periods in which a certificate is used.
 const LEAF_RENEWAL: Duration = Duration::days(30);
 
-/// Validity of a certificate; clients accept at most 398 days.
+/// The validity of a certificate; clients accept at most 398 days.
 const LEAF_VALIDITY: Duration = Duration::days(90);
 
-/// Validity of an authority for many sandboxes.
+/// The validity of an authority for many sandboxes.
 const KEPT_VALIDITY: Duration = Duration::days(5 * 365);
 
-/// Difference allowed between the clocks of client and supervisor.
+/// The difference that the clocks of client and supervisor may have.
 const SKEW: Duration = Duration::days(1);
 
-/// TLS versions, towards both sides.
+/// The TLS versions towards both sides.
 pub(super) const VERSIONS: &[&SupportedProtocolVersion] =
     &[&rustls::version::TLS13, &rustls::version::TLS12];
 
-/// ALPN protocols that can be judged (RFC 7301).
+/// The ALPN protocols that can be judged (RFC 7301).
 pub(super) const HTTP1: &[u8] = b"http/1.1";
 pub(crate) const HTTP2: &[u8] = b"h2";
 
-/// Error of creating the authority or a certificate.
+/// An error while creating the authority or a certificate.
 #[derive(Clone, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum AuthorityError {
@@ -110,7 +110,7 @@ pub enum AuthorityError {
     Kept(&'static str),
 }
 
-/// The one crypto provider.
+/// Returns the crypto provider that all TLS uses.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(default_provider())
 }
@@ -119,16 +119,16 @@ impl Authority {
     /// Creates an authority for one sandbox.
     ///
     /// # Errors
-    /// Randomness is missing, or the keys cannot be generated.
+    /// Fails if randomness is missing, or the keys cannot be generated.
     pub fn create() -> Result<Self, AuthorityError> {
         Self::generate(Duration::days(3650), &[])
     }
 
     /// Creates an authority for many sandboxes, valid for five years, and its text for
-    /// [`Self::from_pem`]. Programs that trust it trust `before` too.
+    /// [`Self::from_pem`]. Programs that trust it also trust the authorities `before`.
     ///
     /// # Errors
-    /// Randomness is missing, or the keys cannot be generated.
+    /// Fails if randomness is missing, or the keys cannot be generated.
     pub fn create_kept(
         before: &[CertificateDer<'static>],
     ) -> Result<(Self, Secret), AuthorityError> {
@@ -174,12 +174,12 @@ impl Authority {
         }
     }
 
-    /// Reads a kept authority: PEM with a private key, the authority's certificate, and those
-    /// before it, of which those that have ended are left out.
+    /// Reads a kept authority from PEM: a private key, the authority's certificate, and those of
+    /// the authorities before it. Certificates that have expired are left out.
     ///
     /// # Errors
-    /// A part is missing, or is no authority's; the key is that of another certificate; or the
-    /// certificate is not valid now.
+    /// Fails if a part is missing or does not belong to an authority, if the key is that of another
+    /// certificate, or if the authority's certificate is not valid now.
     pub fn from_pem(text: &[u8]) -> Result<Self, AuthorityError> {
         let kept = |what| move |_| AuthorityError::Kept(what);
         let key = PrivateKeyDer::from_pem_slice(text)
@@ -217,13 +217,13 @@ impl Authority {
         Ok(Self::new(issuer, certificates, parsed.validity))
     }
 
-    /// End of the validity of its certificate.
+    /// Returns the end of the validity of its own certificate.
     #[must_use]
     pub fn ends(&self) -> OffsetDateTime {
         self.validity.ends
     }
 
-    /// Its certificate, and those of the authorities before it.
+    /// Returns its own certificate, and those of the authorities before it.
     #[must_use]
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.certificates
@@ -236,7 +236,7 @@ impl Authority {
             .map_err(Clone::clone)
     }
 
-    /// [`Self::certificates`] in PEM (RFC 7468).
+    /// Returns [`Self::certificates`] in PEM (RFC 7468).
     #[must_use]
     pub fn pem(&self) -> String {
         self.certificates
@@ -245,17 +245,17 @@ impl Authority {
             .collect()
     }
 
-    /// The configuration of a TLS server for `host`, with HTTP/2 if it `may_be_http2`.
+    /// Returns the configuration of a TLS server for `host`, with HTTP/2 if it `may_be_http2`.
     ///
     /// # Errors
-    /// No certificate can be issued for the host.
+    /// Fails if no certificate can be issued for the host.
     pub fn server(
         &self,
         host: &Host,
         may_be_http2: bool,
     ) -> Result<Arc<ServerConfig>, AuthorityError> {
         let resolver = Arc::new(OneCertificate(self.leaf(host, OffsetDateTime::now_utc())?));
-        // State shared by all hosts is behind pointers.
+        // The state that all hosts share is behind pointers, which makes the clone cheap.
         let mut config = self.shared()?.config.clone();
         config.cert_resolver = resolver;
         if may_be_http2 {
@@ -264,7 +264,7 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    /// The certificate for `host`, issued once for concurrent clients.
+    /// Returns the certificate for `host`, which is issued only once for concurrent clients.
     fn leaf(&self, host: &Host, now: OffsetDateTime) -> Result<Arc<CertifiedKey>, AuthorityError> {
         let month = now.unix_timestamp() / LEAF_RENEWAL.whole_seconds();
         self.leaves.get_or_insert_with(&(host.clone(), month), || {
@@ -305,7 +305,7 @@ impl Authority {
     }
 }
 
-/// The parts of a certificate that an authority needs.
+/// The parts of a certificate that its use as an authority depends on.
 struct Parsed {
     is_authority: bool,
     public_key: Vec<u8>,
@@ -330,7 +330,7 @@ impl Parsed {
     }
 }
 
-/// A certificate in PEM.
+/// Returns a certificate in PEM.
 fn pem(certificate: &CertificateDer<'_>) -> String {
     let text = base64::engine::general_purpose::STANDARD.encode(certificate);
     let mut lines = String::with_capacity(text.len() + text.len() / 64 + 64);
@@ -351,13 +351,13 @@ fn name(common_name: &str) -> DistinguishedName {
 }
 
 impl fmt::Debug for Authority {
-    /// Hides the keys.
+    /// Leaves out the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authority").finish_non_exhaustive()
     }
 }
 
-/// Resolver without certificates, until the host is known.
+/// A resolver without certificates, used until the host is known.
 #[derive(Debug)]
 struct NoCertificate;
 
@@ -367,7 +367,7 @@ impl ResolvesServerCert for NoCertificate {
     }
 }
 
-/// Resolver with the certificate of one host.
+/// A resolver with the certificate of one host.
 #[derive(Debug)]
 struct OneCertificate(Arc<CertifiedKey>);
 

@@ -1,4 +1,4 @@
-//! Handles for the interception of TLS.
+//! The handles for the interception of TLS.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::wire::tls::authority::Authority;
 
-/// Handles for the interception of TLS.
+/// The handles for the interception of TLS.
 #[derive(Debug)]
 pub struct Interceptor {
-    /// The sandbox's CA. `None` if its trust files could not be installed: connections that need
-    /// interception are denied.
+    /// The sandbox's CA; `None` if its trust files could not be installed. Connections that need
+    /// interception are then refused.
     authority: Option<Authority>,
-    /// Slots for HTTP/2 connections; [`Limits::HTTP2_CONNECTIONS`] of them.
+    /// The slots for HTTP/2 connections: [`Limits::HTTP2_CONNECTIONS`] of them.
     http2_slots: Arc<Semaphore>,
 }
 
@@ -28,17 +28,17 @@ impl Interceptor {
         }
     }
 
-    /// The CA.
+    /// Returns the CA.
     ///
     /// # Errors
-    /// There is no CA.
+    /// Fails if there is no CA.
     pub fn authority(&self) -> Result<&Authority, Refusal> {
         self.authority
             .as_ref()
             .ok_or(Refusal::authority_unavailable())
     }
 
-    /// A slot for an HTTP/2 connection, if one is free.
+    /// Returns a slot for an HTTP/2 connection, if one is free.
     #[must_use]
     pub fn http2_slot(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.http2_slots).try_acquire_owned().ok()

@@ -21,18 +21,19 @@ use crate::wire::io::upstream_stream::UpstreamStream;
 use crate::wire::tls::authority::{HTTP1, HTTP2, VERSIONS, provider};
 use crate::wire::tls::trust::certificates;
 
-/// A verified upstream.
+/// The TLS connection to a verified upstream.
 pub type UpstreamTls = TlsStream<ReadAhead<UpstreamStream>>;
 
-/// Trusted roots for upstreams: Mozilla's, the system's, and those that the operator adds.
+/// The trusted roots for upstreams: Mozilla's, the system's, and those that the operator adds.
 #[derive(Debug, Default)]
 pub struct UpstreamRoots {
     bundles: Vec<Vec<u8>>,
-    /// Built on first use: parsing hundreds of certificates takes longer than the rest of a start.
+    /// Built on first use, because parsing hundreds of certificates takes longer than the rest of a
+    /// start.
     config: OnceLock<Result<Configs, rustls::Error>>,
 }
 
-/// Configurations by the protocols that are offered.
+/// The configurations, named by the best protocol that they offer.
 #[derive(Clone, Debug)]
 struct Configs {
     http1: Arc<ClientConfig>,
@@ -40,7 +41,7 @@ struct Configs {
 }
 
 impl UpstreamRoots {
-    /// Trusts Mozilla's roots and the certificates of `bundles`, each in PEM.
+    /// Creates the roots of Mozilla and of `bundles`, each in PEM.
     #[must_use]
     pub fn new(bundles: Vec<Vec<u8>>) -> Self {
         Self {
@@ -49,7 +50,7 @@ impl UpstreamRoots {
         }
     }
 
-    /// The bundles.
+    /// Returns the bundles, each in PEM.
     #[must_use]
     pub fn bundles(&self) -> &[Vec<u8>] {
         &self.bundles
@@ -65,7 +66,7 @@ impl UpstreamRoots {
                 .iter()
                 .flat_map(|bundle| certificates(bundle))
                 .collect();
-            // System bundles hold certificates that no verifier can parse.
+            // System bundles hold certificates that no verifier can parse, which are skipped.
             roots.add_parsable_certificates(all);
             let config =
                 ClientConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
@@ -75,7 +76,7 @@ impl UpstreamRoots {
             config.resumption = Resumption::in_memory_sessions(Limits::CERTIFICATES);
             let mut http2 = config.clone();
             http2.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
-            // A session is bound to its protocol.
+            // Each has its own store, because a session is bound to its protocol.
             http2.resumption = Resumption::in_memory_sessions(Limits::CERTIFICATES);
             Ok(Configs {
                 http1: Arc::new(config),
@@ -85,10 +86,10 @@ impl UpstreamRoots {
         made.clone()
     }
 
-    /// Opens TLS to `host` on `stream`; offers HTTP/2 if it `may_be_http2`.
+    /// Opens TLS to `host` on `stream`, and offers HTTP/2 if it `may_be_http2`.
     ///
     /// # Errors
-    /// The certificate is not valid for `host`, the handshake fails, or it takes too long.
+    /// Fails if the certificate is not valid for `host`, the handshake fails, or it takes too long.
     pub async fn open(
         &self,
         host: &Host,
@@ -135,14 +136,15 @@ tokio::task_local! {
     static WAS_ASKED: Arc<AtomicBool>;
 }
 
-/// Notes that an upstream asks for a certificate, and presents none. All connections share it, as
-/// sessions are resumed only with the resolver that they were made with.
+/// A resolver that presents no certificate, and notes that an upstream asks for one. All
+/// connections share it, because sessions are resumed only with the resolver with which they were
+/// made.
 #[derive(Debug)]
 struct NoCertificate;
 
 impl ResolvesClientCert for NoCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        // Outside a handshake nobody asks.
+        // Nobody asks outside a handshake.
         let _ = WAS_ASKED.try_with(|was_asked| was_asked.store(true, Ordering::Relaxed));
         None
     }
@@ -152,7 +154,7 @@ impl ResolvesClientCert for NoCertificate {
     }
 }
 
-/// Returns true if the upstream has ended a handshake by an alert.
+/// Returns true if the upstream has ended a handshake with an alert.
 fn is_alert(error: &io::Error) -> bool {
     matches!(tls_error(error), Some(rustls::Error::AlertReceived(_)))
 }
@@ -179,7 +181,7 @@ fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
         .and_then(|cause| cause.downcast_ref::<rustls::Error>())
 }
 
-/// The protocol negotiated by ALPN, if the upstream chose one.
+/// Returns the protocol that ALPN negotiated, if the upstream chose one.
 #[must_use]
 pub fn protocol(upstream: &UpstreamTls) -> Option<&[u8]> {
     upstream.get_ref().1.alpn_protocol()

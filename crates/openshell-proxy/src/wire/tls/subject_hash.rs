@@ -4,14 +4,14 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use rustls::pki_types::CertificateDer;
 use x509_parser::asn1_rs::{Any, Tag};
 
-/// DER tags that are written.
+/// The DER tags that are written.
 const SET: u8 = 0x31;
 const SEQUENCE: u8 = 0x30;
 const OBJECT: u8 = 0x06;
 const UTF8: u8 = 0x0c;
 
-/// Returns the hash of the subject of `certificate`, to which OpenSSL adds `.0`, `.1` and so on for
-/// a file's name; `None` if it cannot be parsed.
+/// Returns the hash of the subject of `certificate`; `None` if it cannot be parsed. For a file's
+/// name, OpenSSL adds `.0`, `.1` and so on.
 #[must_use]
 pub fn subject_hash(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
@@ -24,7 +24,7 @@ pub fn subject_hash(certificate: &CertificateDer<'_>) -> Option<String> {
                 element(SEQUENCE, &[name, value(attribute.attr_value())].concat())
             })
             .collect();
-        // The order of a set in DER (X.690 §11.6).
+        // DER puts the elements of a set in this order (X.690 §11.6).
         attributes.sort_unstable();
         canonical.extend(element(SET, &attributes.concat()));
     }
@@ -33,8 +33,8 @@ pub fn subject_hash(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(format!("{:08x}", u32::from_le_bytes(*first)))
 }
 
-/// The canonical form of a value: text in UTF-8 and lower case, with single blanks between words;
-/// others as they are.
+/// Returns the canonical form of a value. Text becomes UTF-8 in lower case, with single blanks
+/// between words; other values stay as they are.
 fn value(value: &Any<'_>) -> Vec<u8> {
     let latin_1 = |bytes: &[u8]| bytes.iter().copied().map(char::from).collect();
     let text = match value.tag() {
@@ -63,13 +63,13 @@ fn value(value: &Any<'_>) -> Vec<u8> {
     }
 }
 
-/// An element of DER (X.690 §8.1).
+/// Returns an element of DER (X.690 §8.1).
 fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![tag];
     match u8::try_from(content.len()) {
         Ok(short @ ..0x80) => bytes.push(short),
         Ok(length) => bytes.extend([0x81, length]),
-        // Names in certificates that are parsed have no more than 64 KiB.
+        // Names in certificates that can be parsed have no more than 64 KiB.
         Err(_) => {
             bytes.push(0x82);
             bytes.extend(
@@ -93,7 +93,7 @@ mod tests {
     use crate::wire::tls::trust::certificates;
 
     #[expect(clippy::disallowed_methods, reason = "a program to compare with")]
-    /// The certificate for `subject` that openssl(1) makes, and its own hash of it.
+    /// Returns the certificate for `subject` that openssl(1) makes, and its own hash of it.
     fn made(subject: &str, flags: &[&str]) -> (CertificateDer<'static>, String) {
         let folder = tempfile::tempdir().unwrap();
         let [key, certificate] =

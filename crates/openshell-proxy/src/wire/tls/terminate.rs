@@ -18,19 +18,19 @@ use crate::wire::tls::authority::{Authority, HTTP1, HTTP2};
 /// A client whose TLS is terminated.
 pub type ClientTls<S> = TlsStream<ReadAhead<S>>;
 
-/// Handshake of a client after its ClientHello.
+/// The handshake of a client after its ClientHello.
 pub struct ClientHandshake<S> {
     start: StartHandshake<ReadAhead<S>>,
-    /// Protocols that it offers.
+    /// The protocols that the client offers.
     pub alpn: ClientAlpn,
 }
 
-/// Protocols that a client offers (ALPN, RFC 7301).
+/// The protocols that a client offers (ALPN, RFC 7301).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAlpn {
     /// HTTP/1.1, or no ALPN.
     Http1,
-    /// HTTP/2 alone.
+    /// Only HTTP/2.
     Http2,
     /// Both.
     Either,
@@ -39,7 +39,7 @@ pub enum ClientAlpn {
 /// Reads the ClientHello of the client on `stream`.
 ///
 /// # Errors
-/// The client breaks off, or takes longer than [`Limits::HEAD_DEADLINE`].
+/// Fails if the client breaks off, or takes longer than [`Limits::HEAD_DEADLINE`].
 pub async fn read_client_hello<S>(stream: S) -> Result<ClientHandshake<S>, Refusal>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -61,11 +61,11 @@ where
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
-    /// Terminates TLS with a certificate for `host`; with HTTP/2 if it `may_be_http2`. The second
-    /// value is the host in the client's SNI, if it differs (RFC 6066 §3).
+    /// Terminates TLS with a certificate for `host`, and with HTTP/2 if it `may_be_http2`. The
+    /// second value is the host in the client's SNI, if that is another one (RFC 6066 §3).
     ///
     /// # Errors
-    /// The client breaks off, offers no protocol that can be judged, or takes longer than
+    /// Fails if the client breaks off, offers no protocol that can be judged, or takes longer than
     /// [`Limits::HEAD_DEADLINE`].
     pub async fn terminate(
         self,
@@ -93,13 +93,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ClientHandshake<S> {
     }
 }
 
-/// The protocol negotiated by ALPN, if the client offered any.
+/// Returns the protocol that ALPN negotiated, if the client offered any.
 #[must_use]
 pub fn protocol<S>(client: &ClientTls<S>) -> Option<&[u8]> {
     client.get_ref().1.alpn_protocol()
 }
 
-/// Returns the result of `step`, or its error; none if it takes too long.
+/// Returns the result of `step`, or its error. The error is `None` if the step takes too long.
 async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Option<io::Error>> {
     timeout(Limits::HEAD_DEADLINE, step)
         .await
@@ -107,7 +107,7 @@ async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Optio
         .map_err(Some)
 }
 
-/// The refusal of the program at `program`, whose handshake failed.
+/// Returns the refusal for the program at `program`, whose handshake failed.
 fn refusal(failure: Option<&io::Error>, program: &str) -> Refusal {
     Refusal::client_tls_failed(match failure {
         Some(error) => describe(error, program),
@@ -115,8 +115,8 @@ fn refusal(failure: Option<&io::Error>, program: &str) -> Refusal {
     })
 }
 
-/// Variables by which programs find the certificates that they trust, by the programs' names;
-/// others have SSL_CERT_FILE.
+/// The variables by which programs, given by name, find the certificates that they trust. All
+/// others use SSL_CERT_FILE.
 const TRUST: &[(&str, &str)] = &[
     ("node", "NODE_EXTRA_CA_CERTS"),
     ("nodejs", "NODE_EXTRA_CA_CERTS"),
@@ -129,7 +129,7 @@ const TRUST: &[(&str, &str)] = &[
     ("cargo", "CARGO_HTTP_CAINFO"),
 ];
 
-/// Programs with a store of certificates of their own.
+/// The programs that have their own store of certificates.
 const OWN_STORE: &[&str] = &[
     "chrome",
     "chromium",
@@ -139,10 +139,10 @@ const OWN_STORE: &[&str] = &[
     "firefox-esr",
 ];
 
-/// Returns what has the program at `path` trust the sandbox's certificates.
+/// Returns what makes the program at `path` trust the sandbox's certificates.
 fn trust_of(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path);
-    // Versions are no part of it: node-20.
+    // The version in a name such as node-20 does not count.
     let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
     if OWN_STORE.contains(&name) {
         return "add the certificate of NODE_EXTRA_CA_CERTS to its own store".to_owned();
@@ -154,7 +154,7 @@ fn trust_of(path: &str) -> String {
     )
 }
 
-/// Describes a failed handshake of the program at `program`, and its remedy.
+/// Describes a failed handshake of the program at `program`, and the remedy.
 fn describe(error: &io::Error, program: &str) -> String {
     // Short enough for a log line.
     let distrust = format!(

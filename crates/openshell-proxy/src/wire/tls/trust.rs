@@ -8,7 +8,7 @@ use rustls::pki_types::CertificateDer;
 
 use crate::wire::tls::authority::Authority;
 
-/// Bundles of trusted certificates on Debian, Red Hat, SUSE and Alpine.
+/// The bundles of trusted certificates on Debian, Red Hat, SUSE and Alpine.
 pub const SYSTEM_BUNDLES: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -16,11 +16,11 @@ pub const SYSTEM_BUNDLES: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// Password of Java's own trust store, which holds nothing secret.
+/// The password of Java's own trust store, which holds nothing secret.
 const JAVA_PASSWORD: &str = "changeit";
 
-/// Parses the certificates of a bundle in PEM (RFC 7468); invalid ones are skipped. A bundle of the
-/// system is read at every start, so its Base64 is decoded by the fastest means at hand.
+/// Parses the certificates of a bundle in PEM (RFC 7468), and skips invalid ones. The system's
+/// bundle is read at every start, so its Base64 is decoded in the fastest way at hand.
 pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'static>> {
     const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
     const END: &[u8] = b"-----END CERTIFICATE-----";
@@ -40,9 +40,9 @@ pub fn certificates(bundle: &[u8]) -> impl Iterator<Item = CertificateDer<'stati
     })
 }
 
-/// Builds the trust store for Java, in the form of `JKS`, with the certificates of the system's
+/// Builds the trust store for Java, in the `JKS` form, with the certificates of the system's
 /// bundle, of `others`, and of `authority`. Every Java reads this form, which is public data and a
-/// digest; a PKCS#12 store, which is encrypted, takes milliseconds of each start.
+/// digest. A PKCS#12 store is encrypted, which would add milliseconds to each start.
 #[must_use]
 pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec<u8> {
     const MAGIC: u32 = 0xfeed_feed;
@@ -50,7 +50,7 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
     const TRUSTED_CERTIFICATE: u32 = 2;
     const DIGEST_SALT: &[u8] = b"Mighty Aphrodite";
 
-    // As large as the PEM is enough: its Base64 takes more than the names and lengths here.
+    // The size of the PEM is enough: its Base64 takes more room than the names and lengths here.
     let mut store = Vec::with_capacity(
         system.len() + others.iter().map(|bundle| bundle.len()).sum::<usize>() + 2048,
     );
@@ -58,11 +58,12 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
     let count_at = store.len();
     store.extend([0; 4]);
     let text = |store: &mut Vec<u8>, text: &str| {
-        // Texts here have a few letters.
+        // These texts have only a few letters.
         store.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
         store.extend(text.as_bytes());
     };
-    // One that cannot be parsed would make Java refuse the whole store. The system's are its own.
+    // Java refuses the whole store if it cannot parse one certificate. Of the system's, only the
+    // form is checked.
     let is_valid =
         |certificate: &CertificateDer<'_>| RootCertStore::empty().add(certificate.clone()).is_ok();
     let others = others
@@ -77,10 +78,10 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
     for certificate in all {
         store.extend(TRUSTED_CERTIFICATE.to_be_bytes());
         text(&mut store, &format!("ca{count}"));
-        // Time of creation, in milliseconds.
+        // The time of creation in milliseconds.
         store.extend(0_u64.to_be_bytes());
         text(&mut store, "X.509");
-        // No bundle that is read has as many bytes as 32 bits count.
+        // No bundle that is read has more bytes than 32 bits can count.
         store.extend(
             u32::try_from(certificate.len())
                 .unwrap_or(u32::MAX)
@@ -102,7 +103,7 @@ pub fn java_store(system: &[u8], others: &[&[u8]], authority: &Authority) -> Vec
     store
 }
 
-/// Returns true if `certificate` is one DER sequence and nothing behind it (X.690 §8.1), as every
+/// Returns true if `certificate` is one DER sequence with nothing behind it (X.690 §8.1), as every
 /// certificate is.
 fn is_one_sequence(certificate: &CertificateDer<'static>) -> bool {
     // More than 127 bytes, and no more than 65,535: the length takes two or three.
