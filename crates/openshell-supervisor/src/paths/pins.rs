@@ -60,7 +60,7 @@ impl Identity {
 pub struct MountPoint {
     /// The number of the mount in its table.
     pub(crate) id: u64,
-    /// Its mount point.
+    /// Its path.
     #[serde(with = "byte_path")]
     pub(crate) path: PathBuf,
 }
