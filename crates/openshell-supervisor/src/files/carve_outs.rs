@@ -486,7 +486,7 @@ impl Applying {
         let data = rustix::fs::fstat(&spot.file).map_err(|errno| failed(errno.into()))?;
         let is_other =
             identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity));
-        // A hidden path is not an error: its cover is what is found there.
+        // If the path is hidden already, its cover is found there instead.
         if is_other && !self.hidden.contains(path) {
             return Err(CarveOutError::Changing(restriction, path.to_owned()));
         }

@@ -101,7 +101,7 @@ fn overlay(spot: &Spot, flags: MountFlags) -> io::Result<OwnedFd> {
     above(spot, &store)
 }
 
-/// Opens the root of what has just been mounted on `below` at `spot`.
+/// Opens the root of the new mount on `below` at `spot`.
 fn above(spot: &Spot, below: &OwnedFd) -> io::Result<OwnedFd> {
     let root = spot.reopen()?;
     // If the mount is the same, another folder is in its place by now.

@@ -436,7 +436,7 @@ impl Server<'_> {
     }
 
     /// Gives an order to the leader of a running command. Without a leader, the command's process
-    /// group gets `signal`. A command that has just ended needs neither.
+    /// group gets `signal`. A command that has ended meanwhile needs neither.
     fn order(&mut self, id: u32, order: &Order, signal: i32) {
         let Some((pid, running)) = self
             .running

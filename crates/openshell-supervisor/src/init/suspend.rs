@@ -94,7 +94,7 @@ pub(super) fn processes() -> io::Result<Vec<(i32, i32, u8)>> {
         match std::fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => processes
                 .extend(parent_and_state(&stat).map(|(parent, state)| (pid, parent, state))),
-            // The process has just ended.
+            // The process has ended meanwhile.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
             Err(error) => return Err(error),
         }

@@ -242,7 +242,7 @@ impl Pins {
     /// Verifies that all mounts are still in their places.
     ///
     /// # Errors
-    /// Returns the path of the first mount that is not in its place.
+    /// Fails with the path of the first mount that is not in its place.
     pub(crate) fn verify(&self, table: &[TableEntry]) -> Result<(), PathBuf> {
         let mounted = Mounted::of(table);
         match self.made.iter().find(|point| !mounted.has(point)) {

@@ -59,7 +59,7 @@ pub const ALLOWED: &[(&str, u32)] = &[
     ("FS_IOC_FIEMAP", 0xc020_660b),
     ("FS_IOC_GETFLAGS", 0x8008_6601),
     ("FS_IOC_FSGETXATTR", 0x801c_581f),
-    // The sandbox's own network, to be read (netdevice(7)).
+    // Reading the configuration of the sandbox's own network (netdevice(7)).
     ("SIOCATMARK", 0x8905),
     ("SIOCGIFNAME", 0x8910),
     ("SIOCGIFCONF", 0x8912),

@@ -39,7 +39,7 @@ pub const TCP: Level = Level {
         TCP_USER_TIMEOUT TCP_TIMESTAMP TCP_NOTSENT_LOWAT TCP_SAVE_SYN),
 };
 
-/// Options of UDP: corking, and segmentation offload as QUIC uses it (udp(7)).
+/// Options of UDP: corking, and segmentation offload, which QUIC uses (udp(7)).
 pub const UDP: Level = Level {
     name: "SOL_UDP",
     number: IPPROTO_UDP,
@@ -71,7 +71,7 @@ pub const IPV6: Level = Level {
         IPV6_TCLASS IPV6_AUTOFLOWLABEL IPV6_ADDR_PREFERENCES IPV6_UNICAST_IF),
 };
 
-/// Options of netlink sockets, for `ip` and the like (netlink(7)).
+/// Options of netlink sockets, for `ip` and similar tools (netlink(7)).
 pub const NETLINK: Level = Level {
     name: "SOL_NETLINK",
     number: SOL_NETLINK,

@@ -100,8 +100,8 @@ pub(crate) fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
     }
 }
 
-/// Closes all descriptors from 3 on except `kept` (close_range(2)). Only for a process that has
-/// just been cloned and that will not drop the owners of the others.
+/// Closes all descriptors from 3 on except `kept` (close_range(2)). Only for a newly cloned process
+/// that will not drop the owners of the others.
 pub(crate) fn close_all_but(kept: &[&OwnedFd]) -> io::Result<()> {
     let mut numbers: Vec<_> = kept
         .iter()

@@ -19,8 +19,8 @@ pub struct Doors {
     workload: OwnedFd,
     landing: OwnedFd,
     open: RwLock<HashSet<SocketAddrV4>>,
-    /// The lock of a change. It holds a socket of the workload's namespace, unless the last change
-    /// failed and may have left answers in that socket.
+    /// The lock of a change. It holds a socket of the workload's namespace, unless none could be
+    /// opened yet or the last change failed and may have left answers in it.
     change: Mutex<Option<Socket>>,
 }
 

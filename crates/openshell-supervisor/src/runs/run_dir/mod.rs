@@ -23,7 +23,7 @@ const DEFAULT: &str = "/run/openshell";
 /// second one also exists in a container with a read-only root.
 const FALLBACKS: [&str; 2] = ["/tmp", "/dev/shm"];
 
-/// Failure to create a run directory.
+/// A failure to create a run directory.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum RunDirError {
