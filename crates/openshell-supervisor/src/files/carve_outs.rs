@@ -134,7 +134,8 @@ impl CarveOut {
     /// Describes the carve-out of `path`. Returns `None` if there is no such file or folder.
     ///
     /// # Errors
-    /// Fails if the path cannot be inspected: the owner of a folder on the way may open it again.
+    /// Fails if the path cannot be inspected. It is not skipped then, because the owner of a folder
+    /// on the way may make it accessible again.
     pub fn find(
         path: &Path,
         restriction: Restriction,
