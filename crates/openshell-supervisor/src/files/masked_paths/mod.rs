@@ -243,8 +243,8 @@ fn ancestors_of(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
     folders.filter(|folder| !is_visible(folder)).collect()
 }
 
-/// Returns the entries of `folder`, an ancestor of visible paths, that have to be masked because
-/// they are neither visible nor ancestors; also returns who may create entries there.
+/// Returns the entries of `folder`, an ancestor of visible paths, that have to be masked and are
+/// neither visible nor ancestors; also returns who may create entries there.
 fn siblings(
     folder: &Path,
     visible: &BTreeSet<Vec<u8>>,
