@@ -1,10 +1,10 @@
-//! Carve-outs: parts of granted folders that the workload may not write to, not read, or where it
-//! may execute nothing.
+//! Carve-outs: parts of granted folders that the workload may not read, may not write to, or in
+//! which it may not execute anything.
 //!
-//! File rules add up, so that none can take a part out of a granted folder. A mount can: the part
-//! on itself with fewer rights, or an empty file or folder over it. No mount point can be renamed
-//! or removed (rename(2), EBUSY), so every folder between the writable grant and the part, and
-//! every symlink that leads to it, is mounted on itself too.
+//! File rules add up, so a rule cannot take a part out of a granted folder. A mount can: either the
+//! part is mounted on itself with fewer rights, or an empty file or folder is mounted over it. A
+//! mount point cannot be renamed or removed (rename(2), EBUSY). So every folder between the
+//! writable grant and the part, and every symlink that leads to it, is also mounted on itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -29,7 +29,7 @@ use crate::paths::trusted_symlinks::{links, links_so_far};
 /// What a carve-out takes away, in the order in which carve-outs of one path are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Restriction {
-    /// Writing, apart from writable folders that the policy grants in it.
+    /// Writing, except to writable folders that the policy grants in it.
     ReadOnly,
     /// Everything.
     Hidden,
@@ -38,7 +38,7 @@ pub enum Restriction {
 }
 
 impl Restriction {
-    /// The key of the policy that lists such paths.
+    /// Returns the policy key that lists such paths.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -57,21 +57,22 @@ pub struct CarveOut {
     pub path: PathBuf,
     /// What is taken away.
     pub restriction: Restriction,
-    /// What the supervisor has found there; `None` if it may be missing, or another one inside.
+    /// The identity of what the supervisor found there; `None` if the path may be missing, or if
+    /// another file may be there inside.
     identity: Option<Identity>,
-    /// Symlinks on its way in folders that the workload may write to.
+    /// The symlinks on the way to it that are in folders that the workload may write to.
     links: Vec<Link>,
-    /// True if the way is all there is to keep: it leads to nothing, or to what the policy does not
-    /// grant.
+    /// True if only the way must be protected, because it leads to nothing or to something that the
+    /// policy does not grant.
     is_way: bool,
 }
 
-/// A symlink that leads to a carve-out, or what else must stay in its place.
+/// A symlink that leads to a carve-out, or another file that must stay in its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Link {
     #[serde(with = "byte_path")]
     path: PathBuf,
-    /// What the supervisor has found there; `None` if it may be another one inside.
+    /// The identity of what the supervisor found there; `None` if another file may be there inside.
     identity: Option<Identity>,
 }
 
@@ -103,7 +104,7 @@ pub enum CarveOutError {
 }
 
 impl CarveOutError {
-    /// Returns true if the next try may succeed.
+    /// Returns true if another attempt may succeed.
     fn is_of_change(&self) -> bool {
         matches!(self, Self::Changing(..))
     }
@@ -118,7 +119,8 @@ impl CarveOutError {
 }
 
 impl CarveOut {
-    /// Takes executing out of `path` in a folder of the sandbox's own, whatever is there outside.
+    /// Describes the carve-out of executing for `path` in a private folder of the sandbox, whatever
+    /// is at that path outside.
     #[must_use]
     pub fn without_execution(path: &Path) -> Self {
         Self {
@@ -130,10 +132,11 @@ impl CarveOut {
         }
     }
 
-    /// Describes the carve-out of `path`; `None` if there is no such file or folder.
+    /// Describes the carve-out of `path`. Returns `None` if there is no such file or folder.
     ///
     /// # Errors
-    /// The path cannot be looked at: who owns a folder on its way may open it again.
+    /// Fails if the path cannot be inspected. It is not skipped then, because the owner of a folder
+    /// on the way may make it accessible again.
     pub fn find(
         path: &Path,
         restriction: Restriction,
@@ -161,11 +164,11 @@ impl CarveOut {
         }))
     }
 
-    /// Describes the symlinks that lead from `path` to nothing, or to what the policy does not
-    /// grant, and that the workload could replace; `None` if there are none.
+    /// Describes the symlinks that lead from `path` to nothing, or to something that the policy
+    /// does not grant, and that the workload could replace. Returns `None` if there are none.
     ///
     /// # Errors
-    /// One of them cannot be looked at.
+    /// Fails if one of them cannot be inspected.
     pub fn find_way(
         path: &Path,
         restriction: Restriction,
@@ -175,10 +178,10 @@ impl CarveOut {
     }
 
     /// Describes a file that is in the place of a folder above `path`, and that the workload could
-    /// replace by one; `None` if it could not.
+    /// replace by a folder. Returns `None` if the workload could not.
     ///
     /// # Errors
-    /// It cannot be looked at.
+    /// Fails if the file cannot be inspected.
     pub fn find_file_above(
         path: &Path,
         file: PathBuf,
@@ -208,7 +211,7 @@ impl CarveOut {
     }
 }
 
-/// Returns those of `links` that the workload could replace.
+/// Returns the `links` that the workload could replace.
 fn changeable(links: Vec<PathBuf>, landlock: &Request) -> io::Result<Vec<Link>> {
     let is_changeable = |link: &PathBuf| {
         link.parent()
@@ -221,12 +224,13 @@ fn changeable(links: Vec<PathBuf>, landlock: &Request) -> io::Result<Vec<Link>> 
     links.collect()
 }
 
-/// Takes `carve_outs` out of what the rights `granted` reach, and hides the `further` paths;
-/// `private` are folders of the sandbox's own. To be called in a private mount namespace. Returns
-/// for each the paths that have to stay mount points; none if no grant reaches it.
+/// Takes `carve_outs` out of what the rights `granted` reach, and hides the `further` paths.
+/// `private` are the private folders of the sandbox. Call this in a private mount namespace.
+/// Returns, for each carve-out, the paths that have to stay mount points; there are none if no
+/// grant reaches it.
 ///
 /// # Errors
-/// A carve-out cannot be enforced, or its proof fails.
+/// Fails if a carve-out cannot be enforced, or if its proof fails.
 pub(crate) fn apply(
     carve_outs: &[CarveOut],
     further: &[PathBuf],
@@ -248,11 +252,11 @@ pub(crate) fn apply(
     settled(apply, CarveOutError::is_of_change)
 }
 
-/// Makes the mounts of `folders`, which an observed run is shown, read-only, apart from writable
-/// folders in them: their files could be given other modes and times.
+/// Mounts `folders`, which an observed run is shown, on themselves, read-only except for writable
+/// folders in them. Otherwise the command could change the modes and times of their files.
 ///
 /// # Errors
-/// The kernel refuses a mount.
+/// Fails if the kernel refuses a mount.
 pub(crate) fn show_read_only(
     folders: &BTreeSet<PathBuf>,
     granted: &[Resolved<'_>],
@@ -271,7 +275,7 @@ pub(crate) fn show_read_only(
 /// Returns the further names (bind mounts) of `paths`.
 ///
 /// # Errors
-/// The table of mounts cannot be read.
+/// Fails if the table of mounts cannot be read.
 pub(crate) fn further_names<'p>(
     paths: impl Iterator<Item = &'p PathBuf>,
 ) -> Result<Vec<PathBuf>, CarveOutError> {
@@ -292,12 +296,12 @@ fn table() -> Result<Vec<TableEntry>, CarveOutError> {
 
 struct Applying {
     granted: Granted,
-    /// Folders that are the sandbox's own.
+    /// The private folders of the sandbox.
     private: BTreeSet<PathBuf>,
     pins: Pins,
-    /// Paths that are hidden already, by another name of theirs.
+    /// The paths that are hidden already, for example as another name of one path.
     hidden: BTreeSet<PathBuf>,
-    /// Paths that are kept by an option of their mounts.
+    /// The paths that are restricted by an option of their mounts.
     kept_by_option: Vec<(Restriction, PathBuf)>,
 }
 
@@ -312,8 +316,8 @@ impl Applying {
         }
     }
 
-    /// Returns the places where `carve_out` is to be enforced, other names of its path (bind
-    /// mounts) among them.
+    /// Returns the places where `carve_out` has to be enforced, including the other names of its
+    /// path (bind mounts).
     fn targets(
         &self,
         carve_out: &CarveOut,
@@ -333,8 +337,9 @@ impl Applying {
             if is_granted(&place) {
                 found.push((place, is_alias));
             } else if *restriction == Restriction::NoExec {
-                // What is written in the writable folders there, and what the policy lists there;
-                // at the root that would be all programs.
+                // No grant covers the place itself, so this takes the writable grants and the
+                // listed paths within it. At the root, the listed paths are left out, because they
+                // would be all programs.
                 let listed = self
                     .granted
                     .listed
@@ -368,7 +373,7 @@ impl Applying {
         }
     }
 
-    /// Takes everything out once.
+    /// Makes one attempt to take everything out.
     fn apply(
         &mut self,
         carve_outs: &[CarveOut],
@@ -376,7 +381,8 @@ impl Applying {
         covers: &OpenCovers,
     ) -> Result<Vec<Places>, CarveOutError> {
         let before = table()?;
-        // Folders before those in them; what must hold for everything in a folder last.
+        // Folders come before the folders in them. `NoExec` comes last, because it must hold for
+        // everything in a folder.
         let mut ordered: Vec<_> = carve_outs.iter().enumerate().collect();
         ordered.sort_by_key(|(_, carve_out)| {
             (carve_out.restriction == Restriction::NoExec, *carve_out)
@@ -386,7 +392,7 @@ impl Applying {
             self.carve_out(Restriction::Hidden, path, None, covers)?;
         }
         for (index, carve_out) in ordered {
-            // The way to it, also if no grant reaches its end.
+            // The way to the path is protected even if no grant reaches the path itself.
             let mut points = self.keep_links(carve_out)?;
             let targets = if carve_out.is_way {
                 Vec::new()
@@ -409,8 +415,8 @@ impl Applying {
         }
     }
 
-    /// Makes the symlinks that lead to a path, and the folders above them, mount points, and
-    /// returns them.
+    /// Turns the symlinks that lead to a carve-out, and the folders above them, into mount points,
+    /// and returns those.
     fn keep_links(
         &mut self,
         CarveOut {
@@ -429,7 +435,8 @@ impl Applying {
                 .pins
                 .reach(top.as_deref(), link, &mut points)
                 .map_err(failed)?;
-            // What would be kept in its place is what the link led past.
+            // Without this check, a file that has replaced the link would be protected in its
+            // place.
             if identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity)) {
                 return Err(CarveOutError::Changing(*restriction, link.clone()));
             }
@@ -438,7 +445,7 @@ impl Applying {
         Ok(points)
     }
 
-    /// Takes one place out; returns the mounts that have to stay. `identity` is that of what was
+    /// Takes one place out. Returns the mounts that have to stay. `identity` is that of what was
     /// found there before.
     fn carve_out(
         &mut self,
@@ -452,7 +459,9 @@ impl Applying {
             return Ok(points);
         }
         let top = self.granted.writable_above(path).cloned();
-        // Grants of one path add up, which a start has said.
+        // Without a writable grant above, there is nothing to take out. A path that is also granted
+        // for writing stays writable, because grants of one path add up; the start has reported
+        // that.
         if restriction == Restriction::ReadOnly
             && (top.is_none() || self.granted.writing.contains(path))
         {
@@ -460,7 +469,8 @@ impl Applying {
         }
         let failed = |error| CarveOutError::of_mount(restriction, path, error);
         let is_hosts = |grant: &PathBuf| path.starts_with(grant) && !self.private.contains(grant);
-        // Nothing but what is granted by itself has another name in a folder of the sandbox's own.
+        // In a private folder, a file can have other names only if a grant there shows the host's
+        // file.
         let reached = if restriction == Restriction::ReadOnly {
             &self.granted.writing
         } else {
@@ -474,7 +484,7 @@ impl Applying {
                 if restriction != Restriction::NoExec || !is_private {
                     return Ok(BTreeSet::new());
                 }
-                // The command could make it.
+                // The command could create this folder, so it is created here.
                 make_shared_folder(path).map_err(failed)?;
                 self.pins
                     .reach(top.as_deref(), path, &mut points)
@@ -485,7 +495,7 @@ impl Applying {
         let data = rustix::fs::fstat(&spot.file).map_err(|errno| failed(errno.into()))?;
         let is_other =
             identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity));
-        // Under another restriction it may be covered already.
+        // If the path is hidden already, its cover is found there instead.
         if is_other && !self.hidden.contains(path) {
             return Err(CarveOutError::Changing(restriction, path.to_owned()));
         }
@@ -505,8 +515,8 @@ impl Applying {
         Ok(points)
     }
 
-    /// Mounts what a `restriction` wants at `spot`, which is at `path` and has this `kind`; returns
-    /// true if it holds.
+    /// Mounts what the `restriction` requires at `spot`, whose path is `path` and which has this
+    /// `kind`. Returns true if the restriction holds.
     fn restrict(
         &mut self,
         restriction: Restriction,
@@ -521,7 +531,7 @@ impl Applying {
                 let root = self.pin_read_only(path, spot, points)?;
                 Ok(is_read_only(&root))
             }
-            // Mounting verifies that the cover is in its place.
+            // `mount` verifies that the cover is in its place.
             Restriction::Hidden => {
                 let cover = covers.of(kind)?;
                 self.pins.mount(cover, spot, Shown::Cover, path, points)?;
@@ -536,8 +546,9 @@ impl Applying {
         }
     }
 
-    /// Mounts what is at `spot`, at `path`, on itself, read-only with the mounts in it, apart from
-    /// the writable folders that the policy grants there; returns the root of the mount.
+    /// Mounts what is at `spot`, whose path is `path`, on itself, read-only together with the
+    /// mounts in it. The writable folders that the policy grants in it stay writable. Returns the
+    /// root of the mount.
     fn pin_read_only(
         &mut self,
         path: &Path,
@@ -549,9 +560,10 @@ impl Applying {
         })
     }
 
-    /// Verifies that all mounts in the paths that are kept by an option have it.
+    /// Verifies that all mounts within the paths that are restricted by a mount option have that
+    /// option.
     fn prove_options(&self, table: &[TableEntry]) -> Result<(), CarveOutError> {
-        // The last mount at a place covers those before.
+        // The last mount at a place covers the earlier ones.
         let shown: BTreeMap<&Path, &TableEntry> = table
             .iter()
             .map(|mount| (mount.place.as_path(), mount))
@@ -580,17 +592,18 @@ impl Applying {
     }
 }
 
-/// Makes a folder in a private one, and those above it, in which every user may write.
+/// Creates a folder, to which every user may write, in a private folder; also the missing folders
+/// above it.
 fn make_shared_folder(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).create(path)?;
-    // Independent of the umask.
+    // The mode must not depend on the umask.
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o1777))
 }
 
-/// Returns the other places in the table of mounts where the file or folder at `path`, or a part of
-/// it, is shown.
+/// Returns the other places at which the table of mounts shows the file or folder at `path`, or a
+/// part of it.
 fn aliases(path: &Path, table: &[TableEntry]) -> Vec<PathBuf> {
-    // The last mount at a place covers those before.
+    // The last mount at a place covers the earlier ones.
     let holds = |mount: &&TableEntry| path.starts_with(&mount.place);
     let depth = |mount: &&TableEntry| mount.place.components().count();
     let Some(own) = table.iter().filter(holds).max_by_key(depth) else {
@@ -616,7 +629,7 @@ fn aliases(path: &Path, table: &[TableEntry]) -> Vec<PathBuf> {
         }
     };
     let places: BTreeSet<PathBuf> = table.iter().filter_map(alias).collect();
-    // A part of it that is mounted in itself is in it anyway.
+    // A part that is mounted within `path` is in it anyway.
     places
         .into_iter()
         .filter(|place| !place.starts_with(path))

@@ -1,4 +1,4 @@
-//! Creates missing read-write directories, without following symlinks.
+//! Creates missing read-write directories and placeholders, without following symlinks.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use crate::identity::run_as::ProcessIdentity;
 use crate::paths::own_folder::existing_ancestor;
 use crate::runs::run_dir::created_dirs::CreatedDirs;
 
-/// Failure to prepare a directory.
+/// A failure to prepare a directory.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum PrepareError {
@@ -28,11 +28,12 @@ pub enum PrepareError {
     Chown { path: PathBuf, source: io::Error },
 }
 
-/// Creates the missing directories of `read_write` with mode 0755 and owned by `owner`, and records
-/// them in `made`. Existing ones are left unchanged.
+/// Creates the missing directories of `read_write` with mode 0755 and the owner `owner`, and
+/// records them in `made`. Existing directories are left unchanged.
 ///
 /// # Errors
-/// The first path that goes through a symlink, cannot be inspected or cannot be created.
+/// Fails at the first path that goes through a symlink, cannot be inspected, cannot be created, or
+/// cannot be given to `owner`.
 pub fn prepare<'p>(
     read_write: impl IntoIterator<Item = &'p Path>,
     owner: &ProcessIdentity,
@@ -81,8 +82,8 @@ fn prepare_one(
     Ok(())
 }
 
-/// Creates `name` in `parent`; returns false in the second place if it existed, as another sandbox
-/// may have created it meanwhile.
+/// Creates `name` in `parent`. The second value is false if it already existed, because another
+/// sandbox may have created it meanwhile.
 fn create(
     parent: &OwnedFd,
     name: &OsStr,
@@ -115,7 +116,7 @@ fn create(
     Ok((made, true))
 }
 
-/// What stands in for a missing path.
+/// A placeholder for a missing path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placeholder<'t> {
     /// A file with this content.
@@ -124,13 +125,14 @@ pub enum Placeholder<'t> {
     Folder,
 }
 
-/// Makes a placeholder at `path`, whose way must have no symlink, and the folders missing above it,
-/// for the owner of the folder that holds the first of them; records all in `made`. Everything is
-/// done on descriptors, as a workload of another sandbox may replace what is on the way meanwhile.
+/// Creates a placeholder at `path`, and the missing folders above it. They belong to the owner of
+/// the folder that holds the first of them, and all are recorded in `made`. No symlink may be on
+/// the way. Everything is done on descriptors, because a workload of another sandbox may meanwhile
+/// replace what is on the way.
 ///
 /// # Errors
-/// A part of the way is a symlink or no folder, something is at `path` by now, or it cannot be
-/// made.
+/// Fails if a part of the way is a symlink or not a folder, if something is at `path` by now, or if
+/// the placeholder cannot be created.
 pub fn make_placeholder(
     path: &Path,
     placeholder: Placeholder<'_>,
@@ -180,7 +182,7 @@ pub fn make_placeholder(
     }
 }
 
-/// User and group of a file.
+/// The user and group of a file.
 #[derive(Clone, Copy)]
 struct Owner {
     uid: Uid,
@@ -193,25 +195,27 @@ fn make_folder(parent: &OwnedFd, name: &OsStr, owner: Owner) -> io::Result<Owned
     Ok(folder)
 }
 
-/// Mode of new folders, from which the umask takes.
+/// The mode of new folders, before the umask is applied.
 const FOLDER_MODE: u32 = 0o755;
 
-/// Makes folders that are given away. Between making one and opening it somebody else may put
-/// another in its place, one of root's that must not be given away.
+/// Creates folders that are then given to another user. Between creating a folder and opening it,
+/// somebody else may put another folder in its place. That one may be root's, and must not be given
+/// away.
 #[derive(Debug)]
 pub struct NewFolder;
 
 impl NewFolder {
-    /// Makes the folder `name` in `parent`, and opens it.
+    /// Creates the folder `name` in `parent`, and opens it.
     ///
     /// # Errors
-    /// Something is there already, it cannot be made, or what is there now may be another one.
+    /// Fails if something is there already, if the folder cannot be created, or if what is there
+    /// now may be another folder.
     pub fn make(parent: impl AsFd, name: &OsStr, mode: u32) -> io::Result<OwnedFd> {
         let before = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
-        // Who is no root owns what it could give away.
+        // A process that is not root owns every folder that it could give away.
         if !rustix::process::geteuid().is_root()
             || Self::is_new(&folder, mode, (before.tv_sec, before.tv_nsec))?
         {
@@ -223,8 +227,8 @@ impl NewFolder {
         ))
     }
 
-    /// Returns true if `folder` is empty, root's, of no wider mode than `mode`, and not older than
-    /// `since`.
+    /// Returns true if `folder` is empty, belongs to root, has no bits beyond `mode`, and is not
+    /// older than `since`.
     fn is_new(folder: &OwnedFd, mode: u32, since: (i64, i64)) -> io::Result<bool> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let data = rustix::fs::statx(folder, "", AtFlags::EMPTY_PATH, wanted)?;
@@ -241,7 +245,7 @@ impl NewFolder {
     }
 }
 
-/// Gives a file to its owner, if this process is root.
+/// Changes the owner of a file, if this process is root.
 fn give(file: impl AsFd, Owner { uid, gid }: Owner) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         Ok(rustix::fs::fchown(file, Some(uid), Some(gid))?)

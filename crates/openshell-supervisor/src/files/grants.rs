@@ -1,5 +1,5 @@
-//! The table that covers are decided by: what the policy grants, by whole paths, and what a path
-//! that is to be covered leads to.
+//! The table that decides what is covered: the whole paths that the policy grants, and where a path
+//! that is to be covered leads.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,14 +15,14 @@ use crate::paths::mounts::{Shown, bind};
 use crate::paths::pins::{Identity, find_in};
 use crate::paths::trusted_symlinks::open;
 
-/// Folders and files that the policy grants.
+/// The folders and files that the policy grants.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// Those that may be written.
+    /// The paths that may be written.
     pub(crate) writing: BTreeSet<PathBuf>,
-    /// Those that may be read.
+    /// The paths that may be read.
     pub(crate) reading: BTreeSet<PathBuf>,
-    /// Those of them that the policy itself lists.
+    /// The paths that may be read and that the policy itself lists.
     pub(crate) listed: BTreeSet<PathBuf>,
 }
 
@@ -50,17 +50,17 @@ impl Granted {
         granted
     }
 
-    /// Returns the shortest path that may be written and that `path` is, or lies in.
+    /// Returns the shortest writable path that `path` equals or lies in.
     pub(crate) fn writable_above(&self, path: &Path) -> Option<&PathBuf> {
         self.writing.iter().find(|grant| path.starts_with(grant))
     }
 
-    /// The same of reading.
+    /// Returns the shortest readable path that `path` equals or lies in.
     pub(crate) fn readable_above(&self, path: &Path) -> Option<&PathBuf> {
         self.reading.iter().find(|grant| path.starts_with(grant))
     }
 
-    /// Returns the paths that may be written in `folder`, and that lie in no other one there.
+    /// Returns the writable paths in `folder`, without those that lie in another one of them.
     pub(crate) fn writable_within<'g>(
         &'g self,
         folder: &'g Path,
@@ -76,11 +76,11 @@ impl Granted {
             .filter(move |path| is_beneath(path) && !is_of_another(path))
     }
 
-    /// Covers `folder`, by itself, read-only with the mounts in it, where `mount`
-    /// does so and returns the root of the mount. What may be written in it stays so.
+    /// Covers `folder` by itself, read-only together with the mounts in it. `mount` makes that
+    /// mount and returns its root. Paths that may be written in the folder stay writable.
     ///
     /// # Errors
-    /// The kernel refuses a mount, or another process renames or replaces something.
+    /// Fails if the kernel refuses a mount, or if another process renames or replaces something.
     pub(crate) fn cover_read_only(
         &self,
         folder: &Path,
@@ -106,25 +106,25 @@ impl Granted {
     }
 }
 
-/// Returns where `path` leads; `None` if there is nothing, or nothing that a workload with the
-/// rights of `landlock` could reach or is shown.
+/// Returns where `path` leads. Returns `None` if there is nothing, or if a workload with the rights
+/// of `landlock` cannot reach it or is not shown it.
 ///
 /// # Errors
-/// It cannot be looked at, and a grant reaches it.
+/// Fails if the path cannot be inspected although a grant reaches it.
 pub(crate) fn reached(path: &Path, landlock: &Request) -> io::Result<Option<PathBuf>> {
     match std::fs::canonicalize(path) {
         Err(error) if is_missing(&error) => Ok(None),
-        // What no grant reaches needs no cover.
+        // A path that no grant reaches needs no cover.
         Err(_) if !landlock.reaches(path) => Ok(None),
         real => Ok(Some(real?).filter(|real| landlock.shows(real))),
     }
 }
 
-/// Returns what is at `path`, to be compared when it is covered; `None` in an observed run, whose
-/// home is another file system inside.
+/// Returns the identity of what is at `path`, to compare it when it is covered. Returns `None` in
+/// an observed run, because its home is another file system inside.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// Fails if the path cannot be inspected.
 pub(crate) fn identity(path: &Path, landlock: &Request) -> io::Result<Option<Identity>> {
     if landlock.is_learning() {
         return Ok(None);

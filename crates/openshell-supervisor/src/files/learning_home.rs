@@ -1,5 +1,5 @@
-//! The home of an observed run: it shows the user's files, and what the command writes there stays
-//! in the sandbox and ends with it.
+//! The home of an observed run. It shows the user's files. What the command writes there stays in
+//! the sandbox and ends with it.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -14,12 +14,12 @@ use rustix::mount::MountFlags;
 use crate::paths::mounts::{Shown, Spot, bind, by_descriptor, mount_id, mount_table, open_in};
 use crate::paths::pins::{find_in, unmount};
 
-/// Mounts an overlay of at most `bytes` over `home`. The `kept` paths in it stay the host's, and
-/// what is mounted there may only be read.
+/// Mounts an overlay that takes at most `bytes` over `home`. The `kept` paths in it stay the
+/// host's; other file systems that are mounted in the home may only be read.
 ///
 /// # Errors
-/// The home cannot be opened, or the kernel refuses a mount: its file system may not serve as a
-/// lower layer.
+/// Fails if the home cannot be opened, or if the kernel refuses a mount: the home's file system may
+/// not support being a lower layer.
 pub(crate) fn mount(
     home: &Path,
     kept: impl Iterator<Item = PathBuf>,
@@ -51,7 +51,7 @@ pub(crate) fn mount(
             .try_for_each(|(rest, fd, shown)| bind(fd, &find_in(&root, rest)?, *shown).map(drop))
     });
     mounted.inspect_err(|_| {
-        // The host's home is in sight again.
+        // Unmounts everything, so that the host's home is visible again.
         while let Ok(top) = spot.reopen()
             && mount_id(&top).is_ok_and(|id| id != before)
             && unmount(&top).is_ok()
@@ -59,7 +59,8 @@ pub(crate) fn mount(
     })
 }
 
-/// Mounts the overlay on the tmpfs at `spot`, which holds its upper layer; returns its root.
+/// Mounts the overlay on the tmpfs at `spot`, which holds its upper layer. Returns the root of the
+/// overlay.
 fn overlay(spot: &Spot, flags: MountFlags) -> io::Result<OwnedFd> {
     let lower = &spot.file;
     let data = rustix::fs::fstat(lower)?;
@@ -71,7 +72,7 @@ fn overlay(spot: &Spot, flags: MountFlags) -> io::Result<OwnedFd> {
     };
     let upper = make("upper")?;
     let work = make("work")?;
-    // The root of an overlay has the owner and mode of its upper layer.
+    // The root of an overlay takes its owner and mode from the upper layer.
     rustix::fs::fchmod(&upper, Mode::from_raw_mode(data.st_mode & 0o7777))?;
     rustix::fs::fchown(
         &upper,
@@ -91,7 +92,8 @@ fn overlay(spot: &Spot, flags: MountFlags) -> io::Result<OwnedFd> {
             Some(options.as_c_str()),
         )?)
     };
-    // In a user namespace no other attributes may be set; before Linux 5.11 the option is unknown.
+    // In a user namespace, only `user.` attributes may be set. Before Linux 5.11 this option is
+    // unknown.
     match mount(format!("{layers},userxattr")) {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => mount(layers)?,
         mounted => mounted?,
@@ -99,10 +101,10 @@ fn overlay(spot: &Spot, flags: MountFlags) -> io::Result<OwnedFd> {
     above(spot, &store)
 }
 
-/// Opens the root of what has just been mounted on `below` at `spot`.
+/// Opens the root of the new mount on `below` at `spot`.
 fn above(spot: &Spot, below: &OwnedFd) -> io::Result<OwnedFd> {
     let root = spot.reopen()?;
-    // Another folder may be in its place by now.
+    // If the mount is the same, another folder is in its place by now.
     if mount_id(&root)? == mount_id(below)? {
         Err(Errno::STALE.into())
     } else {
@@ -110,9 +112,9 @@ fn above(spot: &Spot, below: &OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens the `kept` paths in `home`, which is `opened`, and the mount points there, each with what
-/// is mounted beneath it; tells how to show them. The paths that it returns are those below the
-/// home.
+/// Opens the `kept` paths in `home`, which is open as `opened`, and the mount points there, each
+/// with what is mounted beneath it. Returns each path relative to the home, its descriptor, and how
+/// to show it.
 fn kept_paths(
     home: &Path,
     opened: &OwnedFd,
@@ -121,7 +123,7 @@ fn kept_paths(
     let mounted = mount_table("/proc/self/mountinfo")?
         .into_iter()
         .map(|entry| (entry.place, Shown::ReadOnlyWithin));
-    // A kept path counts as such, whether it is a mount point or not; those above come first.
+    // A kept path counts as kept even if it is a mount point. Paths above come first.
     let all = mounted.chain(kept.map(|path| (path, Shown::AsItIs)));
     let places: BTreeMap<_, _> = all
         .filter(|(path, _)| path.starts_with(home) && path != home)

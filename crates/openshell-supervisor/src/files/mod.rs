@@ -1,4 +1,4 @@
-//! What a workload sees of files: the rights that it is given, and what is taken out of them.
+//! What a workload sees of the file system: the rights that it gets, and what is taken out of them.
 
 pub mod carve_outs;
 pub mod filesystem;

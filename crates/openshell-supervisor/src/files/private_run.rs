@@ -1,8 +1,8 @@
 //! The sandbox's private /run and homes, mounted in place of the host's.
 //!
-//! Services create their sockets in /run at any time, so masking those that exist at the start
-//! would leave later ones in reach. Paths beneath /run that the policy grants are bound into the
-//! new one.
+//! Services create their sockets in /run at any time. If only the sockets that exist at the start
+//! were masked, the workload could reach later ones. Paths beneath /run that the policy grants are
+//! bind-mounted into the new /run.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -22,22 +22,23 @@ use crate::paths::missing::is_missing;
 use crate::paths::mounts::{Shown, bind_at, by_descriptor, mount_id, open_in};
 use crate::paths::trusted_symlinks::open;
 
-/// Directory to replace.
+/// The directory that is replaced.
 const RUN: &str = "/run";
 
-/// The sandbox's own directory in it.
+/// The sandbox's private directory in it.
 const OWN_DIR: &str = "/run/openshell";
 
-/// File that only root may write to and that no rule grants, for the proof of Landlock.
+/// A file that only root may write to and that no rule grants, for the proof of Landlock.
 pub const PROOF: &str = "/run/openshell/proof";
 
-/// Mount point of a private home.
+/// The mount point of a private home.
 pub const HOME: &str = "/run/openshell/home";
 
-/// Returns true if /run is a directory and no path of `visible` contains the sandbox's own
+/// Returns true if /run is a directory and no path of `visible` contains the sandbox's private
 /// directory.
 pub(crate) fn is_replaceable(visible: impl IntoIterator<Item = PathBuf>) -> bool {
-    // One that cannot be looked at cannot be replaced either, which stops the start.
+    // A /run that cannot be inspected counts as a directory. Replacing it then fails, which stops
+    // the start.
     let is_directory = match std::fs::symlink_metadata(RUN) {
         Ok(data) => data.is_dir(),
         Err(error) => !is_missing(&error),
@@ -53,17 +54,17 @@ struct KeptEntry {
     path: PathBuf,
     fd: OwnedFd,
     kind: FileType,
-    /// Parents with their owner and mode, which keep deciding who may enter.
+    /// The folders above it, with their owner and mode: these still decide who may enter.
     parents: Vec<(PathBuf, Stat)>,
 }
 
 /// Replaces /run by a tmpfs that shows only [`PROOF`] and the `visible` paths beneath /run.
 ///
 /// # Errors
-/// A mount fails, or a visible path cannot be opened.
+/// Fails if a mount fails, or if a visible path cannot be opened.
 pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    // Inodes for as many entries as a policy may list, with a few parents each.
+    // There are inodes for as many entries as a policy may list, with a few parents each.
     replace_folder(
         Path::new(RUN),
         visible,
@@ -74,7 +75,7 @@ pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
         .recursive(true)
         .mode(0o755)
         .create(OWN_DIR)?;
-    // Independent of the caller's umask.
+    // The mode must not depend on the caller's umask.
     std::fs::set_permissions(OWN_DIR, PermissionsExt::from_mode(0o755))?;
     std::fs::OpenOptions::new()
         .write(true)
@@ -86,10 +87,10 @@ pub(crate) fn replace(visible: &BTreeSet<PathBuf>) -> io::Result<()> {
 }
 
 /// Replaces `folder` by a tmpfs with `flags` and `options` that shows only the `visible` paths
-/// beneath it; returns its root.
+/// beneath it. Returns the root of the tmpfs.
 ///
 /// # Errors
-/// A mount fails, or a visible path cannot be opened.
+/// Fails if a mount fails, or if a visible path cannot be opened.
 pub(crate) fn replace_folder(
     folder: &Path,
     visible: &BTreeSet<PathBuf>,
@@ -106,7 +107,7 @@ pub(crate) fn replace_folder(
         .iter()
         .filter(beneath)
         .filter(|path| !is_inside_another(path));
-    // Opened before the mount hides them.
+    // The visible paths are opened before the mount hides them.
     let top = open(folder, OFlags::PATH | OFlags::DIRECTORY)?;
     let kept: Vec<_> = wanted
         .filter_map(|path| open_entry(&top, folder, path).transpose())
@@ -120,7 +121,7 @@ pub(crate) fn replace_folder(
         Some(options),
     )?;
     let root = open(folder, OFlags::PATH | OFlags::DIRECTORY)?;
-    // Something else may have been put in its place.
+    // If the mount is the same, something else was put in its place.
     if mount_id(&root)? == below {
         return Err(Errno::STALE.into());
     }
@@ -128,18 +129,18 @@ pub(crate) fn replace_folder(
     Ok(root)
 }
 
-/// Replaces a home by a read-only folder that shows only the `visible` paths beneath it, so that
-/// names that are not granted are missing there, and no settings of the user's are in sight;
-/// returns its root, or `None` if the sandbox has no such folder.
+/// Replaces a home by a read-only folder that shows only the `visible` paths beneath it. Names that
+/// are not granted are missing there, and the user's settings are not visible. Returns the root of
+/// the folder, or `None` if the sandbox has no such folder.
 ///
 /// # Errors
-/// A mount fails, or a visible path cannot be opened.
+/// Fails if a mount fails, or if a visible path cannot be opened.
 pub(crate) fn replace_home(
     home: &Path,
     visible: &BTreeSet<PathBuf>,
 ) -> io::Result<Option<OwnedFd>> {
     let data = match open(home, OFlags::PATH | OFlags::DIRECTORY) {
-        // In a folder of the sandbox's own (/tmp, /run).
+        // The home is in a private folder (/tmp, /run) and is not visible there.
         Err(Errno::NOENT) => return Ok(None),
         opened => rustix::fs::fstat(opened?)?,
     };
@@ -154,19 +155,19 @@ pub(crate) fn replace_home(
     Ok(Some(root))
 }
 
-/// Gives the folder `made`, by which nobody else has come yet, the owner and mode in `data`.
+/// Gives the owner and mode in `data` to the folder `made`, which nobody else can have reached yet.
 fn take_over(made: &OwnedFd, data: &Stat) -> io::Result<()> {
     let path = by_descriptor(made);
     match std::os::unix::fs::chown(&path, Some(data.st_uid), Some(data.st_gid)) {
-        // The owner has no mapping; then the folder is the caller's.
+        // If the owner has no mapping, the folder stays the caller's.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput && !is_root_mapped() => {}
         result => result?,
     }
     std::fs::set_permissions(&path, PermissionsExt::from_mode(data.st_mode & 0o7777))
 }
 
-/// Opens `path` below the folder `top`, which is open, without following symlinks; `None` if it
-/// does not exist.
+/// Opens `path` below the folder `top`, which is open as `opened`, without following symlinks.
+/// Returns `None` if the path does not exist.
 fn open_entry(opened: &OwnedFd, top: &Path, path: &Path) -> io::Result<Option<KeptEntry>> {
     let Ok(rest) = path.strip_prefix(top) else {
         return Ok(None);
@@ -180,8 +181,8 @@ fn open_entry(opened: &OwnedFd, top: &Path, path: &Path) -> io::Result<Option<Ke
         }
         reached.push(part);
         fd = match open_in(&fd, part) {
-            // A path through a symlink, or out of the caller's reach, grants nothing, so there is
-            // nothing to show.
+            // A path that goes through a symlink, or that the caller cannot reach, grants nothing,
+            // so there is nothing to show.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(None),
             found => found?,
         };
@@ -195,7 +196,7 @@ fn open_entry(opened: &OwnedFd, top: &Path, path: &Path) -> io::Result<Option<Ke
     }))
 }
 
-/// Makes the entry in the new file system, in which nobody else makes anything yet.
+/// Restores the entry in the new file system, in which nobody else can create anything yet.
 fn restore(
     KeptEntry {
         path,
@@ -225,10 +226,10 @@ fn restore(
 }
 
 /// Mounts an empty tmpfs as home on the folder `place`. No other sandbox sees it, and it ends with
-/// this one. The kernel limits it to half of the machine's memory, as /dev/shm.
+/// this one. Like /dev/shm, it is limited by the kernel to half of the machine's memory.
 ///
 /// # Errors
-/// The mount fails.
+/// Fails if the mount fails.
 pub(crate) fn mount_home(place: &OwnedFd, owner: &ProcessIdentity) -> io::Result<()> {
     let options = format!("mode=700,uid={},gid={}", owner.uid, owner.gid);
     let options = std::ffi::CString::new(options)?;

@@ -1,5 +1,5 @@
-//! The sandbox's own folders for temporary files, which end with it: programs of other users and of
-//! earlier runs leave names there, and sockets, and services of the session listen there.
+//! The sandbox's private folders for temporary files, which end with it. In the host's, programs of
+//! other users and of earlier runs leave names and sockets, and services of the session listen.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -10,14 +10,14 @@ use rustix::mount::MountFlags;
 
 use crate::files::private_run::replace_folder;
 
-/// The folders.
+/// The folders that are replaced.
 pub(crate) const FOLDERS: &[&str] = &["/tmp", "/dev/shm"];
 
-/// Most bytes of each, unless another number is asked for.
+/// The default limit of each folder, in bytes.
 const MAX_BYTES: u64 = 1024 * 1024 * 1024;
 
-/// Returns the bytes that each of the folders holds at most by default: 1 GiB, or half of the
-/// memory that this process may use, if that is less.
+/// Returns the number of bytes that each of the folders holds at most by default: 1 GiB, or half of
+/// the memory that this process may use if that is less.
 #[must_use]
 pub fn default_size() -> u64 {
     let information = rustix::system::sysinfo();
@@ -28,8 +28,8 @@ pub fn default_size() -> u64 {
     MAX_BYTES.min(limit / 2)
 }
 
-/// Limits of memory of this process's control group and those above it, as far as they can be seen
-/// (cgroups(7)).
+/// Returns the memory limits of this process's control group and of those above it, as far as they
+/// are visible (cgroups(7)).
 fn memory_limits() -> Vec<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut files = Vec::new();
@@ -61,13 +61,13 @@ fn memory_limits() -> Vec<u64> {
         .collect()
 }
 
-/// Replaces `folder`, one of [`FOLDERS`], by an empty one of at most `bytes`, in which the
-/// `visible` paths are the host's.
+/// Replaces `folder`, one of [`FOLDERS`], by an empty folder that holds at most `bytes`. The
+/// `visible` paths in it stay the host's.
 ///
 /// # Errors
-/// A mount fails, or a visible path cannot be opened.
+/// Fails if a mount fails, or if a visible path cannot be opened.
 pub(crate) fn replace(folder: &Path, visible: &BTreeSet<PathBuf>, bytes: u64) -> io::Result<()> {
-    // Empty files take no page, and memory all the same.
+    // Empty files take no pages, but they do take memory.
     let inodes = bytes / 4096 + 1024;
     let options = CString::new(format!("mode=1777,size={bytes},nr_inodes={inodes}"))?;
     replace_folder(

@@ -1,9 +1,9 @@
-//! Files and folders that the supervisor relies on, in folders that the policy grants: the workload
-//! can neither change nor replace them, nor read those that hold secrets.
+//! Files and folders that the supervisor relies on and that lie in folders that the policy grants.
+//! The workload can neither change nor replace them, and cannot read those that hold secrets.
 //!
-//! Each is covered by a mount: by itself, read-only, or by an empty file. A mount goes with its
-//! file, so every folder between a writable grant and a protected path is a mount point too, as no
-//! mount point can be renamed or removed (rename(2), EBUSY).
+//! Each is covered by a mount: of itself, read-only, or of an empty file or folder. A mount moves
+//! with its file, but a mount point cannot be renamed or removed (rename(2), EBUSY). So every
+//! folder between a writable grant and a protected path becomes a mount point too.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -30,16 +30,16 @@ use crate::paths::trusted_symlinks::{is_on_read_only_mount, links, open};
 pub struct ProtectedPath {
     /// Its purpose, for messages.
     pub what: String,
-    /// Its path, without symlinks; that of the volume for a secret in a volume of Kubernetes.
+    /// Its path, without symlinks; for a secret in a Kubernetes volume, the path of the volume.
     pub path: PathBuf,
     /// True if the workload must not read it.
     pub holds_secret: bool,
-    /// What the supervisor has found there; `None` if it is made inside.
+    /// The identity of what the supervisor found there; `None` if it is made inside.
     identity: Option<Identity>,
 }
 
-/// What is mounted over paths with secrets: an empty file, and an empty folder, both without
-/// permissions.
+/// The covers that are mounted over paths with secrets: an empty file and an empty folder, both
+/// without permissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Covers {
     /// The file.
@@ -49,7 +49,7 @@ pub struct Covers {
 }
 
 impl Covers {
-    /// Opens those that are there by `open`.
+    /// Opens the covers with `open`, as far as they exist.
     pub(crate) fn open(&self, open: impl Fn(&Path) -> io::Result<OwnedFd>) -> OpenCovers {
         OpenCovers {
             file: open(&self.file).ok(),
@@ -58,7 +58,7 @@ impl Covers {
     }
 }
 
-/// Open [`Covers`].
+/// The open [`Covers`].
 #[derive(Debug, Default)]
 pub(crate) struct OpenCovers {
     file: Option<OwnedFd>,
@@ -66,10 +66,10 @@ pub(crate) struct OpenCovers {
 }
 
 impl OpenCovers {
-    /// Returns what is mounted over a file of this kind.
+    /// Returns the cover for a file of this kind.
     ///
     /// # Errors
-    /// There is none.
+    /// Fails if that cover could not be opened.
     pub(crate) fn of(&self, kind: FileType) -> io::Result<&OwnedFd> {
         let cover = if kind == FileType::Directory {
             &self.folder
@@ -148,7 +148,8 @@ pub enum ProtectError {
 }
 
 impl ProtectedPath {
-    /// Describes a file or folder that the workload must not change, at a path that exists inside.
+    /// Describes a file or folder that the workload must not change, at a path that exists in the
+    /// sandbox.
     #[must_use]
     pub fn new(what: &str, path: &Path) -> Self {
         Self {
@@ -159,7 +160,7 @@ impl ProtectedPath {
         }
     }
 
-    /// The same where init puts another file or folder in its place.
+    /// Returns the same path for when init puts another file or folder in its place.
     #[must_use]
     pub fn made_inside(self) -> Self {
         Self {
@@ -168,12 +169,12 @@ impl ProtectedPath {
         }
     }
 
-    /// Describes the file or folder at `path`; `None` if there is none, or another kind of file
-    /// such as a pipe.
+    /// Describes the file or folder at `path`. Returns `None` if there is none, or if it is another
+    /// kind of file, for example a pipe.
     ///
     /// # Errors
-    /// The workload could make `path` lead elsewhere under the rights of `landlock`, or these grant
-    /// it by itself.
+    /// Fails if the path cannot be inspected, if the workload could make it lead elsewhere under
+    /// the rights of `landlock`, or if those rights grant the path itself.
     pub fn find(
         what: &str,
         path: &Path,
@@ -193,7 +194,7 @@ impl ProtectedPath {
         let volume = kubernetes_volume(&links)
             .filter(|_| holds_secret)
             .map(std::fs::canonicalize);
-        // A link out of its folder is none of the kubelet's.
+        // The kubelet does not make a `..data` link that leads out of its folder.
         let volume = volume
             .transpose()
             .map_err(inspect)?
@@ -235,9 +236,9 @@ impl ProtectedPath {
     }
 }
 
-/// Returns the volume of Kubernetes that holds the file behind `links`. Its files are those of a
-/// folder behind the link `..data`; a new content is a new folder, and the link is replaced (the
-/// kubelet's AtomicWriter), so only the volume stays.
+/// Returns the Kubernetes volume that holds the file behind `links`. The files of a volume are in a
+/// folder behind the link `..data`. New content is a new folder, and the link is replaced (the
+/// kubelet's AtomicWriter), so only the volume itself stays.
 fn kubernetes_volume(links: &[PathBuf]) -> Option<&Path> {
     links
         .iter()
@@ -245,12 +246,12 @@ fn kubernetes_volume(links: &[PathBuf]) -> Option<&Path> {
         .and_then(|link| link.parent())
 }
 
-/// Protects `paths` from a workload of user `uid` with the rights `granted`, where these reach
-/// them, by `covers`. To be called in a private mount namespace. Returns the paths that are mount
+/// Protects `paths` from a workload of user `uid` with the rights `granted`, as far as these reach
+/// them, with `covers`. Call this in a private mount namespace. Returns the paths that are mount
 /// points now.
 ///
 /// # Errors
-/// A path cannot be protected.
+/// Fails if a path cannot be protected.
 pub(crate) fn protect(
     paths: &[ProtectedPath],
     granted: &[Resolved<'_>],
@@ -272,7 +273,7 @@ struct Protecting<'p> {
     covers: &'p OpenCovers,
     pins: Pins,
     points: BTreeSet<MountPoint>,
-    /// Secrets that are covered.
+    /// The secrets that are covered.
     covered: BTreeSet<PathBuf>,
 }
 
@@ -288,8 +289,8 @@ impl<'p> Protecting<'p> {
         }
     }
 
-    /// Mounts each granted folder of the workload's user that may only be read on itself,
-    /// read-only: the file rules do not keep an owner from changing modes, times and attributes.
+    /// Mounts each granted folder that the workload's user owns but may only read on itself,
+    /// read-only. The file rules do not stop an owner from changing modes, times and attributes.
     fn keep_read_only(&self) -> Result<(), ProtectError> {
         let Granted {
             writing,
@@ -310,14 +311,16 @@ impl<'p> Protecting<'p> {
                 Err(Errno::NOENT | Errno::ACCESS) => continue,
                 opened => opened.map_err(|errno| failed(errno.into()))?,
             };
-            // Where the workload is the caller, its files may lie deeper too.
+            // If the workload runs as this process's user, its files may also lie deeper in the
+            // folder.
             let is_callers =
                 self.uid == rustix::process::geteuid().as_raw() && listed.contains(path);
             let is_own = is_callers
                 || rustix::fs::fstat(&opened).map_or(true, |data| data.st_uid == self.uid);
             let is_kernels = rustix::fs::fstatfs(&opened)
                 .is_ok_and(|system| KERNEL_FILE_SYSTEMS.contains(&system.f_type.cast_unsigned()));
-            // An older kernel has left out what is mounted within a folder.
+            // The mount of a folder above may cover it already, but an older kernel leaves out the
+            // mounts within.
             let is_kept = is_inside(&pinned, path) && is_read_only(&opened);
             if !is_own || is_kernels || is_kept {
                 continue;
@@ -339,7 +342,7 @@ impl<'p> Protecting<'p> {
         Ok(())
     }
 
-    /// Protects all `paths` once.
+    /// Makes one attempt to protect all `paths`.
     fn all(mut self, paths: &[ProtectedPath]) -> Result<Places, ProtectError> {
         let Some(first) = paths.first() else {
             return Ok(Places::default());
@@ -364,7 +367,7 @@ impl<'p> Protecting<'p> {
         }
     }
 
-    /// Mounts the writable grants within `path` on themselves, so that they stay so.
+    /// Mounts the writable grants within `path` on themselves, so that they stay writable.
     fn keep_inner(&self, path: &Path) -> io::Result<()> {
         for inner in &self.granted.writing {
             if inner.starts_with(path) {
@@ -375,7 +378,7 @@ impl<'p> Protecting<'p> {
         Ok(())
     }
 
-    /// Checks that a protected path with this `data` can be kept from the workload.
+    /// Checks that a protected path with the metadata `data` can be protected from the workload.
     fn check(
         &self,
         protected: &ProtectedPath,
@@ -425,13 +428,14 @@ impl<'p> Protecting<'p> {
         };
         let failed = |source: io::Error| ProtectError::of(protected, grant, source);
         let spot = match Spot::at(path) {
-            // Where the workload may write it could make one.
+            // If the workload may write there, it could create a missing path.
             Err(Errno::NOENT | Errno::NOTDIR) if writable.is_none() => return Ok(()),
             spot => spot.map_err(|errno| failed(errno.into()))?,
         };
         let data = rustix::fs::fstat(&spot.file).map_err(|errno| failed(errno.into()))?;
-        // Files of others that may only be read have modes that the workload cannot change, and so
-        // have all on a read-only mount, where a volume's content can be replaced from outside.
+        // A file that may only be read needs no cover if others own it, or if its mount is
+        // read-only: the workload cannot change its mode. A volume's content can then still be
+        // replaced from outside.
         let is_changeable =
             data.st_uid == self.uid && !is_on_read_only_mount(&spot.file).unwrap_or(false);
         if !holds_secret && writable.is_none() && !is_changeable {
@@ -478,24 +482,24 @@ impl<'p> Protecting<'p> {
     }
 }
 
-/// Kind of the supervisor's own program, whose file no process can write to while it runs, under
-/// whatever name.
+/// The `what` of the supervisor's own program. While it runs, no process can write to its file,
+/// under any of its names.
 pub const PROGRAM: &str = "program of the sandbox";
 
-/// Returns true for a file with several names, which a mount over one of them does not protect.
+/// Returns true for a file with several names. A mount over one of them does not protect it.
 pub(crate) fn is_linked(data: &Metadata) -> bool {
     data.is_file() && data.nlink() > 1
 }
 
-/// The protection in force, for files that are read while the workload runs. The default is that of
-/// a policy without grants.
+/// The protection that is in force, for files that are read while the workload runs. The default is
+/// that of a policy without grants.
 #[derive(Clone, Debug, Default)]
 pub struct Protection {
-    /// PID of init in the supervisor's namespace.
+    /// Init's PID in the supervisor's PID namespace.
     pub(crate) init: i32,
-    /// Mounts in the sandbox that protect a path.
+    /// The mounts in the sandbox that protect paths.
     pub(crate) mounted: Vec<MountPoint>,
-    /// Those that hide a secret.
+    /// The paths at which they hide a secret.
     pub(crate) secrets: Vec<PathBuf>,
     /// The supervisor's own program.
     pub(crate) program: Option<PathBuf>,
@@ -504,12 +508,11 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// Verifies that every mount is still there. The kernel removes a mount whose file is renamed
-    /// or replaced outside of the sandbox, and what is then at its path is the workload's to
-    /// change.
+    /// Verifies that every mount is still there. The kernel removes a mount if its file is renamed
+    /// or replaced outside the sandbox; the workload can then change what is at its path.
     ///
     /// # Errors
-    /// The first path that is no longer protected; or the mounts cannot be listed.
+    /// Fails with the first path that is no longer protected, or if the mounts cannot be listed.
     pub fn verify(&self) -> io::Result<()> {
         if self.mounted.is_empty() {
             return Ok(());
@@ -517,7 +520,7 @@ impl Protection {
         let table = mount_table(&format!("/proc/{}/mountinfo", self.init))?;
         let mounted = Mounted::of(&table);
         let is_kept = |point: &MountPoint| {
-            // Where the sandbox has a file system of its own, there is nothing outside.
+            // A file that is only in a file system of the sandbox does not exist outside.
             let has_one_name = match std::fs::symlink_metadata(&point.path) {
                 Ok(data) => !is_linked(&data),
                 Err(error) => error.kind() == io::ErrorKind::NotFound,
@@ -542,14 +545,15 @@ impl Protection {
                 self.secrets.iter().any(|secret| path.starts_with(secret))
                     || !self.landlock.reaches(&path)
             }
-            // Where the workload may write, it could make a missing one before it is read.
+            // If a grant reaches a missing file, the workload could create it before it is read.
             Err(_) => !self.landlock.reaches(path),
         }
     }
 }
 
 impl ProtectError {
-    /// The error of a `protected` path below `grant` that could not be kept, because of `source`.
+    /// Returns the error for a `protected` path below `grant` that could not be protected because
+    /// of `source`.
     fn of(protected: &ProtectedPath, grant: &Path, source: io::Error) -> Self {
         let what = protected.what.clone();
         let path = protected.path.clone();

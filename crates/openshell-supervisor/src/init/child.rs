@@ -17,32 +17,33 @@ use crate::init::leader::{self, Notice};
 use crate::seccomp::filter::Filter;
 use crate::sys::{self, Cloned};
 
-/// Largest failure message in bytes; a pipe takes as many at once (PIPE_BUF, pipe(7)).
+/// The size of the largest failure message, in bytes; a pipe takes as many at once (PIPE_BUF,
+/// pipe(7)).
 const FAILURE_BYTES: usize = 4096;
 
-/// A child on its way to becoming a command. Init polls it, as it may be delayed by a slow disk, or
-/// by a signal of the workload once it has its identity.
+/// A child that is about to become a command. Init polls it instead of waiting, because a slow disk
+/// may delay it, or a signal of the workload once it has the workload's identity.
 #[derive(Debug)]
 pub(super) struct Starting {
     /// The supervisor's number for the command.
     pub(super) id: u32,
-    /// Init's own child: the command, or its leader.
+    /// Init's direct child: the command, or its leader.
     pub(super) child: Pid,
     pidfd: OwnedFd,
-    /// Pipe that receives the failure; exec closes it empty.
+    /// The pipe for a failure; exec closes it empty.
     pub(super) failure: OwnedFd,
     /// True if init's child leads the command's session.
     is_led: bool,
-    /// The command as its leader starts it; `None` once the leader is gone.
+    /// The command that the leader starts; `None` without a leader, or once it is gone.
     leader: Option<Led>,
 }
 
-/// A command that its leader starts.
+/// A command that is started by its leader.
 #[derive(Debug)]
 struct Led {
-    /// To the leader.
+    /// The socket to the leader.
     socket: OwnedFd,
-    /// The command's process, once the leader has told it.
+    /// The command's process, once the leader has reported it.
     command: Option<(Pid, OwnedFd)>,
 }
 
@@ -50,12 +51,12 @@ struct Led {
 pub(super) struct Started {
     pub(super) pid: Pid,
     pub(super) pidfd: OwnedFd,
-    /// To the leader of its session, if it has one.
+    /// The socket to the leader of its session, if it has one.
     pub(super) leader: Option<OwnedFd>,
 }
 
 impl Starting {
-    /// Returns true if it has become the command or failed to.
+    /// Returns true if the child has become the command or has failed to.
     pub(super) fn is_decided(&self) -> io::Result<bool> {
         let now = Timespec {
             tv_sec: 0,
@@ -65,12 +66,12 @@ impl Starting {
         Ok(rustix::event::poll(&mut said, Some(&now))? > 0)
     }
 
-    /// The socket to its leader, if it has one.
+    /// Returns the socket to its leader, if it has one.
     pub(super) fn leader(&self) -> Option<&OwnedFd> {
         self.leader.as_ref().map(|leader| &leader.socket)
     }
 
-    /// Hears one notice of its leader.
+    /// Handles one notice from its leader.
     pub(super) fn hear(&mut self) -> io::Result<()> {
         let Some(leader) = &mut self.leader else {
             return Ok(());
@@ -79,16 +80,16 @@ impl Starting {
             Ok(Some((Notice::Forked { pid }, descriptors))) => {
                 leader.command = Pid::from_raw(pid).zip(descriptors.into_iter().next());
             }
-            // Before exec, by the terminal or the workload; only the command itself may stay
+            // The terminal or the workload stopped it before exec. Only the command itself may stay
             // stopped.
             Ok(Some((Notice::Stopped { .. }, _))) => {
                 if let Some((pid, _)) = &leader.command {
                     let _ = rustix::process::kill_process(*pid, Signal::CONT);
                 }
             }
-            // Its failure is in the pipe.
+            // The pipe holds the failure.
             Ok(Some((Notice::Ended(_), _))) => {}
-            // It was killed.
+            // The leader was killed.
             Ok(None) => self.leader = None,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -96,7 +97,8 @@ impl Starting {
         Ok(())
     }
 
-    /// Returns the outcome. To be called once `failure` is readable; a failure is written at once.
+    /// Returns the outcome. Call this only when `failure` is readable; a failure is written in one
+    /// piece.
     pub(super) fn outcome(mut self) -> io::Result<Result<Started, NotStarted>> {
         let mut why = [0; FAILURE_BYTES];
         let filled = rustix::io::read(&self.failure, &mut why)?;
@@ -112,7 +114,7 @@ impl Starting {
                 leader: None,
             }));
         }
-        // The leader tells of the command before it closes its end of the pipe.
+        // The leader reports the command before it closes its end of the pipe.
         if self
             .leader
             .as_ref()
@@ -136,8 +138,8 @@ impl Starting {
     }
 }
 
-/// Starts `command` under `confined`, with `streams` as its standard input, output and error, and
-/// its terminal if it has a [`Session::Job`].
+/// Starts `command` under `confined`. `streams` are its standard input, output and error, and its
+/// terminal if it has a [`Session::Job`].
 pub(super) fn start(
     confined: Option<&(Confinement, Filter)>,
     limit: Rlimit,
@@ -217,7 +219,7 @@ pub(super) fn start(
     }
 }
 
-/// Ends a child that did not become the command, and says why.
+/// Ends a child that did not become the command, and reports `why`.
 fn end_with(writer: OwnedFd, why: &NotStarted) -> ! {
     // Only init reads the pipe; without init there is no one to report to.
     let text = serde_json::to_vec(why).unwrap_or_default();
@@ -225,22 +227,22 @@ fn end_with(writer: OwnedFd, why: &NotStarted) -> ! {
     sys::exit_now(127)
 }
 
-/// The last of the signals with names (signal(7)).
+/// The number of the last signal that has a name (signal(7)).
 const LAST_SIGNAL: i32 = 31;
 
-/// A command as a child of init starts it.
+/// Everything that a child of init needs to start a command.
 struct Prepared<'c> {
     confinement: &'c Confinement,
     filter: &'c Filter,
     command: &'c Command,
     program: Program,
     streams: [&'c OwnedFd; 3],
-    /// Limit of open files that the caller has.
+    /// The caller's limit of open files.
     limit: Rlimit,
 }
 
 impl Prepared<'_> {
-    /// Starts a session that the command leads.
+    /// Starts a session that the command will lead.
     fn start_session(&self) -> Result<(), StepFailed> {
         rustix::process::setsid().at(Step::Session)?;
         match self.command.session {
@@ -249,8 +251,8 @@ impl Prepared<'_> {
         }
     }
 
-    /// Starts the command in a session with `terminal`, and leads that to its end; returns only on
-    /// failure.
+    /// Starts the command in a new session with `terminal`, and leads that session until it ends.
+    /// Returns only on failure.
     fn lead(&self, socket: OwnedFd, terminal: &OwnedFd, is_foreground: bool) -> NotStarted {
         let system = |error: io::Error| NotStarted::Init {
             what: error.to_string(),
@@ -272,10 +274,10 @@ impl Prepared<'_> {
         leader::run(socket, terminal, command, &pidfd)
     }
 
-    /// Confines the calling process and executes the command; returns only on failure.
+    /// Confines the calling process and executes the command. Returns only on failure.
     fn execute(&self) -> NotStarted {
         if self.command.ignored == IgnoredSignals::Reset {
-            // Those whose action cannot be changed have their default one.
+            // Signals whose action cannot be changed have their default one anyway.
             for signal in 1..=LAST_SIGNAL {
                 let _ = sys::default_signal(signal);
             }
@@ -303,9 +305,10 @@ impl Prepared<'_> {
     }
 }
 
-/// Gives the calling process the soft limit of open files that the caller has, and a hard one below
-/// the caller's: descriptors on their way through sockets count for all processes of a user, and
-/// what the supervisor and init send must not fail for those of a command (unix(7), ETOOMANYREFS).
+/// Gives the calling process the caller's soft limit of open files, and a hard limit below the
+/// caller's. Descriptors that are being sent through sockets count for all processes of a user
+/// (unix(7), ETOOMANYREFS), and those of a command must not make sends of the supervisor and init
+/// fail.
 fn limit_descriptors(callers: &Rlimit) -> Result<(), StepFailed> {
     let maximum = callers.maximum.map(|maximum| maximum - maximum / 16);
     let current = match (callers.current, maximum) {
@@ -315,22 +318,23 @@ fn limit_descriptors(callers: &Rlimit) -> Result<(), StepFailed> {
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current, maximum }).at(Step::Descriptors)
 }
 
-/// Makes `terminal` the controlling one of the session that the calling process leads.
+/// Makes `terminal` the controlling terminal of the session that the calling process leads.
 fn take_terminal(terminal: &OwnedFd) -> Result<(), StepFailed> {
     rustix::process::ioctl_tiocsctty(terminal).at(Step::Terminal)
 }
 
-/// Starts a process group, in the foreground of `terminal` if it is meant to be.
+/// Starts a process group, in the foreground of `terminal` if `is_foreground`.
 fn start_group(terminal: &OwnedFd, is_foreground: bool) -> Result<(), StepFailed> {
     rustix::process::setpgid(None, None).at(Step::Session)?;
     if is_foreground {
-        // Signals are still blocked, so taking the terminal from the background stops no process.
+        // Signals are still blocked, so no process is stopped for taking the terminal from the
+        // background.
         rustix::termios::tcsetpgrp(terminal, rustix::process::getpid()).at(Step::Terminal)?;
     }
     Ok(())
 }
 
-/// Arguments of execve(2), prepared.
+/// The prepared arguments of execve(2).
 struct Program {
     candidates: Vec<CString>,
     arguments: Vec<CString>,
@@ -366,7 +370,7 @@ impl Program {
         })
     }
 
-    /// Tries the candidates in turn as execvp(3) does; returns only if none could be executed.
+    /// Tries the candidates in turn, like execvp(3). Returns only if none could be executed.
     fn exec(&self) -> NotStarted {
         let mut refused = NotStarted::NotFound;
         for path in &self.candidates {
@@ -377,7 +381,7 @@ impl Program {
                     refused = NotStarted::NoInterpreter
                 }
                 Some(libc::ENOENT | libc::ENOTDIR) => {}
-                // In a directory that may not be searched the program counts as missing.
+                // A program in a directory that may not be searched counts as missing.
                 Some(libc::EACCES) if rustix::fs::stat(path).is_err() => {}
                 Some(libc::EACCES) => {
                     refused = NotStarted::NotExecutable {
@@ -395,7 +399,7 @@ impl Program {
         refused
     }
 
-    /// Runs a script without an interpreter line by the shell, as execvp(3) does.
+    /// Runs a script that has no interpreter line with the shell, like execvp(3).
     fn exec_with_shell(&self, script: &CString) -> NotStarted {
         let mut arguments = vec![c"/bin/sh".to_owned(), script.clone()];
         arguments.extend(self.arguments.iter().skip(1).cloned());
@@ -406,8 +410,8 @@ impl Program {
     }
 }
 
-/// Candidate paths of `name`: itself if it has a slash, else one in each directory of `path`, an
-/// empty one being the current directory.
+/// Returns the candidate paths of `name`: only itself if it has a slash, otherwise one in each
+/// directory of `path`. An empty directory means the current one.
 fn candidates(name: &[u8], path: &[u8]) -> Result<Vec<CString>, std::ffi::NulError> {
     if name.contains(&b'/') || name.is_empty() {
         return Ok(vec![CString::new(name)?]);

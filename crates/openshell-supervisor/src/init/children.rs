@@ -1,4 +1,4 @@
-//! What the kernel tells a parent of its children.
+//! What the kernel tells a parent about its children.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ pub(super) fn ended_status(status: WaitStatus) -> Option<Status> {
     }
 }
 
-/// Empties a signalfd; waiting yields the details.
+/// Empties a signalfd. Its records are dropped, because wait(2) gives the details.
 pub(super) fn drain(signals: &OwnedFd) -> io::Result<()> {
     let mut record = [0; size_of::<libc::signalfd_siginfo>()];
     loop {

@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 use crate::confine::{Confinement, Enforced, StepFailed};
 use crate::paths::pins::KeptPath;
 
-/// Request to init.
+/// A request to init.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Confine init, up to its entry into the network.
+    /// Confine init, up to the point at which it enters the network.
     Confine(Box<Confinement>),
-    /// Finish that in this network; carries the namespace, if the workload's `is_own`, and the
-    /// files that the command gets as its outputs.
+    /// Finish the confinement in this network. Carries the namespace, if the workload has its own
+    /// (`is_own`), and the files that the command gets as its outputs.
     Enter {
         is_own: bool,
         firewall_probe: Option<SocketAddrV4>,
     },
     /// Open a terminal.
     OpenTerminal { id: u32 },
-    /// Start a command; carries its three standard streams, and for [`Session::Job`] its terminal.
+    /// Start a command; carries its three standard streams and, for [`Session::Job`], its terminal.
     Start { id: u32, command: Command },
     /// Continue the process group of a running command, in the foreground of its terminal or in its
     /// background.
     Continue { id: u32, is_foreground: bool },
-    /// Stop every process of the sandbox but init.
+    /// Stop every process of the sandbox except init.
     StopAll { id: u32 },
-    /// Continue those that were stopped for that, if the carve-outs are still kept.
+    /// Continue the processes that [`Self::StopAll`] stopped, if everything is still protected.
     ContinueAll,
     /// Send a signal to the process group of a running command.
     Signal { id: u32, signal: i32 },
@@ -38,12 +38,12 @@ pub(crate) enum Request {
     EndAfter(Duration),
 }
 
-/// Reply from init.
+/// A reply from init.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// Init is up.
     Up,
-    /// Init cannot mount a /proc of its own, and ends.
+    /// Init cannot mount a new /proc, and ends.
     NoProc(String),
     /// Init failed, and ends.
     Failed(String),
@@ -59,9 +59,9 @@ pub(crate) enum Reply {
     NotStarted { id: u32, why: NotStarted },
     /// The command was stopped by a signal.
     Stopped { id: u32, signal: i32 },
-    /// Every process of the sandbox but init is stopped.
+    /// Every process of the sandbox except init is stopped.
     AllStopped { id: u32 },
-    /// Paths are no longer kept from the workload.
+    /// Paths are no longer protected from the workload.
     Lost(Loss),
     /// The command ended.
     Exited { id: u32, status: Status },
@@ -69,46 +69,47 @@ pub(crate) enum Reply {
     OutOfTime,
 }
 
-/// Paths that are no longer kept from the workload, as they were replaced outside.
+/// Paths that are no longer protected from the workload, because they were replaced outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// The paths.
     pub paths: Vec<KeptPath>,
-    /// True if init ends the sandbox for it.
+    /// True if init ends the sandbox because of it.
     pub is_end: bool,
 }
 
 /// A command to start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Command {
-    /// Program and arguments. A program without a slash is looked up in `PATH` of the environment.
+    /// The program and its arguments. A program without a slash is looked up in the `PATH` of
+    /// `environment`.
     pub arguments: Vec<OsString>,
-    /// Names and values of variables.
+    /// The names and values of variables.
     pub environment: Vec<(OsString, OsString)>,
-    /// Candidate working directories; the first that the workload may enter counts.
+    /// The candidates for the working directory; the first that the workload may enter is used.
     pub directories: Vec<PathBuf>,
-    /// Session and terminal.
+    /// The session and the terminal.
     pub session: Session,
-    /// Signals that the supervisor's caller ignores.
+    /// What happens to signals that the supervisor's caller ignores.
     pub ignored: IgnoredSignals,
 }
 
-/// Signals that the supervisor's caller ignores, in a command.
+/// What happens in a command to the signals that the supervisor's caller ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IgnoredSignals {
-    /// They stay ignored, as `nohup` relies on: the command is the caller's.
+    /// They stay ignored, which `nohup` relies on: the command is the caller's.
     Kept,
-    /// They have their default action: the command is another client's, whose interrupts and
+    /// They get their default action: the command belongs to another client, whose interrupts and
     /// hang-ups must reach it.
     Reset,
 }
 
-/// Session and terminal of a command.
+/// The session and the terminal of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Session {
     /// A new session without a terminal.
     New,
-    /// A new session, which the command leads, with the standard input as its terminal.
+    /// A new session, which the command leads, with its standard input as its terminal.
     Terminal,
     /// A new session that another process leads, with a terminal that can stop the command.
     Job {
@@ -117,17 +118,18 @@ pub enum Session {
     },
 }
 
-/// Exit status of a command.
+/// The exit status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
-    /// Exited with this code.
+    /// The command exited with this code.
     Exited(i32),
-    /// Killed by this signal.
+    /// The command was killed by this signal.
     Killed(i32),
 }
 
 impl Status {
-    /// Returns the exit code that a shell gives to it: 128 more than the number of a signal.
+    /// Returns the exit code that a shell would give: the command's own, or 128 plus the number of
+    /// the signal.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
@@ -138,14 +140,14 @@ impl Status {
     }
 }
 
-/// Reason why a command never ran.
+/// The reason why a command never ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotStarted {
-    /// No such program exists.
+    /// The program does not exist.
     NotFound,
     /// The program cannot be executed.
     NotExecutable {
-        /// System error number.
+        /// The system's error number.
         errno: i32,
     },
     /// The program exists, but its interpreter or loader does not.
@@ -154,7 +156,7 @@ pub enum NotStarted {
     Step(StepFailed),
     /// Init could not fork, or received an invalid request.
     Init {
-        /// Description of the failure.
+        /// A description of the failure.
         what: String,
     },
 }

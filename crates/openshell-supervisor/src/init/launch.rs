@@ -19,7 +19,7 @@ use crate::files::protected::Protection;
 use crate::init::ipc::{Command, NotStarted, Reply, Request, Status};
 use crate::init::{Init, Loss};
 
-/// Failure to confine init or to start a command.
+/// A failure to confine init or to start a command.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum LaunchError {
@@ -57,8 +57,8 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// Returns the exit code of a shell for it: 127 if there is no command, 126 if it cannot be
-    /// executed, else 1.
+    /// Returns the exit code that a shell would give: 127 if the command is not found, 126 if it
+    /// cannot be executed, otherwise 1.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -76,30 +76,30 @@ pub enum Event {
     Started(Running),
     /// The command never ran.
     NotStarted(LaunchError),
-    /// The command was stopped by this signal, SIGTSTP for example.
+    /// The command was stopped by this signal, for example SIGTSTP.
     Stopped(i32),
-    /// Everything in the sandbox is stopped, as [`Launcher::stop_all`] asked for.
+    /// Everything in the sandbox is stopped, after a call of [`Launcher::stop_all`].
     AllStopped,
     /// The command ended.
     Ended(Status),
     /// Init ended the sandbox at the time set by [`Launcher::end_after`].
     OutOfTime,
-    /// Init is gone, and every process of the sandbox with it; the reason, if init could still
-    /// report one.
+    /// Init is gone, and with it every process of the sandbox; with the reason, if init could still
+    /// report it.
     SandboxGone(Option<String>),
-    /// Init ended the sandbox because a path is no longer kept from the workload; the message of
-    /// the [`LossListener`].
+    /// Init ended the sandbox because a path is no longer protected from the workload; with the
+    /// message of the [`LossListener`].
     Lost(String),
 }
 
-/// Callback for paths that are no longer kept from the workload; returns a message. It runs on the
-/// launcher's thread and must not block.
+/// A callback for paths that are no longer protected from the workload; it returns a message. It
+/// runs on the launcher's thread and must not block.
 pub type LossListener = Box<dyn Fn(&Loss) -> String + Send>;
 
-/// Callback for a command's events. It runs on the launcher's thread and must not block.
+/// A callback for a command's events. It runs on the launcher's thread and must not block.
 pub type Listener = Box<dyn Fn(Event) + Send>;
 
-/// Callback for a terminal. It runs on the launcher's thread and must not block.
+/// A callback for a terminal. It runs on the launcher's thread and must not block.
 pub type TerminalListener = Box<dyn FnOnce(Result<Terminal, LaunchError>) + Send>;
 
 /// A confined init that starts commands. Dropping it ends the sandbox.
@@ -114,21 +114,21 @@ pub struct Launcher {
 pub struct Running {
     id: u32,
     init: Arc<Init>,
-    /// PID inside the sandbox.
+    /// The PID inside the sandbox.
     pub pid: i32,
-    /// Pidfd of the process; `None` if the supervisor had no free descriptor to receive it.
+    /// The pidfd of the process; `None` if the supervisor had no free descriptor to receive it.
     pidfd: Option<OwnedFd>,
 }
 
-/// Listeners of all commands, and of terminals that were asked for.
+/// The listeners of all commands and of the terminals that were asked for.
 #[derive(Default)]
 struct Registry {
     last_id: u32,
     terminals: HashMap<u32, (Size, TerminalListener)>,
-    /// Name of each command for messages, and its listener.
+    /// The name of each command, for messages, and its listener.
     listeners: HashMap<u32, (String, Arc<Mutex<Listener>>)>,
     on_loss: Option<LossListener>,
-    /// True once init is gone; no command can be started then.
+    /// True once init is gone; then no command can be started.
     is_gone: bool,
 }
 
@@ -151,17 +151,17 @@ impl std::fmt::Debug for Registry {
     }
 }
 
-/// An init that confines itself. Its descriptor is readable when it is done.
+/// An init that is confining itself. Its descriptor is readable when it is done.
 #[derive(Debug)]
 pub struct Confining {
     init: Init,
 }
 
 impl Confining {
-    /// Makes `init` confine itself, up to its entry into the network.
+    /// Makes `init` confine itself, up to the point at which it enters the network.
     ///
     /// # Errors
-    /// Init is gone.
+    /// Fails if init is gone.
     pub fn start(init: Init, confinement: Confinement) -> Result<Self, LaunchError> {
         let request = Request::Confine(Box::new(confinement));
         packets::send(init.socket.as_fd(), &request, &[])
@@ -169,8 +169,8 @@ impl Confining {
         Ok(Self { init })
     }
 
-    /// Makes init go on, in the network `namespace` if given; `firewall_probe` is a listener that
-    /// the egress firewall must refuse, and `outputs` are files that the command gets as its
+    /// Makes init continue, in the network `namespace` if given. `firewall_probe` is a listener
+    /// that the egress firewall must refuse, and `outputs` are files that the command gets as its
     /// outputs.
     pub fn enter(
         &self,
@@ -187,18 +187,19 @@ impl Confining {
         let _ = packets::send(self.init.socket.as_fd(), &request, &descriptors);
     }
 
-    /// The init.
+    /// Returns the init.
     #[must_use]
     pub fn init(&self) -> &Init {
         &self.init
     }
 
-    /// Waits until init is confined. From then on the returned calls of the sandbox wait to be
-    /// answered: every connect if there is an egress firewall, and those about files that the
-    /// confinement asks for.
+    /// Waits until init is confined. From then on, the returned calls of the sandbox wait for an
+    /// answer: every connect if there is an egress firewall, and the calls about files that the
+    /// confinement selects.
     ///
     /// # Errors
-    /// A mechanism is missing or could not be proved, named in the message; or init is gone.
+    /// Fails if a mechanism is missing or could not be proved (the message names it), or if init is
+    /// gone.
     pub fn finish(self) -> Result<(Launcher, Enforced, Option<WaitingCalls>), LaunchError> {
         let reply = packets::receive(self.init.socket.as_fd())
             .map_err(|source| LaunchError::Ipc { source })?;
@@ -234,7 +235,7 @@ impl Launcher {
     /// that `listener` receives is [`Event::Started`] or [`Event::NotStarted`].
     ///
     /// # Errors
-    /// Init cannot be asked.
+    /// Fails if the request cannot be sent to init.
     pub fn start(
         &self,
         command: &Command,
@@ -244,11 +245,11 @@ impl Launcher {
         self.start_with(command, &streams, listener)
     }
 
-    /// Starts `command` as [`Self::start`] does; `terminal` is that of its
+    /// Starts `command` like [`Self::start`]; `terminal` is the terminal of its
     /// [`crate::init::Session::Job`].
     ///
     /// # Errors
-    /// Init cannot be asked.
+    /// Fails if the request cannot be sent to init.
     pub fn start_job(
         &self,
         command: &Command,
@@ -288,10 +289,10 @@ impl Launcher {
         })
     }
 
-    /// Has `listener` hear of the end of the sandbox, and of nothing else.
+    /// Calls `listener` when the sandbox ends, and only then.
     ///
     /// # Errors
-    /// It has ended.
+    /// Fails if the sandbox has already ended.
     pub fn on_end(&self, listener: Listener) -> Result<(), LaunchError> {
         let mut registry = self.registry.lock();
         let id = registry.next_id()?;
@@ -301,13 +302,13 @@ impl Launcher {
         Ok(())
     }
 
-    /// Has `listener` hear of paths that are no longer kept from the workload.
+    /// Calls `listener` for paths that are no longer protected from the workload.
     pub fn on_loss(&self, listener: LossListener) {
         self.registry.lock().on_loss = Some(listener);
     }
 
-    /// Makes init stop every process of the sandbox. The listener of `running` hears
-    /// [`Event::AllStopped`]. The end of init is an event of its own.
+    /// Makes init stop every process of the sandbox. The listener of `running` then gets
+    /// [`Event::AllStopped`]. If init has ended, this does nothing; that end has its own event.
     pub fn stop_all(&self, running: &Running) {
         let _ = packets::send(
             self.init.socket.as_fd(),
@@ -316,7 +317,7 @@ impl Launcher {
         );
     }
 
-    /// Makes init continue what it stopped, if it still runs.
+    /// Makes init, if it still runs, continue what it stopped.
     pub fn continue_all(&self) {
         let _ = packets::send(self.init.socket.as_fd(), &Request::ContinueAll, &[]);
     }
@@ -324,7 +325,7 @@ impl Launcher {
     /// Opens a terminal of `size` in the sandbox.
     ///
     /// # Errors
-    /// Init cannot be asked.
+    /// Fails if the request cannot be sent to init.
     pub fn open_terminal(&self, size: Size, listener: TerminalListener) -> Result<(), LaunchError> {
         let id = {
             let mut registry = self.registry.lock();
@@ -343,15 +344,15 @@ impl Launcher {
     /// Makes init end the sandbox after `time`, even if the supervisor is stopped by then.
     ///
     /// # Errors
-    /// Init cannot be asked.
+    /// Fails if the request cannot be sent to init.
     pub fn end_after(&self, time: Duration) -> Result<(), LaunchError> {
         let request = Request::EndAfter(time);
         packets::send(self.init.socket.as_fd(), &request, &[])
             .map_err(|source| LaunchError::Ipc { source })
     }
 
-    /// Returns the protection of the files that the supervisor reads again, under the file rules
-    /// `landlock`; `secrets` are the protected files that hold secrets.
+    /// Returns the protection of the files that the supervisor reads again. `landlock` are the file
+    /// rules, and `secrets` are the protected files that hold secrets.
     #[must_use]
     pub fn protection(
         &self,
@@ -372,13 +373,13 @@ impl Launcher {
         }
     }
 
-    /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.
+    /// Returns init's PID in the supervisor's PID namespace, for example for `nsenter -t`.
     #[must_use]
     pub fn init_pid(&self) -> i32 {
         self.init.pid()
     }
 
-    /// Kills all processes of the sandbox, without waiting for their end.
+    /// Kills all processes of the sandbox, without waiting until they are gone.
     pub fn kill(&self) {
         self.init.kill();
     }
@@ -397,10 +398,11 @@ impl Drop for Launcher {
 }
 
 impl Running {
-    /// PID in the supervisor's PID namespace, equal to the process group's.
+    /// Returns the PID in the supervisor's PID namespace, which is also the number of the process
+    /// group.
     ///
     /// # Errors
-    /// The command has ended, its pidfd is missing, or /proc is not mounted.
+    /// Fails if the command has ended, its pidfd is missing, or /proc is not mounted.
     pub fn outer_pid(&self) -> io::Result<i32> {
         let pidfd = self.pidfd.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
@@ -412,8 +414,9 @@ impl Running {
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Continues the command's process group; one with [`crate::init::Session::Job`] gets or loses
-    /// its terminal's foreground before. The end of init is an event of its own.
+    /// Continues the command's process group. If the command has [`crate::init::Session::Job`], it
+    /// first gets or loses the foreground of its terminal. If init has ended, this does nothing;
+    /// that end has its own event.
     pub fn continue_in(&self, is_foreground: bool) {
         let _ = packets::send(
             self.init.socket.as_fd(),
@@ -428,7 +431,7 @@ impl Running {
     /// Sends `signal` to the command's process group.
     ///
     /// # Errors
-    /// Init is gone.
+    /// Fails if init is gone.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         packets::send(
             self.init.socket.as_fd(),
@@ -441,13 +444,13 @@ impl Running {
     }
 }
 
-/// Reports the end of the sandbox to all listeners on drop, in whichever way the listening thread
-/// ends.
+/// A value that reports the end of the sandbox to all listeners on drop, however the listening
+/// thread ends.
 struct EndNotice<'w> {
     init: &'w Init,
     registry: &'w Mutex<Registry>,
     failure: Option<String>,
-    /// Message about a loss for which init ends the sandbox.
+    /// The message about the loss that makes init end the sandbox.
     loss: Option<String>,
     is_out_of_time: bool,
 }
@@ -506,7 +509,7 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
                 registry.lock().listeners.remove(&id);
             }
             Reply::Terminal { id } => {
-                // The descriptor is missing if the supervisor has no free one.
+                // The descriptor is missing if the supervisor had no free one.
                 let master = descriptors
                     .into_iter()
                     .next()
@@ -540,7 +543,7 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
     }
 }
 
-/// Calls the listener of `id` with the event, after releasing the registry.
+/// Calls the listener of `id` with the event, without holding the lock of the registry.
 fn notify(registry: &Mutex<Registry>, id: u32, event: impl FnOnce(&str) -> Event) {
     let found = registry
         .lock()
@@ -552,7 +555,7 @@ fn notify(registry: &Mutex<Registry>, id: u32, event: impl FnOnce(&str) -> Event
     }
 }
 
-/// Calls the listener of terminal `id` with its master, after releasing the registry.
+/// Calls the listener of terminal `id` with its master, without holding the lock of the registry.
 fn opened(registry: &Mutex<Registry>, id: u32, master: io::Result<OwnedFd>) {
     let found = registry.lock().terminals.remove(&id);
     if let Some((size, listener)) = found {

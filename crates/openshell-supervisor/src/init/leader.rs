@@ -1,10 +1,11 @@
-//! The leader of a terminal's session: a process between init and one command, so that the terminal
-//! can stop the command.
+//! The leader of a terminal's session: a process between init and one command, which allows the
+//! terminal to stop the command.
 //!
-//! A terminal stops no process group that is orphaned (POSIX.1-2024, XBD 3.241), as that of a
-//! command would be whose parent, init, is in another session. The leader has the terminal as its
-//! controlling one, is the command's parent, tells init what becomes of the command, and gives the
-//! terminal's foreground to it and back. If the leader is killed, the command is init's.
+//! A terminal does not stop an orphaned process group (POSIX.1-2024, XBD 3.241). The group of a
+//! command would be orphaned if its parent were init, which is in another session. So the leader is
+//! the command's parent, and the terminal is its controlling one. The leader tells init what
+//! happens to the command, and moves the terminal's foreground to it and back. If the leader is
+//! killed, the command becomes a child of init.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +21,7 @@ use super::ipc::Status;
 use crate::command::packets;
 use crate::sys;
 
-/// Message of a leader to init.
+/// A message from a leader to init.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Notice {
     /// The command's process, which has not executed the command yet; carries its pidfd.
@@ -31,18 +32,18 @@ pub(super) enum Notice {
     Ended(Status),
 }
 
-/// Order of init to a leader.
+/// An order from init to a leader.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
     /// Continue the command's process group, in the foreground of its terminal or in its
     /// background.
     Continue { is_foreground: bool },
-    /// Send this signal to the command's process group, after what was ordered before.
+    /// Send this signal to the command's process group, after earlier orders.
     Signal(i32),
 }
 
-/// Makes the socket between init and a leader; returns init's end, which does not block, and the
-/// leader's.
+/// Makes the socket pair between init and a leader. Returns init's end, which does not block, and
+/// the leader's end.
 pub(super) fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     let pair = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -54,7 +55,7 @@ pub(super) fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(pair)
 }
 
-/// Leads the calling process's session, with `terminal`, until `command` or init has ended.
+/// Leads the calling process's session with `terminal`, until `command` or init has ended.
 pub(super) fn run(socket: OwnedFd, terminal: &OwnedFd, command: Pid, pidfd: &OwnedFd) -> ! {
     let leader = Leader {
         socket,
@@ -70,7 +71,7 @@ pub(super) fn run(socket: OwnedFd, terminal: &OwnedFd, command: Pid, pidfd: &Own
 }
 
 struct Leader<'t> {
-    /// To init.
+    /// The socket to init.
     socket: OwnedFd,
     /// The session's terminal.
     terminal: &'t OwnedFd,
@@ -79,7 +80,7 @@ struct Leader<'t> {
 }
 
 impl Leader<'_> {
-    /// Tells init of the command.
+    /// Reports the command's process to init.
     fn announce(&self, pidfd: &OwnedFd) -> io::Result<()> {
         let pid = self.command.as_raw_nonzero().get();
         packets::send(
@@ -89,13 +90,13 @@ impl Leader<'_> {
         )
     }
 
-    /// Serves until the command has ended, or init has.
+    /// Serves until the command or init has ended.
     ///
     /// # Errors
-    /// Init is gone, or descriptors are exhausted.
+    /// Fails if init is gone, or if no more descriptors are available.
     fn serve(&self) -> io::Result<()> {
         let children = sys::child_signals()?;
-        // The group that had the foreground before the command went into the background.
+        // The group that had the foreground before the command was moved to the background.
         let mut previous = self.command;
         loop {
             let mut ready = [
@@ -126,7 +127,7 @@ impl Leader<'_> {
         }
     }
 
-    /// Tells init what became of the command; returns true at its end.
+    /// Tells init about the command's changes of state; returns true once it has ended.
     fn report(&self) -> io::Result<bool> {
         loop {
             let status = match rustix::process::waitpid(
@@ -150,8 +151,8 @@ impl Leader<'_> {
         }
     }
 
-    /// Changes the foreground, and continues the command. A group that has ended cannot have it,
-    /// and needs nothing.
+    /// Changes the foreground, and continues the command. A previous group that has ended cannot
+    /// get the foreground, so the command's own group gets it.
     fn continue_command(&self, is_foreground: bool, previous: &mut Pid) {
         let own = rustix::process::getpgrp();
         let current = rustix::termios::tcgetpgrp(self.terminal).ok();

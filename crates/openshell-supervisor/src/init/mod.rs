@@ -25,7 +25,7 @@ use crate::sys::{self, Cloned};
 use ipc::Reply;
 pub use ipc::{Command, IgnoredSignals, Loss, NotStarted, Session, Status};
 
-/// Failure to start init.
+/// A failure to start init.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum InitError {
@@ -45,52 +45,52 @@ pub enum InitError {
     NoProc(String),
 }
 
-/// Handle of the sandbox's init. Dropping it ends the sandbox.
+/// The handle of the sandbox's init. Dropping it ends the sandbox.
 #[derive(Debug)]
 pub struct Init {
-    /// Carries requests and replies.
+    /// The socket that carries requests and replies.
     pub(crate) socket: OwnedFd,
-    /// PID in the supervisor's PID namespace.
+    /// Init's PID in the supervisor's PID namespace.
     pub(crate) pid: Pid,
-    /// Pidfd of init.
+    /// The pidfd of init.
     pub(crate) pidfd: OwnedFd,
     /// The /proc that shows the sandbox's processes; `None` until init is up.
     pub(crate) processes: Option<OwnedFd>,
-    /// File system of [`crate::runs::sandbox_files`]; `None` until init is up, where it cannot be made,
-    /// and once it was taken.
+    /// The file system of [`crate::runs::sandbox_files`]; `None` until init is up, if it cannot be
+    /// made, and after it was taken.
     pub(crate) files: Option<OwnedFd>,
-    /// Reason why the sandbox has no PID namespace of its own, if it has none.
+    /// The reason why the sandbox does not have a separate PID namespace; `None` if it has one.
     pub(crate) shared_pids: Option<String>,
 }
 
-/// Side of a fork.
+/// The two sides of a fork.
 pub enum Forked<T> {
-    /// The supervisor, with what it has of init.
+    /// The supervisor, with its handle of init.
     Supervisor(T),
     /// Init, which has finished; the caller returns from `main`.
     Init,
 }
 
-/// Forks init, which then sets itself up. To be called before any thread exists and before any
-/// secret is read.
+/// Forks init, which then sets itself up. Call this before any thread exists and before any secret
+/// is read.
 ///
 /// # Errors
-/// The namespaces cannot be created.
+/// Fails if the socket or the namespaces cannot be created.
 pub fn fork() -> Result<Forked<PendingInit>, InitError> {
     fork_into(serve::Isolation::OwnPids, None)
 }
 
-/// An init that sets itself up.
+/// An init that is setting itself up.
 #[derive(Debug)]
 pub struct PendingInit(Init);
 
 impl PendingInit {
-    /// Waits until init is up. To be called before any thread exists and before any secret is read,
-    /// as init may have to be forked again: a container's masked /proc may forbid mounting a new
-    /// one. Init then shares the supervisor's PID namespace and is the sandbox's subreaper.
+    /// Waits until init is up. Call this before any thread exists and before any secret is read,
+    /// because init may have to be forked again: a container's masked /proc may forbid mounting a
+    /// new one. Init then shares the supervisor's PID namespace and is the sandbox's subreaper.
     ///
     /// # Errors
-    /// Init cannot set itself up.
+    /// Fails if init cannot set itself up.
     pub fn finish(self) -> Result<Forked<Init>, InitError> {
         match self.up() {
             Err(InitError::NoProc(why)) => {
@@ -161,23 +161,23 @@ fn fork_into(
 }
 
 impl Init {
-    /// Init's PID in the supervisor's PID namespace, as `nsenter -t` takes it.
+    /// Returns init's PID in the supervisor's PID namespace, for example for `nsenter -t`.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Kills init and every process of the sandbox. The kernel kills the processes of a PID
-    /// namespace; without one init kills them itself when its socket closes.
+    /// Kills init and every process of the sandbox. If the sandbox has a PID namespace, the kernel
+    /// kills all of its processes; otherwise init kills them itself when its socket closes.
     pub fn kill(&self) {
-        // Failures mean that init has ended already.
+        // A failure means that init has ended already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         if self.shared_pids.is_none() {
             let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         }
     }
 
-    /// Kills as [`Self::kill`], and waits until all processes are gone.
+    /// Kills everything like [`Self::kill`], and waits until all processes are gone.
     pub fn end(&self) {
         self.kill();
         let _ = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
@@ -186,7 +186,7 @@ impl Init {
     /// Returns the /proc that shows the sandbox's processes, and init's PID in it.
     ///
     /// # Errors
-    /// Descriptors are exhausted.
+    /// Fails if init is not up, or if no more descriptors are available.
     pub fn processes(&self) -> io::Result<(OwnedFd, i32)> {
         let processes = self.processes.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let pid = if self.shared_pids.is_some() {
@@ -197,12 +197,13 @@ impl Init {
         Ok((processes.try_clone()?, pid))
     }
 
-    /// Takes the file system for the files of the sandbox, if init could make one.
+    /// Takes the file system for the sandbox's files; `None` if init could not make one.
     pub fn take_files(&mut self) -> Option<OwnedFd> {
         self.files.take()
     }
 
-    /// Reason why the sandbox has no PID namespace of its own; `None` if it has one.
+    /// Returns the reason why the sandbox does not have a separate PID namespace; `None` if it has
+    /// one.
     #[must_use]
     pub fn shared_pids(&self) -> Option<&str> {
         self.shared_pids.as_deref()

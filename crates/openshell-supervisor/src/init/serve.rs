@@ -25,10 +25,10 @@ use crate::seccomp::filter::Filter;
 use crate::seccomp::harden;
 use crate::sys;
 
-/// PID isolation of init and its commands from the supervisor.
+/// How the PIDs of init and its commands are isolated from the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Isolation {
-    /// A PID namespace with a /proc of its own.
+    /// A new PID namespace with a new /proc.
     OwnPids,
     /// The supervisor's PID namespace and /proc.
     SharedPids,
@@ -53,7 +53,7 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
     let is_up = match set_up(isolation, socket) {
         Ok((processes, limit)) => {
             descriptors = limit;
-            // Without it the files are in the run directory.
+            // Without this file system, the files are in the run directory.
             files = sandbox_files::create().ok();
             let descriptors: Vec<_> = std::iter::once(&processes)
                 .chain(&files)
@@ -93,7 +93,7 @@ pub(super) fn run(socket: &OwnedFd, isolation: Isolation) {
 
 /// A failed step of the set-up.
 enum SetUpError {
-    /// Mounting /proc, which may fail in a container and has a fallback.
+    /// Mounting /proc; this may fail in a container and has a fallback.
     MountProc(io::Error),
     /// Any other step.
     Step(&'static str, io::Error),
@@ -109,20 +109,20 @@ impl SetUpError {
 }
 
 /// Sets init up, before it sends its first reply. Returns its /proc, which shows the sandbox's
-/// processes, and the limit of open files that the caller has.
+/// processes, and the caller's limit of open files.
 fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(OwnedFd, Rlimit), SetUpError> {
     let at = |what| move |error: Errno| SetUpError::Step(what, error.into());
-    // Init dies with the supervisor. With shared PIDs its death would leave its children behind;
-    // there it ends when its socket closes.
+    // Init dies with the supervisor. With shared PIDs, a killed init would leave its children
+    // behind; there it ends when its socket closes.
     if isolation == Isolation::OwnPids {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(at("set the death signal"))?;
     }
-    // Job control of the caller's shell must not stop init, which ends the sandbox in time, and its
-    // terminal is nobody's inside.
+    // Job control of the caller's shell must not stop init, which has to end the sandbox in time.
+    // Nothing inside may have the caller's terminal as its controlling one.
     rustix::process::setsid().map_err(at("leave the caller's session"))?;
     harden::make_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
-    // If a caller left SIGCHLD ignored, the kernel would reap init's children unseen.
+    // If a caller left SIGCHLD ignored, the kernel would reap init's children without telling init.
     sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("take SIGCHLD", error))?;
     sys::block_signals().map_err(|error| SetUpError::Step("block signals", error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
@@ -147,8 +147,7 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(OwnedFd, Rlimit), S
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let processes = rustix::fs::open("/proc", flags, Mode::empty()).map_err(at("open /proc"))?;
-    // Descriptors that commands have on their way to each other count against this limit of init
-    // too.
+    // Descriptors that commands are sending to each other also count against this limit of init.
     let descriptors = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: descriptors.maximum,
@@ -159,9 +158,10 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(OwnedFd, Rlimit), S
     Ok((processes, descriptors))
 }
 
-/// Mounts a private devpts instance: the host's pseudo-terminals belong to users, among them the
-/// workload's. /dev/ptmx opens terminals of the instance beside it, of which there are as many as a
-/// busy desktop has: the kernel's are counted for all.
+/// Mounts a private devpts instance, because the host's pseudo-terminals belong to users, and the
+/// workload's user may be one of them. /dev/ptmx opens terminals of the instance beside it. The
+/// instance has at most 256 of them, enough for a busy desktop, because the kernel's limit counts
+/// the terminals of all instances.
 fn mount_terminals() -> rustix::io::Result<()> {
     match rustix::fs::stat("/dev/pts") {
         Err(Errno::NOENT) => return Ok(()),
@@ -178,59 +178,59 @@ fn mount_terminals() -> rustix::io::Result<()> {
 }
 
 /// Detaches from the supervisor's standard input and output, so that their other ends see the end
-/// when the supervisor ends. Standard error stays open for a panic message.
+/// of file when the supervisor ends. Standard error stays open for a panic message.
 fn detach_standard_streams() -> rustix::io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)
 }
 
-/// Stops of one command reported between two signals from the supervisor. A stopped supervisor
-/// reads no replies, and init must not block on it.
+/// The number of stops of one command that are reported between two signals from the supervisor. A
+/// stopped supervisor reads no replies, and init must not block on it.
 const MAX_STOP_REPORTS: u32 = 8;
 
 /// A running command.
 struct Running {
     /// The supervisor's number for it.
     id: u32,
-    /// Stops since the supervisor last sent it a signal.
+    /// The number of stops since the supervisor last sent it a signal.
     stops: u32,
-    /// To the leader of its session, if it has one.
+    /// The socket to the leader of its session, if it has one.
     leader: Option<OwnedFd>,
 }
 
 struct Server<'s> {
     socket: &'s OwnedFd,
-    /// The file system of the sandbox's files, until it is mounted.
+    /// The file system for the sandbox's files, until it is mounted.
     files: Option<OwnedFd>,
-    /// Limit of open files that the caller has.
+    /// The caller's limit of open files.
     descriptors: Rlimit,
     confined: Option<(Confinement, Filter)>,
-    /// What is kept from the workload by mounts.
+    /// The watch over what mounts protect from the workload.
     watch: Option<Watch>,
-    /// True once the sandbox ends for what is no longer kept.
+    /// True once the sandbox must end because something is no longer protected.
     is_lost: bool,
     /// Children that have not executed their commands yet.
     starting: Vec<Starting>,
     /// Running commands.
     running: HashMap<Pid, Running>,
-    /// What is stopped with the caller's job.
+    /// The processes that are stopped with the caller's job.
     suspended: Suspended,
-    /// End of the sandbox, enforced by init even if the supervisor is stopped.
+    /// The time at which init ends the sandbox, even if the supervisor is stopped.
     deadline: Option<Instant>,
 }
 
-/// A source of work that is ready.
+/// A source of work that is ready to be served.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ready {
     Request,
     Children,
     Mounts,
-    /// The leader of the command with this process.
+    /// The leader of the running command with this PID.
     Leader(Pid),
-    /// The leader of the command that starts with this number.
+    /// The leader of the starting command with this number.
     LeaderOfStarting(u32),
-    /// The outcome of the command that starts with this number.
+    /// The outcome of the starting command with this number.
     Outcome(u32),
 }
 
@@ -280,13 +280,13 @@ impl Server<'_> {
         }
     }
 
-    /// Waits for work, or for the next time to do some.
+    /// Waits until there is work, or until the next deadline or look at the mounts.
     fn wait(&self, children: &OwnedFd, has_mount_changes: bool) -> io::Result<Vec<Ready>> {
         let mut sources = vec![
             (Ready::Request, PollFd::new(self.socket, PollFlags::IN)),
             (Ready::Children, PollFd::new(children, PollFlags::IN)),
         ];
-        // A change that is known already is looked at in a moment.
+        // A change that is known already is looked at when the watch is due.
         if let Some(watch) = self.watch.as_ref()
             && !has_mount_changes
         {
@@ -336,7 +336,8 @@ impl Server<'_> {
             .collect())
     }
 
-    /// Looks for paths that are no longer kept; returns true if the sandbox ends for it.
+    /// Looks for paths that are no longer protected, and reports them; returns true if the sandbox
+    /// must end because of one.
     fn look_for_losses(&mut self) -> io::Result<bool> {
         let Some(watch) = &mut self.watch else {
             return Ok(false);
@@ -379,7 +380,7 @@ impl Server<'_> {
                     }
                 }
             }
-            // Only a confinement has a use for a network.
+            // A network is only of use while a confinement waits for it.
             Request::Enter { .. } => {}
             Request::Start { id, command } => {
                 match child::start(
@@ -414,7 +415,7 @@ impl Server<'_> {
                 self.reply(&Reply::AllStopped { id })?;
             }
             Request::ContinueAll => {
-                // What was replaced while nobody could read it must not be read now.
+                // What was replaced while everything was stopped must not become readable now.
                 if self.look_for_losses()? {
                     return Ok(false);
                 }
@@ -424,7 +425,8 @@ impl Server<'_> {
         Ok(true)
     }
 
-    /// Opens a terminal, which is the user's of commands: they may open it by name, as tmux does.
+    /// Opens a terminal that belongs to the user of the commands, because they may open it by name,
+    /// as tmux does.
     fn open_terminal(&self) -> io::Result<OwnedFd> {
         let owner = self
             .confined
@@ -433,8 +435,8 @@ impl Server<'_> {
         pty::open_master(owner)
     }
 
-    /// Gives an order to the leader of a running command; without one the command's process group
-    /// gets `signal`. A command that has just ended needs neither.
+    /// Gives an order to the leader of a running command. Without a leader, the command's process
+    /// group gets `signal`. A command that has ended meanwhile needs neither.
     fn order(&mut self, id: u32, order: &Order, signal: i32) {
         let Some((pid, running)) = self
             .running
@@ -456,7 +458,8 @@ impl Server<'_> {
         }
     }
 
-    /// Collects the outcome of a starting child: a failure, or nothing if exec closed the pipe.
+    /// Collects the outcome of a starting child: the failure that it wrote, or success if exec
+    /// closed the pipe empty.
     fn collect_started(&mut self, id: u32) -> io::Result<()> {
         let Some(index) = self.starting.iter().position(|starting| starting.id == id) else {
             return Ok(());
@@ -482,7 +485,7 @@ impl Server<'_> {
         }
     }
 
-    /// Hears the leader of a starting command.
+    /// Handles a notice from the leader of a starting command.
     fn hear_starting(&mut self, id: u32) -> io::Result<()> {
         self.starting
             .iter_mut()
@@ -490,7 +493,7 @@ impl Server<'_> {
             .map_or(Ok(()), Starting::hear)
     }
 
-    /// Hears the leader of a running command.
+    /// Handles a notice from the leader of a running command.
     fn hear(&mut self, pid: Pid) -> io::Result<()> {
         let Some(running) = self.running.get_mut(&pid) else {
             return Ok(());
@@ -503,14 +506,14 @@ impl Server<'_> {
             Some((Notice::Ended(status), _)) => self.report_end(pid, status),
             Some((Notice::Forked { .. }, _)) => Ok(()),
             None => {
-                // It was killed, and the command is init's child now.
+                // The leader was killed, so the command is init's child now.
                 running.leader = None;
                 Ok(())
             }
         }
     }
 
-    /// Reaps every child that changed state, including orphans.
+    /// Handles every child that changed state, and reaps those that ended, including orphans.
     fn reap(&mut self) -> io::Result<()> {
         loop {
             let (pid, status) =
@@ -520,12 +523,12 @@ impl Server<'_> {
                     Err(Errno::INTR) => continue,
                     Err(errno) => return Err(errno.into()),
                 };
-            // It may have executed its command since the last poll.
+            // The child may have executed its command since the last poll.
             if let Some(starting) = self.starting.iter().find(|starting| starting.child == pid) {
                 if ended_status(status).is_some() || starting.is_decided()? {
                     self.collect_started(starting.id)?;
                 } else {
-                    // Stopped before exec, by the terminal or the workload; only the command itself
+                    // The terminal or the workload stopped it before exec. Only the command itself
                     // may stay stopped.
                     let _ = rustix::process::kill_process(pid, Signal::CONT);
                 }
@@ -556,7 +559,7 @@ impl Server<'_> {
         let Some(Running { id, .. }) = self.running.remove(&pid) else {
             return Ok(());
         };
-        // What was lost since the last look is said also if the command was faster.
+        // Losses since the last look must be reported even if the command ended first.
         self.is_lost |= self.look_for_losses()?;
         if self.is_lost {
             return Ok(());
@@ -569,7 +572,7 @@ impl Server<'_> {
     }
 }
 
-/// Kills children until none is left. The children of a killed child become init's, their
+/// Kills children until none is left. The children of a killed child become children of init, their
 /// subreaper.
 fn end_children() {
     let own = rustix::process::getpid();
@@ -588,7 +591,7 @@ fn end_children() {
     }
 }
 
-/// Waits for the network of the confinement under way.
+/// Waits for the network of the confinement that is being applied.
 fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
     match packets::receive(socket.as_fd())? {
         Some((
@@ -600,7 +603,7 @@ fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
         )) => {
             let mut descriptors = descriptors.into_iter();
             let namespace = if is_own { descriptors.next() } else { None };
-            // A descriptor is lost on the way if init has too many.
+            // A descriptor is lost on the way if init has too many open.
             if namespace.is_some() != is_own {
                 return Err(io::Error::other("its namespace did not arrive"));
             }

@@ -1,4 +1,4 @@
-//! Stopping everything in the sandbox with the caller's job, and continuing it.
+//! Stops everything in the sandbox together with the caller's job, and continues it.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-/// Looks at the processes until no running one is found. A process that is stopped starts no other,
-/// so that few are needed.
+/// The largest number of looks at the processes until none is found running. A stopped process
+/// starts no others, so few are needed.
 const PASSES: usize = 100;
 
-/// Wait for a table of processes that cannot be read now, as the machine has too many open files.
+/// The wait before the table of processes is read again, if the machine has too many open files to
+/// read it now.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
-/// Processes that were stopped, parents before their children.
+/// The processes that were stopped, parents before their children.
 #[derive(Debug, Default)]
 pub(super) struct Suspended(Vec<Pid>);
 
 impl Suspended {
-    /// Stops all descendants of the calling process that are not stopped already, those of earlier
-    /// calls included.
+    /// Stops all descendants of the calling process that are not stopped already, and adds them to
+    /// those of earlier calls.
     pub(super) fn stop_all(&mut self) {
         let mut known: HashSet<Pid> = self.0.iter().copied().collect();
         for _ in 0..PASSES {
@@ -32,7 +33,7 @@ impl Suspended {
                 return;
             }
             for pid in running {
-                // It may have ended.
+                // The process may have ended.
                 if rustix::process::kill_process(pid, Signal::STOP).is_ok() {
                     self.0.push(pid);
                 }
@@ -40,7 +41,8 @@ impl Suspended {
         }
     }
 
-    /// Continues what was stopped, children before their parents, which so hear of no stop.
+    /// Continues what was stopped. Children come before their parents, so parents do not see them
+    /// stopped.
     pub(super) fn continue_all(&mut self) {
         for pid in self.0.drain(..).rev() {
             let _ = rustix::process::kill_process(pid, Signal::CONT);
@@ -49,10 +51,10 @@ impl Suspended {
 }
 
 /// Returns the descendants of the calling process that are neither stopped nor dead, parents before
-/// their children. A process that somebody put into the namespace from outside is none.
+/// their children. A process that was put into the namespace from outside is not a descendant.
 ///
 /// # Errors
-/// As for [`processes`].
+/// Fails like [`processes`].
 fn descendants() -> io::Result<Vec<Pid>> {
     let mut children: HashMap<i32, Vec<(i32, u8)>> = HashMap::new();
     for (pid, parent, state) in processes()? {
@@ -75,10 +77,10 @@ fn descendants() -> io::Result<Vec<Pid>> {
     Ok(found)
 }
 
-/// Returns number, parent and state of each process (proc_pid_stat(5)).
+/// Returns the PID, the parent's PID and the state of each process (proc_pid_stat(5)).
 ///
 /// # Errors
-/// The table of processes cannot be read.
+/// Fails if the table of processes cannot be read.
 pub(super) fn processes() -> io::Result<Vec<(i32, i32, u8)>> {
     let mut processes = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -92,7 +94,7 @@ pub(super) fn processes() -> io::Result<Vec<(i32, i32, u8)>> {
         match std::fs::read(format!("/proc/{pid}/stat")) {
             Ok(stat) => processes
                 .extend(parent_and_state(&stat).map(|(parent, state)| (pid, parent, state))),
-            // It has just ended.
+            // The process has ended meanwhile.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
             Err(error) => return Err(error),
         }
@@ -101,7 +103,7 @@ pub(super) fn processes() -> io::Result<Vec<(i32, i32, u8)>> {
 }
 
 fn parent_and_state(stat: &[u8]) -> Option<(i32, u8)> {
-    // The name, in parentheses, holds any bytes.
+    // The name, in parentheses, may hold any bytes.
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = std::str::from_utf8(stat.get(after_name..)?)
         .ok()?

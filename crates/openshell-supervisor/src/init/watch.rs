@@ -1,5 +1,5 @@
-//! Init's watch over what is kept from the workload by mounts, which goes on while the supervisor
-//! is stopped.
+//! Init's watch over what mounts protect from the workload. It goes on while the supervisor is
+//! stopped.
 
 use std::fs::File;
 use std::io;
@@ -12,14 +12,13 @@ use crate::paths::pins::{Kept, Mounted};
 /// The table of init's own mounts.
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// Time between two looks. The table of mounts tells at once of a removal, and of a renaming it
-/// does not.
+/// The time between two looks. The table of mounts reports a removal at once, but not a rename.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Least time between two looks, whatever changes.
+/// The least time between two looks, whatever changes.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is kept by mounts: the kernel removes a mount whose file is replaced outside, and moves one
+/// The watched mounts. The kernel removes a mount whose file is replaced outside, and moves a mount
 /// whose file is renamed.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -29,15 +28,16 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Opens the table of mounts. To be called before calls about files wait for the supervisor.
+    /// Opens the table of mounts. Call this before calls about files start to wait for the
+    /// supervisor.
     ///
     /// # Errors
-    /// The mounts cannot be listed.
+    /// Fails if the table cannot be opened.
     pub(super) fn open_table() -> io::Result<File> {
         File::open(TABLE)
     }
 
-    /// Watches `kept` in `table`; `None` if there is nothing to watch.
+    /// Starts to watch `kept` in `table`; returns `None` if there is nothing to watch.
     pub(super) fn new(table: File, mut kept: Vec<Kept>) -> Option<Self> {
         kept.retain(|kept| !kept.places.0.is_empty());
         (!kept.is_empty()).then(|| Self {
@@ -47,22 +47,23 @@ impl Watch {
         })
     }
 
-    /// The table of mounts, which has an exceptional condition after each change
+    /// Returns the table of mounts. It has an exceptional condition after each change
     /// (proc_pid_mounts(5)).
     pub(super) fn table(&self) -> &File {
         &self.table
     }
 
-    /// Time until the next look; `is_changed` if the table has changed since the last one.
+    /// Returns the time until the next look; `is_changed` says that the table has changed since the
+    /// last one.
     pub(super) fn due_in(&self, is_changed: bool) -> Duration {
         let wait = if is_changed { PAUSE } else { INTERVAL };
         (self.last + wait).saturating_duration_since(Instant::now())
     }
 
-    /// Takes out, and returns, what is lost.
+    /// Returns what is lost, and stops watching it.
     ///
     /// # Errors
-    /// The mounts cannot be listed.
+    /// Fails if the table cannot be read.
     pub(super) fn look(&mut self) -> io::Result<Loss> {
         self.last = Instant::now();
         let table = read_mount_table(&mut self.table)?;

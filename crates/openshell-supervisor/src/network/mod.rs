@@ -1,4 +1,4 @@
-//! The workload's network, and requests to the kernel for it.
+//! The workload's network, and the requests to the kernel that make it.
 
 pub mod netlink;
 pub mod netns;

@@ -1,14 +1,14 @@
-//! Netlink requests and the socket that carries them (netlink(7)).
+//! Netlink requests, and the socket that carries them (netlink(7)).
 //!
-//! Every request asks for an acknowledgement, which is read at once. A socket belongs to the
-//! network namespace in which it was opened.
+//! Every request except the ends of a batch asks for an acknowledgement, which is read at once. A
+//! socket belongs to the network namespace in which it was opened.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// Netlink families in use (`linux/netlink.h`).
+/// The netlink families that are used (`linux/netlink.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Links, addresses, routes.
@@ -24,10 +24,10 @@ const NLA_F_NESTED: u16 = 0x8000;
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const HEADER: usize = 16;
 
-/// Receive buffer in bytes.
+/// The size of the receive buffer, in bytes.
 const RECEIVE_BUFFER: usize = 32 * 1024;
 
-/// A request under construction: header, fixed part, attributes.
+/// A request that is being built: header, fixed part, attributes.
 #[derive(Debug)]
 pub struct Message {
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Message {
         self
     }
 
-    /// Adds a text attribute, NUL-terminated.
+    /// Adds a NUL-terminated text attribute.
     #[must_use]
     pub fn text(self, kind: u16, text: &str) -> Self {
         self.attribute(kind, &[text.as_bytes(), &[0]].concat())
@@ -69,7 +69,7 @@ impl Message {
         filled
     }
 
-    /// Adds raw bytes, padded.
+    /// Adds raw bytes and padding.
     #[must_use]
     pub fn raw(mut self, payload: &[u8]) -> Self {
         self.bytes.extend_from_slice(payload);
@@ -85,7 +85,8 @@ impl Message {
     }
 
     fn close_attribute(&mut self, start: usize, kind: u16) {
-        // An attribute's length has 16 bits; attributes here are a few hundred bytes long.
+        // The length of an attribute has 16 bits. Attributes are far shorter; only lists of doors
+        // have some tens of kilobytes.
         let length = u16::try_from(self.bytes.len() - start).unwrap_or(u16::MAX);
         self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
         self.bytes[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
@@ -116,7 +117,7 @@ impl Socket {
     /// Opens a socket in the calling thread's network namespace.
     ///
     /// # Errors
-    /// The kernel lacks the protocol, or descriptors are exhausted.
+    /// Fails if the kernel lacks the protocol, or if no more descriptors are available.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
         let number = match protocol {
             // NETLINK_ROUTE is 0, the default protocol.
@@ -132,19 +133,19 @@ impl Socket {
         Ok(Self { fd })
     }
 
-    /// Sends `messages` at once and waits until the kernel has acknowledged each.
+    /// Sends `messages` together, and waits until the kernel has acknowledged each.
     ///
     /// # Errors
-    /// The first refusal.
+    /// Fails with the kernel's first refusal.
     pub fn execute(&self, messages: Vec<Message>) -> io::Result<()> {
         self.transact(messages, |_| true)
     }
 
     /// Sends an nfnetlink batch: `messages` between a begin and an end message, which are not
-    /// acknowledged. The kernel applies all of it or nothing.
+    /// acknowledged. The kernel applies either all of it or nothing.
     ///
     /// # Errors
-    /// The first refusal.
+    /// Fails with the kernel's first refusal.
     pub fn execute_batch(
         &self,
         begin: Message,
@@ -207,13 +208,13 @@ impl AsFd for Socket {
     }
 }
 
-/// A message of the kernel.
+/// A message from the kernel.
 pub(super) struct Response {
     pub(super) kind: u16,
     pub(super) payload: Vec<u8>,
 }
 
-/// The value of the attribute `kind` among `attributes`.
+/// Returns the value of the attribute `kind` in `attributes`.
 pub(super) fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     while let Some(header) = attributes.first_chunk::<4>() {
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
@@ -245,7 +246,7 @@ fn responses(mut bytes: &[u8]) -> io::Result<Vec<Response>> {
     Ok(responses)
 }
 
-/// An error message with code 0 is an acknowledgement.
+/// Returns the error in an error message; code 0 is an acknowledgement.
 fn acknowledged(payload: &[u8]) -> io::Result<()> {
     let code = payload
         .first_chunk::<4>()

@@ -1,4 +1,4 @@
-//! Packets that the egress firewall has refused, as the kernel logs them (nfnetlink_log).
+//! The packets that the egress firewall has refused, as the kernel logs them (nfnetlink_log).
 
 use std::io;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use openshell_events::packet::{RefusedPacket, Transport};
 
 use crate::network::netlink::{Message, Socket, attribute};
 
-/// Bytes of a packet that are logged.
+/// The number of bytes of a packet that are logged.
 const PACKET_BYTES: u8 = 128;
 
 /// `NFNL_SUBSYS_ULOG << 8` with `NFULNL_MSG_PACKET` and `NFULNL_MSG_CONFIG`.
@@ -28,11 +28,12 @@ impl RefusedPackets {
     /// Listens to `group` on `socket`, which was opened inside the sandbox's network namespace.
     ///
     /// # Errors
-    /// The kernel lacks nfnetlink_log.
+    /// Fails if the kernel lacks nfnetlink_log.
     pub fn listen(socket: Socket, group: u16) -> io::Result<Self> {
-        // `struct nfgenmsg`: the group is its resource number, big-endian.
+        // In `struct nfgenmsg`, the group is the resource number, big-endian.
         let [high, low] = group.to_be_bytes();
-        // NFULA_CFG_CMD bind, NFULA_CFG_MODE copy, NFULA_CFG_QTHRESH 1: each is reported at once.
+        // NFULA_CFG_CMD bind, NFULA_CFG_MODE copy, NFULA_CFG_QTHRESH 1: each packet is reported at
+        // once.
         let bind = Message::request(MSG_CONFIG, 0, &[0, 0, high, low])
             .attribute(1, &[1])
             .attribute(2, &[0, 0, 0, PACKET_BYTES, 2, 0])
@@ -42,10 +43,11 @@ impl RefusedPackets {
         Ok(Self { socket })
     }
 
-    /// Reads what has been logged; the descriptor is readable if something has.
+    /// Reads what has been logged; if something has, the descriptor is readable.
     ///
     /// # Errors
-    /// Nothing has ([`io::ErrorKind::WouldBlock`]), or packets were lost (ENOBUFS).
+    /// Fails if nothing has been logged ([`io::ErrorKind::WouldBlock`]), or if packets were lost
+    /// (ENOBUFS).
     pub fn read(&self) -> io::Result<Vec<RefusedPacket>> {
         let messages = self.socket.receive()?;
         Ok(messages

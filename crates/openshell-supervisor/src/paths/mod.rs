@@ -1,4 +1,4 @@
-//! Files by descriptor, where a workload may exchange what is at a path.
+//! Access to files by descriptor, for paths at which a workload may exchange files.
 
 pub mod missing;
 pub(crate) mod mounts;

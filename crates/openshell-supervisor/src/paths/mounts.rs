@@ -1,4 +1,4 @@
-//! Bind mounts by descriptor.
+//! Bind mounts that are made on descriptors, and the tables of mounts.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -20,20 +20,20 @@ use crate::sys;
 pub(crate) enum Shown {
     /// The file or folder, as it is.
     AsItIs,
-    /// An empty file or folder, read-only, without the mask that may lie on it.
+    /// An empty file or folder, read-only, without the mask that may be mounted on it.
     Cover,
-    /// The file or folder, read-only, with the mounts in it as they are.
+    /// The file or folder, read-only; the mounts in it keep their options.
     ReadOnly,
-    /// The same with the mounts in it, where the kernel has mount_setattr(2); else those as they
-    /// are.
+    /// The file or folder with the mounts in it, all read-only. Without mount_setattr(2) in the
+    /// kernel, the mounts in it keep their options.
     ReadOnlyWithin,
-    /// The file or folder, with nothing to be executed in it; the mounts in it as for
+    /// The file or folder, in which nothing can be executed; the mounts in it as for
     /// [`Self::ReadOnlyWithin`].
     NoExecWithin,
 }
 
 impl Shown {
-    /// The attribute for mount_setattr(2) and the flag for mount(2), if it has one.
+    /// Returns the attribute for mount_setattr(2) and the flag for mount(2), if there are any.
     fn flags(self) -> Option<(u64, MountFlags)> {
         match self {
             Self::AsItIs => None,
@@ -50,7 +50,7 @@ impl Shown {
     }
 }
 
-/// A file or folder, and where it was found: in its place there may be another by now.
+/// A file or folder, and the place where it was found. By now, another file may be in that place.
 #[derive(Debug)]
 pub(crate) struct Spot {
     folder: OwnedFd,
@@ -60,11 +60,11 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// Finds `name` in `folder`; a symlink is found itself. A file on which something is mounted is
-    /// the mounted one.
+    /// Finds `name` in `folder`. A symlink is not followed. If something is mounted on the file,
+    /// the result is what is mounted.
     ///
     /// # Errors
-    /// There is none, or the folder cannot be searched.
+    /// Fails if `name` does not exist, or if the folder cannot be searched.
     pub(crate) fn find(folder: OwnedFd, name: &OsStr) -> rustix::io::Result<Self> {
         let file = open_in(&folder, name)?;
         Ok(Self {
@@ -74,10 +74,11 @@ impl Spot {
         })
     }
 
-    /// Finds `path`, on whose way no symlink may be.
+    /// Finds `path`, without following symlinks.
     ///
     /// # Errors
-    /// There is none, or a folder on its way cannot be searched or is a symlink.
+    /// Fails if `path` does not exist, or if a folder on the way to it is a symlink or cannot be
+    /// searched.
     pub(crate) fn at(path: &Path) -> rustix::io::Result<Self> {
         match (path.parent(), path.file_name()) {
             (Some(folder), Some(name)) => {
@@ -93,25 +94,25 @@ impl Spot {
     /// Opens what is in its place now.
     ///
     /// # Errors
-    /// There is nothing any more.
+    /// Fails if the place is empty by now.
     pub(crate) fn reopen(&self) -> rustix::io::Result<OwnedFd> {
         open_in(&self.folder, &self.name)
     }
 }
 
-/// Opens `name`, or the path without symlinks, in `folder`; a symlink as its last part is opened
-/// itself.
+/// Opens `name`, which may be a path, in `folder`. No symlink is followed; if the last part is one,
+/// the symlink itself is opened.
 pub(crate) fn open_in(folder: impl AsFd, name: impl AsRef<Path>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     rustix::fs::openat2(folder, name.as_ref(), flags, Mode::empty(), resolve)
 }
 
-/// Number of the mount in which `file` was opened, as the table of mounts shows it (statx(2), Linux
-/// 5.8).
+/// Returns the number of the mount in which `file` was opened, as the table of mounts shows it
+/// (statx(2), Linux 5.8).
 ///
 /// # Errors
-/// The kernel does not tell.
+/// Fails if the kernel does not tell the number.
 pub(crate) fn mount_id(file: impl AsFd) -> io::Result<u64> {
     let data = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
     if data.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
@@ -123,26 +124,27 @@ pub(crate) fn mount_id(file: impl AsFd) -> io::Result<u64> {
 /// Mounts `source`, with the mounts in it, on `place`.
 ///
 /// # Errors
-/// `place` does not exist or is reached by a symlink, or the kernel refuses the mount.
+/// Fails if `place` does not exist, if a symlink is on the way to it, or if the kernel refuses the
+/// mount.
 pub(crate) fn bind_at(source: &OwnedFd, place: &Path, shown: Shown) -> io::Result<()> {
     bind(source, &Spot::at(place)?, shown).map(drop)
 }
 
-/// Mounts `source`, with the mounts in it, on what was found at `spot`; returns the root of the new
+/// Mounts `source`, with the mounts in it, on what was found at `spot`. Returns the root of the new
 /// mount.
 ///
 /// # Errors
-/// The kernel refuses the mount.
+/// Fails if the kernel refuses the mount.
 pub(crate) fn bind(source: &OwnedFd, spot: &Spot, shown: Shown) -> io::Result<OwnedFd> {
     bind_to(source, &spot.file, Some((spot, shown)))?.map_or_else(|| Ok(spot.reopen()?), Ok)
 }
 
-/// Mounts the file `source` read-only over the file `place`, over a symlink itself, wherever it
-/// leads. A file that is missing is made, empty, and stays: another sandbox may have it covered
-/// too.
+/// Mounts the file `source` read-only over the file `place`. If `place` is a symlink, the symlink
+/// itself is covered, wherever it leads. If `place` does not exist, an empty file is created there.
+/// It is never removed, because another sandbox may also have covered it.
 ///
 /// # Errors
-/// The file cannot be made, or the kernel refuses the mount.
+/// Fails if the file cannot be created, or if the kernel refuses the mount.
 pub(crate) fn cover(source: &OwnedFd, place: &Path) -> io::Result<()> {
     let spot = match Spot::at(place) {
         Err(Errno::NOENT) => {
@@ -158,12 +160,12 @@ pub(crate) fn cover(source: &OwnedFd, place: &Path) -> io::Result<()> {
     bind(source, &spot, Shown::ReadOnly).map(drop)
 }
 
-/// Shows the files of the folder `top` among those of the folder `place`, read-only; of two with
-/// one name, that of `top`.
+/// Shows the files of the folder `top` together with those of the folder `place`, read-only. If
+/// both have a file of the same name, that of `top` is shown.
 ///
 /// # Errors
-/// There is no such folder, something is mounted in it, which would not be shown, or the kernel
-/// refuses the mount, as older ones do in user namespaces (Linux 5.11).
+/// Fails if `place` does not exist, if something is mounted in it (an overlay would not show that),
+/// or if the kernel refuses the mount. Kernels older than Linux 5.11 refuse it in user namespaces.
 pub(crate) fn merge(top: &OwnedFd, place: &Path) -> io::Result<()> {
     let spot = Spot::at(place)?;
     let is_within = |entry: &TableEntry| entry.place.starts_with(place) && entry.place != place;
@@ -197,16 +199,17 @@ pub(crate) fn bind_as_it_is(source: &OwnedFd, target: &OwnedFd) -> io::Result<()
     bind_to(source, target, None).map(drop)
 }
 
-/// Mounts `source` on `target`; returns the root of the new mount, unless the kernel gives none.
+/// Mounts `source` on `target`. Returns the root of the new mount, or `None` if the mount was made
+/// by mount(2) and without `spot`.
 fn bind_to(
     source: &OwnedFd,
     target: &OwnedFd,
     spot: Option<(&Spot, Shown)>,
 ) -> io::Result<Option<OwnedFd>> {
     let changed = spot.and_then(|(spot, shown)| Some((spot, shown, shown.flags()?)));
-    // Paths in /proc, which mount(2) needs, take several times as long to look up. In a user
-    // namespace mounts of the outer one can be cloned only together with those in them
-    // (mount_namespaces(7)).
+    // open_tree(2) comes first: mount(2) needs paths in /proc, which take several times as long to
+    // look up. In a user namespace, mounts of the outer one can be cloned only together with the
+    // mounts in them (mount_namespaces(7)).
     let is_cover = spot.is_some_and(|(_, shown)| shown == Shown::Cover);
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -224,7 +227,7 @@ fn bind_to(
             Ok(tree)
         });
     match moved {
-        // A container's filter may know the older call alone.
+        // A container's filter may permit only the older call.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             let before = mount_id(target)?;
             if is_cover {
@@ -236,7 +239,7 @@ fn bind_to(
                 return Ok(None);
             };
             let root = spot.reopen()?;
-            // It is the new mount, unless something else was put in its place.
+            // This is the root of the new mount, unless something else was put in its place.
             if mount_id(&root)? == before {
                 return Err(Errno::STALE.into());
             }
@@ -279,23 +282,24 @@ fn remount(mount: &OwnedFd, flag: MountFlags) -> io::Result<()> {
     )?)
 }
 
-/// Path of `fd` in /proc, which names the open file, even if its path leads elsewhere by now.
+/// Returns the path of `fd` in /proc. It always means the open file, even if the file's own path
+/// leads elsewhere by now.
 pub(crate) fn by_descriptor(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// A mount, as the table of a process shows it.
+/// A mount, as the mount table of a process shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableEntry {
-    /// Number of the mount.
+    /// The number of the mount.
     pub(crate) id: u64,
-    /// Device, as two numbers.
+    /// The device, as two numbers.
     pub(crate) device: Vec<u8>,
     /// The folder or file of the file system that is mounted.
     pub(crate) root: PathBuf,
     /// The mount point.
     pub(crate) place: PathBuf,
-    /// Options of the mount, separated by commas.
+    /// The options of the mount, separated by commas.
     pub(crate) options: Vec<u8>,
 }
 
@@ -308,22 +312,22 @@ impl TableEntry {
     }
 }
 
-/// Size of an ordinary table of mounts, in bytes.
+/// The size of an ordinary table of mounts, in bytes.
 const TABLE_BYTES: usize = 16 * 1024;
 
-/// Reads a table of mounts (proc_pid_mountinfo(5)), the first mounts first.
+/// Reads a table of mounts (proc_pid_mountinfo(5)), in its order: the oldest mounts come first.
 ///
 /// # Errors
-/// The table cannot be read.
+/// Fails if the table cannot be read.
 pub(crate) fn mount_table(path: &str) -> io::Result<Vec<TableEntry>> {
-    // The kernel gives a page at a time, and takes some 2 µs a mount.
+    // The kernel returns one page at a time, and takes about 2 µs per mount.
     read_mount_table(&mut File::open(path)?)
 }
 
-/// Reads a table of mounts that is open, from its beginning.
+/// Reads an open table of mounts from its beginning.
 ///
 /// # Errors
-/// The table cannot be read.
+/// Fails if the table cannot be read.
 pub(crate) fn read_mount_table(file: &mut File) -> io::Result<Vec<TableEntry>> {
     let mut table = Vec::with_capacity(TABLE_BYTES);
     file.rewind()?;
@@ -352,7 +356,7 @@ pub(crate) fn read_mount_table(file: &mut File) -> io::Result<Vec<TableEntry>> {
         .collect())
 }
 
-/// Replaces each backslash with three octal digits by the byte that they stand for.
+/// Replaces each backslash and its three octal digits by the byte that they stand for.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,5 +1,5 @@
-//! Folders of the supervisor's own. Each is reached by a descriptor, as the folders above may lie
-//! where a workload can rename them.
+//! Folders that belong to the supervisor. Each is reached by a descriptor, because a workload may
+//! be able to rename the folders above it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::paths::mounts::by_descriptor;
 use crate::paths::trusted_symlinks::{self, place_to_make};
 
-/// A folder that is open.
+/// An open folder.
 #[derive(Debug)]
 pub struct OwnFolder {
     path: PathBuf,
@@ -20,21 +20,21 @@ pub struct OwnFolder {
 }
 
 impl OwnFolder {
-    /// Opens the folder at `path`. As root it goes through no symlink but root's.
+    /// Opens the folder at `path`. As root it follows only root's symlinks.
     ///
     /// # Errors
-    /// There is no folder, or a symlink leads to it that is not trusted.
+    /// Fails if there is no folder, or if a symlink on the way is not trusted.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = place_to_make(path)?;
         let folder = trusted_symlinks::open(&path, OFlags::PATH | OFlags::DIRECTORY)?;
         Ok(Self { path, folder })
     }
 
-    /// As [`Self::open`]; makes the folder and those above it with `mode` where they are missing.
-    /// Whose it is then, and who may change it, is left to be looked at.
+    /// Opens the folder like [`Self::open`]; if it or folders above it are missing, creates them
+    /// with `mode`. The caller has to check who owns an existing folder, and who may change it.
     ///
     /// # Errors
-    /// As [`Self::open`]; or a folder cannot be made.
+    /// Fails like [`Self::open`], or if a folder cannot be created.
     pub fn make(path: &Path, mode: u32) -> io::Result<Self> {
         let path = place_to_make(path)?;
         let (mut folder, missing) = existing_ancestor(&path)?;
@@ -47,23 +47,23 @@ impl OwnFolder {
         Ok(Self { path, folder })
     }
 
-    /// Returns its path at the time at which it was opened, without symlinks.
+    /// Returns the path that the folder had when it was opened, without symlinks.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the path by which this process reaches it as long as this value lives, whatever
-    /// becomes of its own.
+    /// Returns the path by which this process reaches the folder as long as this value lives,
+    /// whatever happens to the folder's own path.
     #[must_use]
     pub fn reached(&self) -> PathBuf {
         by_descriptor(&self.folder).into()
     }
 
-    /// Returns another handle of it.
+    /// Returns another handle of the folder.
     ///
     /// # Errors
-    /// There are no more descriptors.
+    /// Fails if no more descriptors are available.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             path: self.path.clone(),
@@ -71,18 +71,18 @@ impl OwnFolder {
         })
     }
 
-    /// Returns its path at the time at which it was opened, and its descriptor.
+    /// Returns the path that the folder had when it was opened, and its descriptor.
     #[must_use]
     pub fn into_parts(self) -> (PathBuf, OwnedFd) {
         (self.path, self.folder)
     }
 }
 
-/// Makes the folder `path` with `mode`, in a folder on whose way no symlink may be. Returns false
-/// if it is there already.
+/// Creates the folder `path` with `mode`; no symlink may be on the way to it. Returns false if it
+/// already exists.
 ///
 /// # Errors
-/// Something else is there, or it cannot be made.
+/// Fails if the path exists but is not a folder, or if the folder cannot be created.
 pub fn make_if_missing(path: &Path, mode: u32) -> io::Result<bool> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(false);
@@ -91,7 +91,8 @@ pub fn make_if_missing(path: &Path, mode: u32) -> io::Result<bool> {
     Ok(make_or_open(&parent, name, mode)?.1)
 }
 
-/// Makes the folder `name` in `parent`, or opens the one that is there; tells whether it was made.
+/// Creates the folder `name` in `parent`, or opens the existing one. Also returns whether it was
+/// created.
 fn make_or_open(parent: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<(OwnedFd, bool)> {
     let is_made = match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode)) {
         Err(Errno::EXIST) => false,

@@ -1,9 +1,9 @@
-//! Mounts over parts of folders that another sandbox, or any program of the user, may change while
-//! they are made.
+//! Mounts over files and folders that another sandbox, or any program of the user, may rename or
+//! replace while the mounts are being made.
 //!
-//! Each is made on the descriptor of what it covers, and found again below the descriptor of the
-//! folder above, so that a name is never looked up twice. What the supervisor has found is known by
-//! its device and inode; a mount by its number and place.
+//! Each mount is made on the descriptor of what it covers. Its root is then looked up below the
+//! descriptor of the folder above, so that no path is resolved twice. A file that the supervisor
+//! has found is known by its device and inode, a mount by its number and place.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -19,13 +19,13 @@ use serde::{Deserialize, Serialize};
 use crate::paths::mounts::{Shown, Spot, TableEntry, bind, by_descriptor, mount_id, open_in};
 use crate::paths::trusted_symlinks::open;
 
-/// Longest time in which what is renamed or replaced meanwhile is tried again.
+/// The time during which a step is tried again because something was renamed or replaced meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Time between two tries.
+/// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A file or folder, whatever its name (inode(7)).
+/// What identifies a file or folder, whatever its name (inode(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
     pub(crate) device: u64,
@@ -33,10 +33,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns that of an open file.
+    /// Returns the identity of an open file.
     ///
     /// # Errors
-    /// It cannot be looked at.
+    /// Fails if its metadata cannot be read.
     pub(crate) fn of(file: impl AsFd) -> io::Result<Self> {
         let data = rustix::fs::fstat(file)?;
         Ok(Self {
@@ -45,39 +45,40 @@ impl Identity {
         })
     }
 
-    /// Returns that of the file at `path`, on whose way no symlink may be.
+    /// Returns the identity of the file at `path`, without following symlinks.
     ///
     /// # Errors
-    /// There is none, or it cannot be looked at.
+    /// Fails if the file does not exist, if a symlink is on the way to it, or if its metadata
+    /// cannot be read.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         Self::of(open(path, OFlags::PATH)?)
     }
 }
 
-/// A mount, and the path where it is.
+/// A mount and its path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MountPoint {
-    /// Number of the mount in its table.
+    /// The number of the mount in its table.
     pub(crate) id: u64,
-    /// Its place.
+    /// Its path.
     #[serde(with = "byte_path")]
     pub(crate) path: PathBuf,
 }
 
-/// Mounts that have to stay in their places.
+/// The mounts that have to stay in their places.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Places(pub(crate) Vec<MountPoint>);
 
-/// Mount points that keep one path.
+/// The mount points that protect one path.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) path: KeptPath,
     pub(crate) places: Places,
-    /// True if the sandbox ends when they are lost.
+    /// True if the sandbox must end when one of them is lost.
     pub(crate) is_end: bool,
 }
 
-/// A path that is kept from the workload.
+/// A path that is protected from the workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeptPath {
     /// The carve-out with this number.
@@ -86,7 +87,7 @@ pub enum KeptPath {
     Secret(PathBuf),
 }
 
-/// A path that need not be text, as init is told it.
+/// Serialization, for init, of a path that need not be valid text.
 pub(crate) mod byte_path {
     use std::ffi::OsString;
     use std::path::{Path, PathBuf};
@@ -104,12 +105,12 @@ pub(crate) mod byte_path {
     }
 }
 
-/// The places of all mounts, by their numbers.
+/// The mount points of all mounts, by their numbers.
 #[derive(Debug)]
 pub(crate) struct Mounted<'t>(HashMap<u64, &'t Path>);
 
 impl<'t> Mounted<'t> {
-    /// Those of a `table`.
+    /// Collects the mounts of a `table`.
     pub(crate) fn of(table: &'t [TableEntry]) -> Self {
         Self(
             table
@@ -119,13 +120,13 @@ impl<'t> Mounted<'t> {
         )
     }
 
-    /// Returns true if a mount is in its place.
+    /// Returns true if the mount is still in its place.
     pub(crate) fn has(&self, point: &MountPoint) -> bool {
         self.0.get(&point.id) == Some(&point.path.as_path())
     }
 }
 
-/// The mounts that were made, the first one first.
+/// The mounts that were made, in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     made: Vec<MountPoint>,
@@ -133,11 +134,12 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Finds `path`. Every folder on its way below `top` becomes a mount point, which nobody inside
-    /// can rename or remove; all are added to `points`. Without `top` the way is taken as it is.
+    /// Finds `path`. Every folder between `top` and `path` becomes a mount point, which nobody
+    /// inside can rename or remove; all of them are added to `points`. Without `top`, no mounts are
+    /// made.
     ///
     /// # Errors
-    /// A part of the way does not exist, is a symlink, or cannot be mounted.
+    /// Fails if a part of the way does not exist, is a symlink, or cannot be mounted.
     pub(crate) fn reach(
         &mut self,
         top: Option<&Path>,
@@ -161,11 +163,11 @@ impl Pins {
         Ok(Spot::find(folder, name)?)
     }
 
-    /// Makes what is at `spot` a mount point at `path`, unless it is one of these already; returns
-    /// the root of its mount.
+    /// Makes what is at `spot` a mount point at `path`, unless it already is one of these mounts.
+    /// Returns the root of its mount.
     ///
     /// # Errors
-    /// The kernel refuses the mount.
+    /// Fails if the kernel refuses the mount.
     pub(crate) fn keep(
         &mut self,
         spot: Spot,
@@ -184,11 +186,12 @@ impl Pins {
         self.mount(&spot.file, &spot, Shown::AsItIs, path, points)
     }
 
-    /// Mounts `source` on what is at `spot`, at `path`, and verifies that it is seen there; returns
-    /// the root of the mount.
+    /// Mounts `source` on what is at `spot`, whose path is `path`, and verifies that it is visible
+    /// there. Returns the root of the mount.
     ///
     /// # Errors
-    /// The kernel refuses the mount, or something else is in the place by now (`ESTALE`).
+    /// Fails if the kernel refuses the mount, or with `ESTALE` if something else is in that place
+    /// by now.
     pub(crate) fn mount(
         &mut self,
         source: &OwnedFd,
@@ -218,7 +221,8 @@ impl Pins {
         Ok(root)
     }
 
-    /// Takes all mounts away again, wherever they are by now: the next try would mount them too.
+    /// Removes all mounts again, wherever they are by now. Otherwise the next attempt would mount
+    /// them too.
     pub(crate) fn undo(&self, table: &[TableEntry]) {
         let mounted = Mounted::of(table);
         for point in self.made.iter().rev() {
@@ -235,10 +239,10 @@ impl Pins {
         }
     }
 
-    /// Verifies that all mounts are in their places.
+    /// Verifies that all mounts are still in their places.
     ///
     /// # Errors
-    /// The first that is not.
+    /// Fails with the path of the first mount that is not in its place.
     pub(crate) fn verify(&self, table: &[TableEntry]) -> Result<(), PathBuf> {
         let mounted = Mounted::of(table);
         match self.made.iter().find(|point| !mounted.has(point)) {
@@ -248,7 +252,7 @@ impl Pins {
     }
 }
 
-/// Takes the mount with this root away.
+/// Removes the mount whose root is `root`.
 pub(crate) fn unmount(root: &OwnedFd) -> rustix::io::Result<()> {
     rustix::mount::unmount(by_descriptor(root), UnmountFlags::DETACH)
 }
@@ -256,7 +260,7 @@ pub(crate) fn unmount(root: &OwnedFd) -> rustix::io::Result<()> {
 /// Finds `rest` below the root of a mount.
 ///
 /// # Errors
-/// It does not exist, or a part of it is a symlink.
+/// Fails if it does not exist, or if a part of the way is a symlink.
 pub(crate) fn find_in(root: &OwnedFd, rest: &Path) -> io::Result<Spot> {
     let name = rest.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let folder = match rest
@@ -269,14 +273,14 @@ pub(crate) fn find_in(root: &OwnedFd, rest: &Path) -> io::Result<Spot> {
     Ok(Spot::find(folder, name)?)
 }
 
-/// Returns true if nothing can be changed by way of the mount with this root: the kernel asks the
-/// mount first, whatever kind of file it is and whoever owns it. If it is not read-only, an
-/// attribute is removed that no file has, which changes nothing.
+/// Returns true if nothing can be changed through the mount whose root is `root`. The kernel checks
+/// the mount first, before the kind and owner of the file. The test removes an attribute that no
+/// file has, so it changes nothing if the mount is writable.
 pub(crate) fn is_read_only(root: &OwnedFd) -> bool {
     rustix::fs::removexattr(by_descriptor(root), c"user.openshell-sandbox.none") == Err(Errno::ROFS)
 }
 
-/// Returns true if an error tells that something was renamed or replaced meanwhile.
+/// Returns true if the error means that something was renamed or replaced meanwhile.
 pub(crate) fn is_of_change(error: &io::Error) -> bool {
     let of_change = [
         Errno::NOENT,
@@ -291,8 +295,8 @@ pub(crate) fn is_of_change(error: &io::Error) -> bool {
         .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-/// Tries `act` again, for [`PATIENCE`], while `is_of_change` says that something was renamed or
-/// replaced meanwhile.
+/// Calls `act`, and repeats it for up to [`PATIENCE`] while `is_of_change` says that something was
+/// renamed or replaced meanwhile.
 pub(crate) fn settled<T, E>(
     mut act: impl FnMut() -> Result<T, E>,
     is_of_change: impl Fn(&E) -> bool,

@@ -1,5 +1,5 @@
-//! Opening of files that a workload may have put in their places: nothing but a regular file is
-//! opened, and nothing waits.
+//! Opens files that a workload may have put in their places: it opens only regular files, and never
+//! waits for one to be ready.
 
 use std::fs::File;
 use std::io;
@@ -11,18 +11,18 @@ use rustix::io::Errno;
 
 use crate::paths::mounts::by_descriptor;
 
-/// Longest wait for the holder of a lease to give it up (fcntl(2), `F_SETLEASE`).
+/// The longest wait for the holder of a lease to give it up (fcntl(2), `F_SETLEASE`).
 const LEASE: Duration = Duration::from_secs(1);
 
-/// Time between two tries.
+/// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Opens the regular file at `path`, behind symlinks, for reading. A file of another kind is not
-/// opened, as that could wait or have an effect.
+/// Opens the regular file at `path` for reading, following symlinks. A file of another kind is not
+/// opened, because that could wait or have an effect.
 ///
 /// # Errors
-/// It does not exist, is of another kind, may not be read, or a process holds a lease on it for
-/// longer than a second.
+/// Fails if the file does not exist, is of another kind, or may not be read, or if a process holds
+/// a lease on it for longer than a second.
 pub fn open(path: &Path) -> io::Result<File> {
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {

@@ -1,8 +1,8 @@
-//! Trusted symlink resolution: follows only the symlinks that root alone can have created.
+//! Trusted symlink resolution: follows only the symlinks that nobody but root can have created.
 //!
-//! A workload that may write to a folder could put a symlink there, and the next start would grant
-//! its target as if the policy had listed it. In a user namespace without a mapping of root, all
-//! users but the caller look alike, and symlinks of any of them are followed.
+//! A workload that may write to a folder could put a symlink there. The next start would then grant
+//! its target as if the policy had listed it. In a user namespace that does not map root, all users
+//! but the caller look alike, so the symlinks of any of them are followed.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,24 +16,26 @@ use rustix::io::Errno;
 use crate::host::privilege::{NOBODY, is_root_mapped};
 use crate::paths::missing::is_missing;
 
-/// Symlinks followed for one path, as many as the kernel follows (path_resolution(7)).
+/// The number of symlinks that are followed for one path, as many as the kernel follows
+/// (path_resolution(7)).
 const MAX_LINKS: usize = 40;
 
-/// Resolves the symlinks of `path`, which must be owned by root and lie in folders that only root
+/// Resolves the symlinks of `path`. They must be owned by root and lie in folders that only root
 /// can write to.
 ///
 /// # Errors
-/// `path` does not exist, has more than 40 symlinks, or has one that is not trusted; the message
-/// then names the path to list instead.
+/// Fails if `path` does not exist, has more than 40 symlinks, or has one that is not trusted. In
+/// the last case, the message names the path to list instead.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Ok(resolve_with_links(path)?.0)
 }
 
-/// As [`resolve`]; also follows symlinks in folders for which `is_writable` is false, whoever owns
-/// them, unless everybody may write to the folder: the workload cannot have created those.
+/// Resolves like [`resolve`], and also follows symlinks in folders for which `is_writable` is
+/// false, because the workload cannot have created those. Their owner does not matter, but
+/// everybody must not be allowed to write to the folder.
 ///
 /// # Errors
-/// As [`resolve`].
+/// Fails like [`resolve`].
 pub fn resolve_unwritable(path: &Path, is_writable: impl Fn(&Path) -> bool) -> io::Result<PathBuf> {
     let is_trusted = |link: &Stat, at: &Path, folder: &Stat| {
         is_roots_alone(link, folder) || (folder.st_mode & 0o002 == 0 && !is_writable(at))
@@ -41,12 +43,14 @@ pub fn resolve_unwritable(path: &Path, is_writable: impl Fn(&Path) -> bool) -> i
     Ok(follow(path, is_trusted)?.0)
 }
 
-/// Returns the absolute place, without symlinks, at which the supervisor is to make `path` and the
-/// folders above it that are missing. As root it goes through no symlink but root's: a command may
-/// have made others, and root would write where they lead. Others have their own rights alone.
+/// Returns the absolute place, without symlinks, at which the supervisor is to create `path` and
+/// the missing folders above it. As root it follows only root's symlinks: a command may have made
+/// others, and root would write to where they lead. Other users follow every symlink, because they
+/// have only their own rights.
 ///
 /// # Errors
-/// A folder on the way cannot be looked at, or is a symlink that is not trusted.
+/// Fails if a folder on the way cannot be read, or is a symlink that is not trusted or leads
+/// nowhere; also if `..` follows a missing folder.
 pub fn place_to_make(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     let is_root = rustix::process::geteuid().is_root();
@@ -59,7 +63,8 @@ pub fn place_to_make(path: &Path) -> io::Result<PathBuf> {
             Err(error) if is_missing(&error) => {}
             resolved => {
                 let rest = path.strip_prefix(above).unwrap_or(Path::new(""));
-                // What a `..` behind a missing folder means is decided only when that is made.
+                // Where a `..` behind a missing folder leads is unknown until that folder is
+                // created.
                 let is_plain = rest
                     .components()
                     .all(|component| matches!(component, Component::Normal(_)));
@@ -86,21 +91,21 @@ pub(crate) fn links(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(follow(path, |_, _, _| true)?.1)
 }
 
-/// Returns the symlinks on the way to `path`, trusted or not, as far as it exists, those among them
-/// that lead to nothing.
+/// Returns the symlinks on the way to `path`, trusted or not, as far as it exists. Symlinks that
+/// lead to nothing are included.
 pub(crate) fn links_so_far(path: &Path) -> Vec<PathBuf> {
     let mut followed = Vec::new();
-    // What there is on a way that cannot be followed to its end.
+    // If the way cannot be followed to its end, the symlinks before that point count.
     let _ = walk(path, |_, _, _| true, &mut followed);
     followed
 }
 
-/// Follows `path` through all symlinks as far as it exists; returns what exists, and what is
-/// missing behind it.
+/// Follows `path` through all symlinks as far as it exists. Returns the part that exists, and the
+/// part behind it that is missing.
 ///
 /// # Errors
-/// A folder on the way cannot be looked at, there are too many symlinks, or what is missing has a
-/// `..`.
+/// Fails if a folder on the way cannot be read, if there are too many symlinks, or if the missing
+/// part has a `..`.
 pub fn so_far(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let Way { existing, missing } = walk(path, |_, _, _| true, &mut Vec::new())?;
     let missing = missing.map(|(rest, _)| rest).unwrap_or_default();
@@ -114,18 +119,18 @@ pub fn so_far(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     }
 }
 
-/// As [`resolve`]; also returns the symlinks that it followed.
+/// Resolves like [`resolve`], and also returns the symlinks that it followed.
 pub(crate) fn resolve_with_links(path: &Path) -> io::Result<(PathBuf, Vec<PathBuf>)> {
     follow(path, |link, _, folder| is_roots_alone(link, folder))
 }
 
-/// Returns true if root alone can have created a symlink in a folder.
+/// Returns true if only root can have created the symlink `link` in `folder`.
 fn is_roots_alone(link: &Stat, folder: &Stat) -> bool {
     is_root(link.st_uid) && is_root(folder.st_uid) && folder.st_mode & 0o022 == 0
 }
 
-/// Follows the symlinks of `path` that are trusted, by their own metadata, and the path and
-/// metadata of their folder; returns the place, and the symlinks.
+/// Follows the trusted symlinks of `path`. Returns where it leads, and the symlinks. `is_trusted`
+/// takes the metadata of the symlink, the path of its folder, and the metadata of that folder.
 fn follow(
     path: &Path,
     is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool,
@@ -138,15 +143,15 @@ fn follow(
     }
 }
 
-/// Where a path leads.
+/// The result of following a path.
 struct Way {
     existing: PathBuf,
-    /// What does not exist behind it, and how that shows.
+    /// The part behind it that does not exist, and the error that showed this.
     missing: Option<(PathBuf, Errno)>,
 }
 
-/// Walks along `path`, and adds the symlinks to `followed`. Each part is looked up once, in the
-/// folder that was found before it.
+/// Walks along `path`, and adds the symlinks to `followed`. Each part is looked up only once, in
+/// the folder that was found before it.
 fn walk(
     path: &Path,
     is_trusted: impl Fn(&Stat, &Path, &Stat) -> bool,
@@ -156,10 +161,10 @@ fn walk(
         return Ok(way);
     }
     let mut resolved = PathBuf::from("/");
-    // The root, and what was found of each component of `resolved`.
+    // The descriptors of the root and of each component of `resolved`.
     let root = open(Path::new("/"), OFlags::PATH | OFlags::DIRECTORY)?;
     let mut found = vec![root];
-    // Components still to be resolved, the next one last.
+    // The components that remain to be resolved, the next one last.
     let mut left: Vec<_> = components(path);
     while let (Some(name), Some(folder)) = (left.pop(), found.last()) {
         if name == ".." {
@@ -212,7 +217,8 @@ fn walk(
     })
 }
 
-/// Finds `path` if it has no symlink, as most paths: one call instead of one for each component.
+/// Finds `path` if it has no symlink. Most paths have none, and this takes one call instead of one
+/// for each component.
 fn without_symlinks(path: &Path) -> Option<Way> {
     if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
         return None;
@@ -225,7 +231,7 @@ fn without_symlinks(path: &Path) -> Option<Way> {
             existing: path.components().collect(),
             missing: None,
         }),
-        // No symlink comes before what is missing.
+        // There is no symlink before the missing part.
         Err(Errno::NOENT) => {
             let existing = path.ancestors().skip(1).find(|above| open(above).is_ok())?;
             let rest = path.strip_prefix(existing).unwrap_or(path).to_owned();
@@ -238,7 +244,8 @@ fn without_symlinks(path: &Path) -> Option<Way> {
     }
 }
 
-/// The error of a symlink at `link` that others may exchange, which makes the path lead to `whole`.
+/// Returns the error for a symlink at `link` that others may exchange, and through which the path
+/// leads to `whole`.
 fn untrusted(link: &Path, whole: PathBuf) -> io::Error {
     let whole = std::fs::canonicalize(&whole).unwrap_or(whole);
     let link = link.display();
@@ -248,36 +255,36 @@ fn untrusted(link: &Path, whole: PathBuf) -> io::Error {
     ))
 }
 
-/// Opens `name` in `folder`; a symlink is opened itself.
+/// Opens `name` in `folder`. If it is a symlink, the symlink itself is opened.
 fn find(folder: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Asked for as a folder first, as only that has a file system mounted which waits for a use
-    // (autofs).
+    // It is first opened as a folder, because only that mounts a file system that waits for its
+    // first use (autofs).
     match rustix::fs::openat(folder, name, flags | OFlags::DIRECTORY, Mode::empty()) {
         Err(Errno::NOTDIR) => rustix::fs::openat(folder, name, flags, Mode::empty()),
         opened => opened,
     }
 }
 
-/// Returns true if the mount that `file` was opened in is read-only (statvfs(3)): nobody who has it
-/// in no other mount can change anything.
+/// Returns true if `file` was opened in a read-only mount (statvfs(3)). Nobody can change the file
+/// unless another mount shows it to them.
 ///
 /// # Errors
-/// The mount cannot be inspected.
+/// Fails if the mount cannot be inspected.
 pub fn is_on_read_only_mount(file: impl AsFd) -> io::Result<bool> {
     Ok(rustix::fs::fstatvfs(file)?
         .f_flag
         .contains(StatVfsMountFlags::RDONLY))
 }
 
-/// Returns true if `uid` is root, or appears as root does where root has no mapping
-/// (user_namespaces(7)).
+/// Returns true if `uid` is root, or if it looks like root in a user namespace that does not map
+/// root (user_namespaces(7)).
 #[must_use]
 pub fn is_root(uid: u32) -> bool {
     uid == if is_root_mapped() { 0 } else { NOBODY }
 }
 
-/// Components of `path` in reverse order.
+/// Returns the components of `path` in reverse order.
 fn components(path: &Path) -> Vec<std::ffi::OsString> {
     let names = path
         .components()
@@ -288,9 +295,9 @@ fn components(path: &Path) -> Vec<std::ffi::OsString> {
         .collect()
 }
 
-/// Opens `path`, close-on-exec, and fails with ELOOP at any symlink, as its owner could have
-/// replaced a folder since it was checked. With `OFlags::PATH` a symlink as the last component is
-/// opened itself.
+/// Opens `path`, close-on-exec. Fails with ELOOP at any symlink, because the owner of a folder
+/// could have replaced it by one since it was checked. With `OFlags::PATH`, a symlink as the last
+/// component is opened itself.
 pub(crate) fn open(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)

@@ -1,4 +1,4 @@
-//! What a run makes on the host, and removes at its end.
+//! What a run creates on the host and removes when it ends.
 
 pub mod run_dir;
 pub mod sandbox_files;

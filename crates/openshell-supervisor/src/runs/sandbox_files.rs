@@ -1,9 +1,9 @@
 //! The files that the supervisor makes for a sandbox (certificates, resolver files, covers), on a
-//! file system of its own.
+//! separate file system.
 //!
-//! Init makes a tmpfs that is mounted nowhere, and the supervisor writes into it by a descriptor,
-//! while init sees it in place of the run directory. So the files are on no disk, and end with the
-//! sandbox.
+//! Init makes a tmpfs that is not mounted anywhere. The supervisor writes into it by a descriptor,
+//! and init mounts it over the run directory. So the files never reach a disk, and they disappear
+//! with the sandbox.
 
 use std::fmt;
 use std::io;
@@ -18,8 +18,8 @@ use crate::paths::mounts::by_descriptor;
 use crate::paths::trusted_symlinks::open;
 use crate::runs::run_dir::RunDir;
 
-/// Options of the file system: room for the largest bundles of certificates that are read, several
-/// times.
+/// Options of the file system. Its size is several times that of the largest certificate bundles
+/// that are read.
 const OPTIONS: [(&str, &str); 4] = [
     ("source", "openshell"),
     ("mode", "711"),
@@ -27,7 +27,7 @@ const OPTIONS: [(&str, &str); 4] = [
     ("nr_inodes", "64"),
 ];
 
-/// A file or folder among them.
+/// A file or folder that the supervisor makes for the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxFile {
     outside: PathBuf,
@@ -36,9 +36,9 @@ pub struct SandboxFile {
 }
 
 impl SandboxFile {
-    /// Returns the folder of all, which init sees at the path of `run_dir`; `file_system` is the
-    /// one that it made. Without one they are in the run directory itself, which this process
-    /// reaches by a descriptor.
+    /// Returns the folder that holds all of these files; init sees it at the path of `run_dir`.
+    /// `file_system` is the tmpfs that init made. Without one, the files are in the run directory
+    /// itself, which this process reaches by a descriptor.
     #[must_use]
     pub fn root(file_system: Option<&OwnedFd>, run_dir: &RunDir) -> Self {
         let outside = file_system.map_or_else(
@@ -62,20 +62,20 @@ impl SandboxFile {
         }
     }
 
-    /// Path for the supervisor, as long as it has the file system open.
+    /// Returns the path for the supervisor, valid as long as it has the file system open.
     #[must_use]
     pub fn outside(&self) -> &Path {
         &self.outside
     }
 
-    /// Path for init.
+    /// Returns the path for init.
     #[must_use]
     pub fn inside(&self) -> &Path {
         &self.inside
     }
 }
 
-/// The path, for messages.
+/// Shows the path that init uses, for messages.
 impl fmt::Display for SandboxFile {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.is_in_memory {
@@ -87,14 +87,15 @@ impl fmt::Display for SandboxFile {
     }
 }
 
-/// Flags by which move_mount(2) takes both ends by their descriptors alone.
+/// The flags that make move_mount(2) take both ends only by their descriptors.
 const BY_DESCRIPTORS: MoveMountFlags =
     MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH.union(MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH);
 
-/// Makes the file system, mounted nowhere.
+/// Creates the file system without mounting it.
 ///
 /// # Errors
-/// The kernel, or a container's profile, does not permit all calls that this and [`attach`] take.
+/// Fails if the kernel or a container's seccomp profile does not permit all calls that this
+/// function and [`attach`] need.
 pub(crate) fn create() -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in OPTIONS {
@@ -105,17 +106,18 @@ pub(crate) fn create() -> io::Result<OwnedFd> {
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let root = rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    // This is no mount, which is the error where a filter permits the call.
+    // This only tests whether a filter permits the call. `context` is not a mount, so a permitted
+    // call fails with another error.
     match rustix::mount::move_mount(&context, "", &root, "", BY_DESCRIPTORS) {
         Err(errno @ (Errno::NOSYS | Errno::PERM | Errno::ACCESS)) => Err(errno.into()),
         _ => Ok(root),
     }
 }
 
-/// Mounts the file system with the folder `root` on `folder`.
+/// Mounts the file system whose root folder is `root` on `folder`.
 ///
 /// # Errors
-/// There is no such folder, or the kernel refuses the mount.
+/// Fails if `folder` does not exist, or if the kernel refuses the mount.
 pub(crate) fn attach(root: &OwnedFd, folder: &Path) -> io::Result<()> {
     let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY)?;
     Ok(rustix::mount::move_mount(

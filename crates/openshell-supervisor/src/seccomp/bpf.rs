@@ -1,4 +1,4 @@
-//! Instructions of the kernel's filter machine (seccomp(2), the kernel's
+//! The instructions of the kernel's filter machine (seccomp(2), the kernel's
 //! `Documentation/networking/filter.rst`).
 
 use libc::sock_filter;
@@ -9,17 +9,17 @@ pub(super) const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 pub(super) const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// Offsets in `struct seccomp_data` of the call's number and architecture.
+/// The offsets of the call's number and architecture in `struct seccomp_data`.
 pub(super) const NUMBER: u32 = 0;
 pub(super) const ARCH: u32 = 4;
 
-/// Offset of the lower half of an argument; the upper one is four bytes behind, as both
-/// architectures are little-endian.
+/// Returns the offset of the lower half of an argument. The upper half is four bytes behind it,
+/// because both architectures are little-endian.
 pub(super) const fn argument(index: u32) -> u32 {
     16 + 8 * index
 }
 
-/// Comparison of the accumulator with a number.
+/// A comparison of the accumulator with a number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Test {
     Equal,
@@ -39,7 +39,7 @@ pub(super) const fn load(offset: u32) -> sock_filter {
     )
 }
 
-/// Keeps the bits of `mask`.
+/// Keeps only the bits of `mask`.
 pub(super) const fn and(mask: u32) -> sock_filter {
     step(
         (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16,
@@ -49,7 +49,7 @@ pub(super) const fn and(mask: u32) -> sock_filter {
     )
 }
 
-/// Skips `yes` instructions if the comparison with `value` holds, else `no`.
+/// Skips `yes` instructions if the comparison with `value` holds, otherwise `no` instructions.
 pub(super) const fn jump_if(test: Test, value: u32, yes: u8, no: u8) -> sock_filter {
     let test = match test {
         Test::Equal => libc::BPF_JEQ,

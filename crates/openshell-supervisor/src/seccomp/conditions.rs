@@ -1,4 +1,4 @@
-//! Conditions of rows on the arguments of a call.
+//! The conditions of rows on the arguments of a call.
 
 use crate::seccomp::options::{self, Level};
 use crate::seccomp::row::{Comparison, Condition};
@@ -39,11 +39,11 @@ pub(super) const fn masked(argument: u8, mask: i32, value: i32) -> Condition {
     }
 }
 
-/// AF_INET (2) and AF_INET6 (10), which differ in one bit.
+/// Matches AF_INET (2) and AF_INET6 (10), which differ in one bit.
 pub(super) const INTERNET: Condition = masked(0, !8, libc::AF_INET);
 
-/// Matches every option of `level` that is not allowed; `N` is one more than the number of allowed
-/// ones.
+/// Matches every option of `level` that is not allowed; `N` is the number of allowed options plus
+/// one.
 pub(super) const fn other_options<const N: usize>(level: Level) -> [Condition; N] {
     let mut conditions = [equal(1, level.number); N];
     let mut index = 1;

@@ -1,8 +1,8 @@
-//! Compiles rows to a BPF program, before anything is forked (seccomp(2)).
+//! Compiles rows to a BPF program before anything is forked (seccomp(2)).
 //!
-//! One program with all answers, as the kernel verifies, compiles and runs each installed one: a
-//! search tree over the numbers of calls, so that a call without a row passes after a few
-//! comparisons, with the rows of each number at its leaf.
+//! All answers are in one program, because the kernel verifies, compiles and runs every installed
+//! program. It is a search tree over the numbers of calls, whose leaves hold the rows of each
+//! number. So a call without a row passes after a few comparisons.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,22 +19,22 @@ use crate::sys;
 #[derive(Clone, Debug)]
 pub struct Filter(Vec<sock_filter>);
 
-/// A row with more conditions than a jump can pass.
+/// The error for a row with more conditions than a jump can skip.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot compile the system-call filter: {0} has too many conditions")]
 pub struct CompileError(&'static str);
 
 impl Filter {
-    /// Compiles `rows`. Of several that match a call, the one with the first action answers. A call
-    /// through another architecture's table kills the process, and one above [`LAST_KNOWN`], which
-    /// the rows cannot know, gets ENOSYS.
+    /// Compiles `rows`. If several match a call, the one whose [`Action`] is declared first
+    /// answers. A call through another architecture's table kills the process. A call above
+    /// [`LAST_KNOWN`], which the rows cannot know, gets ENOSYS.
     ///
     /// # Errors
-    /// A row has more conditions than a jump can pass.
+    /// Fails if a row has more conditions than a jump can skip.
     pub fn compile(rows: impl Iterator<Item = Row>) -> Result<Self, CompileError> {
         let mut calls: BTreeMap<u32, Vec<Row>> = BTreeMap::new();
         for row in rows {
-            // Numbers of calls are small.
+            // The numbers of calls are small.
             calls.entry(row.number as u32).or_default().push(row);
         }
         let mut leaves = Vec::with_capacity(calls.len());
@@ -54,11 +54,11 @@ impl Filter {
         Ok(Self(program))
     }
 
-    /// Installs the filter for the calling thread and all that it starts. Needs `no_new_privs` or
-    /// CAP_SYS_ADMIN.
+    /// Installs the filter for the calling thread and everything that it starts. Needs
+    /// `no_new_privs` or CAP_SYS_ADMIN.
     ///
     /// # Errors
-    /// The kernel lacks seccomp filters.
+    /// Fails if the kernel lacks seccomp filters.
     pub(crate) fn install(&self) -> io::Result<()> {
         sys::set_seccomp_filter(&self.0, sys::Threads::This)
     }
@@ -66,7 +66,8 @@ impl Filter {
     /// Installs the filter for all threads of the calling process.
     ///
     /// # Errors
-    /// The kernel lacks seccomp filters, or a thread already has a filter that the others have not.
+    /// Fails if the kernel lacks seccomp filters, or if a thread already has a filter that the
+    /// others do not have.
     pub(crate) fn install_for_process(&self) -> io::Result<()> {
         sys::set_seccomp_filter(&self.0, sys::Threads::All)
     }
@@ -77,11 +78,11 @@ impl Filter {
     }
 }
 
-/// Most numbers that are compared one after the other.
+/// The largest number of calls that are compared one after the other.
 const LEAVES: usize = 3;
 
-/// Searches for the number that is loaded, and goes on with its instructions; allows a call that is
-/// not found.
+/// Returns the instructions that search for the loaded number and continue with its answers. A call
+/// that is not found is allowed.
 fn tree(leaves: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
     let mut steps = Vec::new();
     if leaves.len() > LEAVES {
@@ -102,11 +103,12 @@ fn tree(leaves: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
 }
 
 fn skip(steps: &[sock_filter]) -> sock_filter {
-    // The kernel takes no more than 4,096 instructions.
+    // The kernel accepts at most 4,096 instructions.
     jump(u32::try_from(steps.len()).unwrap_or(u32::MAX))
 }
 
-/// Answers a call by the first of `rows` whose conditions hold, and allows it if there is none.
+/// Returns the instructions that answer a call with the first of `rows` whose conditions hold, and
+/// allow it if there is none.
 fn answers(rows: &[Row]) -> Result<Vec<sock_filter>, CompileError> {
     let mut steps = Vec::new();
     for row in rows {
@@ -119,10 +121,11 @@ fn answers(rows: &[Row]) -> Result<Vec<sock_filter>, CompileError> {
     Ok(steps)
 }
 
-/// Goes to the end of the row's instructions unless all of its conditions hold.
+/// Returns the instructions of a row: its answer, which they skip unless all conditions hold.
 fn answer(row: &Row) -> Result<Vec<sock_filter>, CompileError> {
     let mut steps = vec![end_with_error(row.action.errno())];
-    // From the last to the first, as each jumps over all behind it.
+    // The conditions are added from the last to the first, because each jumps over everything
+    // behind it.
     for (
         index,
         Condition {
@@ -160,7 +163,7 @@ fn answer(row: &Row) -> Result<Vec<sock_filter>, CompileError> {
     Ok(steps)
 }
 
-/// Returns true if the lower half of the argument is still loaded behind the comparison.
+/// Returns true if the lower half of the argument is still loaded after the comparison.
 fn leaves_it_loaded(comparison: Comparison) -> bool {
     matches!(comparison, Comparison::Equal(_) | Comparison::Unequal(_))
 }

@@ -1,6 +1,6 @@
-//! Hardening of the supervisor before it serves a workload: its memory, arguments and environment
-//! become unreadable, and a system-call filter of its own limits an attacker who takes it over. No
-//! process inherits the filter, as only init starts processes.
+//! Hardens the supervisor before it serves a workload. Its memory, arguments and environment become
+//! unreadable, and a separate system-call filter limits an attacker who takes it over. No process
+//! inherits that filter, because only init starts processes.
 
 use std::fs::File;
 use std::io;
@@ -31,11 +31,11 @@ pub enum HardenError {
 }
 
 /// Makes the calling process unreadable, raises its limit of open files to the maximum, and
-/// installs the supervisor's filter for all of its threads, present and future. To be called after
-/// init has been cloned and the environment has been read, which is empty afterwards.
+/// installs the supervisor's filter for all of its threads, present and future. Call this after
+/// init has been cloned and after the environment has been read, because that is wiped.
 ///
 /// # Errors
-/// The step that failed; the steps before it stay in effect.
+/// Fails with the step that failed; the steps before it stay in effect.
 pub fn supervisor() -> Result<(), HardenError> {
     make_unreadable().map_err(|source| HardenError::Unreadable { source })?;
     let no_core = Rlimit {
@@ -45,8 +45,8 @@ pub fn supervisor() -> Result<(), HardenError> {
     rustix::process::setrlimit(Resource::Core, no_core).map_err(|errno| HardenError::Core {
         source: errno.into(),
     })?;
-    // Each connection takes two descriptors. The workload keeps the caller's limit, as init was
-    // cloned before.
+    // Each connection takes two descriptors. The workload keeps the caller's limit, because init
+    // was cloned before this.
     let mut files = rustix::process::getrlimit(Resource::Nofile);
     files.current = files.maximum;
     rustix::process::setrlimit(Resource::Nofile, files).map_err(|errno| {
@@ -63,18 +63,19 @@ pub fn supervisor() -> Result<(), HardenError> {
 /// Makes the process undumpable, so that only root can read its memory, and wipes its arguments and
 /// environment.
 pub(crate) fn make_unreadable() -> io::Result<()> {
-    // Opened first: the files of an undumpable process in /proc are root's.
+    // This is opened first, because the /proc files of an undumpable process belong to root.
     let memory = File::options().write(true).open("/proc/self/mem")?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     wipe_arguments_and_environment(&memory)
 }
 
-/// Overwrites the memory shown in /proc/PID/cmdline and environ, which may hold secrets; the
-/// arguments of any process are world-readable.
+/// Overwrites the memory that /proc/PID/cmdline and environ show. It may hold secrets, and
+/// everybody can read the arguments of any process.
 fn wipe_arguments_and_environment(memory: &File) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     // Field 2 may hold blanks and parentheses, so the fields are counted from its last parenthesis:
-    // the first behind it is field 3; fields 48 to 51 bound the two blocks (proc_pid_stat(5)).
+    // the first one behind it is field 3. Fields 48 to 51 are the bounds of the two blocks
+    // (proc_pid_stat(5)).
     let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let bounds: Vec<u64> = fields
         .split_ascii_whitespace()

@@ -1,12 +1,12 @@
-//! Commands of ioctl(2) that a workload may give. Every other command is answered as by a file that
-//! knows it not, so that programs fall back. Those of the list were traced from shells, editors,
-//! terminals, language runtimes, databases, browsers, `ip` and container tools.
+//! The ioctl(2) commands that a workload may use. Every other command is answered as if the file
+//! did not know it, so that programs fall back. The commands in the list were traced from shells,
+//! editors, terminals, language runtimes, databases, browsers, `ip` and container tools.
 //!
-//! A filter does not see what kind of file a command is for: a file system's command can change
+//! A filter does not see for what kind of file a command is. A file system's command can change
 //! what a read-only grant shows (`FS_IOC_SETFLAGS` works for the owner of a file that is open for
 //! reading), copy a folder without the mounts in it (`BTRFS_IOC_SNAP_CREATE_V2`), or lock a home
-//! (fscrypt). So a device's family of commands is open only where the policy lists the device;
-//! there the file rules say which device takes commands at all.
+//! (fscrypt). So a device's family of commands is allowed only if the policy lists the device. The
+//! file rules then decide which device takes commands at all.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::seccomp::row::{Action, Comparison, Condition, Row};
 
-/// Name and number of each command for every workload, the most frequent first.
+/// The name and number of each command that every workload may use, the most frequent first.
 pub const ALLOWED: &[(&str, u32)] = &[
     // Terminals (ioctl_tty(2)).
     ("TCGETS", 0x5401),
@@ -59,7 +59,7 @@ pub const ALLOWED: &[(&str, u32)] = &[
     ("FS_IOC_FIEMAP", 0xc020_660b),
     ("FS_IOC_GETFLAGS", 0x8008_6601),
     ("FS_IOC_FSGETXATTR", 0x801c_581f),
-    // The sandbox's own network, to be read (netdevice(7)).
+    // Reading the configuration of the sandbox's own network (netdevice(7)).
     ("SIOCATMARK", 0x8905),
     ("SIOCGIFNAME", 0x8910),
     ("SIOCGIFCONF", 0x8912),
@@ -76,10 +76,11 @@ pub const ALLOWED: &[(&str, u32)] = &[
     ("SIOCGIFMAP", 0x8970),
 ];
 
-/// `SIOCETHTOOL`: `psutil` and `tcpdump -D` go on only where a network device lacks it.
+/// `SIOCETHTOOL`: `psutil` and `tcpdump -D` continue only if the answer is that the network device
+/// does not support it.
 pub(super) const ETHTOOL: u32 = 0x8946;
 
-/// A kind of devices with commands of their own.
+/// A kind of devices that has its own commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are those in `Family::as_str`")]
 pub enum Family {
@@ -95,12 +96,12 @@ pub enum Family {
     Tun,
     Serial,
     Block,
-    /// A device that is none of these: every command but those of terminals, file systems, sockets
+    /// A device of no other family: every command except those of terminals, file systems, sockets
     /// and namespaces.
     Other,
 }
 
-/// The families with the beginnings of their paths.
+/// The families, with the beginnings of their devices' paths.
 const PLACES: &[(&str, Family)] = &[
     ("/dev/dri", Family::Graphics),
     ("/dev/nvidia", Family::Nvidia),
@@ -123,7 +124,7 @@ const PLACES: &[(&str, Family)] = &[
     ("/dev/dm-", Family::Block),
 ];
 
-/// Devices and folders of /dev whose commands are those of every workload.
+/// The devices and folders of /dev that need only the commands of every workload.
 const USUAL: &[&str] = &[
     "/dev/null",
     "/dev/zero",
@@ -136,7 +137,7 @@ const USUAL: &[&str] = &[
 ];
 
 impl Family {
-    /// Name in messages.
+    /// Returns the name for messages.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -156,7 +157,7 @@ impl Family {
         }
     }
 
-    /// Returns the families of the devices among `listed`, which the policy lists itself.
+    /// Returns the families of the devices in `listed`, the paths that the policy itself lists.
     #[must_use]
     pub fn of<'p>(listed: impl Iterator<Item = &'p Path>) -> Vec<Self> {
         let mut found = Vec::new();
@@ -173,10 +174,11 @@ impl Family {
         found
     }
 
-    /// Bits and their values by which the commands of the family are known.
+    /// Returns masks and values that identify the commands of the family.
     fn patterns(self) -> Vec<(u32, u32)> {
         let whole = |letter: u8| vec![(0xff00, u32::from(letter) << 8)];
-        // Those of terminals and consoles with the same letter carry no size and no direction.
+        // The commands of terminals and consoles with the same letter have no size and no
+        // direction.
         let sized = |letter: u8| {
             let letter = u32::from(letter) << 8;
             [1 << 30, 2 << 30, 3 << 30]
@@ -222,8 +224,9 @@ impl Family {
     }
 }
 
-/// Letters of commands that stay a list whatever device the policy lists: terminals, consoles, file
-/// systems, block devices, sockets, namespaces and processes, performance events.
+/// The letters of commands of which only listed ones are allowed, whatever device the policy lists:
+/// terminals, consoles, file systems, block devices, sockets, namespaces and processes, performance
+/// events.
 const CLOSED: &[u8] = &[
     0, b'T', b'K', b'V', b'f', b'X', b'v', 0x94, 0xf5, 0x12, b'L', 0x89, 0x8b, 0xb7, 0xff, b'$',
     b'!', 0xaa,
@@ -234,8 +237,8 @@ const REASON: &str =
 const BREAKS: &str = "chattr, ldattach, setserial, wireless tools; what a device needs is open \
                       where the policy lists it";
 
-/// Returns the rows about ioctl(2) for a workload with devices of `families`. To be called once or
-/// twice in a process, as they stay.
+/// Returns the rows for ioctl(2) of a workload with devices of `families`. Call this only once or
+/// twice in a process, because it leaks the rows' conditions.
 pub(super) fn rows(families: &[Family]) -> Vec<Row> {
     let number = |comparison| Condition {
         argument: 1,

@@ -1,5 +1,5 @@
-//! The filter that has the kernel hand system calls of the sandbox to the supervisor: every
-//! connect(2) and listen(2), and calls about files where they are logged.
+//! The filter that makes the kernel hand system calls of the sandbox to the supervisor: every
+//! connect(2) and listen(2), and calls about files if these are logged.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use crate::seccomp::bpf::{ARCH, ARCHITECTURE, NUMBER, Test, argument, end, jump_if, load};
 use crate::sys::notify;
 
-/// Calls about files that are handed to the supervisor.
+/// The calls about files that are handed to the supervisor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileCalls {
-    /// None.
+    /// No calls.
     #[default]
     None,
     /// Calls that open, execute, create, rename or remove a file.
     Accesses,
-    /// Those, and calls that only look at one.
+    /// The same calls, and calls that only look at a file.
     AccessesAndLookups,
 }
 
@@ -37,7 +37,7 @@ const ACCESSES: &[libc::c_long] = &[
     libc::SYS_symlinkat,
 ];
 
-/// The same by their older names.
+/// The older calls that do the same.
 #[cfg(target_arch = "x86_64")]
 const OLDER_ACCESSES: &[libc::c_long] = &[
     libc::SYS_open,
@@ -53,8 +53,8 @@ const OLDER_ACCESSES: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_ACCESSES: &[libc::c_long] = &[];
 
-/// Calls that only look at a file. Those that name an empty path, which look at an open one, are
-/// many, and are not handed over.
+/// Calls that only look at a file. Those with an empty path look at an open file. They are
+/// frequent, and are not handed over.
 const LOOKUPS: &[libc::c_long] = &[libc::SYS_newfstatat, libc::SYS_statx];
 const PLAIN_LOOKUPS: &[libc::c_long] = &[libc::SYS_faccessat, libc::SYS_faccessat2];
 #[cfg(target_arch = "x86_64")]
@@ -62,7 +62,7 @@ const OLDER_LOOKUPS: &[libc::c_long] = &[libc::SYS_stat, libc::SYS_lstat, libc::
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER_LOOKUPS: &[libc::c_long] = &[];
 
-/// Calls that are handed over.
+/// The calls that are handed over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Notified {
     pub(crate) connects: bool,
@@ -70,12 +70,12 @@ pub(crate) struct Notified {
 }
 
 impl Notified {
-    /// Returns true if no call is.
+    /// Returns true if no call is handed over.
     pub(crate) fn is_empty(self) -> bool {
         !self.connects && self.files == FileCalls::None
     }
 
-    /// Calls that are handed over whatever their arguments.
+    /// Returns the calls that are handed over whatever their arguments are.
     fn plain(self) -> impl Iterator<Item = libc::c_long> {
         let lists: &[&[libc::c_long]] = match self.files {
             FileCalls::None => &[],
@@ -95,8 +95,8 @@ impl Notified {
             .chain(lists.iter().copied().flatten().copied())
     }
 
-    /// Calls that are handed over unless AT_EMPTY_PATH is among the flags, with the index of that
-    /// argument.
+    /// Returns the calls that are handed over unless AT_EMPTY_PATH is among the flags, with the
+    /// index of the flags argument.
     fn by_path(self) -> impl Iterator<Item = (libc::c_long, u32)> {
         let lookups = if self.files == FileCalls::AccessesAndLookups {
             LOOKUPS
@@ -108,7 +108,7 @@ impl Notified {
             .map(|number| (*number, if *number == libc::SYS_statx { 2 } else { 3 }))
     }
 
-    /// Returns the program (seccomp(2)).
+    /// Returns the filter program (seccomp(2)).
     fn program(self) -> Vec<libc::sock_filter> {
         let hand_over = end(libc::SECCOMP_RET_USER_NOTIF);
         let allow = end(libc::SECCOMP_RET_ALLOW);
@@ -136,12 +136,13 @@ impl Notified {
     }
 }
 
-/// Installs the filter for the calling thread and all that it starts, and returns its listener. The
-/// refusals of a filter of commands come first, and calls through other architectures' tables are
-/// refused there.
+/// Installs the filter for the calling thread and everything that it starts, and returns its
+/// listener. The refusals of a command's filter take precedence, and that filter refuses calls
+/// through other architectures' tables.
 ///
 /// # Errors
-/// The kernel lacks user notifications, or a filter with a listener is in force already (EBUSY).
+/// Fails if the kernel lacks user notifications, or with EBUSY if a filter with a listener is
+/// already in force.
 pub(crate) fn install(notified: Notified) -> io::Result<OwnedFd> {
     notify::install_listener(&notified.program())
 }

@@ -1,18 +1,18 @@
-//! Socket options that a workload may set, by level. [`super::rules`] refuses every other option
-//! and level. The options are those that ordinary programs set: traced from curl, wget, git, ssh,
-//! Python, Node.js, Java, `ip` and PostgreSQL, and documented for nginx, haproxy, Go, QUIC
+//! The socket options that a workload may set, by level. [`super::rules`] refuses every other
+//! option and level. The options are those that ordinary programs set: traced from curl, wget, git,
+//! ssh, Python, Node.js, Java, `ip` and PostgreSQL, and documented for nginx, haproxy, Go, QUIC
 //! libraries and browsers.
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_UDP, SOL_NETLINK, SOL_SOCKET, SOL_TCP, c_int};
 
-/// Allowed options of one level.
+/// The allowed options of one level.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
-    /// Name in the manual.
+    /// The name of the level in the manual.
     pub name: &'static str,
-    /// Number.
+    /// The number of the level.
     pub number: c_int,
-    /// Name and number of each allowed option.
+    /// The name and number of each allowed option.
     pub allowed: &'static [(&'static str, c_int)],
 }
 
@@ -39,7 +39,7 @@ pub const TCP: Level = Level {
         TCP_USER_TIMEOUT TCP_TIMESTAMP TCP_NOTSENT_LOWAT TCP_SAVE_SYN),
 };
 
-/// Options of UDP: corking, and segmentation offload as QUIC uses it (udp(7)).
+/// Options of UDP: corking, and segmentation offload, which QUIC uses (udp(7)).
 pub const UDP: Level = Level {
     name: "SOL_UDP",
     number: IPPROTO_UDP,
@@ -61,7 +61,7 @@ pub const IP: Level = Level {
         MCAST_JOIN_GROUP MCAST_LEAVE_GROUP IP_MULTICAST_ALL IP_UNICAST_IF),
 };
 
-/// Options of IPv6, as those of IPv4, and IPV6_V6ONLY (ipv6(7)).
+/// Options of IPv6: like those of IPv4, and IPV6_V6ONLY (ipv6(7)).
 pub const IPV6: Level = Level {
     name: "SOL_IPV6",
     number: IPPROTO_IPV6,
@@ -71,7 +71,7 @@ pub const IPV6: Level = Level {
         IPV6_TCLASS IPV6_AUTOFLOWLABEL IPV6_ADDR_PREFERENCES IPV6_UNICAST_IF),
 };
 
-/// Options of netlink sockets, for `ip` and the like (netlink(7)).
+/// Options of netlink sockets, for `ip` and similar tools (netlink(7)).
 pub const NETLINK: Level = Level {
     name: "SOL_NETLINK",
     number: SOL_NETLINK,

@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_long};
 
-/// Result of a refused call (SECCOMP_RET_ERRNO), chosen so that programs fall back instead of
+/// The result of a refused call (SECCOMP_RET_ERRNO), chosen so that programs fall back instead of
 /// failing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
@@ -18,13 +18,13 @@ pub enum Action {
     NotSupported,
     /// ENOTTY: no such command for this file.
     NoTerminal,
-    /// Success without effect, for callers that treat a refusal of the state already in force as an
-    /// error.
+    /// Success without effect, for callers that treat it as an error if the state already in force
+    /// is refused.
     NoOp,
 }
 
 impl Action {
-    /// Error number that the caller gets; 0 for success.
+    /// Returns the error number that the caller gets; 0 for success.
     #[must_use]
     pub fn errno(self) -> c_int {
         match self {
@@ -39,37 +39,37 @@ impl Action {
     }
 }
 
-/// A comparison with an argument. Except for [`Comparison::NotNull`] it ignores the upper 32 bits,
-/// as the kernel does for the arguments below, so that setting them does not evade a rule.
+/// A comparison with an argument. Except for [`Comparison::NotNull`], it ignores the upper 32 bits,
+/// as the kernel does for the arguments concerned, so setting those bits does not evade a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Index of the argument, from 0.
+    /// The index of the argument, from 0.
     pub argument: u8,
-    /// Comparison that must hold.
+    /// The comparison that must hold.
     pub comparison: Comparison,
 }
 
-/// Comparison of an argument.
+/// A comparison of an argument's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// Equal to this number.
+    /// It is equal to this number.
     Equal(u32),
-    /// Not equal to this number.
+    /// It is not equal to this number.
     Unequal(u32),
-    /// Not a null pointer; compares all 64 bits.
+    /// It is not a null pointer; compares all 64 bits.
     NotNull,
-    /// Equal to the value under the mask.
+    /// Its bits under the mask equal the value.
     Masked {
-        /// Bits to compare.
+        /// The bits to compare.
         mask: u32,
-        /// Their values.
+        /// The values of these bits.
         value: u32,
     },
-    /// Not equal to the value under the mask.
+    /// Its bits under the mask do not equal the value.
     Unmasked {
-        /// Bits to compare.
+        /// The bits to compare.
         mask: u32,
-        /// Their values.
+        /// The values of these bits.
         value: u32,
     },
 }
@@ -77,17 +77,17 @@ pub enum Comparison {
 /// A row of a filter.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Name of the constant with the call's number.
+    /// The name of the constant that holds the call's number.
     pub name: &'static str,
-    /// Number on this architecture.
+    /// The call's number on this architecture.
     pub number: c_long,
-    /// Conditions that must all hold; always refused if empty.
+    /// The conditions that must all hold; if empty, the call is always refused.
     pub when: &'static [Condition],
-    /// Result for the caller.
+    /// The result for the caller.
     pub action: Action,
-    /// Harm that the call could do.
+    /// The harm that the call could do.
     pub reason: &'static str,
-    /// Programs that need the call, with their remedy; empty if all known ones fall back.
+    /// The programs that need the call, with a remedy; empty if all known programs fall back.
     pub breaks: &'static str,
 }
 

@@ -11,15 +11,15 @@ use crate::seccomp::options::{self};
 pub use crate::seccomp::row::{Action, Comparison, Condition, Row};
 use crate::seccomp::row::{other_options, row};
 
-/// Highest system-call number considered by these tables (file_setattr, Linux 6.17); from 424 on,
-/// numbers are the same on every architecture. Newer calls get ENOSYS until they are considered
+/// The highest system-call number that these tables consider (file_setattr, Linux 6.17). From 424
+/// on, numbers are the same on every architecture. Newer calls get ENOSYS until they are considered
 /// here, and so does the x32 table of x86-64, whose numbers begin far above.
 pub const LAST_KNOWN: u32 = 469;
 
 /// open_tree_attr(2), Linux 6.15.
 const SYS_OPEN_TREE_ATTR: c_long = 467;
 
-/// Socket families available to the workload.
+/// The socket families that the workload can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sockets {
     /// Unix, internet, and netlink for reading the network configuration.
@@ -28,19 +28,19 @@ pub enum Sockets {
     Local,
 }
 
-/// Calls that the workload may make if its processes may trace each other.
+/// The calls that the workload may make if its processes may trace each other.
 const DEBUGGING: &[c_long] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
 ];
 
-/// Rows of the workload's filter if its processes may trace each other.
+/// Returns the rows of the workload's filter if its processes may trace each other.
 pub fn rows_with_debugging(sockets: Sockets, devices: &[Family]) -> impl Iterator<Item = Row> {
     rows(sockets, devices).filter(|row| !DEBUGGING.contains(&row.number))
 }
 
-/// Rows of the workload's filter, with devices of these families.
+/// Returns the rows of the workload's filter, with devices of these families.
 pub fn rows(sockets: Sockets, devices: &[Family]) -> impl Iterator<Item = Row> {
     let local = match sockets {
         Sockets::Local => NO_INTERNET,
@@ -52,22 +52,22 @@ pub fn rows(sockets: Sockets, devices: &[Family]) -> impl Iterator<Item = Row> {
         .chain(local.iter().copied())
 }
 
-/// Further rows where the sandbox `shares` the process numbers of other programs of its user, which
-/// may be nobody's business inside.
+/// Returns further rows if the sandbox `shares` the PIDs of other programs of its user. The
+/// workload must not interfere with those programs.
 pub fn rows_for_shared_pids(shares: bool) -> impl Iterator<Item = Row> {
     OTHERS.iter().copied().filter(move |_| shares)
 }
 
-/// Rows of the supervisor's filter.
+/// Returns the rows of the supervisor's filter.
 pub fn supervisor_rows() -> impl Iterator<Item = Row> {
     SHARED.iter().chain(SUPERVISOR).chain(OLD_CLONES).copied()
 }
 
-/// Reason for refusing descriptor tables of single threads.
+/// The reason for refusing separate descriptor tables of threads.
 const PRIVATE_DESCRIPTORS: &str = "a thread with descriptors of its own could connect another \
                                    socket than the supervisor sees, before Linux 6.9";
 
-/// Rows of both filters.
+/// The rows of both filters.
 const SHARED: &[Row] = &[
     row!(
         SYS_ptrace,
@@ -405,8 +405,8 @@ const WORKLOAD: &[Row] = &[
         "MPTCP, SCTP, DCCP, UDP-Lite, L2TP, SMC and the like: the fence and the supervisor know \
          none, and their code is rarely used"
     ),
-    // Protocol 0 selects the type's first protocol, so types are restricted too. Flags are above
-    // the lower four bits.
+    // Protocol 0 selects the type's first protocol, so types are restricted too. The flags of a
+    // type are above its lower four bits.
     row!(
         SYS_socket,
         &[INTERNET, masked(1, 0xf, libc::SOCK_RAW)],
@@ -474,8 +474,8 @@ const WORKLOAD: &[Row] = &[
     row!(
         SYS_personality,
         &[
-            // Query; default; and the values that setarch and sanitizers set: 32 bits, an older
-            // version number, no randomisation.
+            // The query, the default, and the values that setarch and sanitizers set: 32 bits, an
+            // older version number, no randomisation.
             unequal(0, -1),
             unequal(0, 0),
             unequal(0, PER_LINUX32),
@@ -489,10 +489,10 @@ const WORKLOAD: &[Row] = &[
     ),
 ];
 
-/// 32-bit personality, as `setarch` sets it (personality(2)).
+/// The 32-bit personality that `setarch` sets (personality(2)).
 const PER_LINUX32: c_int = 0x0008;
 
-/// Version number that begins with 2.6 (personality(2)).
+/// The flag for a version number that begins with 2.6 (personality(2)).
 const UNAME26: c_int = 0x0002_0000;
 
 /// Further rows for x86-64, whose processors have segments.
@@ -523,7 +523,7 @@ const NO_INTERNET: &[Row] = &[
     ),
 ];
 
-/// What programs do to others of their user, by process number; 0 is the caller.
+/// Calls that affect other programs of the same user, by PID; 0 means the caller.
 const OTHERS: &[Row] = &[
     row!(
         SYS_sched_setscheduler,
@@ -586,8 +586,8 @@ const OTHERS: &[Row] = &[
     ),
 ];
 
-/// Further rows of the supervisor's filter, in force once init exists. It keeps setns for the
-/// thread that opens sockets inside the sandbox.
+/// Further rows of the supervisor's filter, which is in force once init exists. The supervisor
+/// keeps setns(2) for the thread that opens sockets inside the sandbox.
 const SUPERVISOR: &[Row] = &[
     row!(
         SYS_execve,

@@ -15,8 +15,8 @@ use crate::seccomp::rules::{
 };
 use crate::sys;
 
-/// Runs `work` on a thread of its own, with or without the filter, which is per thread. The thread
-/// is root with every capability, so that only the filter can refuse.
+/// Runs `work` on a separate thread, with or without the filter, which is per thread. The thread is
+/// root with every capability, so only the filter can refuse.
 fn on_thread<T: Send>(sockets: Option<Sockets>, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -32,8 +32,8 @@ fn on_thread<T: Send>(sockets: Option<Sockets>, work: impl FnOnce() -> T + Send)
     })
 }
 
-/// Arguments that meet the row's conditions and are otherwise invalid, so that the call has no
-/// effect without the filter.
+/// Returns arguments that meet the row's conditions and are otherwise invalid, so that the call has
+/// no effect without the filter.
 fn arguments(row: &Row) -> [libc::c_long; 6] {
     let mut arguments = [-1; 6];
     for condition in row.when {
@@ -42,21 +42,22 @@ fn arguments(row: &Row) -> [libc::c_long; 6] {
         let wide = |value: u32| 0x7fff_ffff_0000_0000 | i64::from(value);
         *argument = match condition.comparison {
             Comparison::Equal(value) => wide(value),
-            // Its lower half is zero, as that of a page at 4 GiB.
+            // Its lower half is zero, like that of a page at 4 GiB.
             Comparison::NotNull => 0x7fff_0000_0000_0000,
             Comparison::Masked { value, .. } => wide(value | harmless(row.number)),
-            // None of the families, protocols and options excepted by a row.
+            // This is none of the families, protocols and options that a row excepts.
             Comparison::Unequal(_) | Comparison::Unmasked { .. } => wide(0x7fff),
         };
     }
     arguments
 }
 
-/// Bits that no condition compares and that make the kernel refuse calls that would have an effect.
+/// Returns bits that no condition compares, and that make the kernel refuse calls that would have
+/// an effect.
 fn harmless(number: libc::c_long) -> u32 {
     match number {
-        // A new user namespace that shares the file system; a thread that does not share its
-        // memory.
+        // These stand for a new user namespace that shares the file system, and for a thread that
+        // does not share its memory.
         libc::SYS_clone | libc::SYS_unshare => libc::CLONE_FS as u32 | 0x8000_0000,
         _ => 0,
     }
@@ -65,7 +66,7 @@ fn harmless(number: libc::c_long) -> u32 {
 // Conformance: SCP-01, SCP-03, SCP-04, SCP-05.
 #[test]
 fn every_row_is_refused_with_its_answer() {
-    // Without a network, internet sockets are refused before their other defects count.
+    // Without a network, internet sockets are refused before their other defects matter.
     let shared = rows(Sockets::Internet, &[]).count();
     for (index, row) in rows(Sockets::Local, &[]).enumerate() {
         let sockets = if index < shared {
@@ -78,7 +79,7 @@ fn every_row_is_refused_with_its_answer() {
     }
 }
 
-/// Expected result of a call that the row refuses.
+/// Returns the expected result of a call that the row refuses.
 fn answer(row: &Row) -> Result<libc::c_long, i32> {
     match row.action.errno() {
         0 => Ok(0),
@@ -133,7 +134,7 @@ fn the_families_that_programs_need_are_open() {
     }
 }
 
-/// Like [`on_thread`], under the supervisor's own filter.
+/// Runs `work` like [`on_thread`], under the supervisor's own filter.
 fn as_supervisor<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     on_thread(None, || {
         Filter::compile(supervisor_rows())
@@ -156,7 +157,7 @@ fn the_supervisor_gives_up_what_its_rows_say() {
             row.reason
         );
     }
-    // Creating a process is refused; without the filter the same flags are refused for another
+    // Creating a process is refused; without the filter, the same flags are refused for another
     // reason.
     let no_thread = [
         0x7fff_ffff_0000_0000 | i64::from(libc::CLONE_SIGHAND),
@@ -197,15 +198,16 @@ fn x32_numbers_are_not_a_second_way_in() {
     assert!(under_filter(libc::SYS_getpid).is_ok());
 }
 
-/// A system call, as a filter sees it.
+/// A system call as a filter sees it.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     number: u32,
     arguments: [u64; 6],
 }
 
-/// Runs a filter on `call` (the kernel's `Documentation/networking/filter.rst`), and returns its
-/// answer and the instructions that it took. Needs no kernel, so that any call can be tried.
+/// Runs a filter on `call` (the kernel's `Documentation/networking/filter.rst`). Returns its answer
+/// and the number of instructions that it took. This does not need a kernel, so any call can be
+/// tried.
 fn run(program: &[libc::sock_filter], architecture: u32, call: Call) -> (u32, usize) {
     let [number, arch, pointer] =
         [call.number, architecture, 0].map(|word: u32| word.to_ne_bytes());
@@ -247,7 +249,7 @@ fn run(program: &[libc::sock_filter], architecture: u32, call: Call) -> (u32, us
     }
 }
 
-/// The answer of `rows` to `call`, by their meaning.
+/// Returns the answer that `rows` should give to `call`.
 fn meant(rows: &[Row], call: Call) -> u32 {
     let holds = |condition: &Condition| {
         let argument = call.arguments[usize::from(condition.argument)];
@@ -271,7 +273,7 @@ fn meant(rows: &[Row], call: Call) -> u32 {
     })
 }
 
-/// Filters of workloads and of the supervisor.
+/// Returns the filters of workloads and of the supervisor.
 fn filters() -> [Vec<Row>; 5] {
     [
         rows(Sockets::Internet, &[]).collect(),
@@ -286,8 +288,8 @@ fn filters() -> [Vec<Row>; 5] {
     ]
 }
 
-/// Calls of a number with what the conditions of `rows` name and what lies beside it, with the upper
-/// half set and not.
+/// Returns calls with this number, whose arguments are the values in the conditions of `rows` and
+/// neighbouring values, with and without bits in the upper half.
 fn calls(rows: &[Row], number: u32) -> Vec<Call> {
     let of_call = rows.iter().filter(|row| row.number as u32 == number);
     let conditions: Vec<_> = of_call.flat_map(|row| row.when).collect();
@@ -336,8 +338,8 @@ fn a_filter_answers_every_call_as_its_rows_mean_it() {
     }
 }
 
-/// What another compiler makes of `rows`: a program for each, with its number, the first action
-/// first.
+/// Compiles `rows` with another compiler. Returns a program for each row, with its number, the
+/// first action first.
 fn second_opinion(rows: &[Row]) -> Vec<(u32, Vec<libc::sock_filter>)> {
     let mut ordered = rows.to_vec();
     ordered.sort_by_key(|row| row.action);
@@ -348,7 +350,7 @@ fn second_opinion(rows: &[Row]) -> Vec<(u32, Vec<libc::sock_filter>)> {
             .into_iter()
             .map(|condition| SeccompRule::new(vec![condition]).unwrap());
         let rules: Vec<_> = rules.collect();
-        // To this compiler a number without rules always matches.
+        // For this compiler, a number without rules always matches.
         let of_call = (!rules.is_empty()).then_some((row.number, rules));
         let filter = SeccompFilter::new(
             of_call.into_iter().collect(),
@@ -368,7 +370,7 @@ fn second_opinion(rows: &[Row]) -> Vec<(u32, Vec<libc::sock_filter>)> {
     ordered.into_iter().map(program).collect()
 }
 
-/// Conditions of which one holds if and only if `condition` does not.
+/// Returns conditions, at least one of which holds if and only if `condition` does not hold.
 fn opposites(condition: &Condition) -> Vec<SeccompCondition> {
     let one = |length, operator, value: u32| {
         SeccompCondition::new(condition.argument, length, operator, value.into()).unwrap()
@@ -381,7 +383,7 @@ fn opposites(condition: &Condition) -> Vec<SeccompCondition> {
         Comparison::Unmasked { mask, value } => {
             vec![half(SeccompCmpOp::MaskedEq(mask.into()), value)]
         }
-        // One bit at least is another one.
+        // At least one bit differs.
         Comparison::Masked { mask, value } => {
             let bits = (0..u32::BITS).map(|bit| 1 << bit);
             let of_mask = bits.filter(|bit| mask & bit != 0);
@@ -392,8 +394,8 @@ fn opposites(condition: &Condition) -> Vec<SeccompCondition> {
     }
 }
 
-/// The first call that the filter of `rows` answers in another way than a second compiler's programs
-/// of `others`.
+/// Returns the first call that the filter of `rows` answers in another way than a second compiler's
+/// programs of `others`.
 fn disagreement(rows: &[Row], others: &[Row]) -> Option<Call> {
     let filter = Filter::compile(rows.iter().copied()).unwrap();
     let programs = second_opinion(others);
@@ -422,7 +424,7 @@ fn a_second_compiler_makes_filters_of_the_same_answers_and_each_row_counts() {
         assert!(disagreement.is_none(), "{disagreement:x?}");
     }
     let rows: Vec<_> = rows(Sockets::Internet, &[]).collect();
-    // Without a row, or with another condition, somebody is asked for who answers otherwise.
+    // Without a row, or with another condition, the two must disagree about some call.
     let number = libc::SYS_memfd_create;
     let without: Vec<_> = rows
         .iter()
@@ -484,7 +486,8 @@ fn every_row_has_a_reason() {
 #[test]
 fn every_option_that_may_be_set_passes_and_its_neighbours_do_not() {
     on_thread(Some(Sockets::Internet), || {
-        // Not a socket, so that the kernel returns EBADF for calls that pass the filter.
+        // The descriptor is not a socket, so the kernel returns EBADF for calls that pass the
+        // filter.
         let set = |level: i32, option: i32| {
             sys::call(
                 libc::SYS_setsockopt,
@@ -536,7 +539,7 @@ fn protocols_and_types_that_programs_need_are_open_and_no_others() {
                 );
             }
             for protocol in (2..300).filter(|number| ![6, 17, 58].contains(number)) {
-                // A type that does not exist, for which the kernel itself would return EINVAL.
+                // This type does not exist; the kernel itself would return EINVAL for it.
                 assert_eq!(
                     open(family, 7, protocol),
                     Err(libc::EPROTONOSUPPORT),
@@ -587,7 +590,7 @@ fn personalities_that_programs_set_are_open() {
     });
 }
 
-/// The conditions of a row in the words of the page.
+/// Returns the conditions of a row in the words of the documentation page.
 #[cfg(target_arch = "x86_64")]
 fn conditions(row: &Row) -> String {
     let condition = |condition: &Condition| {
@@ -604,7 +607,7 @@ fn conditions(row: &Row) -> String {
             }
         }
     };
-    // The long lists are those of options, which the page shows in a table of its own.
+    // The long lists are those of options, which the page shows in a separate table.
     match row.when {
         [] => "always".to_owned(),
         [first, ..]
@@ -652,7 +655,7 @@ fn with_shared_process_numbers_others_are_left_alone_and_the_caller_is_not() {
     assert_eq!(rows_for_shared_pids(false).count(), 0);
 }
 
-// One row exists on x86-64 only.
+// One row exists only on x86-64.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_page_of_system_calls_shows_every_row_and_every_option() {

@@ -1,10 +1,10 @@
-//! The only unsafe code: small functions over one system call each, safe to call.
+//! The only unsafe code: small functions, each around one system call and safe to call.
 //!
-//! System calls go through rustix, and nix for those that it lacks or restricts: execve, unshare,
-//! signalfd, process_vm_readv, masks of signals, and getpgid and getsid, whose 0 is no valid `Pid`
-//! of rustix. libc is used for what neither makes safe: clone, _exit, close_range, mount_setattr,
-//! seccomp and its notifications, some socket options, and dispositions of signals (signal,
-//! sigaction).
+//! System calls go through rustix. nix is used for those that rustix lacks or restricts: execve,
+//! unshare, signalfd, process_vm_readv, signal masks, and getpgid and getsid, for which 0 is not a
+//! valid `Pid` in rustix. libc is used for calls that neither makes safe: clone, _exit,
+//! close_range, mount_setattr, seccomp and its notifications, some socket options, and dispositions
+//! of signals (signal, sigaction).
 
 #![expect(unsafe_code, reason = "system calls that no safe wrapper offers")]
 
@@ -21,24 +21,24 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::Pid;
 
-/// Result of [`clone_process`] in each process.
+/// The result of [`clone_process`] in each process.
 pub(crate) enum Cloned {
-    /// In the new process.
+    /// The result in the new process.
     Child,
-    /// In the caller.
+    /// The result in the caller.
     Parent {
-        /// PID of the new process in the caller's PID namespace.
+        /// The PID of the new process in the caller's PID namespace.
         pid: Pid,
-        /// Pidfd, which refers to this process even after its PID is reused.
+        /// Its pidfd, which refers to this process even after its PID is reused.
         pidfd: OwnedFd,
     },
 }
 
-/// Clones the calling process as fork(2) does, into the new namespaces of `namespaces`
-/// (`CLONE_NEWPID`, `CLONE_NEWNS`, `CLONE_NEWIPC`).
+/// Clones the calling process like fork(2), into the new `namespaces` (`CLONE_NEWPID`,
+/// `CLONE_NEWNS`, `CLONE_NEWIPC`).
 ///
 /// # Errors
-/// The calling process has more than one thread, or an error of clone(2).
+/// Fails if the calling process has more than one thread, or if clone(2) fails.
 pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
@@ -67,11 +67,11 @@ pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
     Ok(Cloned::Parent { pid, pidfd })
 }
 
-/// Executes a program (execve(2)); returns only on failure.
+/// Executes a program (execve(2)). Returns only on failure.
 pub(crate) fn execve(path: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
     match nix::unistd::execve(path, arguments, environment) {
         Ok(never) => match never {},
-        // nix does not know every errno of every file system.
+        // nix does not know every error number of every file system.
         Err(_) => io::Error::last_os_error(),
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn exit_now(status: libc::c_int) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Marks all descriptors from `first` on close-on-exec (close_range(2)).
+/// Marks all descriptors from `first` on as close-on-exec (close_range(2)).
 pub(crate) fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
     // SAFETY: the call changes a flag of descriptors and touches no memory.
     let result = unsafe {
@@ -100,8 +100,8 @@ pub(crate) fn close_on_exec_from(first: libc::c_uint) -> io::Result<()> {
     }
 }
 
-/// Closes all descriptors from 3 on except `kept` (close_range(2)). For a process that has just
-/// been cloned and drops no owner of the others.
+/// Closes all descriptors from 3 on except `kept` (close_range(2)). Only for a newly cloned process
+/// that will not drop the owners of the others.
 pub(crate) fn close_all_but(kept: &[&OwnedFd]) -> io::Result<()> {
     let mut numbers: Vec<_> = kept
         .iter()
@@ -139,8 +139,8 @@ pub(crate) fn block_signals() -> io::Result<()> {
 }
 
 /// Resets the signal state of the calling process: unblocks all signals, and resets SIGPIPE, which
-/// the Rust runtime ignores, to its default action. Other ignored signals stay ignored, as `nohup`
-/// relies on.
+/// the Rust runtime ignores, to its default action. Other ignored signals stay ignored, because
+/// `nohup` relies on that.
 pub(crate) fn reset_signals() -> io::Result<()> {
     default_signal(libc::SIGPIPE)?;
     Ok(sigprocmask(
@@ -160,7 +160,7 @@ pub(crate) fn ignore_signal(signal: libc::c_int) -> io::Result<()> {
     dispose(signal, Disposition::Ignore)
 }
 
-/// What becomes of a signal.
+/// What a signal does.
 enum Disposition {
     Default,
     Ignore,
@@ -180,14 +180,14 @@ fn dispose(signal: libc::c_int, disposition: Disposition) -> io::Result<()> {
     }
 }
 
-/// Process group of `pid`, 0 meaning the calling process. Returns 0 for a group outside this PID
-/// namespace (getpgid(2)).
+/// Returns the process group of `pid`; 0 means the calling process. The result is 0 for a group
+/// outside this PID namespace (getpgid(2)).
 pub(crate) fn process_group(pid: libc::pid_t) -> io::Result<libc::pid_t> {
     let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(pid)))?;
     Ok(group.as_raw())
 }
 
-/// Session of `pid`, with the same meaning of 0 (getsid(2)).
+/// Returns the session of `pid`; 0 has the same meanings as for [`process_group`] (getsid(2)).
 pub(crate) fn session(pid: libc::pid_t) -> io::Result<libc::pid_t> {
     let session = nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(pid)))?;
     Ok(session.as_raw())
@@ -204,17 +204,17 @@ pub(crate) fn is_signal_ignored(signal: libc::c_int) -> bool {
     }
 }
 
-/// Write end of the pipe of [`hang_ups`]; -1 before it exists.
+/// The write end of the pipe of [`hang_ups`]; -1 before it exists.
 static HANG_UPS: AtomicI32 = AtomicI32::new(-1);
 
-/// Signal handler that writes 1 to the pipe if the kernel sent the signal, else 0.
+/// Handles a signal by writing to the pipe: 1 if the kernel sent the signal, otherwise 0.
 extern "C" fn hung_up(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo_t. write(2) and the thread's errno
     // are all that is used, both async-signal-safe (signal-safety(7)), and errno is left as it was.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;
-        // Signals of kill, tgkill and sigqueue have codes of at most 0 (sigaction(2)).
+        // Signals from kill, tgkill and sigqueue have codes of at most 0 (sigaction(2)).
         let by_kernel = u8::from((*info).si_code > 0);
         // The write fails if the pipe is full of earlier signals, which have the same effect.
         libc::write(
@@ -231,7 +231,8 @@ extern "C" fn hung_up(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
 pub(crate) fn hang_ups() -> io::Result<OwnedFd> {
     let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
     let (read, write) = rustix::pipe::pipe_with(flags)?;
-    // The descriptor stays open as long as the handler, until the process ends.
+    // The descriptor stays open as long as the handler is installed, which is until the process
+    // ends.
     HANG_UPS.store(write.into_raw_fd(), Ordering::Relaxed);
     // SAFETY: an all-zero sigaction is valid; its handler has the signature that SA_SIGINFO asks
     // for.
@@ -261,7 +262,7 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     Ok(unshare(CloneFlags::CLONE_NEWNET)?)
 }
 
-/// Adds attributes (`MOUNT_ATTR_RDONLY` and the like) to the detached mount `tree`, and with
+/// Adds attributes (for example `MOUNT_ATTR_RDONLY`) to the detached mount `tree`, and if
 /// `is_recursive` to the mounts in it (mount_setattr(2), Linux 5.12).
 pub(crate) fn add_mount_attributes(
     tree: &OwnedFd,
@@ -294,19 +295,19 @@ pub(crate) fn add_mount_attributes(
     }
 }
 
-/// Moves the process, which must have one thread, into a new user namespace (unshare(2)).
+/// Moves the process, which must have only one thread, into a new user namespace (unshare(2)).
 pub(crate) fn unshare_user() -> io::Result<()> {
     Ok(unshare(CloneFlags::CLONE_NEWUSER)?)
 }
 
-/// Gives the calling thread a descriptor table of its own, which ends with it (unshare(2)).
+/// Gives the calling thread a separate descriptor table, which ends with the thread (unshare(2)).
 pub(crate) fn copy_descriptors() -> io::Result<()> {
-    // The caller's thread ends after this, so that it uses no descriptor whose number another
+    // The caller's thread ends after this, so it does not use a descriptor whose number another
     // thread closes or gives away.
     Ok(unshare(CloneFlags::CLONE_FILES)?)
 }
 
-/// Threads to install a filter for; threads that they start inherit it.
+/// The threads for which a filter is installed. Threads that they start inherit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Threads {
     /// The calling thread.
@@ -343,12 +344,12 @@ pub(crate) fn set_seccomp_filter(
     match result {
         0 => Ok(()),
         ..0 => Err(io::Error::last_os_error()),
-        // With TSYNC, a positive result is the id of a thread that could not follow.
+        // With TSYNC, a positive result is the ID of a thread that could not be synchronized.
         _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
     }
 }
 
-/// Makes a system call by number, for tests of the filter; returns its result or the error number.
+/// Makes a system call by number, for tests of the filter. Returns its result or the error number.
 #[cfg(test)]
 pub(crate) fn call(
     number: libc::c_long,
@@ -369,7 +370,7 @@ pub(crate) fn call(
 mod tests {
     #[test]
     fn a_process_with_threads_is_never_cloned() {
-        // The test harness runs this on a thread of its own.
+        // The test harness runs this on a separate thread.
         let refused = std::thread::scope(|scope| {
             scope
                 .spawn(|| super::clone_process(0).is_err())

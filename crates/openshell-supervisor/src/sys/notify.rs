@@ -10,24 +10,24 @@ use nix::unistd::Pid;
 /// A system call that waits for its answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Notification {
-    /// Number of the notification; no other one has it.
+    /// The number of the notification, which is unique.
     pub(crate) id: u64,
-    /// The calling thread, in the PID namespace of the receiver; 0 if it is outside of that.
+    /// The calling thread, in the receiver's PID namespace; 0 if it is outside that namespace.
     pub(crate) thread: i32,
-    /// Number of the system call.
+    /// The number of the system call.
     pub(crate) number: i32,
-    /// Arguments of the call.
+    /// The arguments of the call.
     pub(crate) arguments: [u64; 6],
 }
 
-/// Answer to a notification.
+/// The answer to a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The call returns 0.
     Success,
     /// The call fails with this error number.
     Error(i32),
-    /// The kernel runs the call, with arguments in memory as they are then.
+    /// The kernel runs the call, and reads arguments that are in memory as they are then.
     Continue,
 }
 
@@ -41,17 +41,18 @@ const SET_FLAGS: libc::c_ulong = request(1, size_of::<u64>(), 4);
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
 const SYNC_WAKE_UP: libc::c_ulong = 1;
 
-/// Builds an ioctl number (linux/ioctl.h); direction 1 is write, 3 both.
+/// Builds an ioctl number (linux/ioctl.h). Direction 1 is write, 3 is both.
 const fn request(direction: libc::c_ulong, size: usize, number: libc::c_ulong) -> libc::c_ulong {
     direction << 30 | (size as libc::c_ulong) << 16 | (b'!' as libc::c_ulong) << 8 | number
 }
 
-/// Installs a program for the calling thread and all that it starts, and returns the listener of
-/// its notifications. After a notification is received, only fatal signals interrupt its call,
-/// where the kernel offers that (Linux 5.19).
+/// Installs a program for the calling thread and everything that it starts, and returns the
+/// listener of its notifications. Once a notification is received, only fatal signals interrupt its
+/// call, if the kernel offers that (Linux 5.19).
 ///
 /// # Errors
-/// EBUSY if a filter with a listener is in force already, or an error of seccomp(2).
+/// Fails with EBUSY if a filter with a listener is already in force, or with another error of
+/// seccomp(2).
 pub(crate) fn install_listener(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     match install(
@@ -88,8 +89,8 @@ fn install(program: &[libc::sock_filter], flags: libc::c_ulong) -> io::Result<Ow
     }
 }
 
-/// Has the kernel switch between caller and receiver on one processor (Linux 6.6), which takes a
-/// fifth of the time. Older kernels go without.
+/// Makes the kernel switch between caller and receiver on one processor (Linux 6.6), which takes a
+/// fifth of the time. On older kernels this has no effect.
 pub(crate) fn wake_on_one_processor(listener: BorrowedFd<'_>) {
     // SAFETY: the argument is a number.
     unsafe { libc::ioctl(listener.as_raw_fd(), SET_FLAGS, SYNC_WAKE_UP) };
@@ -98,8 +99,8 @@ pub(crate) fn wake_on_one_processor(listener: BorrowedFd<'_>) {
 /// Waits for a notification.
 ///
 /// # Errors
-/// ENOENT if its caller is gone meanwhile, or since Linux 6.11 if no process with the filter is
-/// left; EINTR.
+/// Fails with ENOENT if its caller is gone meanwhile, or since Linux 6.11 if no process with the
+/// filter is left; with EINTR if a signal interrupts the wait.
 pub(crate) fn receive(listener: BorrowedFd<'_>) -> io::Result<Notification> {
     // SAFETY: zeroes are a valid value of a structure of integers, and what the kernel demands to
     // find there.
@@ -117,8 +118,8 @@ pub(crate) fn receive(listener: BorrowedFd<'_>) -> io::Result<Notification> {
     })
 }
 
-/// Returns true if the call still waits: its thread has been in it ever since, and its number was
-/// that thread's.
+/// Returns true if the call still waits. Its thread has then been in the call ever since, and the
+/// number in the notification was that thread's.
 pub(crate) fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: the kernel reads eight bytes.
     unsafe { libc::ioctl(listener.as_raw_fd(), IS_VALID, &raw const id) == 0 }
@@ -127,7 +128,7 @@ pub(crate) fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
 /// Answers a notification.
 ///
 /// # Errors
-/// ENOENT if the call does not wait any more.
+/// Fails with ENOENT if the call does not wait any more.
 pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::Result<()> {
     let (error, flags) = match answer {
         Answer::Success => (0, 0),
@@ -147,11 +148,11 @@ pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::R
     }
 }
 
-/// Reads memory of another process (process_vm_readv(2)); returns the number of bytes that could be
+/// Reads memory of another process (process_vm_readv(2)). Returns the number of bytes that could be
 /// read.
 ///
 /// # Errors
-/// EFAULT if the first byte cannot be read; EPERM without CAP_SYS_PTRACE.
+/// Fails with EFAULT if the first byte cannot be read, and with EPERM without CAP_SYS_PTRACE.
 pub(crate) fn read_memory(process: i32, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
     let address =
         usize::try_from(address).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;

@@ -1,4 +1,4 @@
-//! Options of sockets that rustix does not offer (socket(7), ip(7), tcp(7)).
+//! Socket options that rustix does not offer (socket(7), ip(7), tcp(7)).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -9,13 +9,14 @@ use rustix::io::Errno;
 const TCP_SAVE_SYN: libc::c_int = 27;
 const TCP_SAVED_SYN: libc::c_int = 28;
 
-/// Sets the mark of a socket's packets, which firewalls can match. Needs CAP_NET_ADMIN over its
-/// namespace.
+/// Sets the mark of a socket's packets, which firewalls can match. Needs CAP_NET_ADMIN over the
+/// socket's network namespace.
 pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_MARK, &mark.to_ne_bytes())
 }
 
-/// Sets the options in the header of a socket's IPv4 packets (RFC 791); empty for none.
+/// Sets the options in the header of a socket's IPv4 packets (RFC 791); an empty slice removes
+/// them.
 pub(crate) fn set_ip_options(socket: BorrowedFd<'_>, options: &[u8]) -> io::Result<()> {
     set(socket, libc::IPPROTO_IP, libc::IP_OPTIONS, options)
 }
@@ -31,7 +32,7 @@ pub(crate) fn bind_to_interface(socket: BorrowedFd<'_>, index: u32) -> io::Resul
     )
 }
 
-/// The mark of a socket's packets.
+/// Returns the mark of a socket's packets.
 #[cfg(test)]
 pub(crate) fn mark(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut mark = [0; 4];
@@ -39,13 +40,13 @@ pub(crate) fn mark(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(u32::from_ne_bytes(mark))
 }
 
-/// Bytes of the options in the header of a socket's IPv4 packets.
+/// Returns the length, in bytes, of the options in the header of a socket's IPv4 packets.
 #[cfg(test)]
 pub(crate) fn ip_options(socket: BorrowedFd<'_>) -> io::Result<usize> {
     get(socket, libc::IPPROTO_IP, libc::IP_OPTIONS, &mut [0; 40])
 }
 
-/// Has a listener keep the headers of the first packet of each connection.
+/// Makes a listener keep the headers of the first packet of each connection.
 pub(crate) fn save_first_packets(listener: BorrowedFd<'_>) -> io::Result<()> {
     set(
         listener,
@@ -55,20 +56,20 @@ pub(crate) fn save_first_packets(listener: BorrowedFd<'_>) -> io::Result<()> {
     )
 }
 
-/// Reads the headers of the first packet of an accepted connection, once, and frees them; returns
-/// their length, 0 if there are none.
+/// Reads the headers of the first packet of an accepted connection and frees them, so this works
+/// only once. Returns their length, which is 0 if there are none.
 pub(crate) fn first_packet(accepted: BorrowedFd<'_>, headers: &mut [u8]) -> io::Result<usize> {
     get(accepted, libc::IPPROTO_TCP, TCP_SAVED_SYN, headers)
 }
 
-/// Number of the network namespace that a socket belongs to (Linux 5.14).
+/// Returns the number of the network namespace that a socket belongs to (Linux 5.14).
 pub(crate) fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = [0; 8];
     get(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut cookie)?;
     Ok(u64::from_ne_bytes(cookie))
 }
 
-/// Index of the interface that a socket is bound to; 0 if it is bound to none.
+/// Returns the index of the interface that a socket is bound to; 0 if it is not bound to one.
 pub(crate) fn interface(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut index = [0; 4];
     get(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &mut index)?;
@@ -87,7 +88,7 @@ pub(crate) fn is_connecting(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(state(socket)? == SYN_SENT)
 }
 
-/// State of a TCP socket (linux/tcp_states.h), with which `struct tcp_info` begins.
+/// Returns the state of a TCP socket (linux/tcp_states.h), the first field of `struct tcp_info`.
 fn state(socket: BorrowedFd<'_>) -> io::Result<u8> {
     let mut state = [0];
     get(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state)?;
@@ -111,7 +112,7 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Sets an option whose value holds no pointer.
+/// Sets an option whose value does not hold a pointer.
 fn set(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -134,7 +135,7 @@ fn set(
     }
 }
 
-/// Reads an option whose value holds no pointer; returns its length.
+/// Reads an option whose value does not hold a pointer. Returns the length of the value.
 fn get(
     socket: BorrowedFd<'_>,
     level: libc::c_int,

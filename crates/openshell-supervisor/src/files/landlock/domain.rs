@@ -1,4 +1,4 @@
-//! The domain of requested rights, as far as the kernel restricts them.
+//! The Landlock domain of the requested rights, as far as the kernel can restrict them.
 
 use super::{Grant, Learning, PathAccess, Request, Resolved};
 use crate::paths::trusted_symlinks::{self};
@@ -12,37 +12,38 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Newest ABI that the landlock crate knows. Rights that the running kernel lacks are given up or
-/// fatal, by the policy's compatibility mode.
+/// The newest ABI that the landlock crate knows. If the running kernel lacks a right, the policy's
+/// compatibility mode decides whether it is given up or the start fails.
 const REQUESTED: ABI = ABI::V9;
 
-/// This program, wherever it lies, by which confined commands run its internal services (sftp).
+/// This program, wherever its file is. Confined commands run its internal services (sftp) through
+/// it.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// Rights in force.
+/// The rights that are in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
-    /// Landlock ABI in force.
+    /// The Landlock ABI that is in force.
     pub abi: i32,
     /// Descriptions of rights that neither Landlock nor a compensating mechanism enforces.
     pub missing_rights: Vec<String>,
-    /// Listed paths that could not be opened, each with the reason.
+    /// The listed paths that could not be opened, each with the reason.
     pub missing_paths: Vec<String>,
-    /// True if abstract sockets outside the domain are out of reach (ABI 6).
+    /// True if abstract sockets outside the domain cannot be reached (ABI 6).
     pub scopes: bool,
 }
 
-/// Restrictions that another mechanism already enforces, so that their absence from Landlock is not
+/// The restrictions that another mechanism already enforces. If Landlock lacks them, that is not
 /// reported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompensatingMechanisms {
     /// Masked paths hide every folder that is not granted, with the sockets in it.
     pub(crate) masked_sockets: bool,
-    /// A network namespace isolates abstract sockets, and a PID namespace signals.
+    /// A network namespace isolates abstract sockets, and a PID namespace isolates signals.
     pub(crate) scopes: bool,
 }
 
-/// Failure to enforce a Landlock domain.
+/// A failure to enforce a Landlock domain.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum LandlockError {
@@ -69,14 +70,15 @@ pub enum LandlockError {
 }
 
 impl Request {
-    /// Restricts the calling thread, and all that it starts, to the `granted` rights as returned by
-    /// [`Self::resolve`], and to listing the folders `shown`; sets `no_new_privs`. The `outputs`
-    /// are files that the command can write to by descriptors that it gets, and may open again
-    /// (`/dev/stdout`). Rights that `compensating` mechanisms enforce are not reported as missing.
+    /// Restricts the calling thread, and everything that it starts, to the `granted` rights from
+    /// [`Self::resolve`], and to listing the folders `shown`; sets `no_new_privs`. `outputs` are
+    /// files that the command can write to through descriptors that it gets, and that it may open
+    /// again (`/dev/stdout`). Rights that `compensating` mechanisms enforce are not reported as
+    /// missing.
     ///
     /// # Errors
-    /// The kernel has no Landlock or refuses the ruleset; under `hard_requirement` also if a right
-    /// is missing or a path cannot be opened.
+    /// Fails if the kernel has no Landlock or refuses the ruleset, or if this program cannot be
+    /// opened; under `hard_requirement` also if a right is missing or a path cannot be opened.
     pub(crate) fn enforce(
         &self,
         granted: Vec<Resolved<'_>>,
@@ -159,7 +161,7 @@ impl Request {
 }
 
 /// Returns the ABI of this kernel's Landlock, and descriptions of the rights that it lacks; `None`
-/// without Landlock. A thread of its own is restricted for that.
+/// without Landlock. To find out, this restricts a separate thread.
 pub(crate) fn support() -> Option<(i32, Vec<&'static str>)> {
     let nothing = Request {
         grants: Vec::new(),
@@ -182,19 +184,20 @@ pub(crate) fn support() -> Option<(i32, Vec<&'static str>)> {
     Some((enforced.abi, lacking))
 }
 
-/// Opens a granted path; returns true in the second place for a directory. A read-write path was
-/// checked for symlinks when it was prepared, and is checked again here: another sandbox of the
-/// same user could have created one since.
+/// Opens a granted path; the second value is true for a directory. A read-write path was checked
+/// for symlinks when it was prepared. It is checked again here, because another sandbox of the same
+/// user could have created one since.
 fn open(path: &Path) -> io::Result<(OwnedFd, bool)> {
     let fd = trusted_symlinks::open(path, OFlags::PATH)?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     Ok((fd, kind == FileType::Directory))
 }
 
-/// Restricts signals of the calling thread, and of all that it starts, to processes that it starts.
+/// Restricts the signals that the calling thread, and everything that it starts, can send, to
+/// processes that it starts.
 ///
 /// # Errors
-/// The kernel cannot restrict signals (ABI 6), or refuses the ruleset.
+/// Fails if the kernel cannot restrict signals (ABI 6), or if it refuses the ruleset.
 pub(crate) fn scope_signals() -> io::Result<()> {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -211,8 +214,8 @@ fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {
     let rights = match grant.access {
         PathAccess::Read => read,
         PathAccess::ReadExecute => AccessFs::from_read(REQUESTED),
-        // A policy that lists a device means to use it; the baseline's directories hold no devices
-        // of their own.
+        // A policy that lists a device means to use it. The baseline's directories have no device
+        // nodes.
         PathAccess::ReadWrite if grant.listed => AccessFs::from_all(REQUESTED) & !nodes,
         PathAccess::ReadWrite => AccessFs::from_all(REQUESTED) & !(nodes | AccessFs::IoctlDev),
         PathAccess::Device => read | AccessFs::WriteFile | AccessFs::Truncate,
@@ -229,7 +232,7 @@ fn rights(grant: &Grant, is_directory: bool) -> BitFlags<AccessFs> {
     }
 }
 
-/// Descriptions of the rights that neither `abi` nor a compensating mechanism enforces.
+/// Returns descriptions of the rights that neither `abi` nor a compensating mechanism enforces.
 fn rights_beyond(abi: ABI, compensating: CompensatingMechanisms) -> Vec<&'static str> {
     let since = [
         (

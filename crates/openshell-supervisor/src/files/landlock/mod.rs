@@ -1,5 +1,5 @@
-//! Landlock domain of a filesystem policy (landlock(7)); requested and granted rights are separate
-//! types.
+//! The Landlock domain of a filesystem policy (landlock(7)). Requested and granted rights are
+//! separate types.
 
 pub mod domain;
 
@@ -16,10 +16,10 @@ use crate::host::privilege::is_caller_root;
 use crate::paths::missing::is_missing;
 use crate::paths::trusted_symlinks::resolve_with_links;
 
-/// Home of the user of images, in which the sandboxes of a container, or of a gateway, work.
+/// The home of the images' user, in which the sandboxes of a container, or of a gateway, work.
 const SHARED_HOME: &str = "/sandbox";
 
-/// Access to a path.
+/// The access to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum PathAccess {
     /// Read files, list directories.
@@ -30,7 +30,7 @@ enum PathAccess {
     ReadWrite,
     /// Read and write existing files.
     Device,
-    /// As [`Self::Device`], with device ioctls.
+    /// Like [`Self::Device`], with device ioctls.
     Terminal,
     /// List directories only.
     List,
@@ -39,14 +39,13 @@ enum PathAccess {
 /// A path and the access to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Grant {
-    /// Path as written; it may go through symlinks.
+    /// The path as written; it may go through symlinks.
     path: PathBuf,
-    /// Access to the path and everything beneath it.
+    /// The access to the path and to everything beneath it.
     access: PathAccess,
-    /// True if the policy lists the path. Baseline paths that do not exist are skipped without
-    /// notice.
+    /// True if the policy lists the path. Baseline paths that do not exist are skipped silently.
     listed: bool,
-    /// True if a listed path may be missing, too.
+    /// True if a listed path may be missing too.
     is_optional: bool,
 }
 
@@ -61,12 +60,11 @@ impl Grant {
     }
 }
 
-/// A grant with its resolved path. To be resolved before paths are masked, which would hide the
-/// symlinks.
+/// A grant with its resolved path. Resolve it before paths are masked, because masks hide symlinks.
 #[derive(Debug)]
 pub(crate) struct Resolved<'g> {
     grant: &'g Grant,
-    /// Resolved path and the symlinks that were followed.
+    /// The resolved path, and the symlinks that were followed.
     path: io::Result<(PathBuf, Vec<PathBuf>)>,
 }
 
@@ -76,7 +74,7 @@ impl Resolved<'_> {
         self.path.as_ref().ok().map(|(path, _)| path.as_path())
     }
 
-    /// Returns the path of a folder of the sandbox's own that is not there outside.
+    /// Returns the path of a private folder of the sandbox that does not exist outside.
     pub(crate) fn own(&self) -> Option<&Path> {
         let is_own = !self.grant.listed && !self.grant.is_optional;
         let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -113,8 +111,9 @@ impl Resolved<'_> {
         }
     }
 
-    /// Returns the paths that must stay visible for the grant; none for a directory that may only
-    /// be listed, as its names are enough. A path that may be missing is seen to be missing.
+    /// Returns the paths that must stay visible for the grant. For a directory that may only be
+    /// listed there are none, because its names are enough. An optional path that is missing is
+    /// returned too, so that the workload sees that it is missing.
     pub(crate) fn visible(&self) -> impl Iterator<Item = PathBuf> {
         let is_missing =
             |error: &io::Error| error.kind() == io::ErrorKind::NotFound && self.grant.is_optional;
@@ -135,8 +134,8 @@ impl Resolved<'_> {
             .cloned()
     }
 
-    /// Resolves a missing path again; a mount may have created it, or made it accessible,
-    /// meanwhile.
+    /// Resolves a path again if it was missing or inaccessible. A mount may have created it, or
+    /// made it accessible, meanwhile.
     pub(crate) fn retry_missing(&mut self) {
         let may_be_there = |kind| {
             matches!(
@@ -154,12 +153,12 @@ impl Resolved<'_> {
     }
 }
 
-/// What an observed run shows its command beyond its policy.
+/// What an observed run shows its command in addition to its policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Learning {
-    /// Folders that may be read.
+    /// The folders that may be read.
     pub folders: BTreeSet<PathBuf>,
-    /// Home that may be read, and written for the length of the run.
+    /// The home that may be read, and that may be written for the length of the run.
     pub home: Option<PathBuf>,
 }
 
@@ -169,26 +168,27 @@ impl Learning {
     }
 }
 
-/// Requested rights.
+/// The requested rights.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     grants: Vec<Grant>,
-    /// Folders that the sandbox has instead of the host's.
+    /// The private folders that the sandbox has instead of the host's.
     private: Vec<PathBuf>,
-    /// What is shown to learn what a command reads and writes.
+    /// What is shown in order to learn what a command reads and writes.
     learning: Learning,
     hard_requirement: bool,
 }
 
 impl Request {
-    /// Requests the rights of `filesystem` and of the baseline; also `workdir`, if the policy
+    /// Requests the rights of `filesystem` and of the baseline, and `workdir` if the policy
     /// includes it.
     #[must_use]
     pub fn new(filesystem: &Filesystem, workdir: Option<&Path>) -> Self {
         let listed = |path: &Path, access| Grant::of(path, access, true);
         let baseline = |path: &str, access| Grant::of(Path::new(path), access, false);
         let workdir = workdir.filter(|_| filesystem.include_workdir);
-        // A pattern grants what it matches once that has been looked up.
+        // A pattern is left out here: it grants what it matches, once its matches have been looked
+        // up.
         let read_only = filesystem
             .read_only
             .iter()
@@ -219,7 +219,8 @@ impl Request {
             baseline(row.path, access)
         }));
         let mut private: Vec<_> = private_tmp::FOLDERS.iter().map(PathBuf::from).collect();
-        // Who lists `/` to read it does not mean to write to what is shared with everybody.
+        // Only a folder that is listed itself stays the host's. A policy that lists `/` for reading
+        // does not ask to write to what everybody shares.
         private.retain(|folder| {
             !grants
                 .iter()
@@ -239,7 +240,8 @@ impl Request {
     }
 
     /// Adds read access to the folders of `learning` that are not granted, and write access to its
-    /// home, unless the host's may be written. Services that listen there stay out of reach.
+    /// home, unless the policy already grants writing to the host's home. Services that listen in
+    /// these folders stay out of reach.
     #[must_use]
     pub fn learning(mut self, mut learning: Learning) -> Self {
         learning
@@ -265,17 +267,18 @@ impl Request {
         self
     }
 
-    /// Returns true if the run learns from what it shows.
+    /// Returns true for an observed run.
     pub(crate) fn is_learning(&self) -> bool {
         self.learning != Learning::default()
     }
 
-    /// The home that shows the user's files, and keeps what is written there.
+    /// Returns the home of an observed run. It shows the user's files, and what is written there
+    /// stays in the run.
     pub(crate) fn learning_home(&self) -> Option<&Path> {
         self.learning.home.as_deref()
     }
 
-    /// Makes that home one that may only be read.
+    /// Makes the home of an observed run read-only.
     pub fn close_learning_home(&mut self) {
         if let Some(home) = self.learning.home.take() {
             let is_it = |grant: &&mut Grant| !grant.listed && grant.path == home;
@@ -286,7 +289,7 @@ impl Request {
         }
     }
 
-    /// The paths that the policy lists.
+    /// Returns the paths that the policy lists.
     pub fn listed(&self) -> impl Iterator<Item = &Path> {
         self.grants
             .iter()
@@ -294,7 +297,7 @@ impl Request {
             .map(|grant| grant.path.as_path())
     }
 
-    /// Returns the same without the folders that are shown to learn from.
+    /// Returns the same request without the folders that are shown for learning.
     #[must_use]
     pub fn without_learning(&self) -> Self {
         let mut grants = self.grants.clone();
@@ -307,12 +310,12 @@ impl Request {
         }
     }
 
-    /// Folders whose contents are shown.
+    /// Returns the folders whose contents are shown for learning.
     pub(crate) fn shown_folders(&self) -> &BTreeSet<PathBuf> {
         &self.learning.folders
     }
 
-    /// The same, and the home, as the folders whose services stay out of reach.
+    /// Returns the same folders and the home: the services that listen in them stay out of reach.
     pub(crate) fn without_services(&self) -> BTreeSet<PathBuf> {
         self.learning
             .folders
@@ -322,15 +325,15 @@ impl Request {
             .collect()
     }
 
-    /// Folders that the sandbox has instead of the host's: those for temporary files, unless the
-    /// policy lists them. What it grants beneath them is the host's.
+    /// Returns the private folders that the sandbox has instead of the host's: those for temporary
+    /// files, unless the policy lists them. What the policy grants beneath them is the host's.
     #[must_use]
     pub fn private(&self) -> &[PathBuf] {
         &self.private
     }
 
-    /// Returns true if `path` is the same inside and outside, if it is granted: it lies in no
-    /// private folder, or is granted by itself or with a folder in that.
+    /// Returns true if `path`, when it is granted, is the same inside and outside. It then lies in
+    /// no private folder, or it is granted itself or through a folder within the private one.
     #[must_use]
     pub fn shows(&self, path: &Path) -> bool {
         let Some(private) = self.private.iter().find(|folder| path.starts_with(folder)) else {
@@ -349,7 +352,7 @@ impl Request {
         self
     }
 
-    /// Adds write access to `path`, a directory of the sandbox's own.
+    /// Adds write access to `path`, a private directory of the sandbox.
     #[must_use]
     pub fn writing(mut self, path: &Path) -> Self {
         self.grants
@@ -364,8 +367,8 @@ impl Request {
         self
     }
 
-    /// Returns the same without the home of everybody, unless the policy lists it: one sandbox
-    /// could leave there what another runs.
+    /// Returns the same request without the shared home, unless the policy lists it: one sandbox
+    /// could leave something there that another one runs.
     #[must_use]
     pub fn without_shared_home(mut self) -> Self {
         self.grants
@@ -379,8 +382,8 @@ impl Request {
             match (grant.access, grant.listed) {
             (PathAccess::ReadWrite, true) => Ok((grant.path.clone(), Vec::new())),
             _ => resolve_with_links(&grant.path).and_then(|(path, links)| {
-                // In a user namespace in which root is nobody, the workload's own symlinks are
-                // root's outside.
+                // In a user namespace in which the caller, root outside, is nobody, the workload's
+                // own symlinks belong to root outside.
                 match links.iter().find(|link| is_caller_root() && self.grants_writing(link)) {
                     Some(link) => {
                         let link = link.display();
@@ -420,16 +423,16 @@ impl Request {
         self.grants_writing(folder) || self.grants.iter().any(is_within)
     }
 
-    /// Returns true if a grant of writing, as it is written or behind symlinks, covers `path`,
-    /// which has none.
+    /// Returns true if a grant for writing, as written or after following its symlinks, covers
+    /// `path`, which has no symlinks.
     #[must_use]
     pub fn reaches_for_writing(&self, path: &Path) -> bool {
         let leads_above = |grant: &Grant| match std::fs::canonicalize(&grant.path) {
             Ok(real) => path.starts_with(real),
-            // It may lead there.
+            // A grant that cannot be inspected may lead there.
             Err(error) => !is_missing(&error),
         };
-        // Only what no grant covers as it is written is looked for behind symlinks.
+        // Symlinks are followed only if no grant covers the path as written.
         self.grants_writing(path)
             || self
                 .grants
@@ -445,7 +448,8 @@ impl Request {
             .any(|grant| grant.access != PathAccess::List && path.starts_with(&grant.path))
     }
 
-    /// Returns true if a grant, behind whatever symlinks, covers the host's `path`, which has none.
+    /// Returns true if a grant, after following its symlinks, covers the host's `path`, which has
+    /// no symlinks.
     #[must_use]
     pub fn reaches(&self, path: &Path) -> bool {
         self.grants.iter().any(|grant| {
@@ -454,7 +458,8 @@ impl Request {
         }) && self.shows(path)
     }
 
-    /// Returns true if there is a grant of `path` itself: one of the policy, or one to write.
+    /// Returns true if `path` itself is granted: for writing if `writing`, otherwise by the
+    /// policy's list.
     #[must_use]
     pub fn grants_itself(&self, path: &Path, writing: bool) -> bool {
         let is_meant = |grant: &Grant| {
@@ -469,8 +474,8 @@ impl Request {
             .any(|grant| grant.path == path && is_meant(grant))
     }
 
-    /// Returns true if the policy lists `path` or a path beneath it. False for the root, beneath
-    /// which every path lies.
+    /// Returns true if the policy lists `path` or a path beneath it. Returns false for the root,
+    /// because every path lies beneath it.
     pub(crate) fn lists_beneath(&self, path: &Path) -> bool {
         path != Path::new("/")
             && self
@@ -479,14 +484,14 @@ impl Request {
                 .any(|grant| grant.listed && grant.path.starts_with(path))
     }
 
-    /// Returns true if the host's /run can be replaced in the sandbox: no grant covers the
-    /// sandbox's own directory in it.
+    /// Returns true if the host's /run can be replaced in the sandbox, that is, if no grant covers
+    /// the sandbox's private directory in it.
     #[must_use]
     pub fn replaces_run(&self) -> bool {
         crate::files::private_run::is_replaceable(self.resolve().iter().flat_map(Resolved::visible))
     }
 
-    /// Returns true under `hard_requirement`, where a rule that cannot be enforced fails the start.
+    /// Returns true under `hard_requirement`: then a rule that cannot be enforced fails the start.
     pub(crate) fn is_hard(&self) -> bool {
         self.hard_requirement
     }

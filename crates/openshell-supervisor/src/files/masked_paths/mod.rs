@@ -1,13 +1,14 @@
 //! Masked paths: hides what no rule grants, in the sandbox's own mount namespace.
 //!
-//! Landlock restricts opening, creating and removing files. Outside its scope are connecting to
-//! sockets by path (before its ABI 9: a container engine's, the message bus, a name service), the
-//! modes, times and attributes of files, and watches on folders. So every folder and socket beside
-//! a granted path or its ancestors is masked, and so is every file that the workload could change:
-//! a folder by an empty read-only one, in which a name is missing as in any empty folder, the rest
-//! by an empty file that nobody may open. Granted folders stay in their mounts, so that files move
-//! between them as before; only the sockets that already exist in shared folders such as /tmp are
-//! masked, as granting such a folder does not grant the services of other users in it.
+//! Landlock restricts opening, creating and removing files. It does not restrict connecting to
+//! sockets by path before its ABI 9 (those of a container engine, the message bus, a name service).
+//! It also does not restrict changes to the modes, times and attributes of files, or watches on
+//! folders. So every folder and socket beside a granted path or its ancestors is masked, and so is
+//! every file there that the workload could change. A folder is masked by an empty read-only
+//! folder, in which a name is missing as in any empty folder; the rest by an empty file that nobody
+//! may open. Granted folders stay in their mounts, so that files can still be moved between them.
+//! Within them, only sockets that already exist in shared folders such as /tmp are masked, because
+//! granting such a folder does not grant the services of other users in it.
 
 mod shared_sockets;
 
@@ -26,13 +27,13 @@ use crate::paths::mounts::{Spot, bind_as_it_is, by_descriptor, mount_id, open_in
 use crate::paths::trusted_symlinks::open;
 use shared_sockets::SharedSockets;
 
-/// Masks per sandbox. A project in a home directory with a few hundred other folders needs a few
-/// hundred; each costs some 20 µs at start.
+/// The largest number of masks per sandbox. A project in a home directory with a few hundred other
+/// folders needs a few hundred; each costs about 20 µs at start.
 const MAX_MASKS: usize = 1024;
 
-/// Magic numbers (statfs(2)) of the kernel's file systems, which are not masked: no socket can be
-/// created there, and their folders are many. proc, sysfs, cgroup, cgroup2, devpts, debugfs,
-/// tracefs, securityfs, bpf.
+/// The magic numbers (statfs(2)) of the kernel's file systems, which are not masked: no socket can
+/// be created there, and they have many folders. They are proc, sysfs, cgroup, cgroup2, devpts,
+/// debugfs, tracefs, securityfs, bpf.
 pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] = &[
     0x9fa0,
     0x6265_6572,
@@ -45,15 +46,15 @@ pub(crate) const KERNEL_FILE_SYSTEMS: &[u64] = &[
     0xcafe_4a11,
 ];
 
-/// Magic number (statfs(2)) of a file system in memory.
+/// The magic number (statfs(2)) of tmpfs.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// Mode of what is mounted in place of a folder: everybody may list it, and find out that a name is
+/// The mode of what is mounted in place of a folder: everybody may list it, and find that a name is
 /// missing.
 const EMPTY_MODE: Mode = Mode::from_raw_mode(0o555);
 
-/// Times that folders are searched which others may change: what was away for a moment is found
-/// again.
+/// How often folders that others may change are searched, to find entries that were absent for a
+/// moment.
 const SEARCHES: usize = 3;
 
 /// The outcome of masking.
@@ -61,19 +62,20 @@ const SEARCHES: usize = 3;
 pub(crate) struct Masked {
     /// Descriptions of the paths that could not be masked.
     pub(crate) unmasked: Vec<String>,
-    /// The folder that is mounted in place of each masked one; `None` if no folder is.
+    /// The folder that is mounted in place of each masked folder; `None` if no folder is masked.
     pub(crate) folder: Option<OwnedFd>,
 }
 
-/// Masks everything but the paths of `visible`, their contents and their ancestors, and sockets of
-/// services in the folders `without_services` among them; `uid` is the workload's user. To be
-/// called in a private mount namespace, and in the network namespace of the host's services.
+/// Masks everything except the paths of `visible`, their contents and their ancestors. In the
+/// visible folders of `without_services`, the sockets of services are masked too. `uid` is the
+/// workload's user. Call this in a private mount namespace, and in the network namespace of the
+/// host's services.
 pub(crate) fn mask_all_but(
     visible: impl IntoIterator<Item = PathBuf>,
     without_services: &BTreeSet<PathBuf>,
     uid: u32,
 ) -> Masked {
-    // The first mount, and all in some containers, is made through /proc/self/fd.
+    // The first mount, and in some containers every mount, is made through /proc/self/fd.
     let visible: BTreeSet<_> = visible
         .into_iter()
         .chain([PathBuf::from("/proc")])
@@ -150,17 +152,18 @@ pub(crate) fn mask_all_but(
 #[derive(Debug, Default)]
 struct Masks {
     placeholders: Option<PlaceholderMounts>,
-    /// What is masked, or reported as not masked.
+    /// The paths that are masked, or reported as not masked.
     known: BTreeSet<PathBuf>,
     /// Descriptions of what could not be masked.
     unmasked: Vec<String>,
 }
 
 impl Masks {
-    /// Masks what was `found`, as far as the bound permits.
+    /// Masks what was `found`, up to the limit.
     fn add(&mut self, mut found: Vec<Candidate>) {
-        // Masks are limited: entries that workloads can create come last, so that none can use up
-        // the masks of the host's, and sockets come first among the rest, as they lead furthest.
+        // The number of masks is limited. Entries that workloads can create come last, so that they
+        // cannot use up the masks for the host's entries. Among the rest sockets come first,
+        // because they lead furthest.
         found.sort_by_key(|entry| {
             let rank = match entry.kind {
                 FileType::Socket => 0,
@@ -169,8 +172,8 @@ impl Masks {
             };
             (entry.origin, rank)
         });
-        // The placeholders are mounted on the first masked folder, and bound to all other paths
-        // from there.
+        // The placeholders are mounted on the first masked folder, and bind-mounted from there on
+        // all other paths.
         if let Some(first) = found
             .iter()
             .position(|entry| entry.kind == FileType::Directory)
@@ -199,8 +202,8 @@ impl Masks {
         }
     }
 
-    /// Describes what could not be masked. Folders of others come and go: one that is gone needs no
-    /// mask.
+    /// Records what could not be masked. Folders of other users come and go, and one that is gone
+    /// needs no mask.
     fn report(&mut self, path: &Path, error: &io::Error) {
         let is_gone = error.kind() == io::ErrorKind::NotFound
             || path
@@ -212,10 +215,10 @@ impl Masks {
     }
 }
 
-/// Creator of an entry, most trusted first.
+/// The creator of an entry, the most trusted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
-    /// The host; no workload can create entries there.
+    /// The host: no workload can create entries there.
     Host,
     /// A service of another user that listens in the host's network namespace.
     Service,
@@ -226,22 +229,22 @@ enum Origin {
 /// An entry to be masked.
 #[derive(Clone, Debug)]
 struct Candidate {
-    /// The folder that it was found in, if that is open.
+    /// The open folder in which it was found, if there is one.
     folder: Option<Rc<OwnedFd>>,
     path: PathBuf,
     kind: FileType,
     origin: Origin,
 }
 
-/// Folders that hold visible paths and are not visible themselves.
+/// Returns the folders that hold visible paths and are not visible themselves.
 fn ancestors_of(visible: &BTreeSet<PathBuf>) -> BTreeSet<&Path> {
     let is_visible = |path: &Path| path.ancestors().any(|ancestor| visible.contains(ancestor));
     let folders = visible.iter().flat_map(|path| path.ancestors().skip(1));
     folders.filter(|folder| !is_visible(folder)).collect()
 }
 
-/// Entries of `folder`, an ancestor of visible paths, that are neither visible nor ancestors and
-/// have to be masked, and who may make them.
+/// Returns the entries of `folder`, an ancestor of visible paths, that have to be masked and are
+/// neither visible nor ancestors; also returns who may create entries there.
 fn siblings(
     folder: &Path,
     visible: &BTreeSet<Vec<u8>>,
@@ -275,9 +278,9 @@ fn siblings(
                         let is_changeable = data.st_uid == uid || data.st_mode & 0o002 != 0;
                         (FileType::from_raw_mode(data.st_mode), is_changeable)
                     }
-                    // It was removed meanwhile.
+                    // The entry was removed meanwhile.
                     Err(Errno::NOENT) => continue,
-                    // Closed to root, as a user's FUSE mount is.
+                    // The entry is closed even to root, as a user's FUSE mount is.
                     Err(_) if kind == FileType::Unknown => (FileType::Directory, true),
                     Err(_) => (kind, true),
                 }
@@ -298,8 +301,8 @@ fn siblings(
     Ok((origin, found))
 }
 
-/// Returns the bytes with which `path` and everything beneath it begins, each with a slash behind
-/// it. Comparing paths by their components would take longer.
+/// Returns the bytes with which `path` and everything beneath it begin, if a slash is appended to
+/// each. Comparing paths by their components would take longer.
 fn prefix(path: &Path) -> Vec<u8> {
     let mut bytes = path.as_os_str().as_bytes().to_vec();
     if !bytes.ends_with(b"/") {
@@ -309,7 +312,7 @@ fn prefix(path: &Path) -> Vec<u8> {
 }
 
 /// Returns true if `path` is visible or an ancestor of a visible path; `visible` has the [`prefix`]
-/// of each.
+/// of each visible path.
 fn leads_to_visible(path: &Path, visible: &BTreeSet<Vec<u8>>) -> bool {
     let prefix = prefix(path);
     visible
@@ -318,7 +321,7 @@ fn leads_to_visible(path: &Path, visible: &BTreeSet<Vec<u8>>) -> bool {
         .is_some_and(|next| next.starts_with(&prefix))
 }
 
-/// What is mounted in place of masked paths, on a tmpfs.
+/// The file and the folder that are mounted in place of masked paths, on a tmpfs.
 #[derive(Debug)]
 struct PlaceholderMounts {
     /// An empty folder that everybody may list.
@@ -328,8 +331,8 @@ struct PlaceholderMounts {
 }
 
 impl PlaceholderMounts {
-    /// Makes them, with the folder mounted at `spot`. The file lies beside it, where nobody inside
-    /// gets to.
+    /// Creates both, and mounts the folder at `spot`. The file lies beside the folder on the tmpfs,
+    /// where nobody inside can reach it.
     fn make(spot: &Spot) -> io::Result<Self> {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         let options = Some(c"mode=000,size=4k,nr_inodes=4");
@@ -342,7 +345,7 @@ impl PlaceholderMounts {
             options,
         )?;
         let root = spot.reopen()?;
-        // Something else may have been put in its place, in which nothing is to be made.
+        // Something else may have been put in its place; nothing must be created there.
         if mount_id(&root)? == below || rustix::fs::fstatfs(&root)?.f_type != TMPFS_MAGIC {
             return Err(Errno::STALE.into());
         }
@@ -355,9 +358,9 @@ impl PlaceholderMounts {
             OFlags::RDONLY | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
-        // Whatever the caller's umask is.
+        // The mode must not depend on the caller's umask.
         rustix::fs::fchmod(&folder, EMPTY_MODE)?;
-        // Their owner is the caller in a user namespace, who could change their modes.
+        // In a user namespace the caller owns them and could change their modes.
         rustix::mount::mount_remount(
             by_descriptor(&root),
             flags | MountFlags::RDONLY | MountFlags::BIND,
@@ -368,7 +371,7 @@ impl PlaceholderMounts {
     }
 }
 
-/// Masks a path; the first call, which must be for a folder, creates the placeholders.
+/// Masks a path. The first call, which must be for a folder, creates the placeholders.
 fn mask_one(candidate: &Candidate, placeholders: &mut Option<PlaceholderMounts>) -> io::Result<()> {
     let Candidate {
         folder, path, kind, ..

@@ -1,5 +1,5 @@
-//! Sockets in folders that are granted and writable by everyone, such as /tmp: the services of
-//! other users there.
+//! Sockets in granted folders that everybody may write to, such as /tmp: the services of other
+//! users listen there.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -13,31 +13,31 @@ use rustix::fs::{Dir, FileType, OFlags};
 use crate::paths::missing::is_missing;
 use crate::paths::trusted_symlinks::open;
 
-/// Entries of shared folders that are examined down to [`SHARED_DEPTH`], where programs keep their
-/// sockets. More of them are reported as a problem.
+/// The number of entries of shared folders that are examined down to [`SHARED_DEPTH`], where
+/// programs keep their sockets. More entries are reported as a problem.
 pub(super) const SHARED_ENTRIES: usize = 50_000;
 const SHARED_DEPTH: usize = 3;
 
-/// Entries that are examined below [`SHARED_DEPTH`], breadth first. Trees of files are common
-/// there, so more of them are no problem.
+/// The number of entries that are examined below [`SHARED_DEPTH`], breadth first. Large trees of
+/// files are common there, so more entries are not a problem.
 pub(super) const DEEP_ENTRIES: usize = 2_000;
 
 /// The sockets to be masked in shared folders.
 #[derive(Debug, Default)]
 pub(super) struct SharedSockets {
-    /// Bound in the host's network namespace, by another user than the workload's.
+    /// Sockets that another user than the workload's has bound in the host's network namespace.
     pub(super) services: BTreeSet<PathBuf>,
-    /// All others; any user may have left them.
+    /// All other sockets; any user may have left them.
     pub(super) others: BTreeSet<PathBuf>,
-    /// Folders that cannot be searched now, and that the workload may open again.
+    /// The folders that cannot be searched now, and that the workload may open again.
     pub(super) closed: BTreeSet<PathBuf>,
-    /// Reason why there may be more.
+    /// The reason why there may be more sockets, if there may.
     pub(super) incomplete: Option<io::Error>,
 }
 
-/// Finds the sockets in the sticky, world-writable folders of `visible` that the policy does not
-/// list by themselves or with a folder of theirs, and those bound in folders of `without_services`;
-/// `uid` is the workload's user.
+/// Finds the sockets in the sticky, world-writable folders of `visible`, unless the policy lists
+/// the socket itself or a nearer folder above it; also the bound sockets in folders of
+/// `without_services`. `uid` is the workload's user.
 pub(super) fn find(
     visible: &BTreeSet<PathBuf>,
     without_services: &BTreeSet<PathBuf>,
@@ -83,7 +83,8 @@ pub(super) fn find(
     }
 }
 
-/// The sockets that are bound in the host's network namespace beneath one of the `closed` folders.
+/// Returns the sockets that are bound in the host's network namespace beneath one of the `closed`
+/// folders.
 fn bound_sockets(
     visible: &BTreeSet<PathBuf>,
     closed: &BTreeSet<&PathBuf>,
@@ -104,7 +105,7 @@ fn bound_sockets(
     let granted_by = |path: &Path| path.ancestors().find_map(|ancestor| visible.get(ancestor));
     let is_masked =
         |path: &PathBuf| granted_by(path).is_some_and(|by| by != path && closed.contains(by));
-    // One that cannot be looked at may be a socket.
+    // A path that cannot be inspected may be a socket.
     let is_socket = |path: &PathBuf| match std::fs::symlink_metadata(path) {
         Ok(data) => data.file_type().is_socket(),
         Err(error) => !is_missing(&error),
@@ -117,13 +118,13 @@ struct Search<'v> {
     visible: &'v BTreeSet<PathBuf>,
     /// The workload's user.
     uid: u32,
-    /// Entries that may still be examined.
+    /// The number of entries that may still be examined.
     left: usize,
     sockets: BTreeSet<PathBuf>,
     closed: BTreeSet<PathBuf>,
-    /// Folders of the next level.
+    /// The folders of the next level.
     next: Vec<PathBuf>,
-    /// The first reason why there may be more.
+    /// The first reason why there may be more sockets.
     incomplete: Option<io::Error>,
 }
 
@@ -140,8 +141,7 @@ impl<'v> Search<'v> {
         }
     }
 
-    /// Finds the sockets beneath `shared`; that there are too many entries in the upper levels is
-    /// an error.
+    /// Finds the sockets beneath `shared`. Too many entries in the upper levels are an error.
     fn run(&mut self, shared: &BTreeSet<&PathBuf>) {
         let mut level: Vec<PathBuf> = shared.iter().map(|folder| folder.to_path_buf()).collect();
         for depth in 1.. {
@@ -162,7 +162,7 @@ impl<'v> Search<'v> {
         }
     }
 
-    /// Collects the sockets and folders in `folder` that are not listed by themselves.
+    /// Collects the sockets and folders in `folder` that are not listed themselves.
     fn examine(&mut self, folder: &Path) {
         if self.left == 0 {
             return;
@@ -195,9 +195,9 @@ impl<'v> Search<'v> {
         }
     }
 
-    /// Takes note of a folder that cannot be searched. Those of other users stay closed to the
-    /// workload; it may open its own again, and a file system of its user's (FUSE) is closed to
-    /// root alone.
+    /// Records a folder that cannot be searched. The folders of other users stay closed to the
+    /// workload. Its own folders it may open again, and a file system of its user (FUSE) is closed
+    /// only to root.
     fn close(&mut self, folder: &Path, error: &io::Error) {
         let is_others = std::fs::symlink_metadata(folder).is_ok_and(|data| data.uid() != self.uid);
         if is_missing(error) || is_others {
@@ -215,7 +215,7 @@ impl<'v> Search<'v> {
         }
     }
 
-    /// Takes note of a folder in which there may be more.
+    /// Records a folder in which there may be more sockets.
     fn fail(&mut self, folder: &Path, error: &io::Error) {
         let error = io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
         self.incomplete.get_or_insert(error);

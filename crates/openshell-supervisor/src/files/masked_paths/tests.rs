@@ -11,8 +11,8 @@ use super::{mask_all_but, shared_sockets};
 
 const UID: u32 = 61184;
 
-/// Runs `work` on a thread with mounts of its own, as a user who owns nothing, after `prepare` as
-/// root.
+/// Runs `prepare` as root, and then `work` as a user who owns nothing, on a thread in a new mount
+/// namespace.
 fn apart<T: Send>(prepare: impl FnOnce() + Send, work: impl FnOnce() -> T + Send) -> T {
     let work = || {
         #[expect(
@@ -36,7 +36,7 @@ fn open_to_all(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
 }
 
-/// A folder with `seen/file`, `hidden/socket`, and `socket`, all world-writable.
+/// Creates a folder with `seen/file`, `hidden/socket` and `socket`, all world-writable.
 fn tree() -> (tempfile::TempDir, [UnixListener; 2]) {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     for name in ["seen", "hidden"] {
@@ -131,12 +131,12 @@ fn of_a_folder_that_everybody_may_write_to_the_sockets_of_others_are_covered() {
 #[test]
 fn what_workloads_left_takes_no_cover_from_what_the_host_has() {
     let (folder, _sockets) = tree();
-    // A folder of the host's: no other user may create entries in it.
+    // This is a folder of the host: no other user may create entries in it.
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let shared = folder.path().join("seen/shared");
     std::fs::create_dir(&shared).unwrap();
     std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o1777)).unwrap();
-    // Left by an earlier run: socket files without a listener.
+    // An earlier run left these: socket files without a listener.
     for n in 0..super::MAX_MASKS + 100 {
         drop(UnixListener::bind(shared.join(n.to_string())).unwrap());
     }
@@ -230,10 +230,10 @@ fn a_socket_of_another_network_namespace_is_found_deep_in_a_shared_folder() {
         )
     };
     let reaches = || UnixStream::connect(&socket).is_ok();
-    // Before anything connects from here: the kernel's table would then name the socket.
+    // This comes before anything connects from here: the kernel's table would then name the socket.
     assert!(!apart(masked, reaches));
     assert!(apart(|| (), reaches), "the twin without covers");
-    // Many files, deeper still, are no reason not to start.
+    // Many files deeper down do not prevent the start.
     for n in 0..shared_sockets::DEEP_ENTRIES {
         std::fs::File::create(deep.join(n.to_string())).unwrap();
     }
@@ -282,7 +282,7 @@ fn what_cannot_be_covered_is_named() {
         std::fs::create_dir_all(many.join(n.to_string())).unwrap();
     }
     let masked = || {
-        // An empty parent, so that no folder of the machine counts.
+        // The parent is empty, so that no folder of the machine counts.
         rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
         let unmasked = mask_all_but([many.join("0")], &BTreeSet::new(), UID).unmasked;
         assert_eq!(unmasked.len(), 1, "{unmasked:?}");

@@ -1,4 +1,4 @@
-//! The doors of a sandbox: addresses in its landing that the egress firewall lets witnessed
+//! The doors of a sandbox: the addresses in its landing that the egress firewall lets witnessed
 //! connections reach.
 
 use std::collections::HashSet;
@@ -19,14 +19,14 @@ pub struct Doors {
     workload: OwnedFd,
     landing: OwnedFd,
     open: RwLock<HashSet<SocketAddrV4>>,
-    /// Held by a change. A socket of the workload's namespace, if the last change left one without
-    /// answers to come.
+    /// The lock of a change. It holds a socket of the workload's namespace, unless none could be
+    /// opened yet or the last change failed and may have left answers in it.
     change: Mutex<Option<Socket>>,
 }
 
 impl Doors {
-    /// The doors of a firewall that was installed with `open`; `socket` is one of the workload's
-    /// namespace.
+    /// Describes the doors of a firewall that was installed with `open`. `socket` belongs to the
+    /// workload's namespace.
     pub(super) fn new(
         workload: OwnedFd,
         landing: OwnedFd,
@@ -47,12 +47,12 @@ impl Doors {
         self.open.read().contains(&address)
     }
 
-    /// Opens and closes doors. Connections that are there stay; their packets open none. A door
-    /// that is open already stays so, one that is not stays closed. Blocks for some tenths of a
-    /// millisecond.
+    /// Opens and closes doors. Existing connections stay, because their packets do not open a
+    /// connection. A door that is already open stays open, and one that is not open stays closed.
+    /// Blocks for some tenths of a millisecond.
     ///
     /// # Errors
-    /// The kernel refuses the change; then none of `opened` is open.
+    /// Fails if the kernel refuses the change; then none of `opened` is open.
     pub fn change(&self, opened: &[SocketAddrV4], closed: &[SocketAddrV4]) -> io::Result<()> {
         let mut change = self.change.lock();
         let (opened, closed): (Vec<_>, Vec<_>) = {
@@ -78,20 +78,21 @@ impl Doors {
             Some(socket) => socket,
             None => run_in(self.workload.as_fd(), || Socket::open(Protocol::Netfilter))?,
         };
-        // The firewall comes first, or a witnessed connect would be refused.
+        // The firewall is changed first. Otherwise it would refuse a connect that the witness lets
+        // pass.
         firewall::change_doors(&socket, &opened, &closed)?;
         *change = Some(socket);
         self.open.write().extend(opened);
         Ok(())
     }
 
-    /// Opens a non-blocking listener for each of `ports` at every address of the landing; one fails
-    /// if descriptors are exhausted, or for a port below 1024 if the supervisor lacks
-    /// CAP_NET_BIND_SERVICE. Connections reach it at doors alone, and at those that have no
-    /// listener of their own; the address at which one was accepted tells its door.
+    /// Opens a non-blocking listener for each of `ports` at every address of the landing. A
+    /// listener fails if no more descriptors are available, or for a port below 1024 if the
+    /// supervisor lacks CAP_NET_BIND_SERVICE. Connections reach it only at doors, and only at those
+    /// that have no separate listener; the local address of an accepted connection tells its door.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// Fails if no thread can be started.
     pub fn listen(&self, ports: &[u16]) -> io::Result<Vec<io::Result<TcpListener>>> {
         let open = |port: &u16| {
             let listener = listen(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, *port))?;

@@ -1,5 +1,5 @@
-//! The egress firewall of the namespace: rules as rows, and their installer (nftables over
-//! nfnetlink).
+//! The egress firewall of the workload's namespace: its rules as rows, and their installer
+//! (nftables over nfnetlink).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -7,30 +7,30 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use crate::calls::witness::{DOOR_MARK, NONCE_HEADER};
 use crate::network::netlink::{Message, Protocol, Socket};
 
-/// NFLOG group of the namespace that receives refused packets.
+/// The NFLOG group of the namespace that receives refused packets.
 pub const LOG_GROUP: u16 = 7;
 
 /// A firewall rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Packets that the rule matches.
+    /// The packets that the rule matches.
     pub when: Match,
-    /// Treatment of matching packets.
+    /// The treatment of matching packets.
     pub verdict: Verdict,
-    /// Reason for the rule.
+    /// The reason for the rule.
     pub reason: &'static str,
 }
 
-/// Packets that a rule matches.
+/// The packets that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// TCP to one of the doors, of sockets that the witness connects, with a nonce.
+    /// TCP to one of the doors, from sockets that the witness connects, with a nonce.
     WitnessedToDoor,
-    /// TCP out of the namespace that opens no connection.
+    /// TCP packets out of the namespace that do not open a connection (SYN is not set).
     WithinConnection,
     /// UDP to this address and port.
     DatagramTo(SocketAddrV4),
-    /// Packets leaving through loopback.
+    /// Packets that leave through loopback.
     Loopback,
     /// Neighbour and multicast listener discovery by the kernel (ICMPv6 130 to 143).
     NeighbourDiscovery,
@@ -40,7 +40,7 @@ pub enum Match {
     Any,
 }
 
-/// Treatment of a packet.
+/// The treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Pass.
@@ -56,8 +56,8 @@ pub enum Verdict {
     Unreachable,
 }
 
-/// Returns the rules, in order, for a namespace whose only exits are the supervisor's doors, and
-/// its name server, if there is one. Packets that no rule accepts are dropped.
+/// Returns the rules, in order, for a namespace whose only exits are the supervisor's doors and its
+/// name server, if there is one. Packets that no rule accepts are dropped.
 #[must_use]
 pub fn ruleset(name_server: Option<SocketAddrV4>) -> Vec<Rule> {
     let rule = |when, verdict, reason| Rule {
@@ -115,10 +115,11 @@ pub fn ruleset(name_server: Option<SocketAddrV4>) -> Vec<Rule> {
         .collect()
 }
 
-/// Installs `rules`, and a set of `doors`, in the calling thread's namespace, all or nothing.
+/// Installs `rules` and a set of `doors` in the calling thread's namespace; either everything is
+/// installed or nothing.
 ///
 /// # Errors
-/// The kernel lacks nf_tables or an expression, or CAP_NET_ADMIN is missing.
+/// Fails if the kernel lacks nf_tables or an expression, or if CAP_NET_ADMIN is missing.
 pub(super) fn install(rules: &[Rule], doors: &[SocketAddrV4]) -> io::Result<()> {
     let socket = Socket::open(Protocol::Netfilter)?;
     let mut messages = vec![
@@ -154,14 +155,15 @@ fn execute(socket: &Socket, messages: Vec<Message>) -> io::Result<()> {
     )
 }
 
-/// Doors in one batch, which has to fit into a socket's buffer.
+/// The number of doors in one batch, which has to fit into a socket's buffer.
 const DOORS_AT_ONCE: usize = 2_000;
 
-/// Adds `opened` to the set of doors and removes `closed`, by `socket` of the namespace. None of
-/// `closed` may be missing from the set.
+/// Adds `opened` to the set of doors and removes `closed`, through `socket`, which belongs to the
+/// namespace. The set must contain all of `closed`.
 ///
 /// # Errors
-/// CAP_NET_ADMIN is missing, or the kernel has no memory; a part may be done then.
+/// Fails if CAP_NET_ADMIN is missing, or if the kernel has no memory; then a part may already be
+/// done.
 pub(super) fn change_doors(
     socket: &Socket,
     opened: &[SocketAddrV4],
@@ -178,10 +180,10 @@ pub(super) fn change_doors(
         .try_for_each(|message| execute(socket, vec![message]))
 }
 
-/// A change of the set of doors.
+/// Returns the message that adds or removes `doors` in the set.
 fn elements(kind: u16, doors: &[SocketAddrV4]) -> Message {
     let element = |list: Message, door: &SocketAddrV4| {
-        // Fields are padded to words.
+        // Each field is padded to a multiple of four bytes.
         let key: [u8; DOOR_BYTES] = [&door.ip().octets()[..], &door.port().to_be_bytes(), &[0; 2]]
             .concat()
             .try_into()
@@ -204,10 +206,10 @@ const TABLE: &str = "openshell";
 const CHAIN: &str = "output";
 const DOORS: &str = "doors";
 
-/// Bytes of a member of the set: address, port, padding.
+/// The length of a member of the set in bytes: address, port, padding.
 const DOOR_BYTES: usize = 8;
 
-/// Types of its fields, which nft(8) prints.
+/// The types of its fields; only nft(8) needs them, to print the set.
 const IPV4_ADDRESS: u32 = 7;
 const INET_SERVICE: u32 = 13;
 
@@ -257,7 +259,7 @@ const NF_DROP: u32 = 0;
 const NF_ACCEPT: u32 = 1;
 const NFT_REG_VERDICT: u32 = 0;
 const NFT_REG_1: u32 = 1;
-/// The word behind the first of [`NFT_REG_1`].
+/// The word behind the first word of [`NFT_REG_1`].
 const NFT_REG32_01: u32 = 9;
 const NFT_META_MARK: u32 = 3;
 const NFT_META_OIF: u32 = 5;
@@ -272,8 +274,8 @@ const NFT_REJECT_TCP_RST: u32 = 1;
 const NFT_REJECT_ICMPX_UNREACH: u32 = 2;
 const NFT_REJECT_ICMPX_PORT_UNREACH: u8 = 1;
 const LOOPBACK_INDEX: u32 = 1;
-/// Offset of the byte with the flags in a TCP header, and its flag of opening packets (RFC 9293
-/// §3.1).
+/// The offset of the byte with the flags in a TCP header, and the flag of packets that open a
+/// connection (RFC 9293 §3.1).
 const TCP_FLAGS: u32 = 13;
 const TCP_SYN: u8 = 2;
 
@@ -281,7 +283,7 @@ fn be32(value: u32) -> [u8; 4] {
     value.to_be_bytes()
 }
 
-/// `struct nfgenmsg`; its last field is big-endian.
+/// Begins a message with `struct nfgenmsg`, whose last field is big-endian.
 fn message(kind: u16, flags: u16) -> Message {
     Message::request(
         NFNL_SUBSYS_NFTABLES << 8 | kind,
@@ -361,7 +363,7 @@ fn verdict_expressions(list: Message, verdict: Verdict) -> Message {
         Verdict::Accept => immediate(list, NF_ACCEPT),
         Verdict::Drop => immediate(list, NF_DROP),
         Verdict::Log => {
-            // The limit comes before the log, or repeated attempts would flood the socket.
+            // The limit comes before the log. Otherwise repeated attempts would flood the socket.
             let list = expression(list, "limit", |data| {
                 data.attribute(NFTA_LIMIT_RATE, &5_u64.to_be_bytes())
                     .attribute(NFTA_LIMIT_UNIT, &1_u64.to_be_bytes())
@@ -429,7 +431,7 @@ fn meta_is(list: Message, key: u32, value: &[u8]) -> Message {
     compare(meta(list, key), NFT_CMP_EQ, value)
 }
 
-/// Keeps the bits of `mask` of the loaded value.
+/// Keeps only the bits of `mask` in the loaded value.
 fn masked(list: Message, mask: &[u8]) -> Message {
     expression(list, "bitwise", |data| {
         data.attribute(NFTA_BITWISE_SREG, &be32(NFT_REG_1))

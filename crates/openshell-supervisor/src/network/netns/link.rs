@@ -1,4 +1,4 @@
-//! The veth pair between the two namespaces, its addresses and routes (rtnetlink(7)).
+//! The veth pair between the two namespaces, with its addresses and routes (rtnetlink(7)).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -24,7 +24,7 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const ADDR_GEN_MODE_NONE: u8 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-/// No duplicate address detection, which would take a second.
+/// Switches off duplicate address detection, which would take a second.
 const IFA_F_NODAD: u8 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
@@ -33,35 +33,35 @@ const AF_INET: u8 = libc::AF_INET as u8;
 const AF_INET6: u8 = libc::AF_INET6 as u8;
 const IFF_UP: u32 = libc::IFF_UP as u32;
 
-/// Interface index of loopback in a new namespace.
+/// The interface index of loopback in a new namespace.
 const LOOPBACK: u32 = 1;
 
-/// Interface index of `eth0`, either end of the pair, in its namespace. Behind those of tunnel
-/// devices, which some kernels create in every namespace (tunl0, sit0…).
+/// The interface index of `eth0`, the name of either end of the pair, in its namespace. It is above
+/// the indexes of the tunnel devices that some kernels create in every namespace (tunl0, sit0…).
 pub const INTERFACE: u32 = 100;
 
-/// Address of the landing's end, on which the proxy listens. The same in every sandbox.
+/// The address of the landing's end, on which the proxy listens. It is the same in every sandbox.
 pub const LANDING: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 
-/// Address of the workload's end, in the same /24.
+/// The address of the workload's end, in the same /24.
 pub const WORKLOAD: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
 
-/// IPv6 addresses of both ends, in a /64 of unique local addresses (RFC 4193).
+/// The IPv6 addresses of both ends, in a /64 of unique local addresses (RFC 4193).
 const LANDING_V6: Ipv6Addr = Ipv6Addr::new(0xfd6f, 0x7065, 0x6e73, 0, 0, 0, 0, 1);
 const WORKLOAD_V6: Ipv6Addr = Ipv6Addr::new(0xfd6f, 0x7065, 0x6e73, 0, 0, 0, 0, 2);
 
-/// MTU of both ends in bytes, as on loopback: every packet fits, and a stream takes less time than
-/// in packets of 1,500 bytes.
+/// The MTU of both ends in bytes, the same as on loopback. Every packet fits, and a stream takes
+/// less time than in packets of 1,500 bytes.
 const MTU: u32 = 65_535;
 
-/// Largest GSO packet in bytes, from Linux 6.3 on; older kernels ignore it.
+/// The size of the largest GSO packet in bytes, since Linux 6.3; older kernels ignore it.
 const GSO_MAX_SIZE: u32 = 256 * 1024;
 
-/// Creates the veth pair: `eth0` in the calling thread's namespace, the workload's, and `eth0` in
-/// `landing`.
+/// Creates the veth pair: `eth0` in the calling thread's namespace, which is the workload's, and
+/// `eth0` in `landing`.
 pub(super) fn create_pair(landing: BorrowedFd<'_>) -> io::Result<()> {
-    // Both ends are created where they stay: moving a link to another namespace costs an RCU grace
-    // period.
+    // Both ends are created in their final namespaces, because moving a link to another namespace
+    // costs an RCU grace period.
     let end = |message: Message| {
         message
             .text(IFLA_IFNAME, "eth0")
@@ -82,8 +82,8 @@ pub(super) fn create_pair(landing: BorrowedFd<'_>) -> io::Result<()> {
     Socket::open(Protocol::Route)?.execute(vec![pair])
 }
 
-/// Configures the workload's namespace: loopback and its end up, its addresses, default routes to
-/// the landing.
+/// Configures the workload's namespace: brings loopback and its end of the pair up, sets its
+/// addresses, and sets default routes to the landing.
 pub(super) fn configure_workload() -> io::Result<()> {
     let socket = Socket::open(Protocol::Route)?;
     disable_link_local_address(&socket)?;
@@ -99,8 +99,9 @@ pub(super) fn configure_workload() -> io::Result<()> {
     ]))
 }
 
-/// Configures the landing: loopback and its end up, its addresses, and every other address in the
-/// world as its own, so that a packet from the workload ends there, wherever it was sent.
+/// Configures the landing: brings loopback and its end of the pair up, sets its addresses, and
+/// makes every other address in the world local. So a packet from the workload ends there, wherever
+/// it was sent.
 pub(super) fn configure_landing() -> io::Result<()> {
     let socket = Socket::open(Protocol::Route)?;
     disable_link_local_address(&socket)?;
@@ -116,13 +117,13 @@ pub(super) fn configure_landing() -> io::Result<()> {
     ]))
 }
 
-/// Brings loopback up in a namespace without an exit.
+/// Brings loopback up in a namespace that has no exit.
 pub(super) fn loopback_up() -> io::Result<()> {
     Socket::open(Protocol::Route)?.execute(vec![up(LOOPBACK)])
 }
 
 /// Disables the link-local IPv6 address that the kernel would assign when the link comes up, and
-/// with it neighbour discovery.
+/// thereby its neighbour discovery.
 fn disable_link_local_address(socket: &Socket) -> io::Result<()> {
     let message = Message::request(RTM_NEWLINK, 0, &link_body(INTERFACE, 0)).nested(
         IFLA_AF_SPEC,
@@ -135,7 +136,7 @@ fn disable_link_local_address(socket: &Socket) -> io::Result<()> {
     if_ipv6(socket.execute(vec![message]))
 }
 
-/// Takes a failure for success on a kernel without IPv6, or on one where it is disabled.
+/// Turns a failure into success if the kernel has no IPv6 or has it disabled.
 fn if_ipv6(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error)
@@ -150,7 +151,7 @@ fn if_ipv6(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// `struct ifinfomsg`.
+/// Returns a `struct ifinfomsg`.
 fn link_body(index: u32, flags: u32) -> [u8; 16] {
     let mut body = [0; 16];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -163,7 +164,7 @@ fn up(index: u32) -> Message {
     Message::request(RTM_NEWLINK, 0, &link_body(index, IFF_UP))
 }
 
-/// Address family of an address of this length in bytes.
+/// Returns the family of `address`, from its length.
 fn family(address: &[u8]) -> u8 {
     if address.len() == 4 {
         AF_INET
@@ -172,7 +173,8 @@ fn family(address: &[u8]) -> u8 {
     }
 }
 
-/// An address of [`INTERFACE`] with a prefix of this length in bits (`struct ifaddrmsg`).
+/// Returns the message that adds an address to [`INTERFACE`], with a prefix of this length in bits
+/// (`struct ifaddrmsg`).
 fn address(address: &[u8], prefix: u8) -> Message {
     let mut body = [family(address), prefix, IFA_F_NODAD, 0, 0, 0, 0, 0];
     body[4..8].copy_from_slice(&INTERFACE.to_ne_bytes());
@@ -181,21 +183,21 @@ fn address(address: &[u8], prefix: u8) -> Message {
         .attribute(IFA_ADDRESS, address)
 }
 
-/// A default route through `gateway`.
+/// Returns the message that adds a default route through `gateway`.
 fn default_route(gateway: &[u8]) -> Message {
     route(family(gateway), libc::RT_SCOPE_UNIVERSE, libc::RTN_UNICAST)
         .attribute(RTA_GATEWAY, gateway)
         .attribute(RTA_OIF, &INTERFACE.to_ne_bytes())
 }
 
-/// A route that makes every address one of this namespace's own. In the main table, where the
-/// pair's prefix is the longer one: from the table of local addresses, which is looked up first, it
-/// would take the answers to the workload as well.
+/// Returns the message that adds a route by which every address is local to this namespace. It goes
+/// into the main table, in which the longer prefix of the pair wins. The table of local addresses
+/// is looked up first, so there it would also catch the answers to the workload.
 fn local_default_route(family: u8) -> Message {
     route(family, libc::RT_SCOPE_HOST, libc::RTN_LOCAL).attribute(RTA_OIF, &LOOPBACK.to_ne_bytes())
 }
 
-/// A default route in the main table (`struct rtmsg`).
+/// Returns the message that adds a default route to the main table (`struct rtmsg`).
 fn route(family: u8, scope: u8, kind: u8) -> Message {
     let body = [
         family,

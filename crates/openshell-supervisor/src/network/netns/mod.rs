@@ -1,9 +1,9 @@
-//! The workload's network namespace, and the landing at the other end of its one link.
+//! The workload's network namespace, and the landing at the other end of its only link.
 //!
-//! A landing is a second namespace, without a workload, in which the supervisor's sockets for the
-//! workload are made. So the host has no interface, address, route or rule of a sandbox. Neither
-//! namespace has a name: they live as long as a descriptor, a socket or a process refers to them,
-//! and the veth pair with them.
+//! A landing is a second namespace, in which no workload runs and in which the supervisor's sockets
+//! for the workload are made. So a sandbox adds no interface, address, route or rule to the host.
+//! Neither namespace has a name: each lives as long as a descriptor, a socket or a process refers
+//! to it, and the veth pair lives with them.
 
 mod doors;
 pub mod firewall;
@@ -71,11 +71,11 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Starts to create a namespace with loopback only, on a thread of its own.
+    /// Starts to create a namespace that has only loopback, on a separate thread.
     ///
     /// # Errors
-    /// The thread cannot be started. That the kernel refuses the namespace is the error of the
-    /// result.
+    /// Fails if the thread cannot be started. If the kernel refuses the namespace, the result holds
+    /// that error.
     pub fn isolated() -> Result<Pending<Result<Self, NetnsError>>, NetnsError> {
         let create = || {
             let fd = thread::enter_new().map_err(|source| NetnsError::Create { source })?;
@@ -88,7 +88,7 @@ impl Netns {
     /// Returns another handle of the namespace.
     ///
     /// # Errors
-    /// Descriptors are exhausted.
+    /// Fails if no more descriptors are available.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             fd: self.fd.try_clone()?,
@@ -96,29 +96,29 @@ impl Netns {
     }
 
     /// Opens an unconnected, non-blocking TCP socket for the family of `address` in the namespace,
-    /// on a thread of its own.
+    /// on a separate thread.
     ///
     /// # Errors
-    /// Threads or descriptors are exhausted, or the kernel lacks the family.
+    /// Fails if no more threads or descriptors are available, or if the kernel lacks the family.
     pub fn tcp_socket(&self, address: IpAddr) -> io::Result<TcpStream> {
         run_in(self.as_fd(), || Ok(tcp_socket_for(address)?.into()))
     }
 
-    /// Listens at `port` of the loopback address of the namespace, on a thread of its own; 0 has
-    /// the kernel choose one.
+    /// Listens at `port` of the namespace's loopback address, on a separate thread. With 0, the
+    /// kernel chooses a port.
     ///
     /// # Errors
-    /// The port is taken, or threads or descriptors are exhausted.
+    /// Fails if the port is taken, or if no more threads or descriptors are available.
     pub fn listen(&self, port: u16) -> io::Result<TcpListener> {
         run_in(self.as_fd(), || loopback_listener(port))
     }
 }
 
-/// Listens at `port` of the loopback address of the calling thread's namespace, without blocking; 0
-/// has the kernel choose one.
+/// Listens at `port` of the loopback address of the calling thread's namespace, without blocking.
+/// With 0, the kernel chooses a port.
 ///
 /// # Errors
-/// The port is taken, or descriptors are exhausted.
+/// Fails if the port is taken, or if no more descriptors are available.
 pub fn loopback_listener(port: u16) -> io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     listener.set_nonblocking(true)?;
@@ -129,7 +129,7 @@ pub fn loopback_listener(port: u16) -> io::Result<TcpListener> {
 /// thread's namespace.
 ///
 /// # Errors
-/// Descriptors are exhausted, or the kernel lacks the family.
+/// Fails if no more descriptors are available, or if the kernel lacks the family.
 pub fn open_tcp_socket(address: IpAddr) -> io::Result<TcpStream> {
     Ok(tcp_socket_for(address)?.into())
 }
@@ -141,44 +141,43 @@ impl AsFd for Netns {
 }
 
 /// The network of a workload behind a proxy: two linked namespaces, the egress firewall, and the
-/// supervisor's sockets in them. Dropping it, when no process and no other descriptor refers to
-/// either namespace, removes everything.
+/// supervisor's sockets in them. Dropping it removes everything, unless a process or another
+/// descriptor still refers to one of the namespaces.
 #[derive(Debug)]
 pub struct Linked {
     /// The workload's namespace.
     pub workload: Netns,
-    /// The other end of its link.
+    /// The namespace at the other end of its link.
     pub landing: Netns,
-    /// Listener for the proxy, non-blocking; the first of the doors.
+    /// The non-blocking listener for the proxy; the first of the doors.
     pub proxy: TcpListener,
-    /// Sockets for the name server; their absence weakens nothing.
+    /// The sockets for the name server. Nothing gets weaker without them.
     pub name_server: io::Result<NameServerSockets>,
-    /// Everything that the firewall lets the workload reach by TCP.
+    /// Everything that the firewall lets the workload reach over TCP.
     pub doors: Arc<Doors>,
-    /// Listener beside it, which the firewall must keep out of reach.
+    /// A listener that is not a door, which the firewall must keep out of reach.
     pub probe: TcpListener,
-    /// Address of that listener.
+    /// The address of that listener.
     pub probe_address: SocketAddrV4,
-    /// Any socket of the workload's namespace.
+    /// A socket of the workload's namespace.
     pub socket: OwnedFd,
-    /// For the log of refused packets, of group [`firewall::LOG_GROUP`]; its absence weakens
-    /// nothing.
+    /// The socket for the log of refused packets, group [`firewall::LOG_GROUP`]. Nothing gets
+    /// weaker without it.
     pub packet_log: io::Result<Socket>,
 }
 
 impl Linked {
-    /// Starts to create the network, with its proxy at `port` of [`LANDING`], on a thread of its
-    /// own.
+    /// Starts to create the network, with its proxy at `port` of [`LANDING`], on a separate thread.
     ///
     /// # Errors
-    /// The thread cannot be started. The step that failed is the error of the result; everything
-    /// created before it is removed.
+    /// Fails if the thread cannot be started. If a step fails, the result holds that error, and
+    /// everything that was created before is removed.
     pub fn create(port: u16) -> Result<Pending<Result<Self, NetnsError>>, NetnsError> {
         Pending::start(move || Self::create_here(port))
             .map_err(|source| NetnsError::Thread { source })
     }
 
-    /// Creates the network on the calling thread, whose namespace changes.
+    /// Creates the network on the calling thread, and so changes the thread's namespace.
     fn create_here(port: u16) -> Result<Self, NetnsError> {
         let Pair { landing, workload } = Pair::create()?;
         let address = SocketAddrV4::new(LANDING, port);
@@ -192,7 +191,7 @@ impl Linked {
             .map_err(|source| NetnsError::Probe { source })?
             .port();
         let probe_address = SocketAddrV4::new(LANDING, port);
-        // Listeners at one address would share its connections.
+        // Two listeners at one address would share its connections.
         let name_server = if address == NAME_SERVER {
             Err(io::ErrorKind::AddrInUse.into())
         } else {
@@ -237,8 +236,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// Creates them on the calling thread, which is then in the landing. The workload's end is not
-    /// configured yet.
+    /// Creates both on the calling thread, which is in the landing afterwards. The workload's end
+    /// is not configured yet.
     fn create() -> Result<Self, NetnsError> {
         let landing = thread::enter_new().map_err(|source| NetnsError::Create { source })?;
         let workload = thread::enter_new().map_err(|source| NetnsError::Create { source })?;

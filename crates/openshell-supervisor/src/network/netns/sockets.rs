@@ -1,4 +1,4 @@
-//! Sockets of the supervisor in the sandbox's namespaces.
+//! The supervisor's sockets in the sandbox's namespaces.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
@@ -10,16 +10,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use super::link::LANDING;
 use crate::calls::witness;
 
-/// Sockets at [`NAME_SERVER`], non-blocking.
+/// The non-blocking sockets at [`NAME_SERVER`].
 #[derive(Debug)]
 pub struct NameServerSockets {
-    /// For questions in datagrams.
+    /// The socket for questions in datagrams.
     pub datagrams: UdpSocket,
-    /// For questions over TCP.
+    /// The listener for questions over TCP.
     pub listener: TcpListener,
 }
 
-/// Address of the name server.
+/// The address of the name server.
 pub const NAME_SERVER: SocketAddrV4 = SocketAddrV4::new(LANDING, 53);
 
 impl NameServerSockets {
@@ -60,19 +60,20 @@ pub(super) fn tcp_socket_for(address: IpAddr) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Connections that wait to be accepted.
+/// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// The first port that any user may bind.
 const UNPRIVILEGED_PORTS: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 
-/// Opens a non-blocking listener in the calling thread's namespace. One for all addresses leaves
-/// each other its own.
+/// Opens a non-blocking listener in the calling thread's namespace. A listener for all addresses
+/// does not take the connections of listeners for single addresses.
 pub(super) fn listen(address: SocketAddrV4) -> io::Result<TcpListener> {
     let socket = tcp_socket()?;
     sockopt::set_socket_reuseport(&socket, true)?;
     match rustix::net::bind(&socket, &address) {
-        // Without CAP_NET_BIND_SERVICE; a container may show the file read-only.
+        // CAP_NET_BIND_SERVICE is missing, so every port is opened to all users. A container may
+        // show the file read-only.
         Err(Errno::ACCESS) if std::fs::write(UNPRIVILEGED_PORTS, "0").is_ok() => {
             rustix::net::bind(&socket, &address)?
         }

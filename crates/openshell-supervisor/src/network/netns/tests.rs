@@ -56,10 +56,10 @@ fn connect_witnessed(netns: &Netns, to: SocketAddr) -> io::Result<TcpStream> {
     })
 }
 
-/// Result of [`connect`] for an established connection.
+/// The result of [`connect`] for an established connection.
 const CONNECTED: io::ErrorKind = io::ErrorKind::Other;
 
-/// Addresses to which nothing leads, in both families.
+/// Addresses, in both families, that cannot be reached.
 const ELSEWHERE: [&str; 2] = ["198.51.100.77:443", "[2001:db8::77]:443"];
 
 // Conformance: NET-02.
@@ -110,7 +110,7 @@ fn every_address_of_the_world_ends_in_the_landing_and_is_refused_there_at_once()
             io::ErrorKind::ConnectionRefused
         );
     }
-    // A door for other addresses is possible, and answers from them.
+    // A door for other addresses is possible, and it answers from those addresses.
     let everywhere = listen_in_landing(&landing, Ipv4Addr::UNSPECIFIED);
     let port = everywhere.local_addr().unwrap().port();
     assert_eq!(
@@ -258,8 +258,8 @@ fn a_server_inside_takes_no_port_of_a_door_and_answers_nobody_outside() {
         TcpListener::bind((LANDING, 3129))
     });
     assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
-    // Even from the landing, where no program runs, there is no answer: it would have to leave past
-    // the proxy.
+    // Even from the landing, in which no program runs, there is no answer: it would have to leave
+    // past the proxy.
     let asking = run_in(linked.landing.as_fd(), || {
         let flags = SocketFlags::CLOEXEC;
         let socket =
@@ -317,7 +317,7 @@ fn the_caller_keeps_its_network_and_has_no_link_more() {
     let before = namespace();
     let linked = linked();
     assert_eq!(namespace(), before);
-    // No address of the pair is the caller's, so nothing can be bound to it.
+    // The caller has no address of the pair, so nothing can be bound to one.
     for address in [LANDING, WORKLOAD] {
         assert_eq!(
             TcpListener::bind((address, 0)).unwrap_err().kind(),

@@ -1,4 +1,4 @@
-//! Threads inside network namespaces, which open sockets or descriptors there.
+//! Threads that enter network namespaces to open sockets or descriptors there.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::LinkNameSpaceType;
 
-/// Runs `work` inside `namespace` on a thread of its own and waits for it. The calling thread stays
+/// Runs `work` inside `namespace` on a separate thread, and waits for it. The calling thread stays
 /// in its namespace.
 ///
 /// # Errors
-/// The namespace cannot be entered, or the error of `work`.
+/// Fails if the namespace cannot be entered, or if `work` fails.
 pub fn run_in<T: Send>(
     namespace: BorrowedFd<'_>,
     work: impl FnOnce() -> io::Result<T> + Send,
@@ -28,7 +28,8 @@ pub fn run_in<T: Send>(
     })
 }
 
-/// Work under way on a thread that changes its namespace. Dropping it waits for its end.
+/// Work that is in progress on a thread that changes its namespace. Dropping it waits until the
+/// work ends.
 #[derive(Debug)]
 pub struct Pending<T>(Option<JoinHandle<T>>);
 
@@ -46,7 +47,7 @@ impl<T> Pending<T> {
     /// Waits for the result.
     ///
     /// # Errors
-    /// The thread panicked.
+    /// Fails if the thread panicked.
     pub fn finish(mut self) -> io::Result<T> {
         self.0
             .take()
@@ -57,7 +58,7 @@ impl<T> Pending<T> {
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        // A panic has been printed.
+        // A panic has already been printed.
         let _ = self.0.take().map(JoinHandle::join);
     }
 }
@@ -74,8 +75,8 @@ pub(super) fn enter(namespace: BorrowedFd<'_>) -> io::Result<()> {
     )?)
 }
 
-/// Moves the calling thread into a new and empty network namespace without a name; it lives as long
-/// as a descriptor, a socket or a process refers to it.
+/// Moves the calling thread into a new, empty and unnamed network namespace. The namespace lives as
+/// long as a descriptor, a socket or a process refers to it.
 pub(super) fn enter_new() -> io::Result<OwnedFd> {
     crate::sys::unshare_network()?;
     Ok(rustix::fs::open(

@@ -1,9 +1,9 @@
-//! Directories and files that a start created on the host; directories that are empty, and files
-//! that are as they were made, are removed with the sandbox.
+//! Directories and files that a start created on the host. With the sandbox, the directories that
+//! are empty and the files that are unchanged are removed.
 //!
-//! Sandboxes whose run directories have the same parent coordinate: each records the paths that it
-//! uses before it looks for them, and hands the removal of a directory over to another sandbox that
-//! uses it. Both happen under a lock of that parent.
+//! Sandboxes whose run directories have the same parent coordinate. Each one records the paths that
+//! it uses before it looks for them. When it ends, it hands the removal of a directory over to
+//! another sandbox that still uses it. Both happen under a lock of that parent.
 //!
 //! Any process can lock a file that it can open, so every lock here is on a file or directory that
 //! only root can open.
@@ -25,34 +25,37 @@ use crate::paths::pins::Identity;
 use crate::paths::trusted_symlinks;
 use crate::runs::run_dir::lock::{RunDir, is_ours, is_shared, open_regular};
 
-/// Files in a run directory that list the created and the used paths, each followed by a NUL.
+/// The files in a run directory that list the created paths and the used paths. Each path is
+/// followed by a NUL.
 const MADE: &str = "made";
 const USES: &str = "uses";
 
-/// Longest list that is read, in bytes: as many paths as a policy may list.
+/// The longest list that is read, in bytes; the paths of the largest policy fit.
 const LIST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// File to lock in a parent directory that users other than root can open; it exists while it is
-/// locked.
+/// The file that is locked in a parent directory that users other than root can open. It exists
+/// only while it is locked.
 const LOCK: &str = ".openshell-lock";
 
-/// Longest wait for a lock; a sandbox holds one for less than a millisecond.
+/// The longest wait for a lock. A sandbox holds one for less than a millisecond.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Mode of a directory that [`CreatedDirs::hold`] can lock.
+/// The mode of a directory that [`CreatedDirs::hold`] can lock.
 pub const HELD_MODE: u32 = 0o700;
 
-/// Directories created by one sandbox. Those that are empty are removed on drop.
+/// The directories and files that one sandbox created. On drop, the empty directories and the
+/// unchanged files are removed.
 #[derive(Debug)]
 pub struct CreatedDirs {
-    /// The run directory, by the descriptor of its parent.
+    /// The run directory, reached by the descriptor of its parent.
     run_dir: PathBuf,
-    /// What was created, as the list in the run directory has it, which a workload of the same user
-    /// might change.
+    /// What was created. The list in the run directory says the same, but a workload of the same
+    /// user might change that list.
     made: Vec<PathBuf>,
-    /// Locked directories, which no other sandbox removes, wherever its run directory is.
+    /// Locked directories and placeholders. No other sandbox removes them, wherever its run
+    /// directory is.
     held: Vec<File>,
-    /// Placeholders that other sandboxes may share.
+    /// The placeholders that other sandboxes may share.
     shared: Vec<PathBuf>,
     /// True if nothing was added since [`Self::remove`].
     is_removed: bool,
@@ -63,11 +66,11 @@ impl CreatedDirs {
     /// on, whether they exist yet or not.
     ///
     /// # Errors
-    /// The run directory cannot be written.
+    /// Fails if the run directory cannot be written.
     pub fn new<'p>(run_dir: &RunDir, uses: impl Iterator<Item = &'p Path>) -> io::Result<Self> {
         let run_dir = run_dir.reached().to_owned();
-        // Without the lock a directory may be removed at any moment, which is no reason not to
-        // start.
+        // Without the lock, another sandbox may remove a directory at any moment. That risk does
+        // not prevent the start.
         let _lock = run_dir.parent().map(lock);
         let list: Vec<u8> = uses.flat_map(line).collect();
         let mut options = File::options();
@@ -82,14 +85,14 @@ impl CreatedDirs {
         })
     }
 
-    /// Keeps other sandboxes from removing `folder`, by a lock on the directory itself, which must
-    /// therefore be hidden from every workload. A directory that users other than root can open was
-    /// not created by a sandbox with [`HELD_MODE`], is removed by none, and is not locked. Returns
+    /// Keeps other sandboxes from removing `folder` by locking the directory itself. The directory
+    /// must therefore be hidden from every workload. If users other than root can open it, no
+    /// sandbox created it with [`HELD_MODE`] and none removes it, so it is not locked. Returns
     /// false if the directory has been removed meanwhile.
     ///
     /// # Errors
-    /// The directory cannot be opened, or a process of root holds a lock on it for longer than two
-    /// seconds.
+    /// Fails if the directory cannot be opened, or if a process of root holds a lock on it for
+    /// longer than two seconds.
     pub fn hold(&mut self, folder: &Path) -> io::Result<bool> {
         let held = match trusted_symlinks::open(folder, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(Errno::NOENT) => return Ok(false),
@@ -106,9 +109,9 @@ impl CreatedDirs {
         Ok(is_same)
     }
 
-    /// Shares a placeholder, whoever has made it: no other sandbox removes it as long as this one
-    /// lasts, wherever their run directories are. Should a process hold the same lock for longer,
-    /// the placeholder stays.
+    /// Shares a placeholder, whoever made it: while this sandbox lasts, no other sandbox removes
+    /// it, wherever their run directories are. If a process holds the same lock for longer, the
+    /// placeholder stays.
     pub fn share(&mut self, placeholder: &Path) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         if let Ok(opened) = trusted_symlinks::open(placeholder, flags)
@@ -119,10 +122,10 @@ impl CreatedDirs {
         }
     }
 
-    /// Records that `folder` was created. Parents are recorded before their children.
+    /// Records that `folder` was created. Parents must be recorded before their children.
     ///
     /// # Errors
-    /// The run directory cannot be written.
+    /// Fails if the run directory cannot be written.
     pub fn add(&mut self, folder: &Path) -> io::Result<()> {
         self.is_removed = false;
         self.made.push(folder.to_owned());
@@ -132,7 +135,7 @@ impl CreatedDirs {
     /// Records that `file` was created, as `data` describes it.
     ///
     /// # Errors
-    /// The run directory cannot be written.
+    /// Fails if the run directory cannot be written.
     pub fn add_file(&mut self, file: &Path, data: &Metadata) -> io::Result<()> {
         self.is_removed = false;
         let entry = [identity(data).as_bytes(), file.as_os_str().as_bytes()].concat();
@@ -141,8 +144,9 @@ impl CreatedDirs {
         record(&self.run_dir, entry)
     }
 
-    /// Removes the created directories and returns those that remain because they are not empty. A
-    /// directory that another sandbox uses is handed over to that one and not returned.
+    /// Removes the created directories and files, and returns the directories that remain because
+    /// they are not empty. A directory that another sandbox uses is handed over to that sandbox and
+    /// not returned.
     pub fn remove(&mut self) -> Vec<PathBuf> {
         self.held.clear();
         if std::mem::replace(&mut self.is_removed, true) {
@@ -155,27 +159,26 @@ impl CreatedDirs {
 
 impl Drop for CreatedDirs {
     fn drop(&mut self) {
-        // After a failed start nothing is logged about directories that remain.
+        // After a failed start, nothing is logged about directories that remain.
         let _ = self.remove();
     }
 }
 
-/// Removes the directories recorded in `run_dir`, whose sandbox was killed, and the record; returns
-/// the directories that remain.
+/// Removes the directories that are recorded in `run_dir`, whose sandbox was killed, and the
+/// record; returns the directories that remain.
 pub(crate) fn remove_recorded(run_dir: &Path) -> Vec<PathBuf> {
     remove_created(run_dir, Vec::new(), &[])
 }
 
 /// Removes what the sandbox of `run_dir` has `made`, what other sandboxes have handed over to it,
-/// and the record; returns the directories that remain. Of files in the record alone, which a
-/// workload of the same user might have written, only placeholders are removed.
+/// and the record; returns the directories that remain. A workload of the same user might have
+/// written the record, so of the files that only the record names, only placeholders are removed.
 fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) -> Vec<PathBuf> {
     let Some(parent) = run_dir.parent() else {
         return Vec::new();
     };
     let lock = lock(parent);
-    // In a shared place nothing is handed over.
-    // A list that cannot be read names nothing.
+    // In a shared place nothing is handed over. A list that cannot be read is taken as empty.
     let mut recorded = if is_shared(parent) {
         Vec::new()
     } else {
@@ -185,16 +188,16 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
         !made.contains(entry) && file_of(entry).is_none_or(|(_, file)| is_placeholder(file))
     });
     made.extend(recorded);
-    // Nothing is used from here on, and directories that other sandboxes create now are theirs.
-    // Both files would go with the run directory anyway.
+    // From here on this sandbox uses nothing, and directories that other sandboxes create now are
+    // theirs. Both files would go with the run directory anyway.
     for name in [USES, MADE] {
         let _ = std::fs::remove_file(run_dir.join(name));
     }
-    // Most sandboxes make none, and need not look at the others.
+    // Most sandboxes make nothing, so they need not look at the others.
     if lock.is_err() || made.is_empty() {
         return made;
     }
-    // Children first; a file has its identity in front.
+    // Children come first. The entry of a file begins with its identity.
     made.sort_by_key(|entry| {
         std::cmp::Reverse(
             file_of(entry)
@@ -203,7 +206,7 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
                 .count(),
         )
     });
-    // What others use cannot be told: everything stays.
+    // If it is unknown what other sandboxes use, everything stays.
     let Ok(others) = others(parent, run_dir) else {
         return made;
     };
@@ -214,15 +217,16 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
             .iter()
             .find(|(_, uses)| uses.iter().any(|used| used.starts_with(path)))
         {
-            // Handed over to the sandbox that uses it.
+            // Another sandbox uses it: that one removes it.
             Some((other, _)) => record(other, entry).is_err(),
             None => match file {
-                // One that somebody has changed or replaced is theirs.
+                // A file that somebody has changed or replaced is theirs now.
                 Some((identity, file)) => drop_unchanged(file, identity),
                 None => {
                     let is_shared = shared.contains(entry);
                     let removed = remove_empty(entry, is_shared);
-                    // Another sandbox has it from here on.
+                    // A shared placeholder that is still locked belongs to another sandbox from
+                    // here on.
                     removed.is_err_and(|errno| {
                         errno != Errno::NOENT && !(is_shared && errno == Errno::WOULDBLOCK)
                     })
@@ -233,7 +237,7 @@ fn remove_created(run_dir: &Path, mut made: Vec<PathBuf>, shared: &[PathBuf]) ->
     made
 }
 
-/// Contents of placeholders, the longest of which has this many bytes.
+/// The contents of placeholders, and the length of the longest in bytes.
 const PLACEHOLDERS: [&[u8]; 4] = [b"", b"{}\n", b".\n", b"../.git\n"];
 const PLACEHOLDER_BYTES: i64 = 8;
 
@@ -243,7 +247,7 @@ pub fn is_placeholder(file: &Path) -> bool {
     small_content(file).is_ok_and(|content| PLACEHOLDERS.contains(&content.as_slice()))
 }
 
-/// Reads a regular file that is no longer than a placeholder.
+/// Reads a regular file that is not longer than a placeholder.
 fn small_content(file: &Path) -> io::Result<Vec<u8>> {
     let found = trusted_symlinks::open(file, OFlags::PATH)?;
     let data = rustix::fs::fstat(&found)?;
@@ -260,13 +264,14 @@ fn small_content(file: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Opens a regular file for reading, whatever is at its path by now.
+/// Opens a regular file for reading by its descriptor, whatever is at its path by now.
 fn reopen(found: &OwnedFd) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(rustix::fs::open(by_descriptor(found), flags, Mode::empty())?.into())
 }
 
-/// What tells a file from another one at its path, and from itself with another content.
+/// Returns what distinguishes a file from another one at its path, and from itself with other
+/// content.
 fn identity(data: &Metadata) -> String {
     let seconds = data.mtime();
     let nanoseconds = data.mtime_nsec();
@@ -278,8 +283,8 @@ fn identity(data: &Metadata) -> String {
     )
 }
 
-/// Returns the identity and the path of the file that `entry` of a list records, if it is no
-/// directory.
+/// Returns the identity and the path of the file that `entry` of a list records, or `None` if the
+/// entry is a directory.
 fn file_of(entry: &Path) -> Option<(&[u8], &Path)> {
     let bytes = entry.as_os_str().as_bytes();
     let begin = bytes
@@ -290,7 +295,7 @@ fn file_of(entry: &Path) -> Option<(&[u8], &Path)> {
     Some((identity, Path::new(OsStr::from_bytes(path))))
 }
 
-/// Removes a file that is as it was made; returns false, as nothing of it needs to be reported.
+/// Removes a file if it is unchanged. Always returns false: a file that remains is not reported.
 fn drop_unchanged(file: &Path, made_as: &[u8]) -> bool {
     let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
         return false;
@@ -304,7 +309,7 @@ fn drop_unchanged(file: &Path, made_as: &[u8]) -> bool {
     let Ok(data) = now.try_clone().and_then(|now| File::from(now).metadata()) else {
         return false;
     };
-    // Another sandbox may share it.
+    // A lock means that another sandbox shares it.
     if data.is_file()
         && identity(&data).as_bytes() == made_as
         && !reopen(&now).is_ok_and(|opened| is_locked(&opened))
@@ -314,10 +319,10 @@ fn drop_unchanged(file: &Path, made_as: &[u8]) -> bool {
     false
 }
 
-/// The run directories in `parent` except `own`, each with the paths that its sandbox uses.
+/// Returns the run directories in `parent` except `own`, each with the paths that its sandbox uses.
 ///
 /// # Errors
-/// One of them cannot be looked at.
+/// Fails if one of them cannot be read.
 fn others(parent: &Path, own: &Path) -> io::Result<Vec<(PathBuf, Vec<PathBuf>)>> {
     let mut others = Vec::new();
     if is_shared(parent) {
@@ -330,7 +335,7 @@ fn others(parent: &Path, own: &Path) -> io::Result<Vec<(PathBuf, Vec<PathBuf>)>>
         }
         match paths(&path.join(USES)) {
             Ok(uses) => others.push((path, uses)),
-            // It has ended, or begins after this.
+            // That sandbox has ended, or it registers its paths only after this.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -338,7 +343,7 @@ fn others(parent: &Path, own: &Path) -> io::Result<Vec<(PathBuf, Vec<PathBuf>)>>
     Ok(others)
 }
 
-/// Records `folder` in `run_dir`, whose sandbox has to remove it.
+/// Records `folder` in `run_dir`; the sandbox of `run_dir` has to remove it.
 fn record(run_dir: &Path, folder: &Path) -> io::Result<()> {
     let mut file = open_regular(
         &run_dir.join(MADE),
@@ -364,7 +369,7 @@ fn paths(file: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Removes an empty directory without following symlinks, as the workload may have replaced a
+/// Removes an empty directory without following symlinks, because the workload may have replaced a
 /// parent by one.
 fn remove_empty(folder: &Path, is_shared: bool) -> rustix::io::Result<()> {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
@@ -374,7 +379,7 @@ fn remove_empty(folder: &Path, is_shared: bool) -> rustix::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let held = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
     let held = File::from(held);
-    // A lock that anybody may hold keeps nothing else.
+    // On any other directory anybody could hold a lock, so it does not count.
     if (is_shared || held.metadata().is_ok_and(|data| is_root_only(&data))) && is_locked(&held) {
         return Err(Errno::WOULDBLOCK);
     }
@@ -391,22 +396,23 @@ fn is_root_only(data: &Metadata) -> bool {
     data.uid() == rustix::process::geteuid().as_raw() && data.mode() & 0o066 == 0
 }
 
-/// A lock on a parent of run directories, released on drop.
+/// A lock on a parent of run directories. It is released on drop.
 struct Lock {
     _held: File,
-    /// Lock file to remove.
+    /// The lock file to remove, if there is one.
     file: Option<PathBuf>,
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Still locked: a process that waits for it finds the file unlinked and creates another.
+        // The file is still locked here: a process that waits for it finds it unlinked and creates
+        // another.
         let _ = self.file.take().map(std::fs::remove_file);
     }
 }
 
-/// Locks `parent`, a parent of run directories, against other sandboxes. In a shared one nothing is
-/// locked, as workloads could hold the lock.
+/// Locks `parent`, a parent of run directories, against other sandboxes. A shared parent is not
+/// locked, because workloads could hold the lock.
 fn lock(parent: &Path) -> io::Result<Lock> {
     let folder = File::open(parent)?;
     if is_shared(parent) {
@@ -541,7 +547,7 @@ mod tests {
         let mut made = CreatedDirs::new(&run_dir, std::iter::empty()).unwrap();
         std::fs::create_dir(&shown).unwrap();
         make(&mut made, &made_one);
-        // As any process can that may open them.
+        // Any process that may open them can do this.
         let locked = [place.path(), &shown, &made_one].map(|folder| {
             let folder = std::fs::File::open(folder).unwrap();
             rustix::fs::flock(

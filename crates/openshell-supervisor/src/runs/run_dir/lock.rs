@@ -1,5 +1,5 @@
-//! A run directory, and the lock by which other starts tell it from the orphan of a killed
-//! supervisor.
+//! A run directory, and its lock. The lock tells other starts that the directory is not the orphan
+//! of a killed supervisor.
 
 use std::fs::File;
 use std::io;
@@ -13,24 +13,24 @@ use crate::host::privilege::is_caller_root;
 use crate::paths::mounts::by_descriptor;
 use crate::paths::own_folder::OwnFolder;
 
-/// Prefix of every run directory's name; 16 hexadecimal digits follow.
+/// The prefix of every run directory's name; 16 hexadecimal digits follow.
 pub(super) const PREFIX: &str = "openshell-";
 
-/// File in each run directory that its owner holds a lock on.
+/// The file in each run directory on which its owner holds a lock.
 pub(super) const LOCK: &str = "lock";
 
-/// Opens a folder, through no symlink at its own place.
+/// Opens a folder; fails if `path` itself is a symlink.
 fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
 /// A directory that is removed when this value is dropped. Its owner holds a lock on a file inside;
-/// an orphan's lock is free.
+/// the lock of an orphan is free.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    /// Path of the directory by the descriptor of its parent.
+    /// The path of the directory by the descriptor of its parent.
     reached: PathBuf,
     _parent: OwnFolder,
     /// The name of the sandbox, if it has one.
@@ -42,15 +42,15 @@ impl RunDir {
     /// Creates a locked directory in `parent`.
     ///
     /// # Errors
-    /// `NotFound` or `WouldBlock` if another start took it for an orphan meanwhile; any other error
-    /// is the file system's.
+    /// Fails with `NotFound` or `WouldBlock` if another start mistook it for an orphan meanwhile;
+    /// any other error comes from the file system.
     pub(super) fn make(parent: &OwnFolder) -> io::Result<Self> {
         let mut unique = [0; 8];
         rustix::rand::getrandom(&mut unique, rustix::rand::GetRandomFlags::empty())?;
         let name = format!("{PREFIX}{:016x}", u64::from_ne_bytes(unique));
         let parent = parent.try_clone()?;
         let reached = parent.reached().join(&name);
-        // Users may enter it, but not list it.
+        // Other users may enter it, but not list it.
         std::fs::DirBuilder::new().mode(0o711).create(&reached)?;
         let lock = File::options()
             .write(true)
@@ -69,8 +69,9 @@ impl RunDir {
         })
     }
 
-    /// Returns the folder to protect from a workload: beside other run directories the caller's own
-    /// could put a false one, unless everybody may write there.
+    /// Returns the folder to protect from a workload. `is_callers` says that the workload runs as
+    /// this process's user. Such a workload could put a false run directory beside the others, so
+    /// their parent is protected, unless everybody may write there.
     #[must_use]
     pub fn protected(&self, is_callers: bool) -> &Path {
         self.path
@@ -79,20 +80,20 @@ impl RunDir {
             .unwrap_or(&self.path)
     }
 
-    /// Path by which the supervisor makes the socket at which it takes requests.
+    /// Returns the path at which the supervisor makes the socket that takes requests.
     #[must_use]
     pub fn control_socket(&self) -> PathBuf {
         control_socket(&self.reached)
     }
 
-    /// Path of the directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Path by which this process reaches it for as long as this value lives, whatever becomes of
-    /// the folders above.
+    /// Returns the path by which this process reaches the directory. It is valid for as long as
+    /// this value lives, whatever happens to the folders above.
     pub(crate) fn reached(&self) -> &Path {
         &self.reached
     }
@@ -106,8 +107,8 @@ impl Drop for RunDir {
     }
 }
 
-/// A name in use: a file with the name of the run directory, locked for as long as this value
-/// lives.
+/// A name in use: a file that contains the name of the run directory and is locked for as long as
+/// this value lives.
 #[derive(Debug)]
 pub(super) struct NameClaim {
     path: PathBuf,
@@ -122,7 +123,7 @@ impl NameClaim {
 
 impl Drop for NameClaim {
     fn drop(&mut self) {
-        // The next owner of the name takes a file that is left.
+        // If the file is left behind, the next owner of the name takes it over.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -133,7 +134,8 @@ pub fn control_socket(path: &Path) -> PathBuf {
     path.join("control")
 }
 
-/// Opens a regular file of a run directory, without a wait and through no symlink.
+/// Opens a regular file of a run directory, without waiting and without following a symlink at its
+/// path.
 pub(super) fn open_regular(path: &Path, options: &mut std::fs::OpenOptions) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = options
@@ -146,10 +148,10 @@ pub(super) fn open_regular(path: &Path, options: &mut std::fs::OpenOptions) -> i
     }
 }
 
-/// Returns true if workloads may have made what is in `parent`, and own it as this user does: no
-/// run directory there but one's own is looked at.
+/// Returns true if workloads may have made what is in `parent`, and own it as this user does. This
+/// process then looks at no run directory there except its own.
 pub(crate) fn is_shared(parent: &Path) -> bool {
-    // For root in a user namespace all other users look like itself.
+    // To root in a user namespace, all other users look like itself.
     let is_open =
         is_caller_root() || std::fs::metadata(parent).map_or(true, |data| data.mode() & 0o022 != 0);
     is_open && !rustix::process::geteuid().is_root()
@@ -167,10 +169,10 @@ pub(crate) fn is_ours(path: &Path) -> bool {
     is_named && std::fs::symlink_metadata(path).is_ok_and(|data| data.is_dir() && data.uid() == own)
 }
 
-/// Removes the directory, its lock file last: a process killed half-way leaves one that the next
-/// start recognizes.
+/// Removes the directory, its lock file last: if the process is killed half-way, the next start
+/// still recognizes what it leaves.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
-    // A symlink that takes its place meanwhile leads nowhere.
+    // By its descriptor, so that a symlink that takes its place meanwhile is not followed.
     let folder = open_folder(path)?;
     let held = PathBuf::from(by_descriptor(&folder));
     for entry in std::fs::read_dir(&held)? {

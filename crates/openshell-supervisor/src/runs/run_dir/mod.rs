@@ -1,5 +1,5 @@
-//! Run directories: one per sandbox on the host, removed with the sandbox or, after a kill, by the
-//! next start.
+//! Run directories: each sandbox has one on the host. It is removed with the sandbox or, after a
+//! kill, by the next start.
 
 pub mod created_dirs;
 pub(crate) mod lock;
@@ -16,14 +16,14 @@ use rustix::fs::FlockOperation;
 use lock::{LOCK, is_ours, is_shared, open_regular, remove};
 pub use lock::{RunDir, control_socket};
 
-/// Default parent of run directories.
+/// The default parent of run directories.
 const DEFAULT: &str = "/run/openshell";
 
-/// Parents if the default cannot be created, which every user may write to; the second is there in
-/// a container with a read-only root.
+/// The parents that are tried if the default cannot be created. Every user may write to them. The
+/// second one also exists in a container with a read-only root.
 const FALLBACKS: [&str; 2] = ["/tmp", "/dev/shm"];
 
-/// Failure to create a run directory.
+/// A failure to create a run directory.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum RunDirError {
@@ -36,7 +36,7 @@ pub enum RunDirError {
 }
 
 impl RunDirError {
-    /// Returns true if another default may be usable.
+    /// Returns true if it makes sense to try another default.
     fn has_alternative(&self) -> bool {
         use io::ErrorKind as K;
         match self {
@@ -46,7 +46,7 @@ impl RunDirError {
                     K::NotFound | K::PermissionDenied | K::ReadOnlyFilesystem | K::NotADirectory
                 )
             }
-            // Only root may insist on its own.
+            // For root this is final; other users may not be able to own the default.
             Self::NotPrivate(_) => !rustix::process::geteuid().is_root(),
         }
     }
@@ -54,11 +54,11 @@ impl RunDirError {
 
 impl RunDir {
     /// Creates a run directory in `parent`, or in the first usable default, and removes orphans
-    /// there. The defaults are /run/openshell, a folder in the user's own `runtime_dir` (the XDG
-    /// Base Directory Specification's `XDG_RUNTIME_DIR`), /tmp and /dev/shm.
+    /// there. The defaults are, in this order: /run/openshell, a folder in the user's own
+    /// `runtime_dir` (the XDG Base Directory Specification's `XDG_RUNTIME_DIR`), /tmp and /dev/shm.
     ///
     /// # Errors
-    /// The directory cannot be created, or other users may write to its parent.
+    /// Fails if the directory cannot be created, or if other users may write to its parent.
     pub fn create(parent: Option<&Path>, runtime_dir: Option<&Path>) -> Result<Self, RunDirError> {
         if let Some(parent) = parent {
             return Self::create_in_private(parent);
@@ -90,7 +90,8 @@ impl RunDir {
         };
         let parent = OwnFolder::make(parent, 0o711).map_err(failed)?;
         let data = std::fs::metadata(parent.reached()).map_err(failed)?;
-        // Other users may create files in a sticky folder, but not replace those of this one.
+        // In a sticky folder, other users may create files, but they cannot replace the files of
+        // this user.
         let is_safe = data.mode() & 0o022 == 0 || data.mode() & 0o1000 != 0;
         if !data.is_dir() || data.uid() != rustix::process::geteuid().as_raw() || !is_safe {
             return Err(RunDirError::NotPrivate(parent.path().to_owned()));
@@ -108,8 +109,8 @@ impl RunDir {
             remove_orphans(&reached).map_err(failed)?;
         }
         loop {
-            // Another start may take a directory for an orphan until it is locked; then the next
-            // attempt creates another.
+            // Another start may mistake the directory for an orphan until it is locked. The next
+            // attempt then creates another one.
             match Self::make(parent) {
                 Err(error)
                     if matches!(
@@ -117,7 +118,8 @@ impl RunDir {
                         io::ErrorKind::NotFound | io::ErrorKind::WouldBlock
                     ) =>
                 {
-                    // A folder that was removed, or replaced by a rename, takes no more.
+                    // If the parent was removed or replaced by a rename, nothing can be created in
+                    // it any more.
                     if std::fs::metadata(&reached).map_err(failed)?.nlink() == 0 {
                         return Err(failed(error));
                     }
@@ -128,7 +130,7 @@ impl RunDir {
     }
 }
 
-/// Returns the default parents that are one user's alone.
+/// Returns the default parents that belong to only one user.
 fn private_defaults(runtime_dir: Option<&Path>) -> impl Iterator<Item = PathBuf> {
     let users = runtime_dir
         .filter(|folder| folder.is_absolute())
@@ -136,8 +138,8 @@ fn private_defaults(runtime_dir: Option<&Path>) -> impl Iterator<Item = PathBuf>
     [PathBuf::from(DEFAULT)].into_iter().chain(users)
 }
 
-/// Run directories of other sandboxes that a start looks at. Beyond them, orphans wait for one of
-/// the next starts.
+/// The number of live run directories that a start looks at before it stops searching. Orphans that
+/// it does not reach are left to later starts.
 const LOOKED_AT: usize = 32;
 
 /// Removes the orphans among the run directories in `parent`.
@@ -145,13 +147,13 @@ fn remove_orphans(parent: &Path) -> io::Result<()> {
     let mut found = std::fs::read_dir(parent)?
         .map(|entry| Ok(entry?.path()))
         .collect::<io::Result<Vec<_>>>()?;
-    // At a place of its own for each start, so that every directory has its turn.
+    // Each start begins at a random place, so that every directory has its turn.
     let mut place = [0; 8];
     rustix::rand::getrandom(&mut place, rustix::rand::GetRandomFlags::empty())?;
     let count = found.len().max(1);
     found.rotate_left(usize::from_ne_bytes(place) % count);
-    // Another start may be removing an orphan too; one that cannot be removed is no reason not to
-    // start.
+    // Another start may be removing the same orphan. If an orphan cannot be removed, the start goes
+    // on.
     let is_live = |path: &PathBuf| remove_orphan(path).is_err();
     let _ = found
         .iter()
@@ -166,14 +168,14 @@ fn remove_orphans(parent: &Path) -> io::Result<()> {
 fn remove_orphan(path: &Path) -> io::Result<()> {
     match open_regular(&path.join(LOCK), File::options().read(true)) {
         Ok(lock) => {
-            // Held until the directory is gone, so that no other start removes it too.
+            // The lock is held until the directory is gone, so that no other start removes it too.
             rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-            // Directories that are not empty remain.
+            // Created directories that are not empty remain.
             let _ = created_dirs::remove_recorded(path);
             remove(path)
         }
-        // A supervisor killed before it locked leaves an empty directory; any other one without a
-        // lock is not a run directory.
+        // A supervisor that was killed before it made the lock leaves an empty directory. A
+        // directory that has no lock but is not empty is not a run directory.
         Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::remove_dir(path),
         Err(error) => Err(error),
     }

@@ -1,5 +1,5 @@
-//! Names of sandboxes, unique among those of a user in one parent of run directories, and the
-//! places where clients look for both.
+//! Names of sandboxes, and the places where clients look for them and for run directories. A name
+//! is unique among those of one user in one parent of run directories.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use super::lock::{NameClaim, PREFIX, RunDir, is_ours, open_regular};
 use super::{FALLBACKS, private_defaults};
 use crate::host::privilege::is_caller_root;
 
-/// Failure to take a name.
+/// A failure to take a name.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum NameError {
@@ -28,11 +28,11 @@ pub enum NameError {
 }
 
 impl RunDir {
-    /// Takes `name` for the sandbox of this directory, until the directory is removed. A name is a
-    /// part of a file's name.
+    /// Takes `name` for the sandbox of this directory, until the directory is removed. The name
+    /// becomes part of a file's name.
     ///
     /// # Errors
-    /// Another sandbox has it, or its file cannot be written.
+    /// Fails if another sandbox has the name, or if its file cannot be written.
     pub fn claim(&mut self, name: &str) -> Result<(), NameError> {
         let parent = self.reached().parent();
         let own = self.reached().file_name();
@@ -54,10 +54,11 @@ impl RunDir {
     }
 }
 
-/// Creates and locks the file of a name, with `content`.
+/// Creates and locks the file of a name, and writes `content` to it.
 ///
 /// # Errors
-/// `WouldBlock` if another process holds the lock; else the file system's.
+/// Fails with `WouldBlock` if another process holds the lock; other errors come from the file
+/// system.
 fn lock(path: &Path, content: &[u8]) -> io::Result<File> {
     loop {
         let mut options = File::options();
@@ -80,7 +81,7 @@ fn lock(path: &Path, content: &[u8]) -> io::Result<File> {
 }
 
 fn path_of(parent: &Path, name: &str) -> PathBuf {
-    // In a user namespace root has another number than outside, where clients are.
+    // In a user namespace, root has another uid than outside, where the clients are.
     let uid = if is_caller_root() {
         0
     } else {
@@ -89,8 +90,8 @@ fn path_of(parent: &Path, name: &str) -> PathBuf {
     parent.join(format!("{PREFIX}name-{uid}-{name}"))
 }
 
-/// Returns the folders where run directories of this user may be: `parent` if given, else those
-/// that [`RunDir::create`] tries.
+/// Returns the folders where run directories of this user may be: `parent` if given, otherwise the
+/// ones that [`RunDir::create`] tries.
 #[must_use]
 pub fn parents(parent: Option<&Path>, runtime_dir: Option<&Path>) -> Vec<PathBuf> {
     match parent {
@@ -101,13 +102,13 @@ pub fn parents(parent: Option<&Path>, runtime_dir: Option<&Path>) -> Vec<PathBuf
     }
 }
 
-/// Longest name of a run directory, in bytes.
+/// The longest name of a run directory, in bytes.
 const NAME_BYTES: u64 = 64;
 
-/// Returns the run directory in `parent` of the sandbox `name`.
+/// Returns the run directory of the sandbox `name` in `parent`.
 ///
 /// # Errors
-/// There is none of this user, or its file cannot be read.
+/// Fails if this user has no such sandbox, or if its file cannot be read.
 pub fn find(parent: &Path, name: &str) -> io::Result<PathBuf> {
     let file = open_regular(&path_of(parent, name), File::options().read(true))?;
     let is_own = file.metadata()?.uid() == rustix::process::geteuid().as_raw();
