@@ -455,8 +455,12 @@ impl Applying {
         covers: &OpenCovers,
     ) -> Result<BTreeSet<MountPoint>, CarveOutError> {
         let mut points = BTreeSet::new();
-        if restriction == Restriction::Hidden && !self.hidden.insert(path.to_owned()) {
-            return Ok(points);
+        let is_covered = self.hidden.contains(path);
+        if restriction == Restriction::Hidden {
+            if is_covered {
+                return Ok(points);
+            }
+            self.hidden.insert(path.to_owned());
         }
         let top = self.granted.writable_above(path).cloned();
         // Without a writable grant above, there is nothing to take out. A path that is also granted
@@ -496,7 +500,7 @@ impl Applying {
         let is_other =
             identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity));
         // If the path is hidden already, its cover is found there instead.
-        if is_other && !self.hidden.contains(path) {
+        if is_other && !is_covered {
             return Err(CarveOutError::Changing(restriction, path.to_owned()));
         }
         let kind = FileType::from_raw_mode(data.st_mode);
