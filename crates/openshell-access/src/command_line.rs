@@ -180,9 +180,15 @@ fn is_name(text: &[u8]) -> bool {
 /// Returns the text of a command line for logs. Gateways put secrets into variables in front of the
 /// command, so their values are replaced by `…`.
 pub(crate) fn redacted(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
+    let mut shown = String::with_capacity(text.len());
+    for chunk in text.utf8_chunks() {
+        shown.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            shown.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
     let mut kept = String::new();
-    let mut rest = text.as_ref();
+    let mut rest = shown.as_str();
     if let Some(directory) = rest.strip_prefix("cd ")
         && let Some((_, command)) = directory
             .split_at(word_length(directory))

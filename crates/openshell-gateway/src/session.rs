@@ -328,6 +328,23 @@ fn port(TcpRelayTarget { host, port }: &TcpRelayTarget) -> Result<u16, String> {
     }
 }
 
+/// Sends what `reader` reads in frames, until either has ended.
+async fn copy_out(reader: &mut (impl AsyncRead + Unpin), sender: mpsc::Sender<RelayFrame>) {
+    loop {
+        let mut buffer = BytesMut::with_capacity(FRAME_BYTES);
+        let mut part = (&mut *reader).take(FRAME_BYTES as u64);
+        let Ok(1..) = part.read_buf(&mut buffer).await else {
+            return;
+        };
+        let frame = RelayFrame {
+            payload: Some(relay_frame::Payload::Data(buffer.freeze())),
+        };
+        if sender.send(frame).await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Connects to the server inside, tells the gateway, and relays until both directions have ended.
 async fn relay(
     gateway: Gateway,
@@ -367,28 +384,8 @@ async fn relay(
     let opened = timeout_at(until, gateway.relay_stream(frames)).await;
     let Ok(Ok(incoming)) = opened else { return };
     let (mut reader, mut writer) = tokio::io::split(server);
-    let out = async {
-        loop {
-            let mut buffer = BytesMut::with_capacity(FRAME_BYTES);
-            match (&mut reader)
-                .take(FRAME_BYTES as u64)
-                .read_buf(&mut buffer)
-                .await
-            {
-                Ok(0) | Err(_) => break,
-                Ok(_) => {
-                    let frame = RelayFrame {
-                        payload: Some(relay_frame::Payload::Data(buffer.freeze())),
-                    };
-                    if sender.send(frame).await.is_err() {
-                        break;
-                    }
-                }
-            }
-        }
-        // Ends only this direction.
-        drop(sender);
-    };
+    // Its end ends only this direction.
+    let out = copy_out(&mut reader, sender);
     let inwards = async {
         let ended = copy_in(incoming, &mut writer).await;
         // The server sees the end, even if the stream of the gateway broke.

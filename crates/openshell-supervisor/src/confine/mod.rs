@@ -25,7 +25,7 @@ use crate::files::learning_home;
 use crate::files::masked_paths::{Masked, mask_all_but};
 use crate::files::private_run;
 use crate::files::private_tmp;
-use crate::files::protected::{Covers, ProtectError, ProtectedPath, protect};
+use crate::files::protected::{Covers, OpenCovers, ProtectError, ProtectedPath, protect};
 use crate::identity::run_as::ProcessIdentity;
 use crate::paths::mounts::{Shown, bind_at, cover, merge, open_in};
 use crate::paths::pins::{Kept, KeptPath, Places};
@@ -293,18 +293,7 @@ impl Confinement {
         } = self.mask(&granted)?;
         self.masks = folder.as_ref().and_then(device);
         stand_ins.extend(folder);
-        carve_outs::show_read_only(self.landlock.shown_folders(), &granted)
-            .map_err(ApplyError::CarveOut)?;
-        let carve_outs = carve_outs::apply(
-            &self.carve_outs,
-            &further,
-            &granted,
-            self.landlock.private(),
-            &covers,
-        )
-        .map_err(ApplyError::CarveOut)?;
-        let protected = protect(&self.protected, &granted, self.identity.uid, &covers)
-            .map_err(ApplyError::Protected)?;
+        let (carve_outs, protected) = self.cover(&further, &granted, &covers)?;
         let network = network().map_err(|source| ApplyError::NoNetwork { source })?;
         let firewall_probe = network.firewall_probe;
         let masked_sockets = not_masked.is_empty();
@@ -357,6 +346,24 @@ impl Confinement {
         self.landlock
             .enforce(granted, stand_ins, &network.outputs, compensating)
             .map_err(ApplyError::Landlock)
+    }
+
+    /// Takes the carve-outs, and what is `further` hidden, out of what is `granted`, and protects
+    /// the supervisor's files.
+    fn cover(
+        &self,
+        further: &[PathBuf],
+        granted: &[Resolved<'_>],
+        covers: &OpenCovers,
+    ) -> Result<(Vec<Places>, Places), ApplyError> {
+        carve_outs::show_read_only(self.landlock.shown_folders(), granted)
+            .map_err(ApplyError::CarveOut)?;
+        let private = self.landlock.private();
+        let carve_outs = carve_outs::apply(&self.carve_outs, further, granted, private, covers)
+            .map_err(ApplyError::CarveOut)?;
+        let protected = protect(&self.protected, granted, self.identity.uid, covers)
+            .map_err(ApplyError::Protected)?;
+        Ok((carve_outs, protected))
     }
 
     /// Compiles the filter of commands.

@@ -350,36 +350,37 @@ impl Server<'_> {
         Ok(is_end)
     }
 
+    /// Confines this process; returns false if it cannot be confined.
+    fn confine(&mut self, mut confinement: Confinement) -> io::Result<bool> {
+        let table = Watch::open_table()?;
+        let network = || receive_network(self.socket);
+        match confinement.apply_to_init(self.files.take(), network) {
+            Ok(AppliedToInit {
+                enforced,
+                filter,
+                waiting_calls,
+            }) => {
+                self.watch = Watch::new(table, confinement.kept(&enforced));
+                self.confined = Some((confinement, filter));
+                let listener: Vec<_> = waiting_calls.iter().map(AsFd::as_fd).collect();
+                let reply = Reply::Confined(Box::new(enforced));
+                packets::send(self.socket.as_fd(), &reply, &listener)?;
+                Ok(true)
+            }
+            Err(error) => {
+                self.reply(&Reply::Failed(with_causes(&error)))?;
+                Ok(false)
+            }
+        }
+    }
+
     /// Serves one request; returns false at the end of the socket.
     fn serve_one(&mut self) -> io::Result<bool> {
         let Some((request, descriptors)) = packets::receive(self.socket.as_fd())? else {
             return Ok(false);
         };
         match request {
-            Request::Confine(mut confinement) => {
-                let table = Watch::open_table()?;
-                match confinement.apply_to_init(self.files.take(), || receive_network(self.socket))
-                {
-                    Ok(AppliedToInit {
-                        enforced,
-                        filter,
-                        waiting_calls,
-                    }) => {
-                        self.watch = Watch::new(table, confinement.kept(&enforced));
-                        self.confined = Some((*confinement, filter));
-                        let listener: Vec<_> = waiting_calls.iter().map(AsFd::as_fd).collect();
-                        packets::send(
-                            self.socket.as_fd(),
-                            &Reply::Confined(Box::new(enforced)),
-                            &listener,
-                        )?;
-                    }
-                    Err(error) => {
-                        self.reply(&Reply::Failed(with_causes(&error)))?;
-                        return Ok(false);
-                    }
-                }
-            }
+            Request::Confine(confinement) => return self.confine(*confinement),
             // A network is only of use while a confinement waits for it.
             Request::Enter { .. } => {}
             Request::Start { id, command } => {

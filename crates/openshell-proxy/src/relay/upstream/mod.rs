@@ -347,26 +347,31 @@ impl Upstream {
         }
         let switched = headers.get(UPGRADE).cloned();
         head::remove_hop_by_hop(headers);
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let agrees = |(requested, switched): (&HeaderValue, &HeaderValue)| {
-                let mut requested = requested
-                    .as_bytes()
-                    .split(|byte| *byte == b',')
-                    .map(<[u8]>::trim_ascii);
-                requested.any(|requested| {
-                    requested.eq_ignore_ascii_case(switched.as_bytes().trim_ascii())
-                })
-            };
-            let is_websocket = requested.is_some_and(head::is_websocket);
-            let is_answered =
-                !is_websocket || response.headers().contains_key(SEC_WEBSOCKET_ACCEPT);
-            if !is_answered || !requested.zip(switched.as_ref()).is_some_and(agrees) {
-                return Err(SendError::Failed(Refusal::unsolicited_upgrade()));
-            }
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && !is_solicited(&response, requested, switched.as_ref())
+        {
+            return Err(SendError::Failed(Refusal::unsolicited_upgrade()));
         }
         *response.version_mut() = Version::HTTP_11;
         Ok(response)
     }
+}
+
+/// Returns true if the `response` switches to the protocol that the client `requested`.
+fn is_solicited(
+    response: &Response<Incoming>,
+    requested: Option<&HeaderValue>,
+    switched: Option<&HeaderValue>,
+) -> bool {
+    let Some((requested, switched)) = requested.zip(switched) else {
+        return false;
+    };
+    if head::is_websocket(requested) && !response.headers().contains_key(SEC_WEBSOCKET_ACCEPT) {
+        return false;
+    }
+    let switched = switched.as_bytes().trim_ascii();
+    let mut offered = requested.as_bytes().split(|byte| *byte == b',');
+    offered.any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(switched))
 }
 
 fn failed(error: hyper::Error) -> Refusal {

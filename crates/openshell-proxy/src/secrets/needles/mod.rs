@@ -9,6 +9,7 @@ mod encoded;
 mod parts;
 mod shape;
 
+use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::LazyLock;
 
@@ -480,24 +481,8 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
         coding,
         secret,
     };
-    let hex = |upper: bool| {
-        let digits = |byte: &u8| {
-            if upper {
-                format!("{byte:02X}")
-            } else {
-                format!("{byte:02x}")
-            }
-        };
-        bytes.iter().map(digits).collect::<String>().into_bytes()
-    };
-    let percent = |upper: bool, is_kept: fn(u8) -> bool| {
-        let escaped = |byte: &u8| match (is_kept(*byte), upper) {
-            (true, _) => char::from(*byte).to_string(),
-            (false, true) => format!("%{byte:02X}"),
-            (false, false) => format!("%{byte:02x}"),
-        };
-        bytes.iter().map(escaped).collect::<String>().into_bytes()
-    };
+    let hex = |upper: bool| in_hex(bytes, upper);
+    let percent = |upper: bool, is_kept: fn(u8) -> bool| percent_encoded(bytes, upper, is_kept);
     let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let alphanumeric = |byte: u8| byte.is_ascii_alphanumeric();
     let mut anchors = vec![anchor(bytes.to_vec(), Coding::Text)];
@@ -536,4 +521,31 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
         is_new
     });
     anchors
+}
+
+fn in_hex(bytes: &[u8], upper: bool) -> Vec<u8> {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = if upper {
+            write!(text, "{byte:02X}")
+        } else {
+            write!(text, "{byte:02x}")
+        };
+    }
+    text.into_bytes()
+}
+
+/// Encodes all `bytes` but those that are kept (RFC 3986 §2.1).
+fn percent_encoded(bytes: &[u8], upper: bool, is_kept: fn(u8) -> bool) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes.len());
+    for byte in bytes {
+        if is_kept(*byte) {
+            text.push(*byte);
+        } else {
+            text.push(b'%');
+            text.extend(in_hex(&[*byte], upper));
+        }
+    }
+    text
 }

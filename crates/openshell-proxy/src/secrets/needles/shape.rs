@@ -103,13 +103,7 @@ fn base64_runs(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Compares a text with a shape. If it `is_cut`, more text may follow.
 pub(super) fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
-    let other = |is_short: bool| {
-        if is_short && is_cut {
-            Verdict::Undecided
-        } else {
-            Verdict::Other
-        }
-    };
+    let other = |is_short: bool| other(is_short && is_cut);
     let begins = shape.begins.as_bytes();
     let is_same = |(one, other): (&u8, &u8)| one == other || (*one == b'+' && *other == b' ');
     if !text.iter().zip(begins).all(is_same) {
@@ -119,23 +113,7 @@ pub(super) fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         return other(true);
     };
     if let Some(then) = &shape.then {
-        // A form encodes a space as `+`.
-        let near: Vec<u8> = rest
-            .iter()
-            .take(NEAR + then.len())
-            .map(|byte| if *byte == b'+' { b' ' } else { *byte })
-            .collect();
-        let found = memchr::memmem::find(&near, then.as_bytes());
-        let Some(body) = found.and_then(|at| rest.get(at + then.len()..)) else {
-            return other(near.len() < NEAR + then.len());
-        };
-        // Source code and documentation contain only the beginning.
-        let body = body.get(..BODY).unwrap_or(body);
-        return if base64_runs(body).any(|run| run.len() >= BODY_RUN) {
-            Verdict::Secret
-        } else {
-            other(body.len() < BODY)
-        };
+        return followed(then, rest, is_cut);
     }
     let wanted = shape.length.saturating_sub(shape.begins.len());
     let run = rest
@@ -174,5 +152,35 @@ pub(super) fn compared(shape: &Shape, text: &[u8], is_cut: bool) -> Verdict {
         Verdict::Secret
     } else {
         other(near.len() < BESIDE + length)
+    }
+}
+
+/// Judges a beginning that `then` and the first line of a key must follow in `rest`.
+fn followed(then: &str, rest: &[u8], is_cut: bool) -> Verdict {
+    // A form encodes a space as `+`.
+    let near: Vec<u8> = rest
+        .iter()
+        .take(NEAR + then.len())
+        .map(|byte| if *byte == b'+' { b' ' } else { *byte })
+        .collect();
+    let found = memchr::memmem::find(&near, then.as_bytes());
+    let Some(body) = found.and_then(|at| rest.get(at + then.len()..)) else {
+        return other(near.len() < NEAR + then.len() && is_cut);
+    };
+    // Source code and documentation contain only the beginning.
+    let body = body.get(..BODY).unwrap_or(body);
+    if base64_runs(body).any(|run| run.len() >= BODY_RUN) {
+        Verdict::Secret
+    } else {
+        other(body.len() < BODY && is_cut)
+    }
+}
+
+/// Returns the verdict on what is no secret so far.
+fn other(may_go_on: bool) -> Verdict {
+    if may_go_on {
+        Verdict::Undecided
+    } else {
+        Verdict::Other
     }
 }
