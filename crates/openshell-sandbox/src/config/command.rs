@@ -38,14 +38,14 @@ pub(crate) struct CommandOptions {
 /// The command's terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandTerminal {
-    /// The caller's terminal. If one of the command's outputs is that terminal, the command gets a
-    /// terminal that is shown on it, and this much of what is typed there.
+    /// A terminal whose output is shown on the caller's, if one of the command's outputs is a
+    /// terminal. The command gets this much of what is typed there.
     Callers(Keyboard),
-    /// A terminal that only clients attach to.
+    /// A terminal that clients attach to.
     Own,
 }
 
-/// The type (`TERM`) of a terminal that only clients attach to.
+/// The type (`TERM`) of a terminal that clients attach to.
 const DEFAULT_TERM: &str = "xterm-256color";
 
 impl CommandTerminal {

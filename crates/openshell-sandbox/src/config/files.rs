@@ -66,7 +66,7 @@ impl FileOptions {
     /// Reads the options.
     ///
     /// # Errors
-    /// There is no current directory.
+    /// Fails if there is no current directory.
     pub(super) fn read(args: &mut Args, environment: &Environment) -> anyhow::Result<Self> {
         Ok(Self {
             carve_outs: args.carve_outs.clone(),
@@ -94,7 +94,7 @@ impl TlsOptions {
     /// Reads the options.
     ///
     /// # Errors
-    /// There is no current directory.
+    /// Fails if there is no current directory.
     pub(super) fn read(args: &mut Args) -> anyhow::Result<Self> {
         Ok(Self {
             named_dir: absolute(args.tls_dir.take()).context("--tls-dir")?,

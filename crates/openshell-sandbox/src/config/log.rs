@@ -37,10 +37,10 @@ pub(crate) struct LogOptions {
 const LOG_DIR: &str = "/var/log";
 
 impl LogOptions {
-    /// Reads the options; takes the labels out of `environment`. A flag wins over its variable.
+    /// Reads the options, and takes the labels out of `environment`. A flag wins over its variable.
     ///
     /// # Errors
-    /// A level or a label is invalid.
+    /// Fails if a level or a label is invalid.
     pub(super) fn read(
         args: &mut Args,
         environment: &mut Environment,

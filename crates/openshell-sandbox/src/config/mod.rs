@@ -99,10 +99,10 @@ impl Config {
         }
     }
 
-    /// Reads the environment and merges it with `args`; a flag wins over its variable.
+    /// Reads the environment and merges it with `args`. A flag wins over its variable.
     ///
     /// # Errors
-    /// A policy is missing, a value is invalid, or an input file cannot be used.
+    /// Fails if a policy is missing, a value is invalid, or an input file cannot be used.
     pub(crate) fn read(mut args: Args, origin: &Origin) -> anyhow::Result<Self> {
         let mut environment = Environment::new(std::env::vars_os());
         let place = origin.place();
@@ -214,7 +214,7 @@ impl Given {
     /// Reads the routes at `routes_file`, and the credentials that `args` name.
     ///
     /// # Errors
-    /// A file cannot be used, or a variable is refused.
+    /// Fails if a file cannot be used, or a variable is refused.
     fn read(
         args: EnvironmentArgs,
         routes_file: Option<PathBuf>,

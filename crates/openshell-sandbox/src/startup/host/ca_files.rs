@@ -95,7 +95,7 @@ impl CaFiles {
         besides.extend_from_slice(&callers.besides);
         let folder = files.join("tls");
         let place = match ensure_held(config.tls.dir(), made) {
-            // Without this folder, the files are used where they are.
+            // If the default folder cannot be made, the files are used where they are.
             Err(_) if !config.tls.is_named() => Ok(folder.inside().to_owned()),
             made => made.with_context(|| format!("cannot make {}", config.tls.dir().display())),
         };
