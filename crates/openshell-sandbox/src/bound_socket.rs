@@ -62,7 +62,7 @@ impl BoundSocket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).context("its place cannot be looked at"),
         }
-        // With the permissions changed after binding, others could connect in between.
+        // If the permissions were set only after binding, others could connect in between.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(&path);
         rustix::process::umask(mask);

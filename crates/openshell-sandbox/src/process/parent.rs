@@ -34,7 +34,7 @@ impl Parent {
             bail!(gone);
         }
         let opened = pidfd_open(parent, PidfdFlags::empty()).context(gone)?;
-        // Only while that process is still the parent, the PID surely means it.
+        // The PID surely means the parent only while that process is still the parent.
         if getppid() != Some(parent) {
             bail!(gone);
         }

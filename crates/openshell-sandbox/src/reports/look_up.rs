@@ -38,8 +38,8 @@ impl LookedUp {
     }
 }
 
-/// Returns the addresses of `hosts` that are found within five seconds. The caller of the run waits
-/// for this at its end.
+/// Returns the addresses of `hosts` that are found within five seconds, which the end of a run
+/// waits for.
 pub(crate) async fn look_up(
     resolver: &Arc<Resolver>,
     hosts: BTreeSet<String>,

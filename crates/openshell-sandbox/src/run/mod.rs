@@ -92,7 +92,8 @@ fn print_policy(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts the log, and runs the command. The log begins and ends with events for the run.
+/// Starts the log, and runs the command. The log begins with the start of the run and ends with its
+/// end.
 ///
 /// # Errors
 /// Fails if the command did not run.

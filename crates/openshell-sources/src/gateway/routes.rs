@@ -64,7 +64,7 @@ impl RouteSource {
                     let message = format!("the gateway has no models for this sandbox: {error}");
                     logging::config_event(ConfigState::Disabled, Severity::Low, &message);
                 }
-                // If there were routes before, none replace them.
+                // If there were routes before, an empty set replaces them.
                 self.revision.take().map(|_| {
                     routes(Bundle {
                         revision: String::new(),

@@ -101,7 +101,6 @@ impl DenialReports {
     /// are kept.
     pub(super) async fn flush(&self, look_up: LookUp) {
         let mut looked_up = self.sending.lock().await;
-        // The workspace is known since the first call; some gateways have none.
         if self.pending().denials.is_empty() {
             return;
         }
@@ -119,6 +118,7 @@ impl DenialReports {
                 .await;
         }
         let proposals = proposal::propose(summaries, |host| looked_up.get(host));
+        // The workspace is known since the first call; some gateways have none.
         match self
             .gateway()
             .submit_denials(&denials, &proposals, &self.workspace())

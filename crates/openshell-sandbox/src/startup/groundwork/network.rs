@@ -48,7 +48,7 @@ pub(crate) struct ProxySockets {
     pub(crate) name_server: Option<NameServerSockets>,
     /// Addresses that the workload can reach.
     pub(crate) doors: Arc<Doors>,
-    /// Any socket of the workload's namespace.
+    /// A socket in the workload's namespace; it does not matter which.
     pub(crate) socket: OwnedFd,
     /// Receives the packets that the firewall refuses.
     pub(crate) packet_log: std::io::Result<Socket>,

@@ -174,7 +174,7 @@ fn landlock_proof(
     let proof = files.join("proof");
     std::fs::write(proof.outside(), "").with_context(|| format!("cannot write {proof}"))?;
     let path = proof.inside().to_owned();
-    // Mounts protect a path that is granted, so a file there would prove nothing about Landlock.
+    // If the policy grants the path, mounts protect it, and it proves nothing about Landlock.
     Ok(if landlock.grants_reading(&path) {
         LandlockProof::AbstractSocket(path.into_os_string().into_encoded_bytes())
     } else {

@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) homes: Vec<Home>,
     /// True if commands may trace each other.
     pub(crate) debug: bool,
-    /// True if the owner and mode of the current directory keep the workload's user out.
+    /// True if the workload's user may not enter the current directory.
     is_shut_out: bool,
 }
 
@@ -201,7 +201,7 @@ impl Files {
 struct Looked {
     carve_outs: CarveOuts,
     homes: Vec<Home>,
-    /// Writable folders that the user may not enter.
+    /// Writable paths that the user may not write to.
     closed: Vec<PathBuf>,
     /// Lines about hidden files that git tracks.
     tracked: Vec<String>,

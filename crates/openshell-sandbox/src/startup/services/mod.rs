@@ -97,7 +97,7 @@ struct ProxyParts {
     name_server: Option<NameServerSockets>,
     doors: Arc<Doors>,
     identifier: Arc<Identifier>,
-    /// Some socket of the workload's namespace.
+    /// A socket in the workload's namespace; it does not matter which.
     socket: OwnedFd,
     packet_log: io::Result<Socket>,
 }
@@ -212,7 +212,6 @@ impl RunServices {
     ///
     /// # Errors
     /// Fails if callers cannot be identified.
-    /// Callers cannot be seen.
     pub(crate) fn serve(
         &mut self,
         in_force: InForce,
