@@ -67,7 +67,8 @@ fn vault(credentials: CredentialSet) -> Vault {
     }))
 }
 
-/// Returns the table of `routes`. One whose key cannot be sent, which no source gives, is left out.
+/// Returns the table of `routes`. It leaves out a route whose key cannot be sent; no source gives
+/// one.
 fn table(routes: RouteSet) -> RouteTable {
     let mut usable = Vec::new();
     for route in routes.routes {
@@ -87,7 +88,7 @@ pub(crate) struct InForce {
     pub(crate) vault: Arc<CurrentVault>,
     /// `None` if the sandbox was started without routes.
     pub(crate) inference: Option<Arc<Inference>>,
-    /// Knows the secrets in force.
+    /// Detects the secrets in force in messages.
     pub(crate) leaks: Arc<LeakDetector>,
     pub(crate) reloads: Arc<Reloads>,
 }
@@ -131,7 +132,7 @@ impl InForce {
         while let Some(Request { update, answer }) = requests.recv().await {
             let in_force = Arc::clone(&in_force);
             let started = Arc::clone(&started);
-            // Compiling takes time, for which no connection has to wait.
+            // Compiling takes time; connections must not wait for it.
             match tokio::task::spawn_blocking(move || in_force.apply(update, &started)).await {
                 // A source that is gone needs no answer.
                 Ok(result) => drop(answer.send(result)),
@@ -140,8 +141,8 @@ impl InForce {
         }
     }
 
-    /// Puts all parts of `update` in force, or none. `started` is the generation that the sandbox
-    /// was started with.
+    /// Puts either all parts of `update` in force or none. `started` is the generation that the
+    /// sandbox started with.
     fn apply(&self, update: Update, started: &Snapshot) -> Answer {
         let before = self.policy.load().generation();
         let is_reload = update.policy.is_some();
@@ -187,12 +188,12 @@ impl InForce {
             inference.replace(table);
             report.log();
         }
-        // No request has to wait for it.
+        // Prepared now so that no request has to wait for it.
         self.leaks.prepare(&self.vault.load());
         let Some(policy) = policy else {
             return Answer::Applied { generation: before };
         };
-        // No connection has to wait for it.
+        // Prepared now so that no connection has to wait for it.
         policy.compiled.0.prepare();
         self.policy.replace(policy.compiled.0);
         count(&self.reloads.applied);
@@ -202,7 +203,7 @@ impl InForce {
         }
     }
 
-    /// Puts a policy in force that permits nothing, in place of an invalid one.
+    /// Puts in force a policy that permits nothing, because the new one is invalid.
     fn refuse_everything(&self, generation: u64, started: &Snapshot, error: &anyhow::Error) {
         let text = format!("{error:#}");
         let reason = text.lines().next().unwrap_or_default().to_owned();
@@ -215,7 +216,7 @@ impl InForce {
     }
 }
 
-/// Returns the parts of a policy that have changed and cannot change while the sandbox runs.
+/// Returns the parts of a policy that have changed but take effect only at the next start.
 fn deferred_parts(
     started: &openshell_policy::policy::Policy,
     new: &openshell_policy::policy::Policy,

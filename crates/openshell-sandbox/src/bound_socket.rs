@@ -15,16 +15,16 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 #[derive(Debug)]
 pub(crate) struct BoundSocket {
     listener: UnixListener,
-    /// The path in the folder as that is reached.
+    /// The path of the socket, through the folder's open descriptor.
     path: PathBuf,
     _folder: OwnFolder,
-    /// Device and inode of what is to be removed.
+    /// Device and inode of the socket that is to be removed.
     identity: (u64, u64),
 }
 
 impl Drop for BoundSocket {
     fn drop(&mut self) {
-        // Another server may have taken its place.
+        // Another server may have put its socket in this place.
         if std::fs::symlink_metadata(&self.path)
             .is_ok_and(|data| (data.dev(), data.ino()) == self.identity)
         {
@@ -34,12 +34,12 @@ impl Drop for BoundSocket {
 }
 
 impl BoundSocket {
-    /// Listens at `path`, for this user and root alone: missing folders are made for them alone,
-    /// and one that is there must not be open to others. Replaces the socket of a server that is
-    /// gone.
+    /// Listens at `path` for this user and root only. Makes missing folders for this user only;
+    /// others must not be able to write to a folder that exists, unless it is sticky. Replaces the
+    /// socket of a server that is gone.
     ///
     /// # Errors
-    /// The socket cannot be made there, or others could put another one in its place.
+    /// Fails if the socket cannot be made there, or others could put another one in its place.
     pub(crate) fn bind(path: &Path) -> anyhow::Result<Self> {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             bail!("it names no file")
@@ -62,7 +62,7 @@ impl BoundSocket {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).context("its place cannot be looked at"),
         }
-        // Between binding and a change of permissions others could connect.
+        // If the permissions were set only after binding, others could connect in between.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(&path);
         rustix::process::umask(mask);
@@ -80,14 +80,14 @@ impl BoundSocket {
     /// Returns another handle of the socket.
     ///
     /// # Errors
-    /// There are no more descriptors.
+    /// Fails if no more descriptors are available.
     pub(crate) fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
 }
 
-/// Returns true if nobody listens at the socket any more. One that takes no more connections now
-/// has a server.
+/// Returns true if no server listens at the socket any more. A server that accepts no connections
+/// at the moment still counts.
 fn is_ended(socket: &Path) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let client = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,9 +1,9 @@
 //! A folder with one certificate authority for many sandboxes (`--ca-dir`).
 //!
-//! `ca.pem` holds the private key, the certificate, and those before it. It is made whole beside
-//! its place and linked or renamed there, under a lock of the folder, so that nobody reads a part
-//! of it and all processes use the same. A mounted secret, `tls.crt` and `tls.key`, is used as it
-//! is.
+//! `ca.pem` holds the private key, the certificate, and earlier certificates. It is written
+//! completely next to its place and then linked or renamed into it, under a lock of the folder. So
+//! nobody reads a part of it, and all processes use the same authority. A mounted secret, `tls.crt`
+//! and `tls.key`, is used unchanged.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -24,57 +24,58 @@ use time::OffsetDateTime;
 
 use openshell_sources::secrets::secret_file;
 
-/// The file of an authority that is made here.
+/// The file of an authority that this program makes.
 const OWN: &str = "ca.pem";
 
 /// The files of a mounted secret.
 const MOUNTED: [&str; 2] = ["tls.key", "tls.crt"];
 
-/// Time before the end of an authority at which the next one is made.
+/// How long before the end of an authority the next one is made.
 const RENEWAL: time::Duration = time::Duration::days(30);
 
-/// Longest wait for another process that makes the authority.
+/// The longest wait for another process that makes the authority.
 const LOCK: Duration = Duration::from_secs(10);
 
-/// Bytes of a file, at most.
+/// The most bytes of a file.
 const BYTES: u64 = 1024 * 1024;
 
-/// Which authority is asked for.
+/// Which authority the caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// The one that is there, unless it ends soon.
+    /// The existing one, unless it ends soon.
     Current,
     /// Another one.
     Next,
 }
 
-/// The files with the key, as far as they are there or will be.
+/// Returns the paths of the files with the key, whether or not they exist yet.
 pub(crate) fn key_files(folder: &Path) -> [PathBuf; 2] {
     [OWN, MOUNTED[0]].map(|name| folder.join(name))
 }
 
-/// Returns the authority in `folder`, which is made if it is missing, and replaced 30 days before
-/// its end.
+/// Returns the authority in `folder`. Makes it if it is missing, and replaces it 30 days before its
+/// end.
 ///
 /// # Errors
-/// The folder or a file in it is open to others, is no authority's, or cannot be read or written.
+/// Fails if the folder or a file in it is open to others, does not hold an authority, or cannot be
+/// read or written.
 pub(crate) fn open(folder: &Path) -> anyhow::Result<Authority> {
     open_as(folder, Wanted::Current)
 }
 
-/// Replaces the authority in `folder`; sandboxes that start from now on use the new one, and trust
+/// Replaces the authority in `folder`. Sandboxes that start from now on use the new one, and trust
 /// the old one until its end.
 ///
 /// # Errors
-/// As [`open`]; or the authority is a mounted secret.
+/// Fails as [`open`] does, or if the authority is a mounted secret.
 pub(crate) fn rotate(folder: &Path) -> anyhow::Result<Authority> {
     open_as(folder, Wanted::Next)
 }
 
-/// Returns the authority in `folder`, and makes none.
+/// Returns the authority in `folder`, without making one.
 ///
 /// # Errors
-/// As [`open`]; or there is none.
+/// Fails if the authority cannot be read or is open to others, or if there is none.
 pub(crate) fn show(folder: &Path) -> anyhow::Result<Authority> {
     let at = || format!("--ca-dir {}", folder.display());
     let own = own_text(folder).and_then(|text| {
@@ -96,8 +97,8 @@ fn open_as(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
     open().with_context(at)
 }
 
-/// Makes the folder for this user alone, if it is missing, and opens it; one that is there must not
-/// be open to others.
+/// Opens the folder. Makes it for this user only if it is missing; others must not be able to write
+/// to one that exists.
 fn make_folder(folder: &Path) -> anyhow::Result<OwnFolder> {
     let folder = OwnFolder::make(folder, 0o700).context("it cannot be made")?;
     let held = File::open(folder.reached()).context("it cannot be looked at")?;
@@ -114,7 +115,7 @@ fn make_folder(folder: &Path) -> anyhow::Result<OwnFolder> {
         ))
     };
     let (data, is_own, is_read_only, has_own) = inspect().context("it cannot be looked at")?;
-    // A mounted secret is root's, and has the mode of /tmp.
+    // A mounted secret belongs to root, and its folder has the mode of /tmp.
     let is_mounted = is_read_only && is_root(data.uid()) && !has_own;
     if !is_own || data.mode() & 0o022 != 0 && !is_mounted {
         bail!(
@@ -143,7 +144,7 @@ fn in_folder(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
         };
     };
     let own = match parse(text.expose()) {
-        // What has ended or is broken is no use to anybody.
+        // An authority that has ended or is broken is of no use to anybody.
         Err(_) if wanted == Wanted::Next => return make(folder, None, Place::Taken),
         own => own.context(OWN)?,
     };
@@ -151,7 +152,7 @@ fn in_folder(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
         return Ok(own);
     }
     match make(folder, Some(&own), Place::Taken) {
-        // It serves until its end.
+        // The old authority serves until its end.
         Err(error) if wanted == Wanted::Current && own.ends() > OffsetDateTime::now_utc() => {
             warn(&own, &format!("it cannot be replaced: {error:#}"));
             Ok(own)
@@ -188,14 +189,14 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
                 std::thread::sleep(Duration::from_millis(5))
             }
             Err(Errno::WOULDBLOCK) => bail!("another process keeps it locked"),
-            // A file system without locks; linking decides there.
+            // The file system has no locks; there, making the link decides who wins.
             Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(file),
             Err(errno) => return Err(errno).context("it cannot be locked"),
         }
     }
 }
 
-/// Reads the authority that was made here, if there is one.
+/// Reads the authority that this program made, if there is one.
 fn own_text(folder: &Path) -> anyhow::Result<Option<Secret>> {
     read(&folder.join(OWN), OFlags::NOFOLLOW, true).context(OWN)
 }
@@ -203,7 +204,7 @@ fn own_text(folder: &Path) -> anyhow::Result<Option<Secret>> {
 /// Reads a mounted secret, if there is one.
 fn read_mounted(folder: &Path) -> anyhow::Result<Option<Authority>> {
     let [key, certificate] = MOUNTED.map(|name| folder.join(name));
-    // What the kubelet mounts are symlinks.
+    // The kubelet mounts symlinks, so they are followed.
     let Some(key) = read(&key, OFlags::empty(), true).context(MOUNTED[0])? else {
         return Ok(None);
     };
@@ -220,7 +221,7 @@ fn parse(text: &[u8]) -> anyhow::Result<Authority> {
     Authority::from_pem(text).context("no certificate authority")
 }
 
-/// Reads a file, if it is there; one with a `key` must be open to its owner alone.
+/// Reads a file, if it exists. If it holds a key (`is_key`), only its owner may have access.
 fn read(path: &Path, flags: OFlags, is_key: bool) -> anyhow::Result<Option<Secret>> {
     let flags = (flags | OFlags::NONBLOCK).bits().cast_signed();
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -241,14 +242,15 @@ fn read(path: &Path, flags: OFlags, is_key: bool) -> anyhow::Result<Option<Secre
     Ok(Some(Secret::new(bytes)))
 }
 
-/// Whether there is a file of an authority already.
+/// Whether an authority's file exists already.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Free,
     Taken,
 }
 
-/// Makes an authority, after `before` if programs are to trust that too.
+/// Makes an authority. Its file also holds the certificates of `before`, so that programs trust
+/// them too.
 fn make(folder: &Path, before: Option<&Authority>, at: Place) -> anyhow::Result<Authority> {
     let known = before.map(Authority::certificates).unwrap_or_default();
     let (authority, text) = Authority::create_kept(known)?;
@@ -260,7 +262,7 @@ fn make(folder: &Path, before: Option<&Authority>, at: Place) -> anyhow::Result<
     });
     let _ = std::fs::remove_file(&new);
     match placed {
-        // Another process was faster, on a file system without locks.
+        // Another process was faster; this happens on a file system without locks.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => parse(
             own_text(folder)?
                 .with_context(|| format!("{OWN} came and went"))?
@@ -273,7 +275,7 @@ fn make(folder: &Path, before: Option<&Authority>, at: Place) -> anyhow::Result<
 }
 
 fn write(path: &Path, text: &Secret) -> io::Result<()> {
-    // Of an earlier process with this number.
+    // A file may be left from an earlier process with this PID.
     let _ = std::fs::remove_file(path);
     let mut file = OpenOptions::new()
         .write(true)
@@ -284,8 +286,9 @@ fn write(path: &Path, text: &Secret) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Returns true if `file` is root's or this user's. Where root has no mapping, all users but this
-/// one look like root, and a read-only mount tells that none of them can change the file here.
+/// Returns true if `file` belongs to root or this user. If root has no mapping here, all users but
+/// this one look like root; only a read-only mount shows that none of them can change the file
+/// here.
 fn is_own(file: &File) -> io::Result<bool> {
     let uid = file.metadata()?.uid();
     let is_known = uid == 0 || uid == rustix::process::geteuid().as_raw();
@@ -299,7 +302,7 @@ mod tests {
 
     use super::{open, rotate, show};
 
-    /// A folder of its own, which is not there yet.
+    /// Returns the path of a folder for one test, which does not exist yet.
     fn folder(name: &str) -> PathBuf {
         let folder =
             std::env::temp_dir().join(format!("openshell-ca-{name}-{}", std::process::id()));

@@ -1,7 +1,7 @@
 //! The manual pages and the completions of shells in `data/`, made from the command line's own
 //! description.
 //!
-//! `cargo test -p openshell-sandbox pages` fails if one is not current, and writes it again.
+//! `cargo test -p openshell-sandbox pages` fails if a file is not current, and writes it again.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use clap_complete::Shell;
 use crate::cli::Args;
 use crate::subcommands::Named;
 
-/// Returns the whole command line, which [`crate::invocation::parse`] takes apart by its first word.
+/// Returns the whole command line. [`crate::invocation::parse`] splits it by its first word.
 fn whole() -> Command {
     let named = Named::command();
     let subcommands: Vec<_> = named.get_subcommands().cloned().collect();
@@ -21,7 +21,8 @@ fn whole() -> Command {
         .args_conflicts_with_subcommands(true)
 }
 
-/// Writes those of `pages`, with their paths in `data/`, that differ from their files.
+/// Fails if any of `pages`, given with their paths in `data/`, differs from its file, and writes
+/// it.
 fn compare(pages: Vec<(String, Vec<u8>)>) {
     let data = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data"));
     let is_old = |(path, content): &(String, Vec<u8>)| {
@@ -65,8 +66,8 @@ fn completions_of_shells_are_pages_of_the_command_line() {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut whole(), "openshell-sandbox", &mut script);
         if shell == Shell::Bash {
-            // The library writes the hyphen of the program's name in two ways, so that no
-            // subcommand would be known.
+            // The library writes the hyphen of the program's name in two ways, so that the script
+            // would not know any subcommand.
             let text = String::from_utf8(script).unwrap();
             script = text
                 .replace("openshell__subcmd__sandbox", "openshell__sandbox")

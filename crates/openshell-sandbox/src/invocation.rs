@@ -1,4 +1,4 @@
-//! What the program was called for.
+//! What the caller asks the program to do.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -11,11 +11,11 @@ use crate::subcommands::{Named, Subcommand};
 
 /// A parsed command line.
 pub(crate) enum Invocation {
-    /// Run a command.
+    /// Runs a command.
     Run(Box<Args>),
-    /// Do something else.
+    /// Does something else.
     Subcommand(Subcommand),
-    /// Serve a client of the sandbox that is confined as any other command.
+    /// Serves a client of the sandbox, confined like any other command.
     Internal {
         service: String,
         words: Vec<OsString>,
@@ -24,12 +24,12 @@ pub(crate) enum Invocation {
     Printed(ExitCode),
 }
 
-/// Subcommands that are the programs of these names where variables give a policy, so that no flag
-/// has to.
+/// Subcommands that are also names of programs. If variables give the policy, so that a command
+/// line needs no flag, these words mean the programs.
 const PROGRAMS: &[&str] = &["diff", "ps", "cp"];
 
-/// Parses the command line. Only the first word can be a subcommand, as any other may be the
-/// command's. Usage errors exit with 1, as 2 could be the command's.
+/// Parses the command line. Only the first word can be a subcommand, because any later word may
+/// belong to the command. Usage errors exit with 1, because the command itself could exit with 2.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool) -> Invocation {
     let words: Vec<_> = words.into_iter().collect();
     let first = words.get(1).and_then(|word| word.to_str());
@@ -41,7 +41,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
             words: words.into_iter().skip(3).collect(),
         };
     }
-    // Most runs begin with a flag, for which nothing needs to be built.
+    // Most runs begin with a flag, so the subcommands need not be built.
     let is_word = !first.is_empty() && !first.starts_with('-');
     let is_program = has_policy && PROGRAMS.contains(&first);
     let is_subcommand = is_word && !is_program && Named::command().find_subcommand(first).is_some();
@@ -52,7 +52,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>, has_policy: bool)
     };
     parsed.unwrap_or_else(|error| {
         let printed = error.print();
-        // Of a usage error the exit code still tells.
+        // After a usage error the exit code still reports the failure.
         if !error.use_stderr() {
             logging::keep_output_failure(printed);
         }

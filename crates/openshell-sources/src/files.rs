@@ -16,10 +16,10 @@ use crate::secrets::credential_file::{CredentialSources, OpenedCredentials};
 use crate::secrets::route_file::RouteSet;
 use crate::update::{Answer, Initial, Reloads, Source, Update};
 
-/// The files that are read again. Routes are read at the start alone.
+/// The files that are read again. Routes are read only at the start.
 pub struct Files {
     paths: Arc<Paths>,
-    /// The protection of the files from the workload, once it runs.
+    /// The protection of the files from the workload, once the workload runs.
     protection: Arc<OnceLock<Protection>>,
     wanted: Arc<Notify>,
     reloads: Arc<Reloads>,
@@ -32,18 +32,18 @@ struct Paths {
     credentials: Option<CredentialSources>,
 }
 
-/// A part that could not be read.
+/// An input that could not be read.
 struct ReadError {
     part: &'static str,
     error: anyhow::Error,
 }
 
 impl Files {
-    /// Reads what a sandbox starts with besides its policy, and logs that.
+    /// Reads what a sandbox starts with besides its policy, and logs it.
     ///
     /// # Errors
-    /// The policy could not be read or is invalid, with every violation; or a secret is missing or
-    /// invalid.
+    /// Fails if the policy could not be read or is invalid, with every violation; or if a secret is
+    /// missing or invalid.
     pub fn open<C: Compile>(
         policy: Policy<C>,
         credentials: Option<OpenedCredentials>,
@@ -82,14 +82,14 @@ impl Files {
         ))
     }
 
-    /// Has files read again only as long as `protection` keeps the workload from changing them.
+    /// Lets files be read again only while `protection` keeps the workload from changing them.
     pub fn protect(&self, protection: Protection) {
-        // A sandbox is confined once.
+        // A sandbox is confined only once.
         let _ = self.protection.set(protection);
     }
 
-    /// Returns the handle that has the files read again. Requests during a reload are served by one
-    /// reload after it.
+    /// Returns the handle that triggers reading the files again. All requests during a reload are
+    /// served by one reload after it.
     pub fn reload(&self) -> Arc<Notify> {
         Arc::clone(&self.wanted)
     }
@@ -137,7 +137,7 @@ impl Source for Files {
             self.wanted.notified().await;
             let paths = Arc::clone(&self.paths);
             let protection = Arc::clone(&self.protection);
-            // Reading takes time, for which no connection has to wait.
+            // Reading takes time; connections must not wait for it.
             match tokio::task::spawn_blocking(move || paths.read(protection.get())).await {
                 Ok(Ok(update)) => return update,
                 Ok(Err(error)) => {

@@ -1,4 +1,4 @@
-//! Input files, opened without a wait that has no end.
+//! Input files, opened so that no wait is endless.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,25 +11,25 @@ use openshell_supervisor::paths::regular_files;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 
-/// Bytes of the largest document, and of the largest rules.
+/// The size in bytes of the largest document, and of the largest rules.
 const BYTES: u64 = yaml::MAX_DOCUMENT_BYTES as u64;
 
-/// Occasion of reading a file.
+/// When a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Before the command runs. A file may be a pipe that the caller feeds.
     Start,
-    /// While the command runs. A pipe has no writer any more, so a read would wait for ever.
+    /// While the command runs. A pipe has no writer any more, so a read would wait forever.
     Reload,
 }
 
-/// Longest wait for whoever writes to a FIFO: a command may have put it there.
+/// The longest wait for the writer of a FIFO, which a command may have put there.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// An input file.
 pub(super) struct Input {
     file: File,
-    /// True for a FIFO, whose writer is waited for no longer than [`SILENCE`].
+    /// True for a FIFO: reads wait for its writer no longer than [`SILENCE`].
     is_bounded: bool,
 }
 
@@ -58,13 +58,13 @@ impl Read for Input {
     }
 }
 
-/// Opens the file at `path`, a regular one or, at the start, a pipe.
+/// Opens the file at `path`: a regular file or, at the start, a pipe.
 ///
 /// # Errors
-/// The file cannot be opened, or is of another kind.
+/// Fails if the file cannot be opened, or is of another kind.
 pub(super) fn open(path: &Path, phase: Phase) -> io::Result<Input> {
     if phase == Phase::Start {
-        // What a shell makes of `<(…)` is waited for as long as it takes.
+        // The pipe that a shell makes for `<(…)` may take as long as it needs.
         if ["/dev/fd", "/proc/self/fd", "/dev/stdin", "/dev/null"]
             .iter()
             .any(|given| path.starts_with(given))
@@ -93,7 +93,7 @@ pub(super) fn open(path: &Path, phase: Phase) -> io::Result<Input> {
     })
 }
 
-/// Reads a text of at most [`BYTES`]; more of an endless file would only take memory.
+/// Reads a text of at most [`BYTES`], because an endless file would fill the memory.
 pub(super) fn read(path: &Path, phase: Phase) -> io::Result<String> {
     let mut text = String::new();
     open(path, phase)?

@@ -1,8 +1,8 @@
 //! Where a sandbox's policy, credentials and routes to models come from.
 //!
-//! Takes paths, flags, variables and a gateway's answers; gives checked policies, credentials with
-//! their secrets, routes with their keys, and each later change as an update that is answered.
-//! Never contains a decision on a connection: what enforces a policy compiles it ([`policy::Compile`]).
+//! It takes paths, flags, variables and a gateway's answers. It gives checked policies, credentials
+//! with their secrets, routes with their keys, and each later change as an update that is answered.
+//! It never decides about a connection: what enforces a policy compiles it ([`policy::Compile`]).
 
 #![forbid(unsafe_code)]
 

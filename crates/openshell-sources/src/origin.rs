@@ -1,4 +1,4 @@
-//! The origin of what is in force: files, or a gateway.
+//! The origin of the policy, credentials and routes in force: files, or a gateway.
 
 use std::sync::Arc;
 
@@ -20,20 +20,19 @@ use crate::update::{self, Initial, Request};
 
 /// The origin that a command line or its environment names.
 pub enum Origin<C> {
-    /// Files, of which the policy has been read.
+    /// Files; the policy has been read from them already.
     Files(Box<Policy<C>>),
-    /// A gateway, which is asked once the sandbox's network is under way; `files` are the context
-    /// of its policies.
+    /// A gateway, which is asked once the sandbox's network is being made.
     Gateway {
-        /// Where it is.
+        /// The gateway's place.
         place: Place,
-        /// The context of its policies.
+        /// The context of the gateway's policies.
         files: Box<PolicyFiles>,
     },
 }
 
 impl<C: Compile> Origin<C> {
-    /// The files of the policy, or the context of a gateway's.
+    /// Returns the files of the policy, or the context of a gateway's policies.
     pub fn files(&self) -> &PolicyFiles {
         match self {
             Self::Files(policy) => &policy.files,
@@ -41,7 +40,7 @@ impl<C: Compile> Origin<C> {
         }
     }
 
-    /// The gateway's place, if it is one.
+    /// Returns the gateway's place, if the origin is a gateway.
     pub fn place(&self) -> Option<&Place> {
         match self {
             Self::Files(_) => None,
@@ -49,10 +48,10 @@ impl<C: Compile> Origin<C> {
         }
     }
 
-    /// Reads, or asks for, what a sandbox starts with.
+    /// Reads what a sandbox starts with, or asks the gateway for it.
     ///
     /// # Errors
-    /// The policy is invalid, a secret is missing, or the gateway cannot be reached.
+    /// Fails if the policy is invalid, a secret is missing, or the gateway cannot be reached.
     pub async fn open(
         self,
         secrets: Secrets,
@@ -84,13 +83,13 @@ impl<C: Compile> Origin<C> {
 /// Inputs that hold secrets.
 #[derive(Debug, Default)]
 pub struct Secrets {
-    /// Credentials that the command may use without having them.
+    /// Credentials that the command may use but never sees.
     pub credentials: Option<OpenedCredentials>,
     /// Models with their keys.
     pub routes: Option<RouteSet>,
     /// The gateway, with the sources of its tokens.
     pub gateway: Option<Options>,
-    /// Log lines for it.
+    /// Log lines for the gateway.
     pub lines: Option<Lines>,
 }
 
@@ -103,7 +102,7 @@ pub enum Sources {
 }
 
 impl Sources {
-    /// Returns the handle that has the sources read again.
+    /// Returns the handle that triggers reading the sources again.
     pub fn reload(&self) -> Arc<Notify> {
         match self {
             Self::Files(files) => files.reload(),
@@ -111,7 +110,7 @@ impl Sources {
         }
     }
 
-    /// Starts the tasks that request the updates of the sources. Files are read only as long as
+    /// Starts the tasks that request the updates of the sources. Files are read only while
     /// `protection` keeps the workload from changing them.
     pub fn follow(
         self,

@@ -1,33 +1,33 @@
-//! The tasks of a sandbox: all owned, and none may end before the sandbox does.
+//! The tasks of a sandbox. All have one owner, and none may end before the sandbox does.
 
 use std::collections::HashMap;
 use std::future::{Future, pending};
 
 use tokio::task::{Id, JoinSet};
 
-/// Tasks without an end of their own. Dropping them ends them.
+/// Tasks that do not end by themselves. Dropping this value ends them.
 #[derive(Debug, Default)]
 pub struct Tasks {
     running: JoinSet<Option<String>>,
     names: HashMap<Id, &'static str>,
 }
 
-/// End of a task without which the sandbox cannot go on.
+/// The end of a task that the sandbox cannot go on without.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskEnded {
     #[error("the {0} ended, which it never should, and the sandbox with it")]
-    /// It returned, although it has no end of its own.
+    /// The task returned, although it should never end.
     Returned(&'static str),
     #[error("{0}; the sandbox ends")]
-    /// It is over for this reason.
+    /// The task ended for this reason.
     Reason(String),
     #[error("the {0} failed, and the sandbox with it; this is an error of the sandbox's own: {1}")]
-    /// It failed by a fault of this program.
+    /// The task failed because of a fault in this program.
     Panicked(&'static str, String),
 }
 
 impl Tasks {
-    /// Starts a task. To be called inside a tokio runtime.
+    /// Starts a task. Must be called inside a tokio runtime.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let task = async move {
             task.await;
@@ -37,7 +37,7 @@ impl Tasks {
         self.names.insert(id, name);
     }
 
-    /// Starts a task whose end, with what it returns, is a reason to end the sandbox. To be called
+    /// Starts a task whose end, with the reason that it returns, ends the sandbox. Must be called
     /// inside a tokio runtime.
     pub fn spawn_watch(
         &mut self,

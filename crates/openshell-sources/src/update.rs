@@ -1,5 +1,5 @@
-//! Changes of the policy, credentials and routes: made by a source, put in force by their owner,
-//! answered to the source.
+//! Changes of the policy, credentials and routes. A source makes them; their owner puts them in
+//! force and answers the source.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,26 +18,26 @@ pub struct Initial<C> {
     pub credentials: Option<CredentialSet>,
     /// The routes to models, if there may be any.
     pub routes: Option<RouteSet>,
-    /// Counts the reloads after it.
+    /// Counts of the reloads after the start.
     pub reloads: Arc<Reloads>,
 }
 
-/// Updates of the policy so far.
+/// Counts of policy updates so far.
 #[derive(Debug, Default)]
 pub struct Reloads {
-    /// Those that came into force.
+    /// Updates that came into force.
     pub applied: AtomicU64,
-    /// Invalid ones, and files that could not be read.
+    /// Invalid updates, and files that could not be read.
     pub failed: AtomicU64,
 }
 
-/// A change while the sandbox runs, put in force as a whole or not at all. An absent part stays as
-/// it is.
+/// A change while the sandbox runs. It comes into force as a whole or not at all. A part that is
+/// absent stays as it is.
 #[derive(Default)]
 pub struct Update {
     /// The policy.
     pub policy: Option<PolicyDocument>,
-    /// True if nothing is permitted any more where the policy is invalid.
+    /// True if an invalid policy means that nothing is permitted any more.
     pub refuses_if_invalid: bool,
     /// The credentials.
     pub credentials: Option<CredentialSet>,
@@ -50,10 +50,10 @@ pub struct Update {
 pub enum Answer {
     /// The update is in force under this generation.
     Applied {
-        /// Its number.
+        /// The generation's number.
         generation: u64,
     },
-    /// The policy is invalid, with every violation; the generation before stays in force, or one
+    /// The policy is invalid, with every violation. The generation before stays in force, or one
     /// that refuses everything.
     Rejected(anyhow::Error),
 }
@@ -62,7 +62,7 @@ pub enum Answer {
 pub struct Request {
     /// What changes.
     pub update: Update,
-    /// Takes the answer.
+    /// Receives the answer.
     pub answer: oneshot::Sender<Answer>,
 }
 
@@ -71,7 +71,7 @@ pub trait Source: Send + 'static {
     /// Waits for the next update.
     fn next(&mut self) -> impl Future<Output = Update> + Send;
 
-    /// Takes the answer to the last update.
+    /// Receives the answer to the last update.
     fn answered(&mut self, answer: Answer);
 }
 
@@ -83,8 +83,8 @@ pub async fn forward(mut source: impl Source, requests: mpsc::Sender<Request>) {
         if requests.send(Request { update, answer }).await.is_err() {
             return;
         }
-        // Without an answer the update failed by an error of the owner's, which the owner has
-        // logged.
+        // If there is no answer, the update failed through an error of the owner's, which the owner
+        // has logged.
         if let Ok(answer) = answered.await {
             source.answered(answer);
         }

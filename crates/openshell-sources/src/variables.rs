@@ -11,14 +11,14 @@ use openshell_supervisor::command::environment::{self, Environment};
 
 use crate::input::{self, Phase};
 
-/// Bytes of a file of variables, at most.
+/// The most bytes of a file of variables.
 const BYTES: u64 = 1024 * 1024;
 
-/// Returns the variables that `words` (`NAME=VALUE`, or `NAME` for the caller's) and the lines of
-/// `file` give.
+/// Returns the variables that `words` (`NAME=VALUE`, or `NAME` for the caller's value) and the
+/// lines of `file` give.
 ///
 /// # Errors
-/// A name is refused or unknown, or the file cannot be read.
+/// Fails if a name is refused or unknown, or the file cannot be read.
 pub fn given(
     words: &[OsString],
     file: Option<&Path>,
@@ -67,7 +67,7 @@ fn variable(word: &OsStr, caller: &Environment) -> anyhow::Result<(OsString, OsS
             caller.get(&word.to_string_lossy()).map(OsStr::to_owned),
         ),
     };
-    // Not shown: a line may be a part of a secret.
+    // The text is not shown, because a line may be part of a secret.
     let name = name
         .and_then(|name| std::str::from_utf8(name).ok())
         .context("expected NAME=VALUE or NAME")?;

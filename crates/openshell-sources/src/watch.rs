@@ -1,5 +1,5 @@
-//! Watches the input files: a change of one, by writing, by renaming, or by the swap of a symlink
-//! on its way, has them read again.
+//! Watches the input files. A change of one causes them to be read again: by writing, by renaming,
+//! or by swapping a symlink on its path.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,16 +16,16 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Quiet after which a burst of changes is over.
+/// A burst of changes is over when nothing has changed for this long.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Longest wait for that.
+/// The longest wait for the end of a burst.
 const BURST: Duration = Duration::from_secs(2);
 
-/// Interval of looks at files of which a part cannot be watched.
+/// How often the files are checked if a part of their paths cannot be watched.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Symlinks on the way of a file, at most, as for the kernel (path_resolution(7)).
+/// The most symlinks on a file's path, the same as the kernel's limit (path_resolution(7)).
 const LINKS: usize = 40;
 
 /// Changes of a folder or a file that may concern a reader.
@@ -38,7 +38,7 @@ const CHANGES: WatchFlags = WatchFlags::CLOSE_WRITE
     .union(WatchFlags::MOVE_SELF);
 
 /// The state of a file that its readers would notice: device, inode, size, and time of the last
-/// change; `None` if there is none.
+/// change; `None` if there is no file.
 type Fingerprint = Option<(u64, u64, u64, (i64, i64))>;
 
 /// A watch over files.
@@ -46,15 +46,15 @@ pub struct Watch {
     files: Vec<PathBuf>,
     events: AsyncFd<OwnedFd>,
     seen: Vec<Fingerprint>,
-    /// True while a part cannot be watched, which is logged once.
+    /// True while a part cannot be watched; this is logged once.
     is_partial: bool,
 }
 
 impl Watch {
-    /// Watches `files`, which were read after `begun`. To be called inside a tokio runtime.
+    /// Watches `files`, which were read after `begun`. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// The system has no more inotify instances (inotify(7)).
+    /// Fails if the system has no more inotify instances (inotify(7)).
     pub fn new(files: Vec<PathBuf>, begun: SystemTime) -> io::Result<Self> {
         let begun = begun
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -63,7 +63,7 @@ impl Watch {
             i64::try_from(begun.as_secs()).unwrap_or(i64::MAX),
             i64::from(begun.subsec_nanos()),
         );
-        // What has changed since then may have been read before.
+        // A file that has changed since then may have been read before the change.
         let known = |file: &PathBuf| fingerprint(file).filter(|(.., changed)| *changed < begun);
         let seen = files.iter().map(known).collect();
         Ok(Self {
@@ -74,10 +74,10 @@ impl Watch {
         })
     }
 
-    /// Notifies `wanted` of every change, for as long as it is polled.
+    /// Notifies `wanted` of every change, for as long as the future is polled.
     pub async fn run(mut self, wanted: Arc<Notify>) {
         loop {
-            // Before the look, so that no change is between them.
+            // Done before looking at the files, so that no change between the two is missed.
             let is_whole = self.renew();
             let now: Vec<_> = self.files.iter().map(|file| fingerprint(file)).collect();
             if now != self.seen {
@@ -87,14 +87,14 @@ impl Watch {
             if is_whole {
                 self.changed().await;
             } else {
-                // Whatever comes first.
+                // Waits for a change or the interval, whichever comes first.
                 let _ = timeout(INTERVAL, self.changed()).await;
             }
             self.settle().await;
         }
     }
 
-    /// Waits for a change, and takes all that there are.
+    /// Waits for a change, and takes all that have arrived.
     async fn changed(&self) {
         match self.events.readable().await {
             Ok(mut ready) => {
@@ -113,7 +113,7 @@ impl Watch {
         }
     }
 
-    /// Waits until there are no more changes for a while.
+    /// Waits until nothing has changed for [`QUIET`], but at most [`BURST`].
     async fn settle(&self) {
         let end = Instant::now() + BURST;
         while Instant::now() < end
@@ -123,8 +123,8 @@ impl Watch {
         {}
     }
 
-    /// Watches everything on the way of the files as it is now, and nothing of before; returns
-    /// false if a part cannot be watched.
+    /// Watches everything on the paths of the files as they are now, and nothing from before.
+    /// Returns false if a part cannot be watched.
     fn renew(&mut self) -> bool {
         let renewed = instance().and_then(|events| {
             let places: BTreeSet<_> = self.files.iter().flat_map(|file| places(file)).collect();
@@ -151,10 +151,10 @@ impl Watch {
     }
 }
 
-/// Makes an inotify instance. To be called inside a tokio runtime.
+/// Makes an inotify instance. Must be called inside a tokio runtime.
 ///
 /// # Errors
-/// The system has no more of them (inotify(7)).
+/// Fails if the system has no more of them (inotify(7)).
 pub fn instance() -> io::Result<AsyncFd<OwnedFd>> {
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     #[expect(
@@ -164,8 +164,8 @@ pub fn instance() -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(events, Interest::READABLE)
 }
 
-/// Everything whose change may change what is read at `file`, an absolute path: the folders of its
-/// symlinks, its own, and the file.
+/// Returns every place whose change may change what is read at `file`, an absolute path: the
+/// folders of the symlinks on its path, its own folder, and the file.
 fn places(file: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut path = file.to_owned();
@@ -183,7 +183,7 @@ fn places(file: &Path) -> Vec<PathBuf> {
             };
             walked.pop();
             found.push(walked.clone());
-            // The rest of the way goes on from the target.
+            // The rest of the path continues at the target.
             path = walked.join(target).join(parts.as_path());
             continue 'links;
         }

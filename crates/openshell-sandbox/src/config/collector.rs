@@ -9,7 +9,7 @@ use openshell_policy::secret::Secret;
 use openshell_supervisor::command::environment::Environment;
 use openshell_telemetry::export::Collector;
 
-/// Variables that name the collector, the one of metrics alone first.
+/// Variables that name the collector; the one for metrics only comes first.
 const ENDPOINTS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -33,13 +33,13 @@ const HEADERS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_HEADERS",
 ];
 
-/// Returns the collector that the variables of the OpenTelemetry specification ("SDK Environment
-/// Variables", "OTLP Exporter Configuration") name, if one is named, for the sandbox `name`. Its
-/// headers are taken out of `environment`; the rest stays, as it may be the command's too. A
-/// protocol other than HTTP with Protocol Buffers is a warning.
+/// Returns the collector for the sandbox `name`, if variables of the OpenTelemetry specification
+/// ("SDK Environment Variables", "OTLP Exporter Configuration") name one. Takes the headers out of
+/// `environment`; the other variables stay, because the command may use them too. A protocol other
+/// than HTTP with Protocol Buffers causes a warning.
 ///
 /// # Errors
-/// A variable is invalid.
+/// Fails if a variable is invalid.
 pub(super) fn collector(
     environment: &mut Environment,
     name: &str,
@@ -51,7 +51,7 @@ pub(super) fn collector(
     {
         return Ok(None);
     }
-    // Taken whether they are used or not: they are meant for that collector.
+    // Taken even if they are not used: they are secrets for that collector.
     let taken = HEADERS.map(|name| environment.take(name));
     let taken = taken.map(|value| value.map(OsString::into_vec).map(Secret::new));
     let mut headers = taken.into_iter().flatten();
@@ -76,7 +76,7 @@ pub(super) fn collector(
         ));
         return Ok(None);
     }
-    // The general one is that of all signals (specification, "Endpoint URLs for OTLP/HTTP").
+    // The general variable is for all signals (specification, "Endpoint URLs for OTLP/HTTP").
     if variable == "OTEL_EXPORTER_OTLP_ENDPOINT" {
         url = format!("{}/v1/metrics", url.trim_end_matches('/'));
     }
@@ -91,7 +91,7 @@ pub(super) fn collector(
     Ok(Some(collector))
 }
 
-/// The variables of the specification.
+/// Reads the variables of the specification.
 struct Variables<'e>(&'e Environment);
 
 impl Variables<'_> {
@@ -101,16 +101,17 @@ impl Variables<'_> {
         value.unwrap_or_default().trim().to_owned()
     }
 
-    /// Returns the first of `names` that has a value, with that.
+    /// Returns the first of `names` that has a value, and that value.
     fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
         let mut values = names.iter().map(|name| (*name, self.text(name)));
         values.find(|(_, text)| !text.is_empty())
     }
 
-    /// Returns the time that the first of `names` gives, or the `usual` one in milliseconds.
+    /// Returns the time that the first of `names` with a value gives, or `usual`, both in
+    /// milliseconds.
     ///
     /// # Errors
-    /// It is no number.
+    /// Fails if the value is not a positive number.
     fn milliseconds(&self, names: &[&'static str], usual: u64) -> anyhow::Result<Duration> {
         let Some((variable, text)) = self.first(names) else {
             return Ok(Duration::from_millis(usual));
@@ -121,11 +122,11 @@ impl Variables<'_> {
         }
     }
 
-    /// Returns the attributes of the sandbox `name` as a resource; those that are given count after
-    /// its own.
+    /// Returns the attributes of the sandbox `name` as a resource. The attributes that variables
+    /// give come after its own.
     ///
     /// # Errors
-    /// They are no pairs.
+    /// Fails if they are not pairs.
     fn attributes(&self, name: &str) -> anyhow::Result<Vec<(String, String)>> {
         let mut service = self.text("OTEL_SERVICE_NAME");
         if service.is_empty() {

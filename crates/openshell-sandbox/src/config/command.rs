@@ -1,4 +1,4 @@
-//! The command, its terminal, and the time that it has.
+//! The command, its terminal, and its time limits.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -21,39 +21,39 @@ pub(crate) struct CommandOptions {
     pub(crate) words: Vec<OsString>,
     pub(crate) workdir: Option<PathBuf>,
     pub(crate) current_dir: Option<PathBuf>,
-    /// Variables from which its environment is made.
+    /// Variables from which the command's environment is made.
     pub(crate) environment: Environment,
     pub(crate) terminal: CommandTerminal,
-    /// True if the caller ignores the stops of its terminal (SIGTSTP).
+    /// True if the caller ignores stops by its terminal (SIGTSTP).
     pub(crate) ignores_stops: bool,
     pub(crate) timeout: Option<Duration>,
-    /// Time between asking it to end and killing it.
+    /// Time between asking the command to end and killing it.
     pub(crate) grace: Duration,
-    /// Time between a signal to end and passing it on.
+    /// Time between receiving a signal to end and passing it on.
     pub(crate) drain: Duration,
     /// True if the sandbox stays after its command has ended.
     pub(crate) keep: bool,
 }
 
-/// Terminal of the command.
+/// The command's terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandTerminal {
-    /// One that shows what it writes on the caller's, if one of its outputs is one, with this much
-    /// of what is typed there.
+    /// A terminal whose output is shown on the caller's, if one of the command's outputs is a
+    /// terminal. The command gets this much of what is typed there.
     Callers(Keyboard),
-    /// One that clients attach to.
+    /// A terminal that clients attach to.
     Own,
 }
 
-/// Type of a terminal of the command's own.
+/// The type (`TERM`) of a terminal that clients attach to.
 const DEFAULT_TERM: &str = "xterm-256color";
 
 impl CommandTerminal {
-    /// Chooses the terminal that `args` ask for; `wants_own` if the command has one of its own
-    /// where the caller has none.
+    /// Chooses the terminal that `args` ask for. With `wants_own`, the command gets its own
+    /// terminal if the caller has none.
     ///
     /// # Errors
-    /// `--interactive` was given, and the caller has no terminal.
+    /// Fails if `--interactive` was given and the caller has no terminal.
     pub(super) fn read(args: &Args, wants_own: bool) -> anyhow::Result<Self> {
         if args.interactive && !std::io::stdin().is_terminal() {
             bail!("--interactive needs a terminal as standard input");
@@ -79,12 +79,12 @@ impl CommandTerminal {
 /// The words of a command.
 pub(super) struct Words {
     pub(super) words: Vec<OsString>,
-    /// True if it wants a terminal of its own.
+    /// True if the command wants its own terminal.
     pub(super) wants_terminal: bool,
 }
 
 impl CommandOptions {
-    /// Returns the command of `words` in `environment`.
+    /// Returns the options of a command with these `words` and this `environment`.
     pub(super) fn new(
         args: &Args,
         words: Words,
@@ -110,8 +110,8 @@ impl CommandOptions {
     }
 }
 
-/// Returns the words of the command: the words given, else what the
-/// launcher describes, else the variable, else a shell.
+/// Returns the words of the command: the first of the words given, those that the launcher
+/// describes, those of the variable, and a shell.
 pub(super) fn words_of(
     words: Vec<OsString>,
     described: Option<MainProcess>,
@@ -152,7 +152,7 @@ pub(super) fn words_of(
 }
 
 impl Words {
-    /// Those of a command on the caller's terminal.
+    /// Returns the words of a command that wants no terminal of its own.
     fn plain(words: Vec<OsString>) -> Self {
         Self {
             words,

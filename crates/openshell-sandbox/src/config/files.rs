@@ -13,18 +13,17 @@ use crate::cli::{Args, CarveOutArgs};
 #[derive(Debug)]
 pub(crate) struct InputFiles {
     pub(crate) policy: PolicyFiles,
-    /// Files with secrets, each with its kind, those included that other files name.
+    /// Files with secrets, each with its kind, including those that other files name.
     pub(crate) secrets: Vec<(&'static str, PathBuf)>,
-    /// Files that are read again when they change; taken by the start.
+    /// Files that are read again when they change. The start takes them.
     pub(crate) watched: Vec<PathBuf>,
 }
 
 impl InputFiles {
-    /// Returns the files of `policy` and those with `secrets`; they are watched if that
-    /// `is_wanted`.
+    /// Returns the files of `policy` and those with `secrets`. They are watched if `is_wanted`.
     ///
     /// # Errors
-    /// There is no current directory.
+    /// Fails if there is no current directory.
     pub(super) fn new(
         policy: PolicyFiles,
         secrets: Vec<(&'static str, PathBuf)>,
@@ -52,14 +51,14 @@ impl InputFiles {
     }
 }
 
-/// Folders of a run, and what the command may do below those that it may write to.
+/// Folders of a run, and restrictions within those that the command may write to.
 #[derive(Debug)]
 pub(crate) struct FileOptions {
     pub(crate) carve_outs: CarveOutArgs,
-    /// Most bytes in each private folder for temporary files, if a number is given.
+    /// The most bytes in each private folder for temporary files, if there is a limit.
     pub(crate) tmp_size: Option<u64>,
     pub(crate) run_dir: Option<PathBuf>,
-    /// The user's own directory of files that live as long as a session, if there is one.
+    /// The user's directory of files that live as long as a session, if there is one.
     pub(crate) runtime_dir: Option<PathBuf>,
 }
 
@@ -67,7 +66,7 @@ impl FileOptions {
     /// Reads the options.
     ///
     /// # Errors
-    /// There is no current directory.
+    /// Fails if there is no current directory.
     pub(super) fn read(args: &mut Args, environment: &Environment) -> anyhow::Result<Self> {
         Ok(Self {
             carve_outs: args.carve_outs.clone(),
@@ -95,7 +94,7 @@ impl TlsOptions {
     /// Reads the options.
     ///
     /// # Errors
-    /// There is no current directory.
+    /// Fails if there is no current directory.
     pub(super) fn read(args: &mut Args) -> anyhow::Result<Self> {
         Ok(Self {
             named_dir: absolute(args.tls_dir.take()).context("--tls-dir")?,
@@ -104,7 +103,7 @@ impl TlsOptions {
         })
     }
 
-    /// True if the directory of the CA files inside is named.
+    /// Returns true if a flag names the directory of the CA files inside.
     pub(crate) fn is_named(&self) -> bool {
         self.named_dir.is_some()
     }
@@ -115,7 +114,7 @@ impl TlsOptions {
     }
 }
 
-/// What is written down of a run.
+/// The reports that a run writes.
 #[derive(Debug)]
 pub(crate) struct ReportOptions {
     pub(crate) proposals: Option<PathBuf>,

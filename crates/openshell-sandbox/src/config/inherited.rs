@@ -1,4 +1,4 @@
-//! What the command inherits of the caller's environment.
+//! What the command inherits from the caller's environment.
 
 use std::ffi::OsStr;
 
@@ -10,17 +10,17 @@ use openshell_supervisor::command::environment::Environment;
 
 use crate::cli::EnvironmentArgs;
 
-/// The variables that the command inherits, and the credentials that are kept from it.
+/// The variables that the command inherits, and the credentials that it must not see.
 pub(super) struct Inherited {
     pub(super) environment: Environment,
     pub(super) credentials: Option<OpenedCredentials>,
 }
 
-/// Takes the secrets of `routes` and of credentials out of `environment`, and adds what is given;
-/// adds a warning of secrets that are left.
+/// Takes the secrets of `routes` and of credentials out of `environment`, and adds the variables
+/// that `args` give. Adds a warning for secrets that remain.
 ///
 /// # Errors
-/// A file cannot be read, or a variable is refused.
+/// Fails if a file cannot be read, or a variable is refused.
 pub(super) fn inherited(
     args: EnvironmentArgs,
     routes: Option<&RouteSet>,
@@ -35,7 +35,7 @@ pub(super) fn inherited(
         environment.discard(OsStr::new(name));
     }
     let given = variables::given(&args.env, args.env_file.as_deref(), &environment)?;
-    // Those that are given are meant.
+    // The user meant the variables that are given, so they are not searched for secrets.
     for (name, _) in &given {
         environment.discard(name);
     }

@@ -16,18 +16,18 @@ use crate::cli::{self, Args, LogPlace};
 #[derive(Debug)]
 pub(crate) struct LogOptions {
     pub(crate) level: Level,
-    /// True if standard error has messages for people in place of log lines.
+    /// True if standard error shows messages for people instead of log lines.
     pub(crate) is_plain: bool,
     pub(crate) form: Form,
     /// True if standard error shows events.
     pub(crate) to_stderr: bool,
-    /// The directory that the log is in, once it has started.
+    /// The directory that holds the log, once it has started.
     pub(crate) dir: Option<PathBuf>,
     /// Directories for the log, in order of preference.
     pub(crate) dirs: Vec<PathBuf>,
-    /// Labels of the run; taken by the log.
+    /// Labels of the run. The log takes them.
     pub(crate) labels: Vec<Label>,
-    /// Most verbose level of log lines that a gateway gets.
+    /// The most verbose level of the log lines that a gateway gets.
     pub(crate) push_level: Option<Level>,
     /// True if refused accesses to files are logged.
     pub(crate) files: bool,
@@ -37,10 +37,10 @@ pub(crate) struct LogOptions {
 const LOG_DIR: &str = "/var/log";
 
 impl LogOptions {
-    /// Reads the options; takes the labels out of `environment`. A flag wins over its variable.
+    /// Reads the options, and takes the labels out of `environment`. A flag wins over its variable.
     ///
     /// # Errors
-    /// A level or a label is invalid.
+    /// Fails if a level or a label is invalid.
     pub(super) fn read(
         args: &mut Args,
         environment: &mut Environment,
@@ -58,7 +58,7 @@ impl LogOptions {
             Level::WARN
         };
         let form = Form::from(args.log_format);
-        // Who asks for a level, or for no file, wants the lines of the log.
+        // Whoever asks for a level, or for no file, wants the lines of the log.
         let is_plain =
             level.is_none() && usual == Level::WARN && !is_launched && form == Form::Text;
         Ok(Self {
@@ -96,13 +96,14 @@ fn directories(args: &mut Args, environment: &Environment) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Labels of a run, at most.
+/// The most labels of a run.
 const LABELS: usize = 32;
 
-/// Takes the labels of `OPENSHELL_LABELS` and of `flags`, which replace those of the same key.
+/// Takes the labels of `OPENSHELL_LABELS`, and adds `flags`, which replace labels with the same
+/// key.
 ///
 /// # Errors
-/// A label is invalid, or there are too many.
+/// Fails if a label is invalid, or there are too many.
 fn labels(environment: &mut Environment, flags: Vec<Label>) -> anyhow::Result<Vec<Label>> {
     let text = environment.take("OPENSHELL_LABELS").unwrap_or_default();
     let text = text

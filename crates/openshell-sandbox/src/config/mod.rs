@@ -1,5 +1,5 @@
-//! The configuration of a run, from its arguments and the environment, of which this is the only
-//! reader.
+//! The configuration of a run, from its arguments and the environment. Only this module reads the
+//! environment.
 
 mod collector;
 mod command;
@@ -44,16 +44,16 @@ use values::{absolute, path_of, variable_of};
 pub(crate) struct Config {
     /// Name of this sandbox in log lines.
     pub(crate) sandbox: String,
-    /// True if the name is the user's choice, and nobody else's.
+    /// True if the user chose the name.
     pub(crate) is_named: bool,
     /// True if a gateway's launcher started the supervisor.
     pub(crate) is_launched: bool,
-    /// User and group where the policy names none; `None` means the caller.
+    /// User and group if the policy names none; `None` means the caller's.
     pub(crate) run_as: Option<RunAs>,
     /// User and group ids of the user who called sudo.
     pub(crate) sudo: Option<(u32, u32)>,
     pub(crate) inputs: InputFiles,
-    /// Taken by the start.
+    /// The start takes them.
     pub(crate) secrets: Secrets,
     pub(crate) command: CommandOptions,
     pub(crate) files: FileOptions,
@@ -64,16 +64,16 @@ pub(crate) struct Config {
     /// Doors of the SSH server.
     pub(crate) ssh: SshDoors,
     pub(crate) health: HealthOptions,
-    /// Problems of the environment, for the log.
+    /// Problems found in the environment, for the log.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Places of health and metrics.
+/// Where health and metrics are served and exported.
 #[derive(Debug)]
 pub(crate) struct HealthOptions {
     pub(crate) port: Option<u16>,
     pub(crate) socket: Option<PathBuf>,
-    /// Where metrics are exported to; taken by the start.
+    /// Where metrics are exported to. The start takes it.
     pub(crate) collector: Option<Collector>,
 }
 
@@ -91,7 +91,7 @@ impl Config {
         self.keyboard() != Keyboard::None
     }
 
-    /// What the command gets of what is typed on the caller's terminal.
+    /// Returns which part of the typing on the caller's terminal the command gets.
     pub(crate) fn keyboard(&self) -> Keyboard {
         match self.command.terminal {
             CommandTerminal::Callers(keyboard) => keyboard,
@@ -99,10 +99,10 @@ impl Config {
         }
     }
 
-    /// Reads the environment and merges it with `args`; a flag wins over its variable.
+    /// Reads the environment and merges it with `args`. A flag wins over its variable.
     ///
     /// # Errors
-    /// A policy is missing, a value is invalid, or an input file cannot be used.
+    /// Fails if a policy is missing, a value is invalid, or an input file cannot be used.
     pub(crate) fn read(mut args: Args, origin: &Origin) -> anyhow::Result<Self> {
         let mut environment = Environment::new(std::env::vars_os());
         let place = origin.place();
@@ -173,7 +173,7 @@ impl Config {
     }
 }
 
-/// What a gateway's launcher has set, if it started the supervisor.
+/// The settings of a gateway's launcher, if it started the supervisor.
 #[derive(Default)]
 struct OfLauncher {
     options: Option<Options>,
@@ -201,7 +201,7 @@ impl OfLauncher {
     }
 }
 
-/// The secrets that are given, and the environment without them.
+/// The secrets that the caller gives, and the environment without them.
 struct Given {
     credentials: Option<OpenedCredentials>,
     credentials_file: Option<PathBuf>,
@@ -214,7 +214,7 @@ impl Given {
     /// Reads the routes at `routes_file`, and the credentials that `args` name.
     ///
     /// # Errors
-    /// A file cannot be used, or a variable is refused.
+    /// Fails if a file cannot be used, or a variable is refused.
     fn read(
         args: EnvironmentArgs,
         routes_file: Option<PathBuf>,
@@ -239,8 +239,8 @@ impl Given {
         })
     }
 
-    /// Returns the files with secrets, each with its kind: these, those of a gateway's `launchers`,
-    /// and the keys in `ca_dir`.
+    /// Returns the files with secrets, each with its kind: these, the files of a gateway's
+    /// `launchers`, and the keys in `ca_dir`.
     fn secret_files(
         &self,
         launchers: impl IntoIterator<Item = (&'static str, PathBuf)>,
@@ -267,7 +267,7 @@ impl Given {
     }
 }
 
-/// Returns `environment` with `variables` of a gateway's launcher.
+/// Returns `environment` with the `variables` of a gateway's launcher.
 fn with_variables(environment: &Environment, variables: Vec<(String, String)>) -> Environment {
     let own = environment
         .iter()
@@ -287,21 +287,21 @@ pub(crate) fn is_within_another() -> bool {
     std::env::var_os("OPENSHELL_SANDBOX").is_some_and(|value| value == "1")
 }
 
-/// Returns a variable of a client of running sandboxes, which has no other configuration.
+/// Returns a variable for a client of running sandboxes, which has no other configuration.
 pub(crate) fn variable_of_client(name: &str) -> Option<OsString> {
     #[expect(clippy::disallowed_methods, reason = "this is its reader")]
     std::env::var_os(name)
 }
 
-/// Returns what the launcher of the sandbox at `place` has set.
+/// Returns the settings of the launcher that started the sandbox at `place`.
 ///
 /// # Errors
-/// A variable is invalid.
+/// Fails if a variable is invalid.
 pub(crate) fn launched(place: Place) -> anyhow::Result<Launched> {
     Launched::read(place, &mut Environment::new(std::env::vars_os()))
 }
 
-/// Refuses arguments that a gateway answers for.
+/// Refuses arguments for things that the gateway decides.
 fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
     let given = [
         (

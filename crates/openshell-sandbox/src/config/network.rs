@@ -10,18 +10,18 @@ use crate::cli::{Args, NetworkMode, Published};
 #[derive(Debug)]
 pub(crate) struct NetworkOptions {
     pub(crate) mode: NetworkMode,
-    /// Servers inside, with their addresses outside.
+    /// Ports of servers inside, with their addresses outside.
     pub(crate) publish: Vec<Published>,
     pub(crate) name_addresses: NameAddresses,
-    /// Handling of secrets in requests.
+    /// What happens to secrets in requests.
     pub(crate) leaks: LeakMode,
 }
 
 impl NetworkOptions {
-    /// Reads the options; `has_routes` if there are routes to models.
+    /// Reads the options. `has_routes` tells if there are routes to models.
     ///
     /// # Errors
-    /// An option needs the proxy, and there is none.
+    /// Fails if an option needs the proxy, and there is none.
     pub(super) fn read(args: &mut Args, has_routes: bool) -> anyhow::Result<Self> {
         let mode = args.network;
         if mode != NetworkMode::Proxy {

@@ -23,7 +23,7 @@ const NO_POLICY: &str = "a sandbox policy is required; give one with\n  --allow 
                          OPENSHELL_ENDPOINT): a gateway's\ndata/examples holds policies to begin \
                          with";
 
-/// Returns true if variables alone name a policy or a gateway.
+/// Returns true if variables name a policy or a gateway, so that no flag has to.
 pub(crate) fn is_in_environment() -> bool {
     let names = [
         "OPENSHELL_POLICY_DATA",
@@ -40,12 +40,12 @@ pub(crate) fn is_in_environment() -> bool {
         .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// Returns the policy's files, read, or the gateway that `args` or the environment names; a
-/// flag wins over its variable, and files over a gateway. Of other variables it reads those of
-/// folders alone.
+/// Returns the policy, loaded from the files that `args` or the environment name, or the gateway
+/// that they name. A flag wins over its variable, and files win over a gateway. Apart from these
+/// variables it reads only those that name folders.
 ///
 /// # Errors
-/// None is named, or a gateway by half.
+/// Fails if nothing is named, or only half of what names a gateway.
 pub(crate) fn named(args: &Args) -> anyhow::Result<Origin> {
     let path = |flag: &Option<PathBuf>, name| flag.clone().or_else(|| path_in(name));
     let rules = path(&args.policy_rules, "OPENSHELL_POLICY_RULES");
@@ -55,7 +55,7 @@ pub(crate) fn named(args: &Args) -> anyhow::Result<Origin> {
         folders: folders(args, home.as_deref())?,
         ..PolicyFiles::default()
     };
-    // An observed run finds out what to grant.
+    // A run with `--observe` finds out what to grant, so it needs no policy.
     let flags = args.policy.flags();
     let is_alone = data.is_none() && (!flags.is_empty() || args.observe.is_some());
     if is_alone {
@@ -95,10 +95,10 @@ fn path_in(name: &str) -> Option<PathBuf> {
     value.filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Returns the folders of the run of a user with this `home`.
+/// Returns the folders of a run; `home` is the user's.
 ///
 /// # Errors
-/// `--workdir` is relative, and there is no current directory.
+/// Fails if `--workdir` is relative and there is no current directory.
 fn folders(args: &Args, home: Option<&Path>) -> anyhow::Result<RunFolders> {
     let workdir = args.workdir.as_deref().map(std::path::absolute);
     let number = |name: &str| path_in(name)?.to_str()?.parse().ok();
@@ -110,11 +110,11 @@ fn folders(args: &Args, home: Option<&Path>) -> anyhow::Result<RunFolders> {
     })
 }
 
-/// Returns the folder that may be written where the command line alone says what is granted, and
-/// warns of one that is hardly meant.
+/// Returns the folder that the command may write to if only the command line says what is granted.
+/// Warns if that folder is probably a mistake.
 ///
 /// # Errors
-/// It is too much to be meant.
+/// Fails if the folder holds too much to be meant.
 fn project(folders: &RunFolders, home: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let callers = folders.sudo.iter().map(|(uid, _)| *uid);
     let callers: Vec<_> = callers
@@ -132,7 +132,7 @@ fn project(folders: &RunFolders, home: Option<PathBuf>) -> anyhow::Result<PathBu
 /// Returns the place of the gateway that `args` or the environment names.
 ///
 /// # Errors
-/// None is named, or one by half.
+/// Fails if no gateway is named, or only half of what names one.
 fn place(args: &Args) -> anyhow::Result<Place> {
     let text = |flag: &Option<String>, name: &str| {
         let value = path_in(name).map(|value| value.into_os_string().into_string());

@@ -1,4 +1,4 @@
-//! The doors of the SSH server.
+//! The ways into the SSH server.
 
 use crate::cli::Args;
 use anyhow::{Context, anyhow, bail};
@@ -10,13 +10,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Doors of the SSH server.
+/// The doors of the SSH server.
 #[derive(Debug, Default)]
 pub(crate) struct SshDoors {
-    /// The address of the one for clients with a preface.
+    /// The door for clients with a preface, if there is one.
     pub(crate) tcp: Option<SshOverTcp>,
     pub(crate) socket: Option<PathBuf>,
-    /// False if no shell of a client reads the user's profile.
+    /// False if the shells of clients must not read the user's profile.
     pub(crate) has_login_shells: bool,
 }
 
@@ -32,7 +32,7 @@ impl SshDoors {
     /// Takes the doors that `args` or `environment` name, and adds warnings.
     ///
     /// # Errors
-    /// A value is invalid, or the secret is missing.
+    /// Fails if a value is invalid, or the secret is missing.
     pub(super) fn read(
         args: &mut Args,
         environment: &mut Environment,
@@ -86,7 +86,7 @@ impl SshDoors {
                 "--ssh-listen-addr needs the handshake secret (OPENSHELL_SSH_HANDSHAKE_SECRET): \
                  any client could enter"
             ),
-            // The secret alone opens nothing.
+            // A secret without an address opens no door.
             (None, _) => None,
         };
         let socket = args.ssh_socket_path.take().or(socket.map(PathBuf::from));

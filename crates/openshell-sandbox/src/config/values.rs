@@ -19,8 +19,8 @@ pub(super) fn path_of(environment: &Environment, name: &str) -> Option<PathBuf> 
     variable_of(environment, name).map(PathBuf::from)
 }
 
-/// Returns an absolute path: the sandbox starts in another directory, where a relative one would
-/// name another place.
+/// Returns an absolute path. The sandbox starts in another directory, in which a relative path
+/// would name another place.
 pub(super) fn absolute(path: Option<PathBuf>) -> io::Result<Option<PathBuf>> {
     path.map(std::path::absolute).transpose()
 }

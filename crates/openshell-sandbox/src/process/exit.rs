@@ -8,7 +8,7 @@ use openshell_supervisor::init::launch::LaunchError;
 use openshell_telemetry::logging;
 use rustix::process::Signal;
 
-/// Exit code of `timeout(1)` at a time-out.
+/// The exit code that `timeout(1)` uses for a time-out.
 const TIMED_OUT: u8 = 124;
 
 /// Returns the exit code for an error that kept the command from running.
@@ -18,17 +18,17 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         .map_or(1, LaunchError::exit_code)
 }
 
-/// Prints the reason why nothing ran: one line, or for a policy one line per violation. Returns the
+/// Prints why nothing ran: one line or, for an invalid policy, one line per violation. Returns the
 /// exit code.
 pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     logging::print_failure(&text::indented(&format!("openshell-sandbox: {error:#}")));
     ExitCode::from(exit_code(error))
 }
 
-/// Cause of an end that the supervisor asked the command for.
+/// Why the supervisor asked the command to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndCause {
-    /// A signal to the supervisor.
+    /// The supervisor received a signal.
     Signal,
     TimeOut,
 }
@@ -55,12 +55,12 @@ pub(crate) fn code_of_status(status: Status, cause: Option<EndCause>) -> u8 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) code: u8,
-    /// Cause of an end that the supervisor asked for.
+    /// Why the supervisor asked the command to end, if it did.
     pub(crate) cause: Option<EndCause>,
 }
 
 impl Ended {
-    /// Returns result, exit code and cause, for the log.
+    /// Returns the result, the exit code and the cause, for the log.
     pub(crate) fn summary(self) -> String {
         let result = if self.code == 0 && self.cause.is_none() {
             "success"

@@ -1,8 +1,8 @@
 //! The process that started the supervisor, for sandboxes that end with it (`--die-with-parent`).
 //!
 //! The parent-death signal (PR_SET_PDEATHSIG) is sent when the *thread* that forked ends, which
-//! would end the sandboxes of programs with thread pools; a pidfd is readable once the whole
-//! process has ended (pidfd_open(2)).
+//! would end the sandboxes of programs with thread pools. A pidfd becomes readable only when the
+//! whole process has ended (pidfd_open(2)).
 
 use std::future::pending;
 use std::os::fd::OwnedFd;
@@ -12,16 +12,16 @@ use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The parent, which still runs when this is made.
+/// The parent process, which still runs when this value is made.
 #[derive(Debug)]
 pub(crate) struct Parent(OwnedFd);
 
 impl Parent {
-    /// Opens the parent; `expected` is its PID, if the parent has given it: without that, one that
-    /// has ended before cannot be told from the process that adopted this one.
+    /// Opens the parent. `expected` is its PID, if the parent has given it. Without it, a parent
+    /// that has ended already looks like the process that adopted this one.
     ///
     /// # Errors
-    /// It has ended, or is in another PID namespace.
+    /// Fails if the parent has ended, or is in another PID namespace.
     pub(crate) fn open(expected: Option<i32>) -> anyhow::Result<Self> {
         let gone = "--die-with-parent: the process that started this one has ended";
         let Some(parent) = getppid() else {
@@ -34,14 +34,14 @@ impl Parent {
             bail!(gone);
         }
         let opened = pidfd_open(parent, PidfdFlags::empty()).context(gone)?;
-        // Only while it is still the parent the number is its own.
+        // The PID surely means the parent only while that process is still the parent.
         if getppid() != Some(parent) {
             bail!(gone);
         }
         Ok(Self(opened))
     }
 
-    /// Waits until the parent has ended. To be called inside a tokio runtime.
+    /// Waits until the parent has ended. Must be called inside a tokio runtime.
     pub(crate) async fn ended(self) -> String {
         #[expect(
             deprecated,
@@ -68,7 +68,7 @@ impl Parent {
     }
 }
 
-/// Waits until `parent` has ended, if there is one to wait for.
+/// Waits until `parent` has ended, or forever if there is none.
 pub(crate) async fn ended(parent: Option<Parent>) -> String {
     match parent {
         Some(parent) => parent.ended().await,

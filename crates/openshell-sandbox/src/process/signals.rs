@@ -1,4 +1,5 @@
-//! Signals: those to the supervisor on one channel, and those that it passes on to the command.
+//! Signals: those that the supervisor receives on one channel, and those that it passes on to the
+//! command.
 
 use openshell_supervisor::command::reaper;
 use openshell_supervisor::command::signals::{self, Received};
@@ -10,14 +11,14 @@ use tokio::sync::mpsc;
 
 use openshell_sources::tasks::Tasks;
 
-/// Signals that may wait in the channel; more of them carry no more information.
+/// How many signals may wait in the channel; more would carry no more information.
 const WAITING: usize = 64;
 
-/// Receives the signals that the supervisor handles, on one channel. From here on none of them ends
-/// it.
+/// Receives the signals that the supervisor handles, on one channel. From then on none of them ends
+/// the supervisor.
 ///
 /// # Errors
-/// A handler cannot be installed.
+/// Fails if a handler cannot be installed.
 pub(crate) fn receive(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<Received>> {
     let (sender, receiver) = mpsc::channel(WAITING);
     for number in signals::HANDLED {
@@ -48,8 +49,8 @@ pub(crate) fn receive(tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<Receiv
     Ok(receiver)
 }
 
-/// Sends a signal to the command. A command that has just ended needs none, and init's end is an
-/// event of its own.
+/// Sends a signal to the command. Errors are ignored: a command that has ended needs no signal, and
+/// the end of init is a separate event.
 pub(crate) fn forward(running: &Running, number: i32) {
     let _ = running.signal(number);
 }

@@ -3,7 +3,7 @@
 use openshell_access::control::console::Lines;
 use openshell_telemetry::logging;
 
-/// How they are kept off it.
+/// Functions that hold log lines back from the terminal, and release them.
 pub(crate) const HELD_LINES: Lines = Lines {
     hold: logging::hold,
     release: logging::release,

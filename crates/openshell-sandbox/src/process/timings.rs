@@ -9,13 +9,13 @@ use openshell_telemetry::logging;
 #[derive(Debug)]
 pub(crate) struct Timings {
     is_wanted: bool,
-    /// The end of the last one.
+    /// When the last stage ended.
     last: Instant,
     stages: Vec<(&'static str, Duration)>,
 }
 
 impl Timings {
-    /// Begins the first stage; `is_wanted` if they are to be printed.
+    /// Begins the first stage. `is_wanted` says whether the stages will be printed.
     pub(crate) fn begin(is_wanted: bool) -> Self {
         Self {
             is_wanted,
@@ -31,7 +31,7 @@ impl Timings {
         self.last = now;
     }
 
-    /// Ends the last stage, `name`, and prints each with its time, if that is wanted.
+    /// Ends the last stage, `name`, and prints all stages with their times, if that is wanted.
     pub(crate) fn print_with(mut self, name: &'static str) {
         self.end(name);
         if self.is_wanted {

@@ -8,7 +8,8 @@ use openshell_telemetry::metrics::Metrics;
 
 use crate::reports::refusals::Refusals;
 
-/// All receivers of events: the log, the count of refusals, metrics, and the reports to a gateway.
+/// Returns all receivers of events: the log, the count of refusals, metrics, and reports to a
+/// gateway.
 pub(crate) fn receivers(
     refusals: &Arc<Refusals>,
     metrics: Option<&Arc<Metrics>>,

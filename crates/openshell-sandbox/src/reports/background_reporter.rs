@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use openshell_sources::tasks::Tasks;
 
-/// Longest wait for the last reports.
+/// The longest wait for the last reports.
 const FINISH: Duration = Duration::from_secs(1);
 
 /// A task that reports connections, or attempts to bypass the proxy.
@@ -17,7 +17,7 @@ pub(crate) struct BackgroundReporter {
 }
 
 impl BackgroundReporter {
-    /// Starts a task that ends once its argument does. To be called inside a tokio runtime.
+    /// Starts a task that ends after its argument completes. Must be called inside a tokio runtime.
     pub(crate) fn start<F>(
         tasks: &mut Tasks,
         name: &'static str,
@@ -37,7 +37,7 @@ impl BackgroundReporter {
         Self { stop, ended }
     }
 
-    /// Stops the task, and waits until everything is reported, for [`FINISH`] at most.
+    /// Stops the task, and waits until it has reported everything, but at most [`FINISH`].
     pub(crate) async fn finish(self) {
         drop(self.stop);
         let _ = tokio::time::timeout(FINISH, self.ended).await;

@@ -1,4 +1,4 @@
-//! Refused accesses to files: logged once each, counted, and summed up at the end of a run.
+//! Refused accesses to files: each kind is logged once, counted, and summed up at the end of a run.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 
 use openshell_events::text;
 
-/// Accesses that are kept apart; further ones are counted together, and not logged.
+/// The most kinds of access that are kept apart. Further ones are counted together, and not logged.
 const KINDS: usize = 1024;
 
-/// Lines of a summary; the log has the rest.
+/// The most lines of a summary; the log has the rest.
 const LINES: usize = 10;
 
 /// Refused accesses so far.
@@ -44,7 +44,7 @@ struct Kind {
 
 #[derive(Debug)]
 struct Refused {
-    /// Place in the order in which they came.
+    /// Position in the order in which the kinds came.
     number: usize,
     count: u64,
     by: RefusedBy,
@@ -52,7 +52,7 @@ struct Refused {
 }
 
 impl FileRefusals {
-    /// Returns an empty count; events go to `audit`, and remedies are for `user`.
+    /// Returns an empty count. Events go to `audit`, and remedies are written for `user`.
     pub(crate) fn new(audit: Arc<dyn Audit>, user: User) -> Self {
         Self {
             audit,
@@ -61,7 +61,7 @@ impl FileRefusals {
         }
     }
 
-    /// User and groups of the workload.
+    /// Returns the user and groups of the workload.
     pub(crate) fn identity(&self) -> &ProcessIdentity {
         &self.user.identity
     }
@@ -118,7 +118,7 @@ impl FileRefusals {
     pub(crate) fn summary(&self) -> Option<String> {
         let counted = self.counted.lock();
         let mut all: Vec<_> = counted.kinds.iter().collect();
-        // Most programs look at files of the kernel, and go on without.
+        // Listed last: most programs look at files of the kernel, and do without them if refused.
         let is_kernels = |path: &Path| path.starts_with("/sys") || path.starts_with("/proc");
         all.sort_by_key(|(kind, refused)| (is_kernels(&kind.path), refused.number));
         let mut text = "openshell-sandbox: files refused:".to_owned();
@@ -161,7 +161,7 @@ impl FileRefusals {
     }
 }
 
-/// The process of a thread in the sandbox's PID namespace (proc_pid_status(5)).
+/// Returns the PID, in the sandbox's PID namespace, of a thread's process (proc_pid_status(5)).
 fn inner_pid(thread: i32) -> Option<i32> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     status
@@ -183,8 +183,7 @@ fn reason(by: RefusedBy) -> &'static str {
     }
 }
 
-/// Folders of a home in which programs have folders of their own (XDG Base Directory
-/// Specification).
+/// Folders of a home in which each program has its own folder (XDG Base Directory Specification).
 const SHARED: &[&str] = &["", ".cache", ".local/share", ".local/state"];
 
 fn is_shared(folder: &Path, home: Option<&Path>) -> bool {
@@ -192,7 +191,7 @@ fn is_shared(folder: &Path, home: Option<&Path>) -> bool {
     inside.is_some_and(|inside| SHARED.iter().any(|shared| Path::new(shared) == inside))
 }
 
-/// Returns the line of policy that would permit the access, or the reason why none would.
+/// Returns the line of policy that would permit the access, or the reason why no line would.
 fn remedy(accessed: &Accessed, by: RefusedBy, user: &User) -> Option<String> {
     let Accessed {
         path,
@@ -200,8 +199,8 @@ fn remedy(accessed: &Accessed, by: RefusedBy, user: &User) -> Option<String> {
         is_entry,
         ..
     } = accessed;
-    // An entry is its folder's, unless that is the home, or one that all programs share: a start
-    // makes what is missing.
+    // For a directory entry, the folder is to be granted. If that is the home or a folder that all
+    // programs share, the path itself is: a start makes it if it is missing.
     let folder = path
         .parent()
         .filter(|folder| *is_entry && !is_shared(folder, user.home.as_deref()));
@@ -253,7 +252,7 @@ mod tests {
 
     use super::{FileRefusals, KINDS};
 
-    /// Keeps the path of every event.
+    /// A receiver that keeps the path of every event.
     #[derive(Debug, Default)]
     struct Paths(Mutex<Vec<String>>);
 

@@ -9,11 +9,11 @@ use openshell_proxy::reach::resolve::lookup::Resolver;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-/// Refused names that are looked up for proposals: by each of them the workload sends something to
-/// a name server.
+/// The most refused names that are looked up for proposals. By each look-up the workload sends
+/// something to a name server.
 const LOOKED_UP: usize = 32;
 
-/// Addresses of refused names, at most [`LOOKED_UP`] of them in a run.
+/// Addresses of refused names, at most [`LOOKED_UP`] of them per run.
 #[derive(Debug, Default)]
 pub(crate) struct LookedUp(BTreeMap<String, Vec<IpAddr>>);
 
@@ -32,14 +32,14 @@ impl LookedUp {
         self.0.extend(look_up(resolver, new).await);
     }
 
-    /// The addresses of `host`; empty if it was not looked up.
+    /// Returns the addresses of `host`; empty if it was not looked up.
     pub(crate) fn get(&self, host: &str) -> Vec<IpAddr> {
         self.0.get(host).cloned().unwrap_or_default()
     }
 }
 
-/// Returns the addresses of `hosts` that are found within five seconds, for which the caller waits
-/// at the end.
+/// Returns the addresses of `hosts` that are found within five seconds, which the end of a run
+/// waits for.
 pub(crate) async fn look_up(
     resolver: &Arc<Resolver>,
     hosts: BTreeSet<String>,

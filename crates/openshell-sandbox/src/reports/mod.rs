@@ -1,5 +1,5 @@
-//! What is told of a run: events to their receivers, refusals and servers at its end, files, and a
-//! gateway.
+//! Reports about a run: events for their receivers, the refusals and servers for its end, files,
+//! and what a gateway is told.
 
 pub(crate) mod audit;
 pub(crate) mod background_reporter;

@@ -1,4 +1,4 @@
-//! Refusals of a run: counted, and summed up at its end.
+//! The refusals of a run, counted, and summed up at its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 
 use openshell_events::text;
 
-/// Lines of a summary; the log has the rest.
+/// The most lines of a summary; the log has the rest.
 const LINES: usize = 10;
 
-/// Now, in milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -24,10 +24,10 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Findings that are kept apart by their text; further ones are counted together.
+/// The most findings that are kept apart by their text; further ones are counted together.
 const FINDINGS: usize = 64;
 
-/// Refusals so far, and findings that somebody must look at.
+/// Refusals so far, and findings that a person must look at.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     denials: Mutex<Denials>,
@@ -42,7 +42,7 @@ struct Findings {
 }
 
 impl Audit for Refusals {
-    /// Counts the denial of `event`, if it has one, and a finding of high severity.
+    /// Counts the denial of `event`, if it has one, and any finding of high or critical severity.
     fn event(&self, event: &Event<'_>) {
         if let Some(denial) = event.denial() {
             self.add(denial.clone());
@@ -72,7 +72,7 @@ impl Refusals {
         }
     }
 
-    /// Returns how many refusals were counted without being kept.
+    /// Returns how many refusals were counted but not kept.
     pub(crate) fn beyond_kept(&self) -> u64 {
         self.denials.lock().others()
     }
@@ -87,7 +87,7 @@ impl Refusals {
         refused.map(|summary| summary.first.host.clone()).collect()
     }
 
-    /// Returns a policy fragment that would permit the refused connections; `addresses` are those
+    /// Returns a policy fragment that would permit the refused connections. `addresses` are those
     /// of [`Self::hosts`].
     pub(crate) fn proposals(&self, addresses: &BTreeMap<String, Vec<IpAddr>>) -> String {
         let denials = self.denials.lock();
@@ -96,7 +96,7 @@ impl Refusals {
     }
 
     /// Returns findings, refusals and failures with their counts and remedies, for people; `None`
-    /// if there were none. Unlike an answer to the workload it names addresses.
+    /// if there were none. Unlike answers to the workload, it shows addresses.
     pub(crate) fn summary(&self) -> Option<String> {
         let denials = self.denials.lock();
         let summaries = denials.summaries();
@@ -104,7 +104,7 @@ impl Refusals {
             .into_iter()
             .partition(|summary| summary.first.code.is_policy_denial());
         let mut text = self.findings.lock().summary();
-        // Denials beyond those kept are of either kind.
+        // Denials that were not kept may be of either kind.
         let (others, rest) = if refused.is_empty() {
             (0, denials.others())
         } else {

@@ -1,4 +1,4 @@
-//! Reports of packets that the firewall has refused, for as long as the sandbox lives.
+//! Reports of packets that the firewall refused, for as long as the sandbox lives.
 
 use std::io;
 use std::pin::pin;
@@ -9,17 +9,17 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Packets, and who hears of them.
+/// The refused packets, and the reports that are told about them.
 pub(crate) struct PacketReporter {
     packets: AsyncFd<RefusedPackets>,
     reports: BypassReports,
 }
 
 impl PacketReporter {
-    /// Has `reports` hear of `packets`. To be called inside a tokio runtime.
+    /// Reports `packets` to `reports`. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// The runtime takes no more descriptors.
+    /// Fails if the runtime takes no more descriptors.
     pub(crate) fn new(packets: RefusedPackets, reports: BypassReports) -> io::Result<Self> {
         #[expect(
             deprecated,
@@ -30,7 +30,7 @@ impl PacketReporter {
         Ok(Self { packets, reports })
     }
 
-    /// Reports packets until `stop` completes, then those that are queued. The firewall limits
+    /// Reports packets until `stop` completes, and then those that are queued. The firewall limits
     /// their rate.
     pub(crate) async fn run(self, stop: impl Future) {
         let mut stop = pin!(stop);
@@ -49,13 +49,13 @@ impl PacketReporter {
                         self.reports.report(packet);
                     }
                 }
-                // Packets were lost because the queue was full, or are no packets; later ones are
-                // still worth reporting.
+                // The queue was full and packets were lost, or what was read is not a packet. Later
+                // packets are still worth reporting.
                 Err(error)
                     if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error())
                         || error.kind() == io::ErrorKind::InvalidData => {}
                 Err(error) => {
-                    // The firewall holds without its reports.
+                    // The firewall works without its reports too.
                     tracing::warn!(
                         "attempts to go past the proxy are not reported any more: {error}"
                     );

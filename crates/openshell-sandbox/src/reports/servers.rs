@@ -1,4 +1,4 @@
-//! Servers inside that wait for clients in vain, summed up at the end of a run.
+//! Servers inside that no client has reached, summed up at the end of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -7,10 +7,10 @@ use std::ops::RangeInclusive;
 use openshell_events::text;
 use parking_lot::{Mutex, MutexGuard};
 
-/// Servers that are kept, and lines of a summary.
+/// The most servers that are kept, and the most lines of a summary.
 const SERVERS: usize = 16;
 
-/// Ports that were reached, of which more say that the run serves itself.
+/// The most reached ports that are kept. A run that reaches that many uses its servers itself.
 const REACHED: usize = 1_024;
 
 /// Ports that the kernel chooses in a new network (ip(7), `ip_local_port_range`).
@@ -29,7 +29,7 @@ struct Ports {
 
 impl Servers {
     fn ports(&self) -> MutexGuard<'_, Ports> {
-        // Consistent at every moment.
+        // A panic elsewhere cannot leave the ports inconsistent.
         self.0.lock()
     }
 
@@ -41,7 +41,7 @@ impl Servers {
                 && !ports.listening.contains_key(&port)
                 && !ports.reached.contains(&port)
         };
-        // Looked up without the lock.
+        // The program is looked up without holding the lock.
         if is_new {
             let program = program();
             self.ports().listening.insert(port, program);
@@ -57,8 +57,8 @@ impl Servers {
         }
     }
 
-    /// Returns a line for each server that nobody inside has connected to and that is not among the
-    /// `published`; `None` if there is none.
+    /// Returns a line for each server that no program inside has connected to and that is not among
+    /// the `published`; `None` if there is none, or if [`REACHED`] ports were reached.
     pub(crate) fn summary(&self, published: impl IntoIterator<Item = u16>) -> Option<String> {
         let ports = self.ports();
         let mut listening = ports.listening.clone();

@@ -1,4 +1,4 @@
-//! One run: init is cloned, the log is started, the command runs in its sandbox.
+//! One run: it clones init, starts the log, and runs the command in its sandbox.
 
 mod workload;
 
@@ -34,23 +34,23 @@ pub(crate) fn run(args: Box<Args>) -> ExitCode {
     code
 }
 
-/// Clones init, and reads meanwhile where the policy comes from; then runs the command. Returns in
-/// init as well.
+/// Clones init, and meanwhile reads where the policy comes from; then runs the command. Also
+/// returns in init, after its end.
 ///
 /// # Errors
-/// The command did not run.
+/// Fails if the command did not run.
 fn prepare(args: Args) -> anyhow::Result<ExitCode> {
     let mut timings = Timings::begin(args.timings);
-    // It may end at any moment.
+    // Opened first, because the parent may end at any moment.
     let parent = args.die_with_parent.map(Parent::open).transpose()?;
-    // Before any thread, and before any secret is read.
+    // Before any thread starts, and before any secret is read.
     let privilege = Privilege::acquire(args.network.is_isolated())
         .map_err(|error| within_another(error.into()))?;
     let Forked::Supervisor(init) = init::fork().map_err(|error| within_another(error.into()))?
     else {
         return Ok(ExitCode::SUCCESS);
     };
-    // Init sets itself up meanwhile.
+    // Meanwhile, init sets itself up.
     let begun = SystemTime::now();
     let origin = origin::named(&args);
     let Forked::Supervisor(init) = init
@@ -61,11 +61,11 @@ fn prepare(args: Args) -> anyhow::Result<ExitCode> {
     };
     let origin = origin?;
     timings.end("init");
-    // Init has been cloned before, so that the command keeps the default.
+    // Init was cloned earlier, so the command keeps the default action of the signal.
     openshell_supervisor::command::signals::survive_file_size_limit()?;
     let groundwork = Groundwork {
         begun,
-        // It takes as long as everything until it is needed.
+        // Started now, because it takes as long as everything until it is needed.
         network: PendingNetwork::start(&args)?,
         privilege,
         init,
@@ -78,7 +78,7 @@ fn prepare(args: Args) -> anyhow::Result<ExitCode> {
 /// Prints the policy that `args` mean.
 ///
 /// # Errors
-/// They name none, or an invalid one.
+/// Fails if they name no policy, or an invalid one.
 fn print_policy(args: &Args) -> anyhow::Result<ExitCode> {
     let Origin::Files(policy) = origin::named(args)? else {
         anyhow::bail!("--print-policy: the gateway gives the policy");
@@ -92,10 +92,11 @@ fn print_policy(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts the log, and runs the command; the log begins and ends with that.
+/// Starts the log, and runs the command. The log begins with the start of the run and ends with its
+/// end.
 ///
 /// # Errors
-/// The command did not run.
+/// Fails if the command did not run.
 fn run_logged(args: Args, origin: Origin, mut groundwork: Groundwork) -> anyhow::Result<ExitCode> {
     let mut config = Config::read(args, &origin)?;
     start_log(&mut config)?;
@@ -125,10 +126,10 @@ fn run_logged(args: Args, origin: Origin, mut groundwork: Groundwork) -> anyhow:
     ended.map(|ended| ExitCode::from(ended.code))
 }
 
-/// Starts the log that `config` asks for; a gateway's lines wait in its queue until that takes them.
+/// Starts the log that `config` asks for. Lines for a gateway wait in a queue until it takes them.
 ///
 /// # Errors
-/// There is no place for it.
+/// Fails if there is no place for the log.
 fn start_log(config: &mut Config) -> anyhow::Result<()> {
     let mut push = None;
     if let Some(level) = config.log.push_level {
@@ -150,7 +151,7 @@ fn start_log(config: &mut Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the folder `path` for log files; `is_made` makes it where it is missing.
+/// Opens the folder `path` for log files. If `is_made`, a missing folder is made.
 fn open_log_folder(path: &Path, is_made: bool) -> io::Result<logging::Folder> {
     let folder = if is_made {
         OwnFolder::make(path, 0o700)
@@ -168,7 +169,7 @@ fn run_in_sandbox(
     groundwork: Groundwork,
 ) -> anyhow::Result<exit::Ended> {
     let secrets = std::mem::take(&mut config.secrets);
-    // Connections have threads of their own.
+    // One thread is enough, because connections have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -176,12 +177,12 @@ fn run_in_sandbox(
         let sandbox = Box::pin(startup::start(config, origin, secrets, groundwork)).await?;
         workload::run(config, sandbox).await
     });
-    // The clients of connections that are still open are gone.
+    // Not waited for: the clients of connections that are still open are gone.
     runtime.shutdown_background();
     code
 }
 
-/// Adds to a failure to make namespaces that this is the inside of a sandbox, if it looks so.
+/// Adds to `error` that this process seems to run inside another sandbox, if it does.
 fn within_another(error: anyhow::Error) -> anyhow::Error {
     if config::is_within_another() {
         error.context(

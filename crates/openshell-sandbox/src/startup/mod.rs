@@ -1,6 +1,6 @@
-//! From a configuration to a sandbox that is ready for its command, in four stages: planned, hosted,
-//! confined, serving. Each takes the one before as a value, so that none can be left out or come
-//! too early; nothing is left of a start that fails.
+//! Makes a sandbox that is ready for its command from a configuration, in four stages: planned,
+//! hosted, confined, serving. Each stage takes the one before as a value, so that none can be left
+//! out or come too early. A start that fails leaves nothing.
 
 mod confine;
 pub(crate) mod groundwork;
@@ -19,10 +19,10 @@ use crate::startup::host::hosted::Hosted;
 use crate::startup::plan::planned::Planned;
 use crate::startup::serve::sandbox::Sandbox;
 
-/// Starts a sandbox up to its command.
+/// Starts a sandbox, ready for its command.
 ///
 /// # Errors
-/// A stage fails; everything made before is removed.
+/// Fails if a stage fails; everything made before is removed.
 pub(crate) async fn start(
     config: &mut Config,
     origin: Origin,

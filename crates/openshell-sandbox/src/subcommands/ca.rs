@@ -31,10 +31,10 @@ pub(crate) enum CaAction {
     Rotate,
 }
 
-/// Prints the certificates of the authority, after it was replaced if that is asked for.
+/// Prints the certificates of the authority, after replacing it if that is asked for.
 ///
 /// # Errors
-/// There is no authority, or it cannot be used or replaced.
+/// Fails if there is no authority, or if it cannot be used or replaced.
 pub(crate) fn ca(args: &CaArgs) -> anyhow::Result<ExitCode> {
     let authority = match args.action {
         CaAction::Show => ca_dir::show(&args.folder)?,

@@ -1,4 +1,4 @@
-//! `check`: every problem of policies and credentials files.
+//! `check`: lists every problem of policies and credentials files.
 
 use std::path::Path;
 use std::path::PathBuf;
@@ -53,8 +53,8 @@ pub(crate) struct CheckArgs {
     pub(crate) inference_routes: Option<PathBuf>,
 }
 
-/// Prints every violation and warning of the files. Fails if one cannot be used, or has warnings
-/// that are denied.
+/// Prints every violation and warning of the files. Returns a failure if a file cannot be used, or
+/// has warnings that are denied.
 pub(crate) fn check(args: CheckArgs) -> ExitCode {
     let credentials = args.credentials.as_deref();
     let policies = args
@@ -103,22 +103,23 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
     }
 }
 
-/// Exit code if decisions change.
+/// The exit code if decisions change.
 const CHANGES: u8 = 3;
 
-/// Numbers of what was found.
+/// Counts of what was found.
 #[derive(Default)]
 struct Found {
     warnings: usize,
-    /// Decisions of a log that change.
+    /// Decisions of a log that the policy would change.
     changes: usize,
 }
 
-/// Prints the warnings and notes about a policy, and what changes of the decisions in the log
-/// `replayed`; returns the policy too.
+/// Prints the warnings and notes about a policy, and which decisions in the log `replayed` it would
+/// change. Also returns the policy.
 ///
 /// # Errors
-/// The policy cannot be read or is invalid, with every violation; or the log cannot be used.
+/// Fails if the policy cannot be read or is invalid, with every violation; or if the log cannot be
+/// used.
 fn check_policy(
     files: &PolicyFiles,
     credentials: Option<&Path>,
@@ -178,7 +179,7 @@ fn check_policy(
 /// be sent.
 ///
 /// # Errors
-/// The file cannot be read or is invalid, with every violation.
+/// Fails if the file cannot be read or is invalid, with every violation.
 fn check_credentials(path: &Path, policies: Option<&[Policy]>) -> anyhow::Result<Found> {
     let ParsedCredentials {
         specs,
@@ -211,7 +212,7 @@ fn check_credentials(path: &Path, policies: Option<&[Policy]>) -> anyhow::Result
 /// Checks a file of routes.
 ///
 /// # Errors
-/// The file cannot be read or is invalid, with every violation.
+/// Fails if the file cannot be read or is invalid, with every violation.
 fn check_routes(path: &Path) -> anyhow::Result<Found> {
     let routes = counted(
         route_file::parse(path)?.routes.len() as u64,

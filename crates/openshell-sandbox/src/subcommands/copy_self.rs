@@ -22,13 +22,13 @@ pub(crate) struct CopySelfArgs {
     pub(crate) destination: PathBuf,
 }
 
-/// The running program, also after its file was replaced.
+/// The running program, even after its file was replaced.
 const SELF: &str = "/proc/self/exe";
 
 /// Copies this program to the destination, or into it if that is a folder.
 ///
 /// # Errors
-/// The copy cannot be written; what was at the destination is still there.
+/// Fails if the copy cannot be written; the destination is unchanged then.
 pub(crate) fn copy_self(args: &CopySelfArgs) -> anyhow::Result<ExitCode> {
     let destination = if args.destination.is_dir() {
         args.destination.join("openshell-sandbox")
@@ -40,7 +40,7 @@ pub(crate) fn copy_self(args: &CopySelfArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the copy beside `destination`, and renames it: nobody sees a part of it.
+/// Writes the copy next to `destination` and then renames it, so that nobody sees a part of it.
 fn copy(destination: &Path) -> io::Result<()> {
     let new = beside(destination);
     let written = write(&new).and_then(|()| std::fs::rename(&new, destination));
@@ -57,7 +57,7 @@ fn write(new: &Path) -> io::Result<()> {
         .mode(0o755)
         .open(new)?;
     io::copy(&mut File::open(SELF)?, &mut copy)?;
-    // Whatever the umask.
+    // Whatever the umask is.
     rustix::fs::fchmod(&copy, rustix::fs::Mode::from_raw_mode(0o755))?;
     copy.sync_all()
 }

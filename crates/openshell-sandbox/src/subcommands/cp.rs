@@ -1,4 +1,4 @@
-//! `openshell-sandbox cp`: files into a running sandbox and out of it.
+//! `openshell-sandbox cp`: copies files into a running sandbox and out of it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,10 +38,10 @@ pub(crate) struct CpArgs {
     pub(crate) run_dir: Option<PathBuf>,
 }
 
-/// Copies what `args` say.
+/// Makes the copy that `args` ask for.
 ///
 /// # Errors
-/// As for [`copy`].
+/// Fails as [`copy`] does.
 pub(crate) fn cp(args: &CpArgs) -> anyhow::Result<ExitCode> {
     let code = copy(&Copy {
         from: &args.from,

@@ -25,14 +25,14 @@ pub(crate) struct DiffArgs {
     pub(crate) after: PathBuf,
 }
 
-/// Exit code if the policy after permits more.
+/// The exit code if the policy after permits more.
 const MORE: u8 = 3;
 
-/// Prints the differences, a line each: `+` for what the policy after permits more, `-` for what it
-/// permits less.
+/// Prints the differences, one per line: `+` for what the policy after permits more, `-` for what
+/// it permits less.
 ///
 /// # Errors
-/// A policy cannot be read or is invalid, with every violation.
+/// Fails if a policy cannot be read or is invalid, with every violation.
 pub(crate) fn diff(args: DiffArgs) -> anyhow::Result<ExitCode> {
     let before = policy(args.before)?;
     let after = policy(args.after)?;

@@ -1,4 +1,4 @@
-//! `doctor`: what a start by this caller has here, what it lacks, and whether it would start.
+//! `doctor`: shows what a start by this caller has here, what it lacks, and whether it would work.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -39,23 +39,23 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// A moment before which no clock is right: seconds since 1970-01-01, UTC, of 2026-01-01.
+/// A moment that no correct clock is before: 2026-01-01, in seconds since 1970-01-01, UTC.
 const RELEASED: Duration = Duration::from_secs(1_767_225_600);
 
-/// Time that the program of the trial run has.
+/// How long the program of the trial run may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a start would come to.
+/// What the checks and the trial start found.
 struct Findings {
     tier: String,
     checks: Vec<Check>,
-    /// The reason why it would not start.
+    /// Why a sandbox would not start.
     failure: Option<String>,
 }
 
 /// Checks the host, starts a sandbox under the policy of `args`, or under one that grants nothing,
-/// with `--version` of this program as its command, and prints all findings. To be called before
-/// any thread exists; returns in init as well.
+/// with `--version` of this program as its command, and prints all findings. Must be called before
+/// any thread exists. Returns in init as well.
 pub(crate) fn doctor(args: &DoctorArgs) -> ExitCode {
     match examine(args) {
         Ok(Some(findings)) => {
@@ -71,7 +71,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> ExitCode {
     }
 }
 
-/// Returns `None` in init.
+/// Checks the host and tries a start. Returns `None` in init.
 fn examine(args: &DoctorArgs) -> anyhow::Result<Option<Findings>> {
     let planned = Privilege::of_start(NetworkMode::Proxy.is_isolated())?;
     let tier = match planned.caller() {
@@ -106,7 +106,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Option<Findings>> {
 /// The proxy's default port.
 const PROXY_PORT: u16 = 3128;
 
-/// Takes the privilege of a start and forks init; `None` in init.
+/// Acquires the privilege of a start and forks init. Returns `None` in init.
 fn prepare(checks: &mut Vec<Check>) -> anyhow::Result<Option<(Privilege, Init)>> {
     const NAMESPACES: &str = "PID, mount and IPC namespaces";
     const USER: &str = "user namespace";
@@ -210,7 +210,7 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
     ])?;
     let network = PendingNetwork::start(&run)?;
     let mut config = Config::read(run, &origin)?;
-    // It leaves no line anywhere.
+    // The trial must not write log lines anywhere.
     config.log.dirs.clear();
     let secrets = std::mem::take(&mut config.secrets);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -239,7 +239,7 @@ fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Res
     tried
 }
 
-/// Runs `command` in `sandbox`, which proves the mechanisms that each command proves.
+/// Runs `command` in `sandbox`, which tests the mechanisms that every command tests first.
 fn run_command(sandbox: &Sandbox, command: &Command) -> anyhow::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let (sender, events) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! `openshell-sandbox exec`: a further command in a running sandbox.
+//! `openshell-sandbox exec`: runs a further command in a running sandbox.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub(crate) struct ExecArgs {
     pub(crate) sandbox: OsString,
 }
 
-// What follows the name of the sandbox; a doc comment would be its help.
+// The words after the sandbox's name. This is no doc comment, because that would be in the help.
 #[derive(Debug, Parser)]
 #[command(name = "exec", bin_name = "openshell-sandbox exec")]
 struct Behind {
@@ -64,11 +64,11 @@ struct Behind {
 }
 
 impl ExecArgs {
-    /// Takes the name of the sandbox from the words. Options may stand before and behind it; the
-    /// remaining words are the command's.
+    /// Takes the name of the sandbox from the words. Options may stand before and after it; the
+    /// remaining words are the command.
     ///
     /// # Errors
-    /// What is behind it is no command line.
+    /// Fails if the words after the name are not a valid command line.
     pub(super) fn with_name(mut self) -> Result<Self, clap::Error> {
         let sandbox = self.words.remove(0);
         let rest = std::iter::once(OsString::from("exec")).chain(self.words);
@@ -82,19 +82,19 @@ impl ExecArgs {
     }
 }
 
-/// Returns the places of this user's sandboxes: `run_dir` if given, else the defaults.
+/// Returns the places of this user's sandboxes: `run_dir` if it is given, otherwise the defaults.
 ///
 /// # Errors
-/// As for [`Places::new`].
+/// Fails as [`Places::new`] does.
 pub(crate) fn places(run_dir: Option<&Path>) -> anyhow::Result<Places> {
     let runtime_dir = config::variable_of_client("XDG_RUNTIME_DIR").map(PathBuf::from);
     Places::new(run_dir, runtime_dir.as_deref())
 }
 
-/// Runs a further command; returns its exit code.
+/// Runs a further command, and returns its exit code.
 ///
 /// # Errors
-/// There is no such sandbox, or it goes away.
+/// Fails if there is no such sandbox, or if it ends.
 pub(crate) fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
     let sandbox = args.sandbox;
     let variables = args
@@ -114,7 +114,7 @@ pub(crate) fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()?;
     let ended = runtime.block_on(run::run(socket, exec, None, HELD_LINES));
-    // A thread may still wait for input.
+    // Not waited for, because a thread may still be reading input.
     runtime.shutdown_background();
     let code = match ended? {
         Outcome::Ended(code) => code,
@@ -126,7 +126,7 @@ pub(crate) fn exec(args: ExecArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Parses `NAME=VALUE`, or the NAME of a variable of this process.
+/// Parses `NAME=VALUE`, or `NAME` for a variable of this process.
 fn variable(text: &str) -> anyhow::Result<(String, OsString)> {
     if let Some((name, value)) = text.split_once('=') {
         return Ok((name.to_owned(), value.into()));

@@ -1,4 +1,4 @@
-//! `explain`: the proxy's decision about a connection, without a connection.
+//! `explain`: shows the proxy's decision about a connection, without making it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -84,15 +84,15 @@ pub(crate) struct ExplainArgs {
 struct Allowed {
     permit: Permit,
     destination: Destination,
-    /// Permit of the request, if one was given.
+    /// The permit of the request, if one was given.
     request: Option<MessagePermit>,
 }
 
-/// Judges a connection as the proxy would, resolves its host, judges the request inside if one was
-/// given, and prints the decision. Fails if it is a denial.
+/// Judges a connection as the proxy would, judges the request inside if one was given, resolves the
+/// host, and prints the decision. Returns a failure if the decision is a denial.
 ///
 /// # Errors
-/// The host or the policy is invalid.
+/// Fails if the host or the policy is invalid.
 pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let pattern =
         HostPattern::parse(&args.host).map_err(|error| anyhow::anyhow!("--host: {error}"))?;
@@ -160,8 +160,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The reason for which a program that knows no proxy has no way to `target`, whatever program it
-/// is.
+/// Returns why no program that connects without the proxy can reach `target`; `None` if some can.
 fn closed(policy: &Policy, target: &Target) -> Option<&'static str> {
     match (way(policy, target), &target.host) {
         (Way::Open, _) => None,

@@ -1,4 +1,4 @@
-//! `gateway check`: what a sandbox of this environment would get from its gateway.
+//! `gateway check`: shows what a sandbox in this environment would get from its gateway.
 
 use std::process::ExitCode;
 
@@ -36,10 +36,10 @@ pub(crate) struct GatewayArgs {
     pub(crate) openshell_endpoint: Option<String>,
 }
 
-/// Makes the calls of a start, and prints what each gave. Changes nothing at the gateway.
+/// Makes the calls of a start, and prints what each returned. Changes nothing at the gateway.
 ///
 /// # Errors
-/// The environment names no gateway, or names it wrongly.
+/// Fails if the environment names no gateway, or names it wrongly.
 pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<ExitCode> {
     let mut words = vec!["openshell-sandbox".to_owned()];
     for (flag, value) in [
@@ -186,7 +186,7 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Prints a row for `error`; returns false, as nothing is good then.
+/// Prints a row for `error`. Returns false, because the check has failed.
 fn fails(what: &str, error: &dyn std::fmt::Display) -> bool {
     row(what, &format!("FAILED: {error}"));
     false

@@ -17,16 +17,17 @@ use openshell_access::{sftp, streamlocal};
 use openshell_events::text::indented;
 use openshell_telemetry::logging::print_stderr;
 
-/// Serves standard input and output; `words` say what, where there is a choice.
+/// Serves a client over standard input and output. `words` are arguments of services that take
+/// some.
 ///
 /// # Errors
-/// There is no such service, or it fails.
+/// Fails if there is no such service, or if it fails.
 pub(crate) fn serve(service: &str, words: &[OsString]) -> anyhow::Result<ExitCode> {
     let file = |stream: BorrowedFd<'_>| stream.try_clone_to_owned().map(File::from);
     match service {
         "sftp" => sftp::serve(file(io::stdin().as_fd())?, file(io::stdout().as_fd())?)?,
         "send" => return transferred(pack(&path(words), true, file(io::stdout().as_fd())?)),
-        // It is the kernel that decides here.
+        // No restrictions, because the kernel decides what may be written inside.
         "receive" => {
             let options = Options {
                 links: Links::All,

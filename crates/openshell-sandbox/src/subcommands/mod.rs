@@ -1,4 +1,4 @@
-//! Subcommands, which run no command of the caller.
+//! Subcommands: everything but a run of a command in a new sandbox.
 
 mod ca;
 mod check;
@@ -46,10 +46,10 @@ pub(crate) enum Subcommand {
 }
 
 impl Subcommand {
-    /// Parses a command line that begins with one.
+    /// Parses a command line that begins with a subcommand.
     ///
     /// # Errors
-    /// It is none, or asks for help.
+    /// Fails if it does not begin with one, is invalid, or asks for help.
     pub(crate) fn parse(words: Vec<OsString>) -> Result<Self, clap::Error> {
         let Named { subcommand } = parse_as(words.into_iter())?;
         match subcommand {
@@ -58,10 +58,10 @@ impl Subcommand {
         }
     }
 
-    /// Does what it says; returns its exit code.
+    /// Does what the subcommand says, and returns its exit code.
     ///
     /// # Errors
-    /// It cannot be done.
+    /// Fails if that cannot be done.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Check(args) => Ok(check::check(args)),

@@ -1,4 +1,4 @@
-//! `presets`: lists presets, and makes those of package registries.
+//! `presets`: lists presets, and makes presets of package registries.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -48,16 +48,17 @@ pub(crate) struct PresetsArgs {
     pub(crate) replace: bool,
 }
 
-/// Bytes that are shown of what a client has printed.
+/// The most bytes of a client's output that are shown.
 const SHOWN: u64 = 2048;
 
-/// Longest time that a client has.
+/// The longest time that a client may take.
 const TIMEOUT: &str = "300s";
 
-/// Lists all presets, or makes those of `args`; prints each that was made with its registries.
+/// Lists all presets, or makes those of `args` and prints each with its registries. Returns a
+/// failure if one was not made.
 ///
 /// # Errors
-/// A preset is not one that can be made, or exists; or one was not made.
+/// Fails if a preset is not one that can be made, or exists already.
 pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
     let own = own_presets();
     let system = PathBuf::from(SYSTEM_PRESETS);
@@ -81,7 +82,7 @@ pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
         .map(std::path::absolute)
         .collect::<io::Result<Vec<_>>>()
         .context("--read")?;
-    // Others may read what this process writes.
+    // Others must be able to read what this process writes.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let mut code = ExitCode::SUCCESS;
     for recipe in wanted {
@@ -147,8 +148,8 @@ fn file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.yaml"))
 }
 
-/// Has the client download, and writes the preset. Returns its file, and a line about each
-/// registry.
+/// Lets the client download, and writes the preset. Returns the preset's file, and a line about
+/// each registry.
 fn make(
     recipe: &Recipe,
     folder: &Path,
@@ -215,7 +216,7 @@ fn make(
     Ok((file, registries))
 }
 
-/// Prints the last lines of what a client has printed.
+/// Prints the last lines of a client's output.
 fn print_end(output: &Path) -> io::Result<()> {
     let mut file = File::open(output)?;
     let mut end = Vec::new();
@@ -235,7 +236,7 @@ fn print_end(output: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A folder beside the presets, which is removed when it is dropped.
+/// A folder next to the presets, which is removed when this value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -252,7 +253,7 @@ impl Scratch {
     }
 }
 
-/// Removes the folders of processes that were killed.
+/// Removes folders left by processes that were killed.
 fn remove_leftovers(presets: &Path) {
     for entry in std::fs::read_dir(presets).into_iter().flatten().flatten() {
         let process = entry

@@ -1,4 +1,4 @@
-//! `openshell-sandbox ps`: the sandboxes of this user on this host.
+//! `openshell-sandbox ps`: lists the sandboxes of this user on this host.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,13 +25,13 @@ pub(crate) struct PsArgs {
     pub(crate) run_dir: Option<PathBuf>,
 }
 
-/// Heads of the columns.
+/// The headings of the columns.
 const HEADS: [&str; 6] = ["NAME", "PID", "AGE", "POLICY", "CONNECTIONS", "COMMAND"];
 
-/// Prints the sandboxes that run.
+/// Prints the running sandboxes.
 ///
 /// # Errors
-/// The run directory cannot be named.
+/// Fails if the run directory cannot be determined.
 pub(crate) fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
     let found = places(args.run_dir.as_deref())?.list();
     let mut described = Vec::new();

@@ -1,4 +1,4 @@
-//! `check --replay`: the decisions of a recorded JSON log under another policy.
+//! `check --replay`: judges the decisions of a recorded JSON log under another policy.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -23,30 +23,30 @@ use openshell_telemetry::logging::print_line;
 const NETWORK: u64 = 4001;
 const HTTP: u64 = 4002;
 
-/// Bytes of the longest line.
+/// The most bytes of a line.
 const LINE: u64 = 1024 * 1024;
 
-/// Differences that are printed; more are counted.
+/// The most differences that are printed; further ones are only counted.
 const SHOWN: usize = 1000;
 
 /// A recorded decision.
 struct Recorded {
     caller: Caller,
     target: Target,
-    /// Method and path of a request.
+    /// The method and path of a request, if it is one.
     request: Option<(String, String)>,
     was_permitted: bool,
 }
 
-/// What is known of the connections of a log: ancestors and further paths of their programs.
+/// What a log says about its connections: the ancestors and further paths of their programs.
 type Lineages = BTreeMap<(u64, String, u64), (Vec<String>, Vec<String>)>;
 
-/// Judges the decisions in the JSON log at `log` by `snapshot`, and prints those that change, each
-/// once; returns their number. What was not the policy's to decide (names, certificates,
-/// credentials), forwarded requests, and queries, which no log holds, are left out.
+/// Judges the decisions in the JSON log at `log` by `snapshot`, and prints each change once.
+/// Returns the number of changes. Leaves out what the policy did not decide (names, certificates,
+/// credentials), forwarded requests, and queries, which no log holds.
 ///
 /// # Errors
-/// The log cannot be read, or holds no decision in JSON.
+/// Fails if the log cannot be read, or holds no decision in JSON.
 pub(super) fn replay(snapshot: &Snapshot, log: &Path) -> anyhow::Result<usize> {
     let failed = || format!("--replay {}", log.display());
     let mut reader = BufReader::new(std::fs::File::open(log).with_context(failed)?);
@@ -107,7 +107,7 @@ pub(super) fn replay(snapshot: &Snapshot, log: &Path) -> anyhow::Result<usize> {
 fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
     let class = event.get("class_uid")?.as_u64()?;
     let unmapped = event.get("unmapped")?;
-    // The end of a connection is no decision.
+    // The end of a connection is not a decision.
     unmapped.get("decision")?.as_str()?;
     let end = event.get("dst_endpoint")?;
     let process = event.get("actor")?.get("process")?;
@@ -137,8 +137,8 @@ fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
         HTTP => {
             let http = event.get("http_request")?;
             let path = http.get("url")?.get("path")?.as_str()?;
-            // Without its connection a request has no known ancestors, and a path with a secret is
-            // not shown.
+            // Without its connection, a request has no known ancestors. A path with a secret is not
+            // in the log.
             if !lineages.contains_key(&key) || path == CONCEALED {
                 return None;
             }
@@ -179,7 +179,7 @@ fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
     })
 }
 
-/// Returns the change of a decision in words.
+/// Describes how a decision changes; `None` if it does not.
 fn change(snapshot: &Snapshot, recorded: &Recorded) -> Option<String> {
     let Recorded {
         caller,

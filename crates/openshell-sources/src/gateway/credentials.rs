@@ -16,14 +16,14 @@ use openshell_supervisor::command::environment;
 
 use crate::secrets::credential_file::{CredentialReport, CredentialSet, Held};
 
-/// Revisions before the one in force whose placeholders mean today's values.
+/// How many revisions before the one in force still have valid placeholders, for today's values.
 const REVISIONS: usize = 8;
 
-/// Words in placeholders that the workload may still have, and the endpoints that providers are
+/// The names in placeholders that the workload may still have, and the endpoints that providers are
 /// bound to.
 #[derive(Debug, Default)]
 pub(super) struct Placeholders {
-    /// Revisions of which placeholders were given out, the newest last.
+    /// Revisions whose placeholders were given out, the newest last.
     revisions: VecDeque<u64>,
     /// Handles, each with the name of its credential, the newest last.
     handles: VecDeque<(String, String)>,
@@ -31,14 +31,14 @@ pub(super) struct Placeholders {
 }
 
 impl Placeholders {
-    /// Takes over the endpoints that name providers; returns true if they are others than before.
+    /// Takes over the endpoints that name providers. Returns true if they differ from those before.
     pub(super) fn bind(&mut self, bindings: &[ProviderBinding]) -> bool {
         let is_other = self.bindings != bindings;
         self.bindings = bindings.to_vec();
         is_other
     }
 
-    /// No credentials at all.
+    /// Returns an empty set of credentials.
     pub(super) fn none() -> CredentialSet {
         let report = CredentialReport {
             warnings: Vec::new(),
@@ -51,7 +51,7 @@ impl Placeholders {
         }
     }
 
-    /// The credentials of `given`, and the variables of commands.
+    /// Returns the credentials of `given`, with the variables of commands.
     pub(super) fn of(&mut self, given: ProviderEnvironment) -> CredentialSet {
         let mut warnings = Vec::new();
         let mut variables = Vec::new();
@@ -125,7 +125,7 @@ impl Placeholders {
         }
     }
 
-    /// Notes a `revision` of the credentials.
+    /// Remembers a `revision` of the credentials.
     fn note_revision(&mut self, revision: u64) {
         if revision != 0 && self.revisions.back() != Some(&revision) {
             self.revisions.push_back(revision);
@@ -134,7 +134,8 @@ impl Placeholders {
         }
     }
 
-    /// Notes the handle of the credential `name`, if its `binding` has one; returns its placeholder.
+    /// Remembers the handle of the credential `name`, if its `binding` has one. Returns the
+    /// placeholder.
     fn note_handle(&mut self, name: &str, binding: Option<&StaticBinding>) -> String {
         let handle = binding
             .map(|binding| binding.handle.as_str())
@@ -147,7 +148,7 @@ impl Placeholders {
         self.placeholder(name, handle)
     }
 
-    /// The placeholder of the credential `name`.
+    /// Returns the placeholder of the credential `name`.
     fn placeholder(&self, name: &str, handle: Option<&str>) -> String {
         match (handle, self.revisions.back()) {
             (Some(handle), _) => format!("{MARKER}{handle}_{name}"),
@@ -156,7 +157,7 @@ impl Placeholders {
         }
     }
 
-    /// The other names of the credential `name` in placeholders that were given out.
+    /// Returns the other names of the credential `name` in placeholders that were given out.
     fn aliases(&self, name: &str) -> Vec<String> {
         let revisions = self
             .revisions
@@ -170,8 +171,8 @@ impl Placeholders {
         revisions.chain(handles).collect()
     }
 
-    /// Where a credential may go; without an endpoint of its own, where an endpoint of the policy
-    /// names its provider.
+    /// Returns where a credential may go. If it has no endpoints of its own, these are the
+    /// endpoints of the policy that name its provider.
     fn hosts(&self, binding: &StaticBinding) -> Vec<BoundHost> {
         if !binding.endpoints.is_empty() {
             return binding
@@ -194,14 +195,14 @@ impl Placeholders {
     }
 }
 
-/// A host, port and path prefix; `None` if it is none, so that the secret goes nowhere by it.
+/// Returns the bound host; `None` if the parts are invalid, so that the secret does not go there.
 fn bound(host: &str, port: u32, path: &str) -> Option<BoundHost> {
     let host = if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]")
     } else {
         host.to_owned()
     };
-    // A gateway names no scheme: what is at other ports than that of HTTPS may speak without TLS.
+    // A gateway names no scheme. Servers at ports other than that of HTTPS may speak without TLS.
     let text = match port {
         0 => host,
         443 => format!("{host}:443"),
@@ -214,12 +215,12 @@ fn bound(host: &str, port: u32, path: &str) -> Option<BoundHost> {
     }
 }
 
-/// True if a gateway may not set the variable `name`.
+/// Returns true if a gateway may not set the variable `name`.
 fn is_refused(name: &str) -> bool {
     environment::is_reserved(name) || variable::is_refused(name)
 }
 
-/// True if `handle` is one: `s` and 64 hex digits.
+/// Returns true if `handle` has the form of a handle: `s` and 64 hex digits.
 fn is_handle(handle: &str) -> bool {
     handle.strip_prefix('s').is_some_and(|digits| {
         digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -1,4 +1,4 @@
-//! What the launcher of a gateway's sandbox has set in the supervisor's environment.
+//! The settings that the launcher of a gateway's sandbox puts in the supervisor's environment.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,31 +22,31 @@ use tracing::Level;
 
 use crate::gateway::start::Options;
 
-/// What a launcher has set.
+/// The settings of a launcher.
 #[derive(Debug)]
 pub struct Launched {
-    /// How the gateway is reached.
+    /// How to reach the gateway.
     pub options: Options,
-    /// User and group where the policy names none.
+    /// User and group if the policy names none.
     pub run_as: RunAs,
     /// Variables that the user asked for.
     pub variables: Vec<(String, String)>,
-    /// The command, where no words are given.
+    /// The command if no words are given.
     pub main_process: Option<MainProcess>,
-    /// Most verbose level of log lines that the gateway gets.
+    /// The most verbose level of the log lines that the gateway gets.
     pub push_level: Level,
-    /// Lines about variables that were not taken as they are.
+    /// Warnings about variables that were not taken as they are.
     pub warnings: Vec<String>,
 }
 
-/// The sandbox of a gateway, and the address of that.
+/// A sandbox of a gateway, and the gateway's address.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Its URL.
+    /// The gateway's URL.
     pub endpoint: String,
-    /// The sandbox's id at it.
+    /// The sandbox's id at the gateway.
     pub id: String,
-    /// The sandbox's name, if it is named.
+    /// The sandbox's name, if it has one.
     pub name: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Launched {
     /// Takes the launcher's variables out of `environment`.
     ///
     /// # Errors
-    /// One is invalid, or names a file that cannot be read.
+    /// Fails if a variable is invalid, or names a file that cannot be read.
     pub fn read(place: Place, environment: &mut Environment) -> anyhow::Result<Self> {
         let mut variables = Variables {
             environment,
@@ -103,7 +103,7 @@ impl Launched {
     }
 }
 
-/// The files with secrets that a launcher has named, whether they are used or not.
+/// Returns the files with secrets that a launcher has named, whether or not they are used.
 pub fn secret_files(environment: &Environment) -> Vec<(&'static str, PathBuf)> {
     let named = [
         (
@@ -125,8 +125,9 @@ pub fn secret_files(environment: &Environment) -> Vec<(&'static str, PathBuf)> {
         .collect()
 }
 
-/// The folder of a file in a volume that Kubernetes writes, whose files are replaced as a whole by
-/// a symlink (`..data`): what covers the file alone would go with it. Any other file itself.
+/// Returns the folder of `file` if that is in a volume that Kubernetes writes, otherwise `file`.
+/// Kubernetes replaces all files of a volume at once through a symlink (`..data`), so a cover over
+/// one file would be lost.
 fn of_volume(file: PathBuf) -> PathBuf {
     match file.parent() {
         Some(folder) if folder.join("..data").is_symlink() => folder.to_owned(),
@@ -134,7 +135,7 @@ fn of_volume(file: PathBuf) -> PathBuf {
     }
 }
 
-/// The variables of a launcher; an empty one is unset.
+/// The variables of a launcher. An empty variable counts as unset.
 struct Variables<'e> {
     environment: &'e mut Environment,
     warnings: Vec<String>,
@@ -157,7 +158,7 @@ impl Variables<'_> {
             .transpose()
     }
 
-    /// Seconds; anything but a positive number means the default.
+    /// Returns the seconds in a variable, if they are from 1 to 86400; otherwise `default`.
     fn interval(&mut self, name: &str, default: u64) -> Duration {
         let Some(value) = self.value(name) else {
             return Duration::from_secs(default);
@@ -175,7 +176,7 @@ impl Variables<'_> {
     }
 }
 
-/// Requires a limit of processes where the launcher does.
+/// Checks that processes are limited, if the launcher requires that.
 fn check_process_limit(variables: &mut Variables<'_>) -> anyhow::Result<()> {
     const NAME: &str = "OPENSHELL_REQUIRE_RUNTIME_PID_LIMIT";
     let wanted = variables.text(NAME)?.unwrap_or_default();
@@ -188,7 +189,7 @@ fn check_process_limit(variables: &mut Variables<'_>) -> anyhow::Result<()> {
     )
 }
 
-/// True if the cgroup of this process, or one above it that is visible, limits processes
+/// Returns true if the cgroup of this process, or a visible one above it, limits processes
 /// (cgroups(7)).
 fn has_process_limit() -> bool {
     let Ok(groups) = std::fs::read_to_string("/proc/self/cgroup") else {
@@ -209,7 +210,7 @@ fn has_process_limit() -> bool {
         .any(is_limited)
 }
 
-/// The files of mutual TLS, read for each connection.
+/// The files of mutual TLS, which are read for each connection.
 #[derive(Debug)]
 struct CertificateFiles {
     authority: PathBuf,
@@ -227,7 +228,7 @@ impl CertificateSource for CertificateFiles {
     }
 }
 
-/// Largest certificate, key or token file in bytes.
+/// The size in bytes of the largest certificate, key or token file.
 const FILE_BYTES: u64 = 1024 * 1024;
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -328,7 +329,7 @@ fn token(variables: &mut Variables<'_>) -> anyhow::Result<Option<Box<dyn TokenSo
     Ok(Some(Box::new(file)))
 }
 
-/// The user where the policy names none: by numbers, as the image has it, else `sandbox`.
+/// Returns the user if the policy names none: by numbers, or the image's, or `sandbox`.
 fn run_as(variables: &mut Variables<'_>) -> anyhow::Result<RunAs> {
     const NUMBERS: &str = "OPENSHELL_SANDBOX_UID and OPENSHELL_SANDBOX_GID are set together";
     let image = variables.environment.take("OPENSHELL_OCI_IMAGE_USER");
@@ -389,19 +390,19 @@ fn of_image(text: &str) -> anyhow::Result<RunAs> {
 pub struct MainProcess {
     version: u32,
     command: Vec<String>,
-    /// True if it gets a terminal of its own.
+    /// True if the main process gets its own terminal.
     #[serde(default)]
     pub tty: bool,
 }
 
 impl MainProcess {
-    /// Its words.
+    /// Returns the words of the command.
     pub fn words(&self) -> Vec<OsString> {
         self.command.iter().map(OsString::from).collect()
     }
 }
 
-/// The command of OPENSHELL_MAIN_PROCESS_SPEC.
+/// Returns the command of OPENSHELL_MAIN_PROCESS_SPEC.
 fn main_process(variables: &mut Variables<'_>) -> anyhow::Result<Option<MainProcess>> {
     const NAME: &str = "OPENSHELL_MAIN_PROCESS_SPEC";
     let Some(text) = variables.text(NAME)? else {
@@ -427,7 +428,7 @@ fn main_process(variables: &mut Variables<'_>) -> anyhow::Result<Option<MainProc
     Ok(Some(spec))
 }
 
-/// The variables of OPENSHELL_USER_ENVIRONMENT, less those that nobody outside may set.
+/// Returns the variables of OPENSHELL_USER_ENVIRONMENT, except those that nobody outside may set.
 fn user_environment(variables: &mut Variables<'_>) -> anyhow::Result<Vec<(String, String)>> {
     const NAME: &str = "OPENSHELL_USER_ENVIRONMENT";
     let Some(text) = variables.text(NAME)? else {

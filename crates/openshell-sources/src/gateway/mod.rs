@@ -25,26 +25,26 @@ use credentials::Placeholders;
 use settings::Settings;
 use status::Outbox;
 
-/// The gateway as the receiver of reports.
+/// A gateway as the receiver of reports.
 #[derive(Debug)]
 pub struct Receiver {
     /// The gateway.
     pub gateway: Gateway,
     /// The sandbox's workspace, once it is known.
     pub workspace: watch::Receiver<String>,
-    /// Interval of reports on denials.
+    /// The interval of reports on denials.
     pub denials_every: Duration,
-    /// Interval of reports on activity.
+    /// The interval of reports on activity.
     pub activity_every: Duration,
 }
 
-/// The gateway that is asked at intervals.
+/// A gateway that is asked for changes at intervals.
 pub struct GatewaySource {
     gateway: Gateway,
-    /// Context of the documents.
+    /// The context of the policy documents.
     files: PolicyFiles,
     every: Duration,
-    /// Has the gateway asked at once.
+    /// Triggers asking the gateway at once.
     wanted: Arc<Notify>,
     /// The workspace, once it is known.
     workspace: watch::Sender<String>,
@@ -54,14 +54,14 @@ pub struct GatewaySource {
     placeholders: Placeholders,
     /// The policy that was sent to its owner and is not answered yet.
     pending: Option<Pending>,
-    /// A part that is sent after the one before it was answered.
+    /// A part that is sent once the part before it was answered.
     next: Option<Update>,
-    /// Logged once for each loss of the gateway.
+    /// True if the loss of the gateway was logged. Each loss is logged once.
     is_lost: bool,
     generation: u64,
 }
 
-/// What has been taken over.
+/// What was last taken over from the gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     revision: u64,
@@ -69,26 +69,26 @@ struct Seen {
     hash: String,
     /// `None` without a policy.
     policy: Option<GatewayPolicy>,
-    /// True if that is invalid.
+    /// True if that policy is invalid.
     has_failed: bool,
     provider_revision: u64,
-    /// True if there are none, as the gateway did not give them.
+    /// True if there are no credentials because the gateway did not give them.
     lacks_credentials: bool,
     /// True if the endpoints that credentials are bound to have changed.
     has_new_bindings: bool,
 }
 
-/// A version of the policy whose result is reported.
+/// A version of the policy that waits for its result.
 struct Pending {
     version: u32,
-    /// False for a policy of all sandboxes.
+    /// False for a policy of all sandboxes, whose result is not reported.
     is_reported: bool,
-    /// Endpoints that name providers, in force with the policy.
+    /// Endpoints that name providers, which come into force with the policy.
     bindings: Vec<ProviderBinding>,
 }
 
 impl GatewaySource {
-    /// Returns the handle that has the gateway asked at once.
+    /// Returns the handle that triggers asking the gateway at once.
     pub fn reload(&self) -> Arc<Notify> {
         Arc::clone(&self.wanted)
     }
@@ -130,7 +130,7 @@ impl GatewaySource {
         };
         match (policy, credentials) {
             (Some(policy), credentials) => {
-                // The policy may be refused, and the credentials hold all the same.
+                // Credentials go first, because they count even if the policy is refused.
                 self.next = Some(policy);
                 credentials.or_else(|| self.next_policy())
             }
@@ -156,7 +156,7 @@ impl GatewaySource {
         Some(update)
     }
 
-    /// The policy, if it has changed; a version that only has another number is acknowledged.
+    /// Returns the policy, if it has changed. A version with only another number is acknowledged.
     fn changed_policy(&mut self, config: &SandboxConfig) -> Option<Update> {
         let Some(policy) = &config.policy else {
             return None;
@@ -211,7 +211,7 @@ impl GatewaySource {
         })
     }
 
-    /// True if nothing is permitted any more once the policy of `config` is invalid.
+    /// Returns true if nothing is permitted any more once the policy of `config` is invalid.
     fn refuses(&self, config: &SandboxConfig) -> bool {
         match config.on_invalid {
             OnInvalid::Retain => false,
@@ -229,9 +229,9 @@ impl GatewaySource {
     }
 }
 
-/// The policy document `data` of `config`.
+/// Returns the document of the policy `data` of `config`.
 fn document(files: &PolicyFiles, config: &SandboxConfig, data: String) -> PolicyDocument {
-    // It is the gateway's word, and goes into a line.
+    // The gateway chose the hash, and it goes into a log line.
     let hash: String = config
         .hash
         .chars()

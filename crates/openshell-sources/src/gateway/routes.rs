@@ -12,19 +12,19 @@ use openshell_telemetry::logging;
 use crate::secrets::route_file::{KeyedRoute, RouteReport, RouteSet};
 use crate::update::{Answer, Source, Update};
 
-/// The gateway that is asked for routes at intervals.
+/// A gateway that is asked for routes at intervals.
 pub struct RouteSource {
     gateway: Gateway,
     every: Duration,
-    /// Revision of the routes in force.
+    /// The revision of the routes in force.
     revision: Option<String>,
-    /// Logged once for each loss of the routes.
+    /// True if the loss of the routes was logged. Each loss is logged once.
     is_lost: bool,
 }
 
 impl RouteSource {
-    /// Asks for the routes that a sandbox starts with: none where the gateway has none, or does not
-    /// answer.
+    /// Asks for the routes that a sandbox starts with. There are none if the gateway has none or
+    /// does not answer.
     pub(super) async fn open(gateway: Gateway, every: Duration) -> (Self, RouteSet) {
         let mut source = Self {
             gateway,
@@ -42,7 +42,7 @@ impl RouteSource {
         (source, routes)
     }
 
-    /// The routes, if they have changed.
+    /// Returns the routes, if they have changed.
     async fn poll(&mut self) -> Option<RouteSet> {
         match self.gateway.routes().await {
             Ok(bundle) => {
@@ -64,7 +64,7 @@ impl RouteSource {
                     let message = format!("the gateway has no models for this sandbox: {error}");
                     logging::config_event(ConfigState::Disabled, Severity::Low, &message);
                 }
-                // There may have been some.
+                // If there were routes before, an empty set replaces them.
                 self.revision.take().map(|_| {
                     routes(Bundle {
                         revision: String::new(),
@@ -103,7 +103,7 @@ impl Source for RouteSource {
     fn answered(&mut self, _: Answer) {}
 }
 
-/// The routes of `bundle` that workloads are served by.
+/// Returns the routes of `bundle` that serve workloads.
 fn routes(bundle: Bundle) -> RouteSet {
     let mut routes = Vec::new();
     let mut left_out = bundle.left_out;

@@ -1,4 +1,4 @@
-//! Settings that a gateway has in force.
+//! The settings that a gateway has in force.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use openshell_telemetry::logging;
 /// Settings whose meaning is known.
 const KNOWN: &[&str] = &["agent_policy_proposals_enabled", OCSF_JSON];
 
-/// Has OCSF records written.
+/// The setting that turns OCSF records on.
 const OCSF_JSON: &str = "ocsf_json_enabled";
 
 /// Settings in force.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     in_force: BTreeMap<String, Setting>,
-    /// Number of the policy for all sandboxes, where that is in force.
+    /// The number of the policy for all sandboxes, if that is in force.
     global_version: Option<u32>,
 }
 
 impl Settings {
-    /// Takes `settings` over, and logs each change.
+    /// Takes over `settings`, and logs each change.
     pub(super) fn apply(&mut self, settings: &BTreeMap<String, Setting>) {
         let gone = self
             .in_force
@@ -56,12 +56,12 @@ impl Settings {
         );
     }
 
-    /// Notes whose policy is in force.
+    /// Remembers whose policy is in force: that for all sandboxes, or the sandbox's own.
     pub(super) fn policy_of(&mut self, global_version: Option<u32>) {
         self.global_version = global_version;
     }
 
-    /// True if the policy is the sandbox's own, whose status is reported.
+    /// Returns true if the policy is the sandbox's own; then its status is reported.
     pub(super) fn is_own_policy(&self) -> bool {
         self.global_version.is_none()
     }

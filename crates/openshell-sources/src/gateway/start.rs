@@ -1,4 +1,4 @@
-//! What a sandbox starts with, as its gateway has it.
+//! What a sandbox starts with, if a gateway gives it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,30 +31,30 @@ use crate::secrets::route_file::RouteSet;
 use crate::tasks::Tasks;
 use crate::update::Initial;
 
-/// How a gateway is reached and asked.
+/// How to reach and ask a gateway.
 #[derive(Debug)]
 pub struct Options {
-    /// Where it is.
+    /// The gateway's address.
     pub address: Address,
-    /// What the sandbox is called there.
+    /// The names of the sandbox at the gateway.
     pub names: Names,
-    /// Where tokens come from, if it takes any.
+    /// The source of tokens, if the gateway takes any.
     pub token: Option<Box<dyn TokenSource>>,
-    /// Interval of polls for the policy.
+    /// The interval of polls for the policy.
     pub poll: Duration,
-    /// Interval of polls for routes.
+    /// The interval of polls for routes.
     pub route_refresh: Duration,
-    /// Intervals of reports on denials and on activity.
+    /// The interval of reports on denials.
     pub denials_every: Duration,
-    /// Interval of reports on activity.
+    /// The interval of reports on activity.
     pub activity_every: Duration,
 }
 
-/// A gateway that has given all that a sandbox starts with.
+/// A gateway that has given everything that a sandbox starts with.
 pub struct Opened<C> {
-    /// Its policy and credentials, as they change.
+    /// The source of changes of its policy and credentials.
     pub source: GatewaySource,
-    /// `None` if routes are in a file.
+    /// The source of its routes; `None` if routes are in a file.
     pub routes: Option<RouteSource>,
     /// What the sandbox starts with.
     pub initial: Initial<C>,
@@ -70,16 +70,16 @@ const ATTEMPTS: [Duration; 4] = [
     Duration::from_secs(4),
 ];
 
-/// Policies of images, the first of which counts.
+/// The policies of images; the first that exists counts.
 const IMAGE_POLICIES: [&str; 2] = [IMAGE_POLICY, LEGACY_IMAGE_POLICY];
 const IMAGE_POLICY: &str = "/etc/openshell/policy.yaml";
 const LEGACY_IMAGE_POLICY: &str = "/etc/navigator/policy.yaml";
 
-/// Asks the gateway for the policy, the credentials and, unless they are `routes` of a file, the
+/// Asks the gateway for the policy, the credentials and, unless a file has given `routes`, the
 /// routes to models.
 ///
 /// # Errors
-/// The gateway cannot be reached, or refuses the sandbox.
+/// Fails if the gateway cannot be reached, or refuses the sandbox.
 pub async fn open<C: Compile>(
     options: Options,
     files: PolicyFiles,
@@ -158,7 +158,7 @@ pub async fn open<C: Compile>(
 }
 
 impl Settings {
-    /// Those of a sandbox that starts with `config`.
+    /// Returns the settings of a sandbox that starts with `config`.
     fn of(config: &SandboxConfig) -> Self {
         let mut settings = Self::default();
         settings.apply(&config.settings);
@@ -167,7 +167,7 @@ impl Settings {
     }
 }
 
-/// What is known of the gateway's configuration after the first one.
+/// Returns what is known of the gateway's configuration after its first answer.
 fn first_seen(
     config: &SandboxConfig,
     policy: Option<policy::GatewayPolicy>,
@@ -226,7 +226,7 @@ async fn authenticate(gateway: &Gateway) -> anyhow::Result<()> {
     }
 }
 
-/// Asks for everything in force, several times if need be.
+/// Asks for everything in force, several times if necessary.
 async fn first(gateway: &Gateway) -> Result<SandboxConfig, CallError> {
     let mut waits = ATTEMPTS.iter();
     loop {
@@ -243,7 +243,7 @@ async fn first(gateway: &Gateway) -> Result<SandboxConfig, CallError> {
     }
 }
 
-/// Asks for everything in force; a gateway without a policy is sent one first.
+/// Asks for everything in force. If the gateway has no policy, sends it one first.
 async fn with_policy(gateway: &Gateway) -> anyhow::Result<SandboxConfig> {
     let config = first(gateway).await?;
     if config.policy.is_some() {
@@ -254,7 +254,7 @@ async fn with_policy(gateway: &Gateway) -> anyhow::Result<SandboxConfig> {
     Ok(first(gateway).await?)
 }
 
-/// The version that a run starts with: one that permits nothing in place of an invalid one.
+/// Returns the version that a run starts with: one that permits nothing if `compiled` is invalid.
 fn first_version<C: Compile>(
     compiled: anyhow::Result<PolicyVersion<C>>,
     files: &PolicyFiles,
@@ -265,7 +265,7 @@ fn first_version<C: Compile>(
     };
     let message = format!("the gateway's policy is invalid, so nothing is permitted: {error}");
     logging::config_event(ConfigState::Failed, Severity::High, &message);
-    // The file rules of the run, which stay in force.
+    // These file rules are those of the run, which stay in force.
     let _ = files.started.set(Request::new(
         &Filesystem::default(),
         files.folders.workdir.as_deref(),
@@ -284,7 +284,7 @@ fn compile<C: Compile>(
     document(files, config, policy.document.clone()).compile(1)
 }
 
-/// The policy that the image brings along, else one that permits nothing but the baseline.
+/// Returns the policy in the image, or one that permits nothing but the baseline.
 fn of_image() -> ValidPolicy {
     let Some(path) = IMAGE_POLICIES
         .iter()

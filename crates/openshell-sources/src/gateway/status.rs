@@ -1,4 +1,4 @@
-//! Results of policy versions, reported to the gateway in their order.
+//! The results of policy versions, which are reported to the gateway in order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use openshell_gateway::client::{Gateway, PolicyResult};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-/// Results that wait; of more the oldest are left out.
+/// The most results that wait; if there are more, the oldest are dropped.
 const WAITING: usize = 256;
 
 /// The queue of results.
@@ -27,7 +27,7 @@ impl Shared {
         self.waiting.lock()
     }
 
-    /// Reports each result until it is acknowledged.
+    /// Reports each result, until it is acknowledged or the gateway takes none.
     async fn report(&self, gateway: &Gateway) {
         loop {
             let first = self.waiting().front().cloned();
@@ -43,7 +43,7 @@ impl Shared {
                 }
                 tracing::debug!("the status of version {version} was not reported: {error}");
                 tokio::time::sleep(backoff.next_wait()).await;
-                // Of one version the newest result counts.
+                // Only the newest result of a version counts.
                 if self.waiting().front() != Some(&(version, result.clone())) {
                     break;
                 }

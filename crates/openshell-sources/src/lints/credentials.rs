@@ -1,9 +1,9 @@
-//! Credentials that no policy lets be sent.
+//! Warnings about credentials that no policy allows to be sent.
 
 use openshell_policy::credential::CredentialSpec;
 use openshell_policy::policy::Policy;
 
-/// Returns a line for each credential none of whose hosts one of `policies` permits.
+/// Returns a line for each bound credential, unless one of `policies` permits one of its hosts.
 pub fn unused(specs: &[CredentialSpec], policies: &[&Policy]) -> Vec<String> {
     let endpoints = || {
         policies

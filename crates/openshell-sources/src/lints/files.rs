@@ -63,8 +63,8 @@ fn of_everything(filesystem: &Filesystem) -> Option<String> {
     })
 }
 
-/// Returns a line for the user and each path of `policy` that is missing on this host. A start
-/// reports these by itself.
+/// Returns a line for the user, and for each path of `policy`, that is missing on this host. A
+/// start reports these itself.
 pub fn missing(policy: &Policy) -> Vec<String> {
     let filesystem = policy.filesystem();
     let user = user(policy)
@@ -86,7 +86,7 @@ pub fn missing(policy: &Policy) -> Vec<String> {
         .collect()
 }
 
-/// Returns a line for each writable path that is a file: nobody can rename another file over it.
+/// Returns a line for each writable path that is a file, because no file can be renamed over it.
 pub fn single_files(filesystem: &Filesystem) -> impl Iterator<Item = String> {
     let written = filesystem.read_write.iter().map(GrantedPath::as_path);
     let files = written.filter(|path| path.symlink_metadata().is_ok_and(|data| data.is_file()));
@@ -101,8 +101,8 @@ pub fn single_files(filesystem: &Filesystem) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns those of the `writable` paths that the calling thread's user may not write to, by the
-/// kernel's answer.
+/// Returns the `writable` paths to which the calling thread's user may not write; the kernel
+/// decides.
 pub fn closed(writable: &[PathBuf]) -> Vec<&Path> {
     let is_closed = |path: &&Path| {
         let answer = rustix::fs::accessat(CWD, *path, Access::WRITE_OK, AtFlags::EACCESS);
@@ -126,8 +126,8 @@ pub fn closed_line(path: &Path, user: &User) -> String {
     )
 }
 
-/// Returns a line for each writable path that the user of `policy` may not write to, by owners and
-/// modes.
+/// Returns a line for each writable path to which the user of `policy` may not write, judged by
+/// owners and modes.
 fn closed_to_user(policy: &Policy) -> Vec<String> {
     let Ok(user) = user(policy) else {
         return Vec::new();
@@ -142,8 +142,8 @@ fn closed_to_user(policy: &Policy) -> Vec<String> {
     closed.map(|(path, _)| closed_line(path, &user)).collect()
 }
 
-/// Returns a line for a path that does not exist, with what follows from it, or that cannot be
-/// looked at. An image may lack paths of the baseline.
+/// Returns a line for a path that does not exist, which says what follows, or that cannot be
+/// examined. Leaves out paths of the baseline, which an image may lack.
 fn absent(key: &str, granted: &GrantedPath, then: &str) -> Option<String> {
     let path = granted.as_path();
     if path.to_string_lossy().contains('*')
@@ -159,13 +159,13 @@ fn absent(key: &str, granted: &GrantedPath, then: &str) -> Option<String> {
     Some(format!("filesystem_policy.{key}: {} {why}", path.display()))
 }
 
-/// Returns the user that commands of `policy` have if this caller starts them.
+/// Returns the user that commands of `policy` would have if this caller started them.
 pub fn user(policy: &Policy) -> anyhow::Result<User> {
     let privilege = Privilege::of_start(true)?;
     Ok(run_as::resolve(policy.run_as(), &privilege, None)?)
 }
 
-/// Returns a line for each path of `read_only` that is the writable `workdir`.
+/// Returns a line for each path of `read_only` that is also the writable `workdir`.
 pub fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<String> {
     let covered = filesystem
         .read_only

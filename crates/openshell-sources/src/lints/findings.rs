@@ -1,12 +1,12 @@
-//! Lines about a policy, each with its place.
+//! Lines about a policy, each with the place that it is about.
 
-/// What is said of a pattern that matches all programs.
+/// The words in a finding about a pattern that matches all programs.
 pub const EVERY_PROGRAM: &str = "is every program";
 
-/// Findings of a policy, a line each.
+/// The findings about a policy, one per line.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Place of the part that is looked at.
+    /// The place of the part that is being examined.
     pub(super) place: String,
     /// Problems that the author of the policy should solve.
     pub warnings: Vec<String>,

@@ -1,4 +1,4 @@
-//! Parts of a policy that are valid and yet cannot be meant, each with a remedy.
+//! Parts of a policy that are valid but probably not intended, each with a remedy.
 
 pub mod credentials;
 pub mod files;
@@ -16,10 +16,10 @@ use openshell_policy::policy::Policy;
 pub use findings::EVERY_PROGRAM;
 use findings::Findings;
 
-/// Returns true if the workload may write in a folder.
+/// A function that returns true if the workload may write in a folder.
 type IsWritable<'w> = &'w dyn Fn(&Path) -> bool;
 
-/// Returns the findings of `policy`, whose workload writes where `is_writable` is true.
+/// Returns the findings about `policy`, whose workload may write where `is_writable` is true.
 pub fn lints(policy: &Policy, is_writable: IsWritable<'_>) -> Findings {
     let mut found = Findings::default();
     found

@@ -14,7 +14,7 @@ const SHELLS: &[&str] = &[
     "tcsh", "toybox", "zsh",
 ];
 
-/// Programs that start others as their arguments, configuration or input say.
+/// Programs that start others if their arguments, configuration or input say so.
 const RUNNERS: &[&str] = &[
     "chroot", "doas", "emacs", "env", "expect", "find", "flock", "gdb", "git", "gmake", "ionice",
     "less", "make", "man", "more", "ncdu", "nice", "ninja", "nohup", "nsenter", "nvim", "parallel",
@@ -29,10 +29,10 @@ const INTERPRETERS: &[&str] = &[
     "nodejs", "perl", "php", "pwsh", "python", "ruby", "tclsh", "wish",
 ];
 
-/// Program that opens git's connections.
+/// The program that opens git's connections.
 const GIT_REMOTE: &str = "/usr/lib/git-core/git-remote-http";
 
-/// Adds the findings of the program `path` of a policy; `exact` if what it starts does not count.
+/// Adds the findings about the program `path` of a policy; `exact` excludes what it starts.
 pub(super) fn of_binary(
     path: &str,
     exact: bool,
@@ -105,7 +105,7 @@ pub(super) fn of_binary(
     }
 }
 
-/// Adds the findings of a glob, in which `*` stays within a folder.
+/// Adds the findings about a glob, in which `*` stays within a folder.
 fn of_glob(path: &str, found: &mut Findings) {
     match path {
         "*" => found.warn(
@@ -122,7 +122,7 @@ fn of_glob(path: &str, found: &mut Findings) {
     }
 }
 
-/// Returns the interpreter of a script: the first word behind its `#!`.
+/// Returns the interpreter of a script: the first word after its `#!`.
 fn interpreter(path: &Path) -> Option<String> {
     let mut head = [0; 256];
     let mut file = regular_files::open(path).ok()?;

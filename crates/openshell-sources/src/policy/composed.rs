@@ -1,4 +1,4 @@
-//! The policy of a command line: hosts, paths and presets, alone or beside a policy file.
+//! The policy of a command line: hosts, paths and presets, with or without a policy file.
 
 use std::fmt::Write;
 use std::io;
@@ -20,7 +20,7 @@ pub struct Allowed {
     pub host: String,
     /// The port.
     pub port: NonZeroU16,
-    /// What requests to it may do; `None` for any bytes.
+    /// What requests to the host may do; `None` for any bytes.
     pub access: Option<Access>,
 }
 
@@ -33,7 +33,7 @@ pub enum Access {
     ReadWrite,
     /// All requests.
     Full,
-    /// Bytes that are no requests.
+    /// Bytes that are not requests.
     Tcp,
 }
 
@@ -53,7 +53,7 @@ pub struct Flags<'f> {
 }
 
 impl Flags<'_> {
-    /// Returns true if they grant and hide nothing.
+    /// Returns true if the flags grant and hide nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.allow.is_empty()
@@ -73,11 +73,11 @@ pub struct Additions {
 }
 
 impl Additions {
-    /// Returns what `args` stand for; nothing if nothing is given. Without a policy file, `workdir`
-    /// is the folder that may be written. Presets are looked for in `folders`.
+    /// Returns what `args` add; nothing if nothing is given. Without a policy file, `workdir` is
+    /// the folder that may be written. Presets are looked up in `folders`.
     ///
     /// # Errors
-    /// A preset is unknown or invalid, or a path is no text or cannot be made absolute.
+    /// Fails if a preset is unknown or invalid, or a path is not text or cannot be made absolute.
     pub fn of(
         args: Flags<'_>,
         workdir: Option<&Path>,
@@ -107,15 +107,15 @@ impl Additions {
         })
     }
 
-    /// True if there are none.
+    /// Returns true if there are no additions.
     pub(super) fn is_empty(&self) -> bool {
         self.documents.is_empty()
     }
 
-    /// Joins a policy file's text, if there is one, and the additions.
+    /// Joins the additions with a policy file's text, if there is one.
     ///
     /// # Errors
-    /// A document is invalid; those of the command line come from its values.
+    /// Fails if a document is invalid; those of the command line are made from its values.
     pub(super) fn joined(&self, file: Option<&str>) -> anyhow::Result<String> {
         let all: Vec<_> = file
             .into_iter()
@@ -125,7 +125,7 @@ impl Additions {
     }
 }
 
-/// Returns the document that all of `args` but presets stand for.
+/// Returns the document that `args` stand for, without the presets.
 fn document(args: Flags<'_>, workdir: Option<&Path>) -> anyhow::Result<String> {
     let writable: Vec<_> = workdir
         .map(Path::to_owned)
@@ -161,12 +161,11 @@ fn document(args: Flags<'_>, workdir: Option<&Path>) -> anyhow::Result<String> {
     Ok(document)
 }
 
-/// Returns the absolute form of `path`. What leads up by `..` is looked up, as a symlink before it
-/// leads elsewhere.
+/// Returns the absolute form of `path`. The part up to the last `..` is resolved, because a symlink
+/// in it may lead elsewhere.
 ///
 /// # Errors
-/// The folder that it leads up from cannot be found, or is behind a symlink that a command may have
-/// made.
+/// Fails if that part cannot be found, or is behind a symlink that a command may have made.
 fn without_dots(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let parts: Vec<_> = absolute.components().collect();
@@ -214,16 +213,16 @@ fn endpoint(Allowed { host, port, access }: &Allowed) -> anyhow::Result<String> 
     ))
 }
 
-/// Folder of the image's user, which a container's command works in.
+/// The folder of the image's user, in which a container's command works.
 const IMAGE_HOME: &str = "/sandbox";
 
-/// Folders of a home that other programs run or trust, so that they are hardly meant as a project.
+/// Folders of a home that other programs run or trust, so that they are unlikely as a project.
 const SENSITIVE: &[&str] = &[".config", ".ssh", ".local", ".gnupg", "bin"];
 
-/// Returns the folder that may be written where no policy file is given, and a warning about it.
+/// Returns the folder that may be written if no policy file is given, and a warning about it.
 ///
 /// # Errors
-/// It is the root, one of `homes`, or above one, which is too much to be meant.
+/// Fails if it is the root, one of `homes`, or above one, which is too much to be intended.
 pub fn project(
     named: Option<&Path>,
     current: Option<&Path>,

@@ -1,4 +1,4 @@
-//! A policy's text, of files and of the command line, on its way to what enforces it.
+//! The text of a policy, from files and the command line, on its way to what enforces it.
 
 pub mod composed;
 pub mod policy_file;
@@ -9,15 +9,16 @@ use std::collections::BTreeMap;
 
 use openshell_policy::policy::Policy;
 
-/// Returns the path behind the symlinks of a path, if the workload cannot have made them.
+/// A function that returns the path behind the symlinks of a path, if the workload cannot have made
+/// them.
 pub type SymlinkTarget<'t> = &'t dyn Fn(&str) -> Option<String>;
 
 /// A policy in the form in which it is enforced.
 pub trait Compile: Sized {
-    /// Compiles `policy` as `generation`, under `rules` in place of the built-in ones.
+    /// Compiles `policy` as `generation`, under `rules` instead of the built-in ones, if given.
     ///
     /// # Errors
-    /// The rules are invalid, or say nothing about a decision.
+    /// Fails if the rules are invalid, or do not answer a decision.
     fn compile(
         generation: u64,
         policy: Policy,
@@ -25,12 +26,12 @@ pub trait Compile: Sized {
         target: SymlinkTarget<'_>,
     ) -> anyhow::Result<Self>;
 
-    /// The policy that was compiled.
+    /// Returns the policy that was compiled.
     fn policy(&self) -> &Policy;
 
-    /// Symlinks that the policy names, each with its target.
+    /// Returns the symlinks that the policy names, each with its target.
     fn links(&self) -> &BTreeMap<String, String>;
 
-    /// Its number, from 1 on.
+    /// Returns the number of the generation, from 1 on.
     fn generation(&self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! From policy files to a generation of the policy.
+//! Makes a generation of the policy from policy files.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -23,17 +23,17 @@ use super::composed::Additions;
 use crate::input::{self, Phase};
 use crate::lints;
 
-/// Warnings, notes and symlinks of one generation that are logged; a policy for many images may
-/// name many programs that one image lacks.
+/// The most warnings, notes and symlinks of one generation that are logged. A policy for many
+/// images may name many programs that one image lacks.
 const WARNINGS: usize = 10;
 
-/// Kind of a preset's file, which is read at the start alone.
+/// The kind of a preset's file, which is read only at the start.
 pub const PRESET: &str = "policy preset";
 
 /// The files of a policy.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyFiles {
-    /// The file; an empty path if the command line alone says what is granted.
+    /// The file; an empty path if only the command line says what is granted.
     pub data: PathBuf,
     /// Rules instead of the built-in ones.
     pub rules: Option<PathBuf>,
@@ -41,12 +41,12 @@ pub struct PolicyFiles {
     pub additions: Additions,
     /// The folders of the run.
     pub folders: RunFolders,
-    /// File rules of the first generation, which stay in force.
+    /// The file rules of the first generation, which stay in force.
     pub started: Arc<OnceLock<Request>>,
 }
 
-/// Folders of a run, from which paths of a policy may begin, and who called `sudo`, whose home may
-/// be one of them.
+/// The folders of a run, with which paths of a policy may begin. Also the caller of `sudo`, whose
+/// home may be one of them.
 #[derive(Clone, Debug, Default)]
 pub struct RunFolders {
     /// The folder that `include_workdir` grants for writing.
@@ -55,15 +55,16 @@ pub struct RunFolders {
     pub current: Option<PathBuf>,
     /// User and group of the caller of `sudo`.
     pub sudo: Option<(u32, u32)>,
-    /// Folders of presets, of the user and of the machine, which no command may add to.
+    /// The folders of presets, the user's and the machine's, to which no command may add.
     pub presets: Vec<PathBuf>,
 }
 
 impl RunFolders {
-    /// Returns the file rules of `policy` with absolute paths.
+    /// Returns `policy` with absolute paths in its file rules.
     ///
     /// # Errors
-    /// A path begins with a folder that the run does not have, or a grant lies in a hidden folder.
+    /// Fails if a path begins with a folder that the run does not have, or a grant lies in a hidden
+    /// folder.
     fn resolve(
         &self,
         policy: openshell_policy::policy::Policy,
@@ -82,36 +83,36 @@ impl RunFolders {
     }
 }
 
-/// The text of a policy, not yet validated.
+/// The text of a policy that is not validated yet.
 pub struct PolicyDocument {
-    /// Name of the origin, for messages.
+    /// The name of the origin, for messages.
     origin: String,
     data: String,
     rules: Option<String>,
-    /// The version that a gateway has given it; `None` for a file.
+    /// The version that a gateway gave it; `None` for a file.
     of_gateway: Option<GatewayVersion>,
-    /// True if it is joined with documents of the command line.
+    /// True if documents of the command line are joined with it.
     has_additions: bool,
     folders: RunFolders,
     started: Arc<OnceLock<Request>>,
-    /// Time at which reading began.
+    /// When reading began.
     began: Instant,
 }
 
 /// The version that a gateway gives to a policy.
 #[derive(Clone, Debug)]
 pub struct GatewayVersion {
-    /// Its number.
+    /// The number of the version.
     pub number: u64,
-    /// Its hash, in letters and digits.
+    /// The hash of the version, in letters and digits.
     pub hash: String,
-    /// The version of the policy that the gateway has for all of its sandboxes, if it is that.
+    /// The version of the gateway's policy for all of its sandboxes, if it is that policy.
     pub global: Option<u32>,
 }
 
 /// The policy that a sandbox starts with.
 pub struct Policy<C> {
-    /// Where it comes from.
+    /// The files that it comes from.
     pub files: PolicyFiles,
     /// The first generation, or every violation.
     pub version: anyhow::Result<PolicyVersion<C>>,
@@ -145,7 +146,7 @@ impl<C: Compile> Policy<C> {
 pub struct PolicyVersion<C> {
     /// The policy as it is enforced.
     pub compiled: C,
-    /// What an operator is told of it.
+    /// What an operator is told about it.
     pub report: PolicyReport,
 }
 
@@ -159,20 +160,20 @@ pub struct PolicyReport {
     links: Vec<(String, String)>,
     /// Origin, number of network policies and generation.
     summary: String,
-    /// Its number: the generation, or a gateway's own.
+    /// The version's number: the generation, or a gateway's own number.
     number: u64,
-    /// SHA-256 of the file, or a gateway's own.
+    /// The SHA-256 of the file, or a gateway's own hash.
     hash: String,
-    /// What else tells it from others, for the log: each with a blank before it.
+    /// What else distinguishes the version in the log; each part begins with a blank.
     more: String,
-    /// True if a gateway has it for all of its sandboxes.
+    /// True if it is a gateway's policy for all of its sandboxes.
     is_global: bool,
-    /// Time that reading and compiling took.
+    /// How long reading and compiling took.
     took: Duration,
 }
 
 impl PolicyFiles {
-    /// Returns the files of a policy that is looked at, and not run.
+    /// Returns the files of a policy that is only examined, not run.
     pub fn to_look_at(data: PathBuf, rules: Option<PathBuf>) -> Self {
         let folders = RunFolders {
             current: std::env::current_dir().ok(),
@@ -189,7 +190,7 @@ impl PolicyFiles {
     /// Returns the files, each with its kind.
     pub fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let rules = self.rules.as_deref().map(|rules| ("policy rules", rules));
-        // A gateway's policy is in no file.
+        // A gateway's policy is not in a file.
         let data = Some(self.data.as_path()).filter(|path| !path.as_os_str().is_empty());
         let presets = self
             .additions
@@ -202,8 +203,8 @@ impl PolicyFiles {
             .chain(presets)
     }
 
-    /// Returns a document that comes from elsewhere, with the number and hash that a gateway has
-    /// given it.
+    /// Returns a document that does not come from these files, with the number and hash that a
+    /// gateway has given it.
     pub fn document(
         &self,
         origin: String,
@@ -228,8 +229,8 @@ impl PolicyFiles {
     /// Returns the name and the text of the policy, with what the command line adds.
     ///
     /// # Errors
-    /// The file cannot be read, is too large, is not UTF-8, or is invalid beside what the command
-    /// line adds.
+    /// Fails if the file cannot be read, is too large, is not UTF-8, or is invalid while the
+    /// command line adds to it.
     pub fn text(&self, phase: Phase) -> anyhow::Result<(String, String)> {
         if self.data.as_os_str().is_empty() {
             let files: Vec<_> = self
@@ -254,7 +255,7 @@ impl PolicyFiles {
         if self.additions.is_empty() {
             return Ok((origin, data));
         }
-        // By itself, so that lines are those of the file.
+        // Validated by itself first, so that line numbers are those of the file.
         yaml::policy(&data).map_err(|violations| anyhow!("{origin}: {violations}"))?;
         let joined = self.additions.joined(Some(&data))?;
         Ok((format!("{origin} and the command line"), joined))
@@ -263,7 +264,7 @@ impl PolicyFiles {
     /// Reads the files.
     ///
     /// # Errors
-    /// A file cannot be read, is too large, or is not UTF-8.
+    /// Fails if a file cannot be read, is too large, or is not UTF-8.
     pub fn read(&self, phase: Phase) -> anyhow::Result<PolicyDocument> {
         let began = Instant::now();
         let (origin, data) = self.text(phase)?;
@@ -289,10 +290,10 @@ impl PolicyFiles {
 }
 
 impl PolicyDocument {
-    /// Validates the policy, and compiles nothing.
+    /// Validates the policy, without compiling it.
     ///
     /// # Errors
-    /// The policy is invalid: every violation with its line.
+    /// Fails if the policy is invalid, and names every violation with its line.
     pub fn validate(self) -> anyhow::Result<openshell_policy::policy::Policy> {
         let (policy, _) = yaml::policy(&self.data)
             .map_err(|violations| anyhow!("{}: {violations}", self.origin))?;
@@ -302,7 +303,7 @@ impl PolicyDocument {
     /// Validates and compiles the policy as `generation`.
     ///
     /// # Errors
-    /// The policy or its rules are invalid: every violation with its line.
+    /// Fails if the policy or its rules are invalid, and names every violation with its line.
     pub fn compile<C: Compile>(self, generation: u64) -> anyhow::Result<PolicyVersion<C>> {
         let Self {
             origin,
@@ -335,7 +336,7 @@ impl PolicyDocument {
         let policy = folders.resolve(policy).with_context(|| origin.clone())?;
         let granted = Request::new(policy.filesystem(), folders.workdir.as_deref());
         let started = started.get_or_init(|| granted.clone());
-        // Rules may grant other folders.
+        // Rules other than the built-in ones may grant other folders.
         let is_writable = |folder: &Path| {
             rules.is_some()
                 || granted.reaches_for_writing(folder)
@@ -349,7 +350,7 @@ impl PolicyDocument {
         }
         let lints = lints::lints(compiled.policy(), &is_writable);
         for lint in lints.warnings {
-            // On a command line every program is meant.
+            // Grants on a command line are meant for every program.
             if !(has_additions && lint.contains(lints::EVERY_PROGRAM)) {
                 lines.push(format!("policy warning: {origin}: {lint}"));
             }
@@ -383,7 +384,7 @@ impl PolicyDocument {
     }
 }
 
-/// The error of an invalid policy from `origin`.
+/// Returns the error about an invalid policy from `origin`.
 fn invalid(origin: &str, violations: &Violations) -> anyhow::Error {
     match violations.0.as_slice() {
         [only] if matches!(only.kind, ViolationKind::Syntax(_)) => {
@@ -394,7 +395,7 @@ fn invalid(origin: &str, violations: &Violations) -> anyhow::Error {
 }
 
 impl PolicyReport {
-    /// Logs the warnings and notes, and last that the generation is in force.
+    /// Logs the warnings and notes, and finally that the generation is in force.
     pub fn log(&self, event: &str) {
         for warning in self.warnings.iter().take(WARNINGS) {
             logging::config_event(ConfigState::Validated, Severity::Medium, warning);

@@ -1,5 +1,5 @@
-//! Presets: policies for usual needs, by name. Those that are built in count before the user's and
-//! the machine's, which are files.
+//! Presets: policies for common needs, by name. Built-in presets win over the user's and the
+//! machine's, which are files.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -47,16 +47,17 @@ const BUILT_IN: &[(&str, &str)] = &[
 /// A preset.
 pub struct Preset {
     pub(super) text: String,
-    /// Its file, if it is not built in.
+    /// The file of the preset, if it is not built in.
     pub(super) file: Option<PathBuf>,
 }
 
 impl Preset {
-    /// Returns the preset `name`: one that is built in, else `NAME.yaml` of the first of `folders`
-    /// that has one.
+    /// Returns the preset `name`: the built-in one, or `NAME.yaml` in the first of `folders` that
+    /// has it.
     ///
     /// # Errors
-    /// There is none; or its file cannot be read, can be written by others, or is invalid.
+    /// Fails if there is none; or if its file cannot be read, can be written by others, or is
+    /// invalid.
     pub(super) fn find(name: &str, folders: &[PathBuf]) -> anyhow::Result<Self> {
         if !is_name(name) {
             bail!(
@@ -79,7 +80,7 @@ impl Preset {
                 .is_err_and(|error| is_missing(&error))
         }) {
             let failed = || format!("--preset {name}: {}", file.display());
-            // A pipe would be waited for without end.
+            // Not `Phase::Start`, because then a pipe would be waited for without end.
             let text = input::read(&file, Phase::Reload).with_context(failed)?;
             check_mode(&file).with_context(failed)?;
             yaml::policy(&text).map_err(|violations| anyhow!("{}: {violations}", failed()))?;
@@ -99,11 +100,11 @@ fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// Requires that only the owner can write to a preset and its folder, as nobody names its file.
+/// Checks that only the owner can write to a preset and its folder: users do not name its file.
 fn check_mode(file: &Path) -> anyhow::Result<()> {
     for path in [Some(file), file.parent()].into_iter().flatten() {
         let data = std::fs::metadata(path)?;
-        // A user's own group is often the user alone.
+        // A user's own group often has no other member.
         let others = if data.gid() == rustix::process::getegid().as_raw() {
             0o002
         } else {
@@ -141,30 +142,30 @@ fn unknown(name: &str, folders: &[PathBuf]) -> String {
     )
 }
 
-/// Entry of a list of presets.
+/// An entry in the list of presets.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PresetEntry {
     /// The name.
     pub name: String,
-    /// Where it is.
+    /// Where the preset comes from.
     pub source: PresetSource,
-    /// A line about it.
+    /// One line about the preset.
     pub purpose: String,
 }
 
-/// Source of a preset.
+/// Where a preset comes from.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PresetSource {
-    /// It is part of this program.
+    /// This program contains it.
     BuiltIn,
-    /// It is in this file.
+    /// This file contains it.
     File(PathBuf),
-    /// It can be made.
+    /// It can be made, but has not been.
     Recipe,
 }
 
-/// Returns all presets by name: those that are built in, the files in `folders`, and those that can
-/// be made.
+/// Returns all presets by name: the built-in ones, the files in `folders`, and those that can be
+/// made.
 pub fn all(folders: &[PathBuf]) -> Vec<PresetEntry> {
     let text = |name: &str, source: PresetSource, purpose: &str| PresetEntry {
         name: name.to_owned(),

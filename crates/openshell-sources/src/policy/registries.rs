@@ -1,19 +1,19 @@
-//! Presets of package registries. Which host a registry has is set in each client, so its preset is
-//! made on the machine: the client is asked for a package in an observed run.
+//! Presets of package registries. Each client has its own setting for the registry's host, so the
+//! preset is made on the machine: the client is asked for a package in an observed run.
 
 use std::collections::BTreeSet;
 
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::policy::Policy;
 
-/// Recipe of a preset.
+/// A recipe for a preset.
 #[derive(Debug)]
 pub struct Recipe {
-    /// Name of the preset.
+    /// The name of the preset.
     pub name: &'static str,
-    /// Name of the client, for messages.
+    /// The name of the client, for messages.
     pub client: &'static str,
-    /// Script of a shell, run in an empty folder, that has the client download something small.
+    /// The shell script that makes the client download something small, run in an empty folder.
     pub script: &'static str,
     /// The preset, in which one endpoint stands for each registry.
     policy: &'static str,
@@ -40,22 +40,22 @@ pub static RECIPES: &[Recipe] = &[
     recipe!("rust", "cargo"),
 ];
 
-/// Stands for a registry in a recipe's policy.
+/// The text that stands for a registry in a recipe's policy.
 const REGISTRY: &str = "$REGISTRY";
 
-/// Returns the recipe of the preset `name`.
+/// Returns the recipe for the preset `name`.
 pub fn recipe(name: &str) -> Option<&'static Recipe> {
     RECIPES.iter().find(|recipe| recipe.name == name)
 }
 
 impl Recipe {
-    /// A line about the preset.
+    /// Returns a line about the preset.
     pub fn purpose(&self) -> &'static str {
         purpose(self.policy)
     }
 
-    /// Returns the policy of the run in which the client is asked: it may read what the preset
-    /// grants.
+    /// Returns the policy for the run in which the client is asked. The client may read what the
+    /// preset grants.
     pub fn policy_to_ask(&self) -> String {
         let readable = self
             .policy
@@ -66,7 +66,7 @@ impl Recipe {
     }
 
     /// Returns the preset for the registries that the policy of an observed run names, and a line
-    /// about each of these; `None` if it names none.
+    /// about each registry; `None` if it names none.
     pub fn preset(&self, observed: &Policy) -> Option<(String, Vec<String>)> {
         let registries: BTreeSet<_> = endpoints(observed).filter_map(registry).flatten().collect();
         if registries.is_empty() {
@@ -101,7 +101,7 @@ impl Recipe {
     }
 }
 
-/// Returns the comment that a preset begins with.
+/// Returns the comment at the beginning of a preset.
 pub(super) fn purpose(text: &str) -> &str {
     text.lines()
         .next()
@@ -116,8 +116,8 @@ fn endpoints(policy: &Policy) -> impl Iterator<Item = &Endpoint> {
         .flat_map(|network| &network.endpoints)
 }
 
-/// Returns a line about each port of an endpoint with one host, and the endpoint's beginning in
-/// YAML.
+/// Returns, for each port of an endpoint with one host, a line about it and the beginning of the
+/// endpoint in YAML.
 fn registry(endpoint: &Endpoint) -> Option<Vec<(String, String)>> {
     let host = endpoint
         .host()

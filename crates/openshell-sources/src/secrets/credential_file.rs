@@ -1,4 +1,4 @@
-//! Credentials with their secrets: those of the credentials file, and of the caller's variables.
+//! Credentials with their secrets, from the credentials file and from the caller's variables.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
@@ -21,7 +21,7 @@ use crate::input::Phase;
 use crate::secrets::environment_secrets::EnvironmentSecrets;
 use crate::secrets::secret_file;
 
-/// The content of a credentials file, without the secrets that are elsewhere.
+/// The content of a credentials file, without the secrets that are stored elsewhere.
 #[derive(Debug, Default)]
 pub struct ParsedCredentials {
     /// The credentials.
@@ -34,7 +34,7 @@ pub struct ParsedCredentials {
 #[derive(Debug)]
 pub struct CredentialSources {
     file: Option<CredentialFile>,
-    /// Secrets of the caller's variables.
+    /// The secrets from the caller's variables.
     environment: Option<EnvironmentSecrets>,
 }
 
@@ -42,11 +42,11 @@ pub struct CredentialSources {
 #[derive(Debug)]
 struct CredentialFile {
     path: PathBuf,
-    /// Values of the variables that the file named at the start; the environment is gone later.
+    /// Values of the variables that the file named at the start; the environment lacks them later.
     variables: BTreeMap<String, Secret>,
 }
 
-/// Sources of credentials with the file's content at the start.
+/// The sources of credentials, with the file's content at the start.
 #[derive(Debug)]
 pub struct OpenedCredentials {
     sources: CredentialSources,
@@ -56,15 +56,15 @@ pub struct OpenedCredentials {
 /// A credential with its secret.
 #[derive(Debug)]
 pub struct Held {
-    /// Name in placeholders and messages.
+    /// The name in placeholders and messages.
     pub name: CredentialName,
     /// The secret.
     pub secret: Secret,
-    /// Hosts, ports and paths that it may be sent to.
+    /// The hosts, ports and paths that the secret may be sent to.
     pub binding: Binding,
-    /// The end of its validity, if it has one.
+    /// When the credential expires, if it does.
     pub expires: Option<SystemTime>,
-    /// Further names in placeholders.
+    /// Other names in placeholders.
     pub aliases: Vec<String>,
 }
 
@@ -73,9 +73,9 @@ pub struct Held {
 pub struct CredentialSet {
     /// The credentials.
     pub held: Vec<Held>,
-    /// Variables of commands: placeholders, and values that are no secrets.
+    /// Variables of commands: placeholders, and values that are not secret.
     pub variables: Vec<(String, String)>,
-    /// What an operator is told of them.
+    /// What an operator is told about the credentials.
     pub report: CredentialReport,
 }
 
@@ -87,7 +87,7 @@ pub struct CredentialReport {
 }
 
 impl Held {
-    /// A credential that does not end, under one name.
+    /// Returns a credential that does not expire, under one name.
     fn new(name: CredentialName, secret: Secret, binding: Binding) -> Self {
         Self {
             name,
@@ -104,7 +104,7 @@ impl OpenedCredentials {
     /// `environment`.
     ///
     /// # Errors
-    /// The file cannot be read or is invalid, with every violation.
+    /// Fails if the file cannot be read or is invalid, with every violation.
     pub fn open(path: Option<PathBuf>, environment: &mut Environment) -> anyhow::Result<Self> {
         let parsed = path
             .as_ref()
@@ -133,8 +133,8 @@ impl OpenedCredentials {
         })
     }
 
-    /// Takes all variables that look like secrets out of `environment` too; base URLs are looked
-    /// for in `urls`. A credential of the file counts before one of the same name.
+    /// Also takes all variables that look like secrets out of `environment`; base URLs are looked
+    /// up in `urls`. A credential of the file wins over one of the same name.
     pub fn take_secrets(&mut self, environment: &mut Environment, urls: &Environment) {
         let of_file =
             |name: &CredentialName| self.parsed.specs.iter().any(|spec| spec.name == *name);
@@ -162,7 +162,7 @@ impl OpenedCredentials {
     /// Looks up the secrets.
     ///
     /// # Errors
-    /// A secret is missing or invalid.
+    /// Fails if a secret is missing or invalid.
     pub fn resolve(self) -> anyhow::Result<(CredentialSources, CredentialSet)> {
         let credentials = self.sources.resolve(self.parsed, Phase::Start)?;
         Ok((self.sources, credentials))
@@ -182,8 +182,8 @@ impl CredentialSources {
     /// Reads the file again, if there is one, and looks up the secrets.
     ///
     /// # Errors
-    /// The file cannot be read or is invalid, with every violation; a secret is missing or invalid,
-    /// or in a file that the workload can read.
+    /// Fails if the file cannot be read or is invalid, with every violation; or if a secret is
+    /// missing or invalid, or in a file that the workload can read.
     pub fn reload(&self, protection: &Protection) -> anyhow::Result<CredentialSet> {
         let parsed = self
             .file
@@ -302,7 +302,7 @@ impl CredentialFile {
 }
 
 impl CredentialReport {
-    /// Logs the warnings, and last that the credentials are in force.
+    /// Logs the warnings, and finally that the credentials are in force.
     pub fn log(&self, event: &str) {
         for warning in &self.warnings {
             logging::config_event(
@@ -322,8 +322,8 @@ impl CredentialReport {
 /// Parses the credentials file at `path`.
 ///
 /// # Errors
-/// The file cannot be read or is invalid, with every violation; or it holds secrets, and others may
-/// read it.
+/// Fails if the file cannot be read or is invalid, with every violation; or if it holds secrets and
+/// others may read it.
 pub fn parse(path: &Path, phase: Phase) -> anyhow::Result<ParsedCredentials> {
     let failed = || format!("failed to read credentials from {}", path.display());
     let (text, is_private) =

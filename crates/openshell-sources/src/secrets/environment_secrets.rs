@@ -1,4 +1,4 @@
-//! Variables of the caller that look like secrets, and credentials made of them.
+//! Variables of the caller that look like secrets, and the credentials made from them.
 
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use openshell_policy::secret::Secret;
 use openshell_policy::violation::WarningKind;
 use openshell_supervisor::command::environment::{self, Environment};
 
-/// Last words of names under which secrets are kept.
+/// Words at the end of names of variables that hold secrets.
 const WORDS: &[&[u8]] = &[
     b"APIKEY",
     b"AUTHTOKEN",
@@ -30,15 +30,15 @@ const WORDS: &[&[u8]] = &[
     b"TOKEN",
 ];
 
-/// Names of secrets in one line.
+/// The most names of secrets in one line.
 const NAMED: usize = 10;
 
-/// A secret of the environment with the hosts that it is for, of which there may be none.
+/// A secret of the environment, and the hosts that it is for; there may be none.
 #[derive(Debug)]
 pub struct EnvironmentSecret {
     pub(super) name: CredentialName,
     pub(super) secret: Secret,
-    /// As written, and parsed.
+    /// The hosts, each as written and parsed.
     hosts: Vec<(String, BoundHost)>,
 }
 
@@ -46,11 +46,11 @@ pub struct EnvironmentSecret {
 #[derive(Debug, Default)]
 pub struct EnvironmentSecrets {
     pub(super) secrets: Vec<EnvironmentSecret>,
-    /// Variables that cannot be credentials, each with the reason; the command does not get them.
+    /// Variables that cannot be credentials, each with the reason. The command does not get them.
     kept_out: Vec<String>,
 }
 
-/// Returns a list of the variables that look like secrets: by the name, or by the value. Empty if
+/// Returns a list of the variables that look like secrets, by their names or their values; empty if
 /// there are none.
 pub fn listed(variables: &Environment) -> String {
     let names = names(&Issuers::known(), variables);
@@ -87,7 +87,7 @@ fn names(issuers: &Issuers, variables: &Environment) -> Vec<OsString> {
         .collect()
 }
 
-/// Returns true if the last word of a name, without a number behind it, is one of secrets.
+/// Returns true if the last word of a name, ignoring a number after it, is a word for secrets.
 fn is_named(name: &[u8]) -> bool {
     let mut words = name.split(|byte| *byte == b'_' || *byte == b'-').rev();
     let is_number = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_digit);
@@ -119,8 +119,9 @@ fn has_password(value: &[u8]) -> bool {
 }
 
 impl EnvironmentSecrets {
-    /// Takes all variables that look like secrets out of `environment`, and those that hold one of
-    /// them. `urls` are the variables that the command gets, in which base URLs are looked for.
+    /// Takes all variables that look like secrets out of `environment`, and those whose values
+    /// contain such a secret. `urls` are the variables that the command gets; base URLs are looked
+    /// up in them.
     pub fn take(environment: &mut Environment, urls: &Environment) -> Self {
         let issuers = Issuers::known();
         let mut taken = Self::default();
@@ -177,7 +178,7 @@ impl EnvironmentSecrets {
         holders.map(|(name, _)| name.to_owned()).collect()
     }
 
-    /// Forgets the secrets whose names `is_known` elsewhere.
+    /// Drops the secrets whose names are known elsewhere, as `is_known` says.
     pub(super) fn without(mut self, is_known: impl Fn(&CredentialName) -> bool) -> Self {
         self.secrets.retain(|secret| !is_known(&secret.name));
         self
@@ -206,7 +207,7 @@ impl EnvironmentSecrets {
         )
     }
 
-    /// Returns warnings: of secrets that go nowhere, that are short, and of variables that the
+    /// Returns warnings about secrets that go nowhere or are short, and about variables that the
     /// command does not get.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         let named = |is_meant: &dyn Fn(&EnvironmentSecret) -> bool| {
@@ -238,7 +239,7 @@ impl EnvironmentSecrets {
 }
 
 impl EnvironmentSecret {
-    /// The hosts that it may be sent to, and no others.
+    /// Returns a binding to the secret's hosts and no others.
     pub(super) fn binding(&self) -> Binding {
         Binding {
             hosts: Some(self.hosts.iter().map(|(_, host)| host.clone()).collect()),
@@ -247,9 +248,9 @@ impl EnvironmentSecret {
     }
 }
 
-/// Returns the hosts of a secret of `issuer`, each as written too: those of the URL that `urls` has
-/// for it, or for the issuer that the variable is `named` after, else the issuer's own. A URL that
-/// is none leads nowhere.
+/// Returns the hosts of a secret of `issuer`, each also as written. If `urls` has a URL for the
+/// issuer that the variable is `named` after, or else for `issuer`, they are the hosts of that URL.
+/// Otherwise they are the issuer's own. An invalid URL leads nowhere.
 fn hosts(issuer: &Issuer, named: Option<&Issuer>, urls: &Environment) -> Vec<(String, BoundHost)> {
     let mut of_url = named
         .unwrap_or(issuer)

@@ -1,4 +1,4 @@
-//! The inference route file: routes with their keys.
+//! The inference route file: routes to models, with their keys.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -21,7 +21,7 @@ use crate::secrets::secret_file;
 pub struct KeyedRoute {
     /// The route, without the place of its key.
     pub spec: RouteSpec,
-    /// The key, which can stand in a header.
+    /// The key, which can be sent in a header.
     pub key: Option<Secret>,
 }
 
@@ -29,7 +29,7 @@ impl KeyedRoute {
     /// Returns the route `spec` with `key`.
     ///
     /// # Errors
-    /// The key cannot stand in a header (RFC 9110 §5.5).
+    /// Fails if the key cannot be sent in a header (RFC 9110 §5.5).
     pub fn new(spec: RouteSpec, key: Option<Secret>) -> anyhow::Result<Self> {
         let is_text = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
         match &key {
@@ -46,15 +46,15 @@ impl KeyedRoute {
 pub struct RouteSet {
     /// The routes.
     pub routes: Vec<KeyedRoute>,
-    /// Bytes of the longest request.
+    /// The most bytes of a request.
     pub max_request_bytes: usize,
     /// The variables that hold keys.
     pub variables: Vec<String>,
     /// The files that hold keys.
     pub files: Vec<PathBuf>,
-    /// What an operator is told of them.
+    /// What an operator is told about the routes.
     pub report: RouteReport,
-    /// True if there may be routes later although there are none.
+    /// True if routes may come later even if there are none now.
     pub may_come_later: bool,
 }
 
@@ -64,17 +64,17 @@ pub struct RouteReport {
     pub(crate) summary: String,
 }
 
-/// Variables of clients of one kind of interface.
+/// The variables of clients of one kind of interface.
 struct ClientVariables {
     interfaces: &'static [Interface],
     url: &'static str,
     base: &'static str,
-    /// Variables that a key may be in; the first gets one that means nothing.
+    /// Variables that may hold a key. The first one gets a meaningless key if none does.
     keys: &'static [&'static str],
 }
 
-/// Variables of the clients that the providers publish. Claude Code asks in a terminal whether to
-/// use an `ANTHROPIC_API_KEY`.
+/// The variables of the clients that the providers publish. Claude Code asks in a terminal whether
+/// to use an `ANTHROPIC_API_KEY`.
 const CLIENTS: &[ClientVariables] = &[
     ClientVariables {
         interfaces: &[
@@ -96,9 +96,9 @@ const CLIENTS: &[ClientVariables] = &[
 ];
 
 impl RouteSet {
-    /// Sets base URLs and keys of clients that the routes serve, as far as `environment` has none;
-    /// a URL of the caller's own keeps its key too. `is_placeholder` returns true for variables
-    /// that are set later.
+    /// Sets base URLs and keys for clients that the routes serve, unless `environment` has them. If
+    /// the caller has set another URL, its key stays as it is too. `is_placeholder` returns true
+    /// for variables that are set later.
     pub fn set_client_variables(
         &self,
         environment: &mut Environment,
@@ -143,11 +143,11 @@ impl RouteReport {
     }
 }
 
-/// Parses the file at `path`; keys in other places are not read.
+/// Parses the file at `path`, without reading keys in other places.
 ///
 /// # Errors
-/// The file cannot be read or is invalid, with every violation; or it holds keys, and others may
-/// read it.
+/// Fails if the file cannot be read or is invalid, with every violation; or if it holds keys and
+/// others may read it.
 pub fn parse(path: &Path) -> anyhow::Result<RouteFile> {
     let failed = || format!("failed to load inference routes {}", path.display());
     let (text, is_private) =
@@ -177,7 +177,7 @@ pub fn parse(path: &Path) -> anyhow::Result<RouteFile> {
 /// Reads the file at `path`, with keys from files and from `environment`.
 ///
 /// # Errors
-/// The file cannot be read or is invalid, with every violation; or a key is missing.
+/// Fails if the file cannot be read or is invalid, with every violation; or if a key is missing.
 pub fn read(path: &Path, environment: &Environment) -> anyhow::Result<RouteSet> {
     let failed = || format!("failed to load inference routes {}", path.display());
     let file = parse(path)?;
@@ -205,7 +205,7 @@ pub fn read(path: &Path, environment: &Environment) -> anyhow::Result<RouteSet> 
         path.display(),
         routes.len()
     );
-    // What the system keeps for itself serves nobody inside.
+    // The route that the system keeps for itself serves nobody inside.
     routes.retain(|route| route.spec.name != SYSTEM_ROUTE);
     Ok(RouteSet {
         routes,

@@ -13,13 +13,13 @@ use zeroize::Zeroizing;
 
 use crate::input::{self, Phase};
 
-/// Fault of a file that holds secrets and is not private.
+/// The fault of a file that holds secrets and is not private.
 pub const PUBLIC: &str = "others may read it; take that away with `chmod go-rwx`";
 
 /// Reads the secret in the file at `path`, without a newline at its end.
 ///
 /// # Errors
-/// The file cannot be read, others may read it, or its content cannot be a secret.
+/// Fails if the file cannot be read, others may read it, or its content cannot be a secret.
 pub fn read(path: &Path, phase: Phase) -> anyhow::Result<Secret> {
     let failed = || format!("failed to read {}", path.display());
     let (secret, is_private) = open(path, MAX_SECRET_BYTES + 1, phase).with_context(failed)?;
@@ -32,16 +32,16 @@ pub fn read(path: &Path, phase: Phase) -> anyhow::Result<Secret> {
 /// Returns `secret` if it is valid.
 ///
 /// # Errors
-/// It is empty, too long, could end a header line, or could be taken for a placeholder.
+/// Fails if it is empty or too long, could end a header line, or could be taken for a placeholder.
 pub fn checked(secret: Secret) -> anyhow::Result<Secret> {
     credential::check_secret(secret.expose()).map_err(|fault| anyhow!("{fault}"))?;
     Ok(secret)
 }
 
-/// Reads a file of at most `limit` bytes; also returns true if only its owner may read it.
+/// Reads a file of at most `limit` bytes. Also returns true if only its owner may read it.
 ///
 /// # Errors
-/// The file cannot be read, or has more bytes.
+/// Fails if the file cannot be read, or has more bytes.
 pub fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(Secret, bool)> {
     let input = input::open(path, phase)?;
     let metadata = input.file().metadata()?;
@@ -56,12 +56,12 @@ pub fn open(path: &Path, limit: usize, phase: Phase) -> anyhow::Result<(Secret, 
     Ok((Secret::new(std::mem::take(&mut *bytes)), is_private))
 }
 
-/// Returns true if a file with secrets is open to its owner alone; or to its group, if this user
-/// has only the group's right to it, or the mount is read-only, as secrets are that Kubernetes
-/// mounts with `fsGroup`.
+/// Returns true if only the owner of a file with secrets may access it. Its group may read it too
+/// if this user can read it only through the group, or if the mount is read-only, as for secrets
+/// that Kubernetes mounts with `fsGroup`.
 ///
 /// # Errors
-/// The file cannot be inspected.
+/// Fails if the file cannot be inspected.
 pub fn is_private(file: &File) -> io::Result<bool> {
     let data = file.metadata()?;
     let own = rustix::process::geteuid();

@@ -1,4 +1,4 @@
-//! Denials and counts of decisions, summed up and sent at intervals.
+//! Denials and counts of decisions, which are summed up and sent at intervals.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(super) struct DenialReports {
     receiver: Receiver,
     resolver: Arc<Resolver>,
     pending: Mutex<Pending>,
-    /// Addresses of refused names. Held while a report is under way: the next one waits for its
-    /// acknowledgement.
+    /// Addresses of refused names. Locked while a report is being sent, so that the next report
+    /// waits until the gateway has acknowledged it.
     sending: tokio::sync::Mutex<LookedUp>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct DenialReports {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LookUp {
     Yes,
-    /// There is no time for it.
+    /// There is no time to look them up.
     No,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum LookUp {
 struct Pending {
     denials: Denials,
     activity: Activity,
-    /// Logged once for each loss of the gateway.
+    /// True if the loss of the gateway was logged. Each loss is logged once.
     is_lost: bool,
 }
 
@@ -68,7 +68,7 @@ impl DenialReports {
         }
     }
 
-    /// Sends counts of decisions at intervals, to gateways that take them.
+    /// Sends counts of decisions at intervals, to gateways that accept them.
     pub(super) async fn run_activity(self: Arc<Self>) {
         loop {
             tokio::time::sleep(self.receiver.activity_every).await;
@@ -76,7 +76,7 @@ impl DenialReports {
         }
     }
 
-    /// Sends the counts so far, unless there are none.
+    /// Sends the counts so far, unless there are none or the gateway does not take them.
     pub(super) async fn flush_activity(&self) {
         if !self.gateway().is_later() {
             self.pending().activity = Activity::default();
@@ -97,17 +97,17 @@ impl DenialReports {
         }
     }
 
-    /// Sends the denials so far, unless there are none. What the gateway does not take is kept.
+    /// Sends the denials so far, unless there are none. Denials that the gateway does not accept
+    /// are kept.
     pub(super) async fn flush(&self, look_up: LookUp) {
         let mut looked_up = self.sending.lock().await;
-        // The workspace is known since the first call; some gateways have none.
         if self.pending().denials.is_empty() {
             return;
         }
         let denials = std::mem::take(&mut self.pending().denials);
         let summaries = denials.summaries();
         if look_up == LookUp::Yes {
-            // A name that was only looked up is never proposed.
+            // A name that was only looked up, never connected to, is not proposed.
             let is_proposed = |denial: &&Denial| denial.code.is_policy_denial() && denial.port != 0;
             let hosts = summaries
                 .iter()
@@ -118,6 +118,7 @@ impl DenialReports {
                 .await;
         }
         let proposals = proposal::propose(summaries, |host| looked_up.get(host));
+        // The workspace is known since the first call; some gateways have none.
         match self
             .gateway()
             .submit_denials(&denials, &proposals, &self.workspace())
@@ -128,12 +129,12 @@ impl DenialReports {
         }
     }
 
-    /// Takes back what was not sent.
+    /// Keeps denials that were not sent for the next report, unless the gateway has no such call.
     fn keep(&self, denials: Denials, error: &CallError) {
         let mut pending = self.pending();
         let is_new = !std::mem::replace(&mut pending.is_lost, true);
         if !error.is_unimplemented() {
-            // The newer ones may find no room.
+            // Merged in this order because the newer denials may not fit.
             let since = std::mem::replace(&mut pending.denials, denials);
             pending.denials.merge(since);
         }
@@ -177,7 +178,7 @@ impl Audit for DenialReports {
     }
 }
 
-/// Counts a decision; a refusal by the group that gateways know.
+/// Counts a decision. A refusal is also counted in one of the groups that gateways know.
 fn count(activity: &mut Activity, decided: &Decided<'_>, door: &'static str) {
     activity.decisions = activity.decisions.saturating_add(1);
     if decided.action != Action::Denied {

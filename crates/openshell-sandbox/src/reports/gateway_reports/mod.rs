@@ -1,5 +1,5 @@
-//! What a gateway hears of a run: log lines, denials, activity, a session, and the exit of the main
-//! process.
+//! What a gateway is told about a run: log lines, denials, activity, a session, and the exit of the
+//! main process.
 
 pub(crate) mod denials;
 mod session;
@@ -24,16 +24,16 @@ use tokio::time::{Instant, timeout_at};
 
 use denials::{DenialReports, LookUp};
 
-/// Time for the last reports.
+/// The longest time that the last reports may take.
 const FINISH: Duration = Duration::from_secs(5);
 
-/// Waits between attempts to report the exit.
+/// The shortest and the longest wait between attempts to report the exit.
 const EXIT_RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// The reports of one run.
 pub(crate) struct GatewayReports {
     gateway: Gateway,
-    /// This supervisor, for as long as it lives.
+    /// The random id of this supervisor, the same until its end.
     instance: String,
     denials: Arc<DenialReports>,
     stop_logs: oneshot::Sender<()>,
@@ -44,7 +44,7 @@ impl GatewayReports {
     /// Starts to send log `lines` and denials to `receiver`.
     ///
     /// # Errors
-    /// The system has no random numbers.
+    /// Fails if the system provides no random numbers.
     pub(crate) fn start(
         receiver: Receiver,
         lines: Option<Lines>,
@@ -77,13 +77,13 @@ impl GatewayReports {
         })
     }
 
-    /// Takes the events of the run.
+    /// Returns the receiver of the run's events.
     pub(crate) fn audit(&self) -> Arc<dyn Audit> {
         Arc::clone(&self.denials) as _
     }
 
-    /// Has `leaks` know the tokens of the gateway: those so far on return, further ones for as long
-    /// as the future is polled, which prepares the search with them.
+    /// Tells `leaks` the gateway's tokens: the current ones before this returns, later ones for as
+    /// long as the returned future is polled. The future also prepares the search for later ones.
     pub(crate) fn know_tokens(
         &self,
         leaks: Arc<LeakDetector>,
@@ -99,19 +99,20 @@ impl GatewayReports {
                 know(&leaks, &tokens.borrow_and_update());
                 let leaks = Arc::clone(&leaks);
                 let vault = Arc::clone(&vault);
-                // If it panics, the next request prepares the search.
+                // If this panics, the next request prepares the search.
                 let _ = tokio::task::spawn_blocking(move || leaks.prepare(&vault.load())).await;
             }
             std::future::pending().await
         }
     }
 
-    /// The sessions, whose relays end `inside`.
+    /// Returns the sessions, whose relays end `inside`.
     pub(crate) fn sessions(&self, inside: Arc<dyn Inside>) -> Sessions {
         session::sessions(self.gateway.clone(), self.instance.clone(), inside)
     }
 
-    /// Sends what is left, and the exit code of the main process if it ran; within five seconds.
+    /// Sends the remaining reports, and the exit code of the main process if it ran, within five
+    /// seconds.
     pub(crate) async fn finish(self, exit: Option<u8>) {
         let until = Instant::now() + FINISH;
         let Self {
@@ -147,7 +148,7 @@ impl GatewayReports {
     }
 }
 
-/// Reports the exit until the gateway has taken it, or has no such call.
+/// Reports the exit, and tries again until the gateway accepts it or has no such call.
 async fn report_exit(gateway: &Gateway, instance: &str, code: u8) {
     let mut backoff = Backoff::new(EXIT_RETRY.0, EXIT_RETRY.1);
     while let Err(error) = gateway.report_exit(instance, code.into()).await {

@@ -1,4 +1,4 @@
-//! The session with the gateway, and what is logged of it.
+//! The session with the gateway, and what is logged about it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +10,9 @@ use openshell_gateway::session::{Change, Inside, Sessions};
 use openshell_events::text::printable;
 use openshell_telemetry::logging;
 
-/// Sessions with `gateway`, whose relays end `inside`, each change of which is logged.
+/// Returns the sessions with `gateway`, whose relays end `inside`. Logs each change of a session.
 pub(super) fn sessions(gateway: Gateway, instance: String, inside: Arc<dyn Inside>) -> Sessions {
-    // A gateway that stays away is one line.
+    // A gateway that stays away is logged only once.
     let is_lost = AtomicBool::new(false);
     let changed = move |change: Change<'_>| {
         let (state, severity, message) = match change {

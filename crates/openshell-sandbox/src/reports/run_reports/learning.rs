@@ -1,4 +1,4 @@
-//! The files that an observed run shows its command, to learn which of them it reads.
+//! The files that a run with `--observe-files` shows its command, to learn which of them it reads.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use openshell_supervisor::paths::missing::is_missing;
 /// Folders at the root that belong to the kernel, to services, or to the sandbox itself.
 const LEFT_OUT: &[&str] = &["/proc", "/sys", "/dev", "/run", "/tmp"];
 
-/// Parent of most homes, and the most folders in it that are looked at.
+/// The parent of most homes, and the most folders in it that are examined.
 const HOMES: &str = "/home";
 const MAX_HOMES: usize = 1000;
 
@@ -134,19 +134,19 @@ const PRIVATE: &[&str] = &[
     ".floorp",
     ".tor-browser",
     ".local/share/torbrowser",
-    // The log of all sandboxes of the user.
+    // The log of all sandboxes of this user.
     ".local/state/openshell",
 ];
 
-/// Folders in a home whose password databases stay hidden, and the entries that are looked at in
-/// each.
+/// Folders in a home whose password databases stay hidden, and the most entries that are examined
+/// in each.
 const DATABASE_FOLDERS: &[&str] = &["", "Documents", "Desktop", "Downloads"];
 const MAX_ENTRIES: usize = 10_000;
 
 /// Returns what is shown: the folders at the root, and `home`.
 ///
 /// # Errors
-/// The root cannot be listed.
+/// Fails if the root cannot be listed.
 pub(crate) fn learning(home: Option<&Path>) -> anyhow::Result<Learning> {
     let context = "cannot list the root, whose folders --observe-files shows";
     let entries = std::fs::read_dir("/")
@@ -168,15 +168,15 @@ pub(crate) fn learning(home: Option<&Path>) -> anyhow::Result<Learning> {
     })
 }
 
-/// Returns the folders in which `user` may keep keys: its home, HOME of the caller, who need not
-/// have an entry in the user database, and its folders in /home; without symlinks.
+/// Returns the folders in which `user` may keep keys, without symlinks: its home; HOME of the
+/// caller, who may have no entry in the user database; and its folders in /home.
 pub(crate) fn homes(user: &User, caller: &Environment) -> BTreeSet<PathBuf> {
     let named = user
         .home
         .clone()
         .into_iter()
         .chain(caller.get("HOME").map(PathBuf::from));
-    // One that cannot be looked at is shown as all others, and may be this user's.
+    // A folder that cannot be examined may belong to this user, and is shown like all others.
     let is_own = |path: &PathBuf| {
         std::fs::metadata(path).map_or(true, |data| data.uid() == user.identity.uid)
     };
@@ -191,7 +191,7 @@ pub(crate) fn homes(user: &User, caller: &Environment) -> BTreeSet<PathBuf> {
         Err(_) => Some(home),
         Ok(real) => Some(real),
     });
-    // Nobody has the root of the file system for a home.
+    // The root of the file system is nobody's home.
     real.filter(|home| home.parent().is_some() && !home.is_file())
         .collect()
 }
@@ -216,8 +216,8 @@ fn password_databases(home: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the paths in `homes` that stay hidden, whether they are there or not, but for those that
-/// the policy grants by name.
+/// Returns the paths in `homes` that stay hidden, whether or not they exist, except those that the
+/// policy grants by name.
 pub(crate) fn private_paths(
     homes: &BTreeSet<PathBuf>,
     filesystem: &Filesystem,

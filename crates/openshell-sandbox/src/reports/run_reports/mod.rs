@@ -39,11 +39,11 @@ struct Observed {
     observations: Arc<Observations>,
     /// Files that the run reads, if they are observed.
     files: Option<Arc<ObservedFiles>>,
-    /// Home of the workload's user.
+    /// The home of the workload's user.
     home: Option<Home>,
     /// Paths that stay hidden.
     private: Vec<GrantedPath>,
-    /// What is kept of earlier runs.
+    /// What earlier runs observed and this one keeps.
     before: Earlier,
 }
 
@@ -51,7 +51,8 @@ impl RunReports {
     /// Opens the files that `config` names.
     ///
     /// # Errors
-    /// A file cannot be written, is an input of the run, or was not written by an earlier run.
+    /// Fails if a file cannot be written, is an input of the run, or was not written by an earlier
+    /// run.
     pub(crate) fn prepare(config: &Config, started: &Policy, user: &User) -> anyhow::Result<Self> {
         let resolver = Arc::new(Resolver::from_system()?);
         let open = |flag: &str, path: &Option<PathBuf>| {
@@ -147,10 +148,11 @@ impl RunReports {
             .and_then(|observed| observed.files.clone())
     }
 
-    /// Writes proposals for the refusals, or the policy of the observed run.
+    /// Writes proposals for the refusals and the policy of the observed run, whichever are asked
+    /// for.
     ///
     /// # Errors
-    /// The disk fails or is full, or a file was replaced during the run.
+    /// Fails if the disk fails or is full, or a file was replaced during the run.
     pub(crate) async fn write(&mut self, refusals: &Refusals) -> anyhow::Result<()> {
         if let Some(output) = &mut self.proposals {
             let addresses = look_up(&self.resolver, refusals.hosts()).await;

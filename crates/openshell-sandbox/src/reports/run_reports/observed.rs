@@ -21,20 +21,20 @@ use serde_json::Value;
 use crate::reports::run_reports::observed_files::Learned;
 use crate::reports::run_reports::output_file::OutputFile;
 
-/// Beginning of the first line of an observed policy.
+/// How the first line of an observed policy begins.
 const OBSERVED: &str = "# Observed, not reviewed: ";
 
-/// Beginnings of the comments of an observed policy, which merging does not keep.
+/// How the comments of an observed policy begin. Merging does not keep them.
 const INCOMPLETE: &str = "# Incomplete: ";
 const LEFT_OUT: &str = "# Left out: ";
 const PATHS: &str = "# paths: ";
 const NOT_GRANTED: &str = "# Not granted: ";
 const CACHES: &str = "# Caches: ";
 
-/// Paths in comments of one kind.
+/// The most paths in comments of one kind.
 const LINES: usize = 16;
 
-/// Paths that an observed policy lists beyond that of its run, as they are written.
+/// Paths that an observed policy lists and the policy of its run does not, as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LearnedPaths {
     read_only: BTreeSet<String>,
@@ -43,7 +43,7 @@ pub(super) struct LearnedPaths {
 }
 
 impl LearnedPaths {
-    /// Returns those of `policy` that `started` does not list.
+    /// Returns the paths that `policy` lists and `started` does not.
     fn beyond(policy: &Policy, started: &Policy) -> Self {
         let texts = |paths: &[GrantedPath], known: &[GrantedPath]| {
             let is_new = |path: &&GrantedPath| !known.contains(path);
@@ -62,14 +62,15 @@ impl LearnedPaths {
         }
     }
 
-    /// Returns the same with what was `learned`, and the `private` paths in it.
+    /// Adds what was `learned`, and hides the `private` paths within it.
     pub(super) fn with(
         mut self,
         learned: &Learned,
         private: &[GrantedPath],
         home: Option<&Home>,
     ) -> Self {
-        // One that was made during the run could be read.
+        // A private path that was made during the run was not hidden, so the command may have read
+        // it.
         let is_public = |path: &&PathBuf| {
             !private
                 .iter()
@@ -102,8 +103,8 @@ impl LearnedPaths {
                 .filter_map(|path| text(path))
                 .map(|path| format!("{path}/")),
         );
-        // A path below a writable one would be kept from being written; one that is there is not
-        // missing.
+        // Drops a path below a writable one, because listing it would forbid writing it. Drops a
+        // path that is listed as missing if something below it was found.
         let writable = &self.read_write;
         let all = self.read_only.clone();
         self.read_only.retain(|path| {
@@ -129,7 +130,7 @@ impl LearnedPaths {
 #[derive(Debug)]
 pub(super) struct Home {
     pub(super) path: PathBuf,
-    /// True if `~` means this path.
+    /// True if `~` in a policy means this path.
     is_tilde: bool,
 }
 
@@ -144,8 +145,8 @@ impl Home {
     }
 }
 
-/// Returns `path` as a policy names it, by `~` in the user's home; `None` if it would mean others
-/// too, or is no text.
+/// Returns `path` as a policy names it, with `~` for the user's home; `None` if a policy cannot
+/// name only this path, or it is not UTF-8.
 fn written_path(path: &Path, home: Option<&Home>) -> Option<String> {
     let home = home.filter(|home| home.is_tilde);
     let text = match home.and_then(|home| path.strip_prefix(&home.path).ok()) {
@@ -155,18 +156,18 @@ fn written_path(path: &Path, home: Option<&Home>) -> Option<String> {
     GrantedPath::parse(&text).is_ok().then_some(text)
 }
 
-/// What is kept of earlier observations.
+/// What earlier observations found and this run keeps.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     pub(super) endpoints: Vec<Observation>,
     pub(super) paths: LearnedPaths,
 }
 
-/// Returns what an earlier observation wrote to `output`, or nothing if it is not to be kept.
+/// Returns what an earlier observation wrote to `output`; nothing if it is not to be merged.
 ///
 /// # Errors
-/// The file was written by something else, or was changed so that writing it again under `started`
-/// would lose something.
+/// Fails if something else wrote the file, or if it was changed so that writing it again under
+/// `started` would lose something.
 pub(super) fn earlier(
     output: &mut OutputFile,
     started: &Policy,
@@ -216,7 +217,7 @@ pub(super) fn earlier(
     Ok(earlier)
 }
 
-/// Returns the number of the first line of `text` that differs from `written`, apart from the
+/// Returns the number of the first line in which `text` differs from `written`, ignoring the
 /// comments of an observed policy.
 fn first_difference(text: &str, written: &str) -> Option<usize> {
     let is_comment = |line: &str| {
@@ -233,8 +234,8 @@ fn first_difference(text: &str, written: &str) -> Option<usize> {
     changed.or_else(|| written.next().map(|_| text.lines().count()))
 }
 
-/// Returns an observed endpoint of `program` as one observation per port; `None` if it has a part
-/// that is never observed.
+/// Returns an observed endpoint of `program` as one observation per port; `None` if the endpoint
+/// has a part that is never observed.
 fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> {
     let host = endpoint.host()?.to_string();
     let internal = endpoint
@@ -270,7 +271,7 @@ fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> 
     Some(endpoint.ports().iter().map(of_port).collect())
 }
 
-/// Merges both lists, ordered by program. An endpoint of both gets the needs of either.
+/// Merges both lists, ordered by program. An endpoint in both lists gets what either needs.
 pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Observation> {
     let mut all: BTreeMap<(String, String, u16), Observation> = BTreeMap::new();
     for seen in before.into_iter().chain(now) {
@@ -278,8 +279,8 @@ pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Obs
             Entry::Vacant(place) => drop(place.insert(seen)),
             Entry::Occupied(mut known) => {
                 let known = known.get_mut();
-                // Without methods the connection was used for something that no rule for requests
-                // would see.
+                // If there are no methods, the connection carried something that rules for requests
+                // would not see.
                 let is_opaque = known.methods.is_empty() || seen.methods.is_empty();
                 known.methods.extend(seen.methods);
                 if is_opaque {
@@ -297,8 +298,8 @@ pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Obs
     all.into_values().collect()
 }
 
-/// Returns one endpoint as a line, with rules for the methods that were used. The paths are a
-/// comment, as the next run may request others of the same kind.
+/// Returns one endpoint as a line, with rules for the methods that were used. The paths are only a
+/// comment, because the next run may request others of the same kind.
 fn observed_endpoint(seen: &Observation) -> String {
     let rules = seen
         .methods
@@ -323,9 +324,9 @@ fn observed_endpoint(seen: &Observation) -> String {
     text
 }
 
-/// Returns the smallest policy under which a run like the observed one passes: the parts of
-/// `started` apart from the network, the learned `paths`, and `all` endpoints that each program
-/// used. What was `learned` in this run is said where it is not granted.
+/// Returns the smallest policy under which a run like the observed one passes. It has the parts of
+/// `started` except the network, the learned `paths`, and `all` endpoints that each program used.
+/// Comments name what was `learned` in this run but is not granted.
 pub(super) fn observed_policy(
     started: &Policy,
     all: Vec<Observation>,
@@ -335,7 +336,7 @@ pub(super) fn observed_policy(
     let mut text = notes(learned);
     let needles = Needles::new(Issuers::known().into_shapes(), std::iter::empty());
     let without_secrets = |mut seen: Observation| {
-        // The policy is shown around.
+        // People pass the policy on, so it must not hold secrets.
         seen.paths
             .retain(|path| !needles.finds_any(path.as_bytes()));
         seen
@@ -361,7 +362,7 @@ pub(super) fn observed_policy(
     text
 }
 
-/// Returns the section about the network, a policy for each program.
+/// Returns the section about the network, with one policy per program.
 fn network_policies(all: &[Observation]) -> String {
     let mut text = "network_policies:\n".to_owned();
     for (index, of_program) in all
@@ -380,7 +381,7 @@ fn network_policies(all: &[Observation]) -> String {
             .take(64)
             .collect();
         let endpoints: String = of_program.iter().map(observed_endpoint).collect();
-        // The number keeps two programs of one name apart.
+        // The number distinguishes programs with the same name.
         text.push_str(&format!(
             "  {name}_{}:\n    endpoints:\n{endpoints}",
             index + 1
@@ -393,7 +394,7 @@ fn network_policies(all: &[Observation]) -> String {
     text
 }
 
-/// Returns the comments that such a policy begins with.
+/// Returns the comments at the beginning of an observed policy.
 fn notes(learned: &Learned) -> String {
     let mut text = format!(
         "{OBSERVED}what was used while nothing was refused. Look at each line before you enforce \
@@ -443,7 +444,7 @@ fn notes(learned: &Learned) -> String {
     text
 }
 
-/// Returns the section about files; paths that were learned stand one by one.
+/// Returns the section about files, in which each learned path has its own line.
 fn filesystem_policy(started: &Value, paths: &LearnedPaths) -> String {
     if paths.is_empty() {
         return format!("filesystem_policy: {started}\n");

@@ -1,5 +1,5 @@
-//! The files that an observed run read beyond its policy, folded to the folders that a policy would
-//! list.
+//! The files that an observed run read beyond its policy, combined into the folders that a policy
+//! would list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,17 +10,18 @@ use openshell_supervisor::identity::run_as::ProcessIdentity;
 use openshell_supervisor::paths::trusted_symlinks::resolve;
 use parking_lot::Mutex;
 
-/// Paths that are kept, and their bytes.
+/// The most paths that are kept, and the most bytes of all of them.
 const PATHS: usize = 65_536;
 const BYTES: usize = 8 * 1024 * 1024;
 
-/// Paths of a policy.
+/// The most paths in a policy.
 const LEARNED: usize = 1000;
 
-/// Files of one folder that are listed one by one; of more, the folder is.
+/// The most files of one folder that are listed one by one; if there are more, the folder is
+/// listed.
 const FILES: usize = 2;
 
-/// Folders in a home that hold those of many programs.
+/// Folders in a home that hold folders of many programs.
 const SHARED: &[&str] = &[
     ".config",
     ".cache",
@@ -31,8 +32,8 @@ const SHARED: &[&str] = &[
     ".local/bin",
 ];
 
-/// Folders in a home for caches. Programs outside use what is in them, and run some of it, which
-/// the policy says.
+/// Folders in a home for caches. Programs outside use what is in them, and run some of it; the
+/// policy has a comment about that.
 const CACHES: &[&str] = &[
     ".npm/_cacache",
     ".npm/_logs",
@@ -51,7 +52,7 @@ const CACHES: &[&str] = &[
     ".pub-cache/hosted",
 ];
 
-/// Accesses of an observed run beyond its policy.
+/// Accesses of an observed run that its policy does not cover.
 #[derive(Debug, Default)]
 pub(crate) struct ObservedFiles(Mutex<Seen>);
 
@@ -61,9 +62,9 @@ struct Seen {
     listed: BTreeSet<PathBuf>,
     /// Files that were only looked at.
     looked_at: BTreeSet<PathBuf>,
-    /// Looked for, and not there.
+    /// Paths that were looked for but do not exist.
     missing: BTreeSet<PathBuf>,
-    /// Written, for the length of the run, or refused to be.
+    /// Paths that were written, only for the length of the run, or whose writing was refused.
     written: BTreeSet<PathBuf>,
     paths: usize,
     bytes: usize,
@@ -71,7 +72,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Keeps the path of an access, within bounds.
+    /// Keeps the path of an access, unless there are too many.
     fn insert(&mut self, accessed: &Accessed) {
         let path = &accessed.path;
         let paths = self.paths + 1;
@@ -111,7 +112,7 @@ impl Seen {
 
 impl ObservedFiles {
     /// Adds an access of a process of `identity`, unless `of_policy` covers it, or the path is
-    /// hidden or refused by its mode.
+    /// hidden or its mode refuses the access.
     pub(crate) fn add(
         &self,
         accessed: &Accessed,
@@ -127,8 +128,9 @@ impl ObservedFiles {
             is_missing,
             ..
         } = accessed;
-        // A file that is found by a symlink has to be found again. Only root's are followed; of
-        // others the folder is in sight, where that holds nothing but programs.
+        // A file that was found through a symlink has to be found again, so the symlink is needed
+        // too. Only symlinks that root made are followed. For any other, its folder is made
+        // visible, if that holds only programs.
         let link = link.as_deref().and_then(|link| {
             if resolve(link).is_ok() {
                 Some(link)
@@ -142,7 +144,7 @@ impl ObservedFiles {
         let link = link
             .filter(is_hidden)
             .map(|link| Accessed::new(accessed.thread, link.to_owned(), FileAccess::Read));
-        // Looking at a folder is no use of what is in it.
+        // Looking at a folder does not use what is in it.
         let is_beyond = !(of_policy.grants(path, *access) || *is_lookup && *is_folder);
         let is_permitted =
             || *is_missing || *access == FileAccess::Write || identity.may_reach(path, *access);
@@ -154,8 +156,8 @@ impl ObservedFiles {
         }
     }
 
-    /// Adds the program of a run, found by `path`, and its interpreter: its start is not seen in a
-    /// user namespace.
+    /// Adds the program of a run, found by `path`, and its interpreter, because their start cannot
+    /// be observed in a user namespace.
     pub(crate) fn add_program(
         &self,
         path: &Path,
@@ -178,7 +180,7 @@ impl ObservedFiles {
         }
     }
 
-    /// Returns the accesses so far, folded, for a user with this home.
+    /// Returns the accesses so far, combined into folders, for a user with this home.
     pub(super) fn learned(&self, home: Option<&Path>) -> Learned {
         let seen = self.0.lock();
         let shared = SharedFolders { home };
@@ -188,7 +190,7 @@ impl ObservedFiles {
             .map(|path| cache(path, home).ok_or_else(|| path.clone()))
             .partition(Result::is_ok);
         let others = others.into_iter().filter_map(Result::err).collect();
-        // Who lists a folder of many programs looks at each file in it.
+        // A program that lists a shared folder looks at each file in it, without using it.
         let is_apart =
             |path: &&PathBuf| path.parent().is_some_and(|folder| !shared.contains(folder));
         let read = seen
@@ -197,7 +199,7 @@ impl ObservedFiles {
             .chain(seen.looked_at.iter().filter(is_apart))
             .cloned()
             .collect();
-        // What the command made in the home ended with the run.
+        // What the command created in the home is gone after the run.
         let is_outside = |path: &Path| {
             !home.is_some_and(|home| path.starts_with(home)) || path.symlink_metadata().is_ok()
         };
@@ -223,31 +225,32 @@ impl ObservedFiles {
     }
 }
 
-/// Paths of an observed run.
+/// What a run was observed to need.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Learned {
-    /// Files and folders to be read.
+    /// Files and folders that the policy must let the command read.
     pub(super) read: BTreeSet<PathBuf>,
-    /// Folders that were listed, and are not granted.
+    /// Folders that were listed but are not granted.
     pub(super) not_listed: BTreeSet<PathBuf>,
-    /// Paths in the home that were looked for, and that the command has to see missing.
+    /// Paths in the home that were looked for, and that the command must be able to see missing.
     pub(super) missing: BTreeSet<PathBuf>,
-    /// Caches to be written.
+    /// Caches that the policy must let the command write.
     pub(super) written: BTreeSet<PathBuf>,
-    /// Other files and folders that were written for the length of the run, or refused to be.
+    /// Other files and folders that were written, only for the length of the run, or whose writing
+    /// was refused.
     pub(super) not_written: BTreeSet<PathBuf>,
-    /// True if there were more than are kept.
+    /// True if there were more paths than are kept.
     pub(super) is_incomplete: bool,
 }
 
-/// Returns the folder of a program, if it holds programs alone.
+/// Returns the folder of a program, if by its name it holds only programs.
 fn bin(program: &Path) -> Option<&Path> {
     program
         .parent()
         .filter(|folder| folder.ends_with("bin") || folder.ends_with(".bin"))
 }
 
-/// Returns the cache of one program that `path` lies in, a folder of its own.
+/// Returns the folder that is a cache of one program and that `path` lies in.
 fn cache(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let home = home?;
     let rest = path.strip_prefix(home).ok()?;
@@ -257,7 +260,7 @@ fn cache(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
         .map(|cache| home.join(cache));
     let of_program = || {
         let mut names = rest.strip_prefix(".cache").ok()?.iter();
-        // A file there is no folder to write to.
+        // A file directly in `.cache` is not a folder that could be granted.
         let folder = home.join(".cache").join(names.next()?);
         names.next().map(|_| folder)
     };
@@ -266,7 +269,7 @@ fn cache(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
         .or_else(of_program)
 }
 
-/// Folders that hold what belongs to many programs, so that none of them is granted as a whole.
+/// Folders whose contents belong to many programs, so that none of them is granted as a whole.
 struct SharedFolders<'h> {
     home: Option<&'h Path>,
 }
@@ -279,7 +282,7 @@ impl SharedFolders<'_> {
                     .strip_prefix(home)
                     .is_ok_and(|rest| SHARED.iter().any(|name| rest == Path::new(name)))
         };
-        // The root, the folders in it, and those beneath that hold others: homes, states, caches.
+        // The root, the folders in it, and folders below that hold others: homes, states, caches.
         let depth = folder.components().count();
         let is_upper = depth <= 2 || folder.parent() == Some(Path::new("/home"));
         let is_state = ["/var/lib", "/var/cache", "/var/tmp", "/usr/local"]
@@ -288,9 +291,9 @@ impl SharedFolders<'_> {
         is_upper || is_state || self.home.is_some_and(in_home)
     }
 
-    /// Returns the uppermost missing folder of a missing path, if it lies in a folder of many
-    /// programs in the home, whose other contents a policy hides. Programs look for others in every
-    /// folder of executables, and go on whatever they find.
+    /// Returns the uppermost missing folder of a missing path, if it lies in a shared folder in the
+    /// home, whose other contents a policy hides. Folders of executables do not count: programs
+    /// look in each of them for others, and go on whatever they find.
     fn missing(&self, path: &Path) -> Option<PathBuf> {
         let home = self.home?;
         let owned: Vec<_> = path
@@ -308,9 +311,9 @@ impl SharedFolders<'_> {
             .map(Path::to_owned)
     }
 
-    /// Returns the smallest list of files and folders that covers `files` and the folders `listed`:
-    /// the files alone where they are few, else the deepest folder that holds all of those with one
-    /// owner.
+    /// Returns the smallest list of files and folders that covers `files` and the folders `listed`.
+    /// Files with one owner are listed themselves if they are few; otherwise the deepest folder
+    /// that holds all of them is.
     fn folded(&self, files: &BTreeSet<PathBuf>, listed: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
         let mut groups: BTreeMap<&Path, Vec<(&Path, &Path)>> = BTreeMap::new();
         let mut folded = BTreeSet::new();
@@ -323,7 +326,7 @@ impl SharedFolders<'_> {
                 .map(|folder| (folder.as_path(), folder.as_path())),
         );
         for (path, folder) in entries {
-            // The uppermost folder that is not shared belongs to one program, or one project.
+            // The uppermost folder that is not shared belongs to one program or one project.
             match folder
                 .ancestors()
                 .take_while(|above| !self.contains(above))
@@ -331,14 +334,14 @@ impl SharedFolders<'_> {
             {
                 Some(owner) => groups.entry(owner).or_default().push((path, folder)),
                 None if path != folder => drop(folded.insert(path.to_owned())),
-                // A shared folder was listed: what it holds is not for the command.
+                // A shared folder was listed. Its contents are not meant for the command.
                 None => {}
             }
         }
         for group in groups.values() {
             let listed = group.iter().filter(|(path, folder)| path == folder).count();
             if listed == group.len() {
-                // Whoever lists a folder has used nothing in it.
+                // The command only listed folders, and used nothing in them.
                 continue;
             }
             if group.len() <= FILES && listed == 0 {

@@ -13,8 +13,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::config::Config;
 
-/// A file that is opened at the start: at the end the workload could have put a symlink in its
-/// place.
+/// A file that is opened at the start, because by the end the workload could have put a symlink in
+/// its place.
 #[derive(Debug)]
 pub(super) struct OutputFile {
     path: PathBuf,
@@ -32,10 +32,10 @@ impl OutputFile {
         &self.path
     }
 
-    /// Opens the file, through symlinks that only root can have made.
+    /// Opens the file, following only symlinks that nobody but root can have made.
     ///
     /// # Errors
-    /// The file cannot be made, or is no regular file.
+    /// Fails if the file cannot be made, or is not a regular file.
     pub(super) fn open(flag: &str, path: &Path) -> anyhow::Result<Self> {
         let path = std::path::absolute(path)?;
         let context = || format!("{flag} {} cannot be written", path.display());
@@ -59,10 +59,10 @@ impl OutputFile {
         Ok(Self::of(path, file))
     }
 
-    /// Requires that the run does not depend on the file.
+    /// Checks that the run does not depend on the file.
     ///
     /// # Errors
-    /// The file is an input of the run, by this name or another one.
+    /// Fails if the file is an input of the run, by this name or another one.
     pub(super) fn check_inputs(&self, flag: &str, config: &Config) -> anyhow::Result<()> {
         for (what, path) in config.inputs.all() {
             let input = match std::fs::metadata(path) {
@@ -82,20 +82,20 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Returns true if `there` is the metadata of the same file.
+    /// Returns true if `there` is the metadata of this file.
     ///
     /// # Errors
-    /// The metadata of the open file cannot be read.
+    /// Fails if the metadata of the open file cannot be read.
     fn is_at(&self, there: Metadata) -> std::io::Result<bool> {
         let ours = self.file.metadata()?;
         Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
     }
 
-    /// Returns the text of the file, up to the size of a policy document: empty, or beginning with
-    /// `first`.
+    /// Returns the text of the file, up to the size of a policy document. The text is empty, or
+    /// begins with `first`.
     ///
     /// # Errors
-    /// The disk fails, or the file was not written by an earlier run with `flag`.
+    /// Fails if the disk fails, or if no earlier run with `flag` wrote the file.
     pub(super) fn written_by(&mut self, flag: &str, first: &str) -> anyhow::Result<String> {
         let mut bytes = Vec::new();
         (&self.file)
@@ -112,10 +112,10 @@ impl OutputFile {
         }
     }
 
-    /// Replaces the content by `text`.
+    /// Replaces the content with `text`.
     ///
     /// # Errors
-    /// The disk fails or is full, or another file is in the place of this one.
+    /// Fails if the disk fails or is full, or another file is in the place of this one.
     pub(super) fn write(&mut self, text: &str) -> anyhow::Result<()> {
         let written = self
             .file

@@ -20,10 +20,10 @@ use crate::process::signals::forward;
 use crate::run::workload::job_control::JobControl;
 use crate::run::workload::start_failure::StartContext;
 
-/// Reason in the log lines of a command that ran too long.
+/// The reason in log lines about a command that ran too long.
 const TIMED_OUT_REASON: &str = "time-out";
 
-/// Waits for a time, for good if there is none.
+/// Waits until `time`, or forever if there is none.
 pub(super) async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
@@ -31,28 +31,28 @@ pub(super) async fn until(time: Option<Instant>) {
     }
 }
 
-/// The command and its supervision: signals passed on, the time-out, and the grace before a kill.
+/// Supervises the command: passes signals on, and applies the time-out and the grace before a kill.
 pub(super) struct CommandSupervisor<'c> {
     context: StartContext<'c>,
-    /// Has the policy read again.
+    /// Triggers reading the policy again.
     reload: Arc<Notify>,
     /// `None` until the command is known to run.
     running: Option<Arc<Running>>,
-    /// Its stops, with the caller's job.
+    /// Stops and continues the command together with the caller's job.
     job: JobControl<'c>,
-    /// Hears of it, for clients that attach to it.
+    /// The main process as attached clients see it, which is told what the command does.
     main_process: Option<Arc<MainProcess>>,
-    /// Signals that came before that, each once.
+    /// Signals that came before the command ran, each once.
     early: Vec<i32>,
-    /// End of patience: the time-out, and once the command was asked to end, the grace.
+    /// When the command's time is over: the time-out or, once it was asked to end, the grace.
     deadline: Option<Instant>,
-    /// The signal that asks the command to end, and the time to pass it on.
+    /// When to pass on the signal that asks the command to end, and that signal.
     draining: Option<(Instant, i32)>,
     cause: Option<EndCause>,
 }
 
 impl<'c> CommandSupervisor<'c> {
-    /// Supervises a command that was asked for just now.
+    /// Supervises a command that init was asked for at this moment.
     pub(super) fn new(
         context: StartContext<'c>,
         job: JobControl<'c>,
@@ -77,17 +77,17 @@ impl<'c> CommandSupervisor<'c> {
         }
     }
 
-    /// Returns the cause for which the command was asked to end.
+    /// Returns why the command was asked to end, if it was.
     pub(super) fn cause(&self) -> Option<EndCause> {
         self.cause
     }
 
-    /// True once the command is known to run.
+    /// Returns true once the command is known to run.
     pub(super) fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// True once the supervisor was asked to end.
+    /// Returns true once the command is to end, by a signal or because its time is over.
     pub(super) fn is_ending(&self) -> bool {
         self.draining.is_some() || self.cause.is_some()
     }
@@ -98,10 +98,10 @@ impl<'c> CommandSupervisor<'c> {
         until(self.deadline.into_iter().chain(draining).min()).await;
     }
 
-    /// Takes an event, and returns the exit code if it was the end.
+    /// Handles an event. Returns the exit code if the command has ended.
     ///
     /// # Errors
-    /// The command did not start, or init ended.
+    /// Fails if the command did not start, or init ended.
     pub(super) fn event(&mut self, event: Event) -> anyhow::Result<Option<u8>> {
         match event {
             Event::Started(running) => self.started(running),
@@ -162,7 +162,7 @@ impl<'c> CommandSupervisor<'c> {
 
     /// Handles a stop of the command.
     fn stopped(&mut self, signal: i32) -> anyhow::Result<()> {
-        // A command that is told to end must be able to.
+        // A command that is told to end must be running, so that it can.
         if self.is_ending() {
             Ok(self.job.resume()?)
         } else {
@@ -170,13 +170,13 @@ impl<'c> CommandSupervisor<'c> {
         }
     }
 
-    /// Takes a signal to the supervisor.
+    /// Handles a signal to the supervisor.
     ///
     /// # Errors
-    /// The terminal is gone, or init is.
+    /// Fails if the terminal or init is gone.
     pub(super) fn signal(&mut self, mut signal: Received) -> anyhow::Result<()> {
         let number = signal.number;
-        // A shell whose terminal hangs up tells its jobs.
+        // A shell whose terminal hangs up sends SIGHUP to its jobs.
         signal.is_hang_up |= number == Signal::HUP.as_raw() && self.job.hang_up();
         match signals::action(signal, self.context.config.is_interactive()) {
             SignalAction::Forward => {
@@ -184,7 +184,7 @@ impl<'c> CommandSupervisor<'c> {
                     self.forward(number);
                 }
             }
-            // Only the first one waits.
+            // Only the first signal waits; a second one is passed on at once.
             SignalAction::Terminate
                 if !self.is_ending() && !self.context.config.command.drain.is_zero() =>
             {
@@ -196,18 +196,18 @@ impl<'c> CommandSupervisor<'c> {
         Ok(())
     }
 
-    /// Asks the command to end, by the signal `number`.
+    /// Asks the command to end with the signal `number`.
     fn terminate(&mut self, number: i32) {
         self.draining = None;
         self.forward(number);
-        // An interactive shell ignores the others, and takes this one for the end of its terminal.
+        // An interactive shell ignores other signals, and takes SIGHUP for the end of its terminal.
         if self.context.config.command.terminal == CommandTerminal::Own {
             self.forward(Signal::HUP.as_raw());
         }
         self.ask_to_end(EndCause::Signal);
     }
 
-    /// Takes the deadline, and returns the exit code if the command has to be killed.
+    /// Handles a deadline that has passed. Returns the exit code if the command has to be killed.
     pub(super) fn deadline_reached(&mut self) -> Option<u8> {
         if let Some((end, number)) = self.draining
             && end <= Instant::now()
@@ -233,7 +233,7 @@ impl<'c> CommandSupervisor<'c> {
         ));
     }
 
-    /// Replaces the time that the command has left by the grace.
+    /// Gives the command only the grace from now on; later calls change nothing.
     fn ask_to_end(&mut self, cause: EndCause) {
         if self.cause.is_none() {
             self.cause = Some(cause);

@@ -1,4 +1,4 @@
-//! Events of the command, from the thread that hears of them to the task that supervises the
+//! Carries the command's events from the thread that receives them to the task that supervises the
 //! command.
 
 use std::collections::VecDeque;
@@ -7,8 +7,8 @@ use openshell_supervisor::init::launch::Event;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-/// Events in order, none lost. A stop that repeats the last unread event is dropped: it carries no
-/// information.
+/// A queue of events that keeps their order. Only a stop that follows an unread stop is dropped,
+/// because it carries no information.
 #[derive(Default)]
 pub(super) struct EventQueue {
     events: Mutex<VecDeque<Event>>,
@@ -37,7 +37,7 @@ impl EventQueue {
         }
     }
 
-    /// A panic elsewhere cannot leave the events half changed.
+    /// Locks the events. A panic elsewhere cannot leave them half changed.
     fn lock(&self) -> MutexGuard<'_, VecDeque<Event>> {
         self.events.lock()
     }

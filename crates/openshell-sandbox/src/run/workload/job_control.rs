@@ -1,4 +1,4 @@
-//! The command in the caller's job: stopped with it, and continued.
+//! The command as a part of the caller's job, stopped and continued together with it.
 
 use std::io;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ pub(super) struct JobControl<'c> {
     console: Option<&'c mut Console>,
     running: Option<Arc<Running>>,
     state: State,
-    /// True if the terminal stops the job again, of which this process heard before the end of the
-    /// last stop.
+    /// True if the terminal asked for another stop, and this process learned of it before the last
+    /// stop had ended.
     is_to_stop: bool,
-    /// True if the caller ignores the terminal's stops.
+    /// True if the caller ignores stops by its terminal.
     ignores_stops: bool,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct JobControl<'c> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Runs,
-    /// Init stops everything inside.
+    /// Init is stopping everything inside.
     Stops,
     /// Everything inside is stopped.
     Stopped,
@@ -53,18 +53,18 @@ impl<'c> JobControl<'c> {
         self.running = Some(running);
     }
 
-    /// Takes that the caller's terminal may be hung up; returns true if it is.
+    /// Hangs up the command's terminal if the caller's has hung up; returns true if it has.
     pub(super) fn hang_up(&self) -> bool {
         self.console
             .as_ref()
             .is_some_and(|console| console.hang_up())
     }
 
-    /// Handles a signal that is about the caller's terminal or job once the command runs; returns
-    /// false for others.
+    /// Handles a signal that concerns the caller's terminal or job, once the command runs. Returns
+    /// false for other signals.
     ///
     /// # Errors
-    /// The terminal is gone.
+    /// Fails if the terminal is gone.
     pub(super) fn signal(&mut self, signal: i32) -> io::Result<bool> {
         if self.running.is_none() {
             return Ok(false);
@@ -83,8 +83,8 @@ impl<'c> JobControl<'c> {
         Ok(true)
     }
 
-    /// Stops the job as the caller's terminal asks for. A command that has that terminal's keyboard
-    /// is asked itself: it may have to restore the screen.
+    /// Stops the job because the caller's terminal asks for it. A command that has that terminal's
+    /// keyboard is asked to stop itself, because it may have to restore the screen.
     fn stop_by_terminal(&mut self) -> io::Result<()> {
         let is_attached = self
             .console
@@ -106,11 +106,11 @@ impl<'c> JobControl<'c> {
         }
     }
 
-    /// Handles a stop of the command: it goes on where it was stopped for its use of the terminal
-    /// and may have that; else the caller's job stops with it.
+    /// Handles a stop of the command. If it was stopped for using the terminal, and is now allowed
+    /// to, it goes on; otherwise the caller's job stops with it.
     ///
     /// # Errors
-    /// The terminal is gone, or init is.
+    /// Fails if the terminal or init is gone.
     pub(super) fn command_stopped(&mut self, signal: i32) -> io::Result<()> {
         let Some(console) = &mut self.console else {
             return Ok(());
@@ -124,8 +124,8 @@ impl<'c> JobControl<'c> {
         self.suspend()
     }
 
-    /// Stops everything inside, and then the caller's job. Without a shell that would continue it,
-    /// the command goes on.
+    /// Stops everything inside, and then the caller's job. If no shell could continue the job, the
+    /// command goes on instead.
     fn suspend(&mut self) -> io::Result<()> {
         if !console::has_shell() {
             return self.resume();
@@ -138,10 +138,11 @@ impl<'c> JobControl<'c> {
         Ok(())
     }
 
-    /// Takes that everything inside is stopped, and stops the job; returns once that is continued.
+    /// Stops the caller's job, now that everything inside is stopped. Returns when the job is
+    /// continued.
     ///
     /// # Errors
-    /// None is known.
+    /// No failure is known.
     pub(super) fn everything_stopped(&mut self) -> io::Result<()> {
         // The job may have been continued meanwhile.
         if self.state != State::Stops {
@@ -155,11 +156,11 @@ impl<'c> JobControl<'c> {
         console::stop_job()
     }
 
-    /// Continues what was stopped, with the terminal if the command has a use for it and this
-    /// process is in its foreground.
+    /// Continues what was stopped. The command gets the terminal if it needs it and this process is
+    /// in the terminal's foreground.
     ///
     /// # Errors
-    /// The terminal is gone, or init is.
+    /// Fails if the terminal or init is gone.
     pub(super) fn resume(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.state, State::Runs) != State::Runs {
             self.launcher.continue_all();

@@ -1,4 +1,4 @@
-//! The command, from its start to the end of everything with it.
+//! Runs the command, from its start to the end of everything that it started.
 
 mod command_supervisor;
 mod event_queue;
@@ -30,13 +30,13 @@ use event_queue::EventQueue;
 use job_control::JobControl;
 use start_failure::StartContext;
 
-/// Time by which init ends everything later than the supervisor at a time-out.
+/// At a time-out, init ends everything this much later than the supervisor.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// Runs the command until its end, and ends the sandbox with it.
 ///
 /// # Errors
-/// The command did not start, or init or a task of the supervisor ended.
+/// Fails if the command did not start, or if init or a task of the supervisor ended.
 pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result<Ended> {
     let mut console = sandbox.console.take();
     let ended = supervise(config, &mut sandbox, console.as_mut()).await;
@@ -46,16 +46,16 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
         Phase::Failed
     });
     sandbox.launcher.kill();
-    // They need no process any more; meanwhile the kernel removes those.
+    // The reporters no longer need any process; meanwhile the kernel removes the processes.
     for reporter in std::mem::take(&mut sandbox.reporters) {
         reporter.finish().await;
     }
-    // Every process ends before the terminal is given back, and before anything made for them is
-    // removed.
+    // Every process must end before the terminal is given back, and before anything made for the
+    // processes is removed.
     sandbox.launcher.end();
     flush(&mut sandbox).await;
     drop(console);
-    // Others may have reached them by these ways.
+    // Clients may have reached the servers inside by these ways.
     let has_other_ways = sandbox.ssh.is_some() || sandbox.gateway.is_some();
     if let Some(process) = sandbox.main_process.take() {
         process
@@ -116,17 +116,17 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
 /// Longest wait for relayed outputs after the command's end.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// The longest time that init takes.
+/// A time-out that never passes: the longest time that init accepts.
 const NEVER: Duration = Duration::from_secs(365 * 86_400);
 
-/// Time for the last output of a command to arrive while its sandbox stays.
+/// Time for the last output of a command to arrive, if its sandbox stays.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// Longest wait for clients of the main process after its end.
+/// The longest wait for clients of the main process after its end.
 const CLIENTS: Duration = Duration::from_secs(2);
 
-/// Waits until relayed outputs have taken everything that the command wrote, for [`FLUSH`] or until
-/// a signal to end.
+/// Waits until the relayed outputs have taken everything that the command wrote. Stops waiting
+/// after [`FLUSH`], or at a signal to end.
 async fn flush(sandbox: &mut Sandbox) {
     let Some(streams) = sandbox.streams.take().filter(Streams::has_relays) else {
         return;
@@ -214,25 +214,26 @@ async fn supervise(
 async fn keep(config: &Config, sandbox: &mut Sandbox, code: u8) -> anyhow::Result<()> {
     let (ended, end) = oneshot::channel::<()>();
     let ended = Mutex::new(Some(ended));
-    // Dropped with the event, it tells of it.
+    // When the sandbox ends, this drops the sender, which completes `end`.
     sandbox
         .launcher
         .on_end(Box::new(move |_| drop(ended.lock().take())))?;
     if config.command.timeout.is_some() {
-        // It was the command's.
+        // The time-out was for the command, not for the sandbox.
         sandbox.launcher.end_after(NEVER)?;
     }
     let mut end = std::pin::pin!(end);
     let mut drained = None;
     if let Some(process) = sandbox.main_process.clone() {
-        // Its last output is on its way; other processes may hold the streams for good.
+        // Lets the last output arrive. The end of the streams may never come, because other
+        // processes can hold them open.
         tokio::time::sleep(SETTLING).await;
         process.end(code, Duration::ZERO).await;
     }
     loop {
         tokio::select! {
             Some(signal) = sandbox.signals.recv() => match signals::action(signal, false) {
-                // Only the first one waits.
+                // Only the first signal waits.
                 SignalAction::Terminate if drained.is_none() && !config.command.drain.is_zero() => {
                     sandbox.close();
                     drained = Some(Instant::now() + config.command.drain);
@@ -248,7 +249,7 @@ async fn keep(config: &Config, sandbox: &mut Sandbox, code: u8) -> anyhow::Resul
     }
 }
 
-/// Asks init for the command. Its events arrive in the queue.
+/// Asks init to start the command. Its events arrive in the queue that is returned.
 fn start(
     config: &Config,
     sandbox: &Sandbox,
@@ -276,7 +277,7 @@ fn start(
         ignored: IgnoredSignals::Kept,
     };
     if let Some(limit) = config.command.timeout {
-        // The supervisor is earlier, unless it is stopped.
+        // The supervisor ends the command earlier, unless it is stopped itself.
         sandbox
             .launcher
             .end_after(limit + config.command.grace + SLACK)?;

@@ -9,7 +9,7 @@ use openshell_supervisor::init::launch::LaunchError;
 
 use crate::config::Config;
 
-/// Circumstances of a command's start.
+/// The circumstances of a command's start.
 pub(super) struct StartContext<'c> {
     pub(super) config: &'c Config,
     /// Directory where the command should start.
@@ -34,7 +34,7 @@ impl StartContext<'_> {
         }
     }
 
-    /// Tells of a working directory that the user may not enter.
+    /// Explains that the user may not enter the working directory.
     fn forbidden_directory(&self) -> Option<String> {
         let user = self.environment.get("USER")?.display();
         let folder = self.start_dir?.display();
@@ -44,7 +44,7 @@ impl StartContext<'_> {
         ))
     }
 
-    /// Tells of a program that exists on the host, out of the sandbox's reach.
+    /// Explains that the program exists on the host but the policy does not grant it.
     fn missing_grant(&self) -> Option<String> {
         let word = Path::new(self.config.command.words.first()?);
         let is_program = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|data| data.is_file());
@@ -55,7 +55,7 @@ impl StartContext<'_> {
                 .map(|folder| folder.join(word))
                 .find(is_program)
         };
-        // A path that is granted is out of reach for another reason.
+        // A path that is granted must be out of reach for another reason.
         let found = std::fs::canonicalize(found?)
             .ok()
             .filter(|found| !(self.granted.grants_reading(found) && self.granted.shows(found)))?;
@@ -67,7 +67,7 @@ impl StartContext<'_> {
         ))
     }
 
-    /// Tells of a relative path, which is looked up where the command starts.
+    /// Explains that a relative path is looked up in the directory where the command starts.
     fn other_directory(&self) -> Option<String> {
         let word = Path::new(self.config.command.words.first()?);
         let is_relative = word.is_relative() && word.components().count() > 1;

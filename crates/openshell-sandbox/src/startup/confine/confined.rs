@@ -1,4 +1,4 @@
-//! The third stage: init is confined, and the supervisor holds the other ends.
+//! The third stage: init is confined, and the supervisor holds its ends of what they share.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -28,14 +28,14 @@ use crate::startup::plan::planned::Run;
 use crate::startup::plan::ssh_sockets::SshSockets;
 use crate::startup::services::RunServices;
 
-/// A sandbox that is confined and that nothing serves yet.
+/// A sandbox that is confined but that nothing serves yet.
 pub(crate) struct Confined {
-    /// Ends first, if no further stage takes it.
+    /// The first field, so that it is dropped first if no further stage takes it.
     pub(crate) init: ConfinedInit,
     pub(crate) plan: Plan,
     pub(crate) host: Host,
     pub(crate) network: Network,
-    /// Listener of the Landlock self-test, if that needs one.
+    /// The listener of the Landlock self-test, if that needs one.
     pub(crate) proof: Option<UnixListener>,
     pub(crate) services: RunServices,
     pub(crate) command: CommandParts,
@@ -47,15 +47,15 @@ pub(crate) struct Confined {
     pub(crate) run: Run,
 }
 
-/// What the main command gets, and what is kept of it.
+/// What the main command gets, and what receives its output.
 pub(crate) struct CommandParts {
     pub(crate) streams: Streams,
     pub(crate) environment: Environment,
-    /// Directories where it may start, in order of preference.
+    /// Directories where the command may start, in order of preference.
     pub(crate) directories: Vec<PathBuf>,
-    /// It as clients see it, if they may attach to it.
+    /// The main process as clients see it, if they may attach to it.
     pub(crate) main_process: Option<Arc<MainProcess>>,
-    /// Takes what it writes for them.
+    /// Receives the command's output for those clients.
     pub(crate) tap: Option<Tap>,
 }
 
@@ -66,11 +66,11 @@ pub(crate) struct Audience {
 }
 
 impl Confined {
-    /// Has init confine itself. Meanwhile certificates are written, the network is entered, and the
-    /// proxy's sockets are taken.
+    /// Makes init confine itself. Meanwhile, writes the certificates, enters the network, and takes
+    /// the proxy's sockets.
     ///
     /// # Errors
-    /// A restriction cannot be had or proved, or the supervisor cannot be hardened.
+    /// Fails if a restriction cannot be applied or proved, or the supervisor cannot be hardened.
     pub(crate) async fn enclose(config: &mut Config, hosted: Hosted) -> anyhow::Result<Self> {
         let Hosted {
             plan,
@@ -107,9 +107,9 @@ impl Confined {
             confinement.init(),
             &host.landlock,
         );
-        // Init is a process of its own by now, and the whole environment has been read.
+        // Possible now: init is a process of its own, and the whole environment has been read.
         let hardened = harden::supervisor();
-        // A failure of init comes first: it may be the cause of others.
+        // A failure of init is reported first, because it may have caused others.
         let init = confinement.finish(&mut host, &mut run.signals).await?;
         plan.carve_outs.verify()?;
         let mut services = prepared?;
@@ -143,7 +143,7 @@ impl Confined {
     }
 }
 
-/// Waits for the network, and opens the command's streams in it; `tap` takes what is written.
+/// Waits for the network, and opens the command's streams in it. `tap` receives their output.
 fn attach(
     config: &Config,
     network: PendingNetwork,

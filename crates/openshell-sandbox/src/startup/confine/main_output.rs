@@ -1,4 +1,4 @@
-//! The output of a gateway's main process: kept for clients that come later.
+//! The output of a gateway's main process, which is kept for clients that come later.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,17 +21,17 @@ pub(crate) fn main_process(config: &Config) -> Option<Arc<MainProcess>> {
     (config.is_launched && !config.is_interactive()).then(Arc::default)
 }
 
-/// Returns the receiver of what the main process writes.
+/// Returns a tap that hands what the main process writes to `process`.
 pub(crate) fn tap(process: &Arc<MainProcess>) -> Tap {
     let process = Arc::clone(process);
     Arc::new(move |output: Output, bytes: &[u8]| process.append(output, bytes))
 }
 
-/// Opens a terminal of the command's own, whose output goes to `output` and to `process`, which
-/// gets its keyboard.
+/// Opens a terminal for the command only. Its output goes to `output` and to `process`, whose
+/// clients type on it.
 ///
 /// # Errors
-/// The sandbox has no terminals, or its init is gone.
+/// Fails if the sandbox has no terminals, or its init is gone.
 pub(crate) async fn on_own_terminal(
     launcher: &Launcher,
     output: BorrowedFd<'_>,
@@ -44,11 +44,11 @@ pub(crate) async fn on_own_terminal(
     Ok(streams)
 }
 
-/// Opens the terminal that `streams` need, which is shown on that of the caller's streams that is
-/// one.
+/// Opens the terminal that `streams` need. It is shown on the first of the caller's output, errors
+/// and input that is a terminal.
 ///
 /// # Errors
-/// The sandbox has no terminals, or its init is gone.
+/// Fails if the sandbox has no terminals, or its init is gone.
 pub(crate) async fn on_callers_terminal(
     launcher: &Launcher,
     streams: &mut Streams,

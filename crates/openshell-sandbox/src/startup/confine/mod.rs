@@ -48,7 +48,7 @@ pub(crate) struct ConfinedInit {
     pub(crate) launcher: Arc<Launcher>,
     /// The file rules in force.
     pub(crate) granted: Request,
-    /// Calls of the sandbox that wait to be answered, if there are any.
+    /// Calls of the sandbox that wait for the supervisor's answer, if there are any.
     pub(crate) waiting_calls: Option<WaitingCalls>,
     enforced: Enforced,
     /// Files with secrets that the workload must not read.
@@ -58,10 +58,10 @@ pub(crate) struct ConfinedInit {
 }
 
 impl ConfinedInit {
-    /// Has init confine itself. Meanwhile other parts of the start go on.
+    /// Makes init confine itself, while other parts of the start go on.
     ///
     /// # Errors
-    /// Init is gone.
+    /// Fails if init is gone.
     pub(crate) fn start(
         config: &Config,
         plan: &Plan,
@@ -70,7 +70,8 @@ impl ConfinedInit {
         init: Init,
     ) -> anyhow::Result<PendingConfinement> {
         let mut mounts = std::mem::take(&mut host.tls.mounts);
-        // A file that is to be protected would be another one in the merged folder.
+        // In the merged folder a protected file would be a different file, so the folder is not
+        // merged.
         let is_within = |mount: &Mount| {
             protected
                 .iter()
@@ -138,14 +139,14 @@ impl ConfinedInit {
         })
     }
 
-    /// Returns the protection of the files that are read again.
+    /// Returns the protection of the files that are read again while the sandbox runs.
     pub(crate) fn protection(&self) -> Protection {
         self.launcher
             .protection(&self.enforced, &self.secrets, self.granted.clone())
     }
 
-    /// Returns the file rights in force, and those of the policy alone, without what is shown to
-    /// learn from.
+    /// Returns the file rights in force, and those of the policy only: without carve-outs, and
+    /// without what is shown to learn from.
     pub(crate) fn file_rights(&self) -> (FileRights, FileRights) {
         let rights = FileRights::new(&self.granted, &self.carve_outs)
             .with_stand_ins(&self.enforced.stand_ins);
@@ -155,15 +156,15 @@ impl ConfinedInit {
         )
     }
 
-    /// The carve-outs, as init numbers them.
+    /// Returns the carve-outs, in the order in which init numbers them.
     pub(crate) fn carve_outs(&self) -> &[CarveOut] {
         &self.carve_outs
     }
 
-    /// Logs the restrictions in force, and those that are not.
+    /// Logs which restrictions are in force, and which are not.
     ///
     /// # Errors
-    /// The groups of the command cannot be named.
+    /// Fails if the groups of the command cannot be named.
     pub(crate) fn log(
         &self,
         config: &Config,
@@ -236,12 +237,12 @@ const PASSWORD_FILES: &[&str] = &[
     "/etc/gshadow-",
 ];
 
-/// Returns the files and folders of the run that the workload must not change, or not read,
+/// Returns the files and folders of the run that the workload must not change, or must not read,
 /// whatever the policy grants.
 ///
 /// # Errors
-/// The workload could make one of their paths lead elsewhere, or the policy grants one of the
-/// folders itself.
+/// Fails if the workload could make one of their paths lead elsewhere, or if the policy grants one
+/// of the folders itself.
 pub(crate) fn protected(
     config: &Config,
     plan: &Plan,
@@ -315,9 +316,9 @@ fn run_folders_of_others(config: &Config, plan: &Plan, host: &Host) -> Option<Pa
     Some(place).filter(|place| !host.run_dir.path().starts_with(place))
 }
 
-/// Returns the files of the host with secrets that the workload has in reach, and the policy does
-/// not name: root without capabilities, and members of the group shadow, may read some in /etc,
-/// which the baseline grants.
+/// Returns the files of the host with secrets that the workload could read and the policy does not
+/// name. Root without capabilities, and members of the group shadow, may read some in /etc, which
+/// the baseline grants.
 fn hosts_secrets(plan: &Plan, host: &Host) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = match plan.privilege.caller() {
         Some(caller) if caller.uid == 0 => closed_files(Path::new("/etc"))?,
@@ -331,14 +332,14 @@ fn hosts_secrets(plan: &Plan, host: &Host) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Entries of /etc that are looked at.
+/// The most entries of /etc that are examined.
 const CLOSED_ENTRIES: usize = 20_000;
 
 /// Returns the files in `folder` that not everybody may read, or that lie in a folder that not
 /// everybody may enter.
 ///
 /// # Errors
-/// There are more than [`CLOSED_ENTRIES`] entries, so that some could be missed.
+/// Fails if there are more than [`CLOSED_ENTRIES`] entries, because some could be missed.
 fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut left = vec![(folder.to_owned(), false)];
@@ -353,7 +354,7 @@ fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         }
         let failed = || format!("{} cannot be searched for root's files", folder.display());
         let entries = match std::fs::read_dir(&folder) {
-            // Closed to the command too, which cannot open it: /etc is read-only inside.
+            // The command cannot enter it either, nor change its mode: /etc is read-only inside.
             Err(error) if is_missing(&error) || error.kind() == io::ErrorKind::PermissionDenied => {
                 continue;
             }
@@ -380,8 +381,8 @@ fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Describes the identity of commands: the user, how commands got it, and the groups that they
-/// keep.
+/// Describes the identity of commands: the user, how commands came to run as that user, and the
+/// groups that they keep.
 fn identity(plan: &Plan) -> anyhow::Result<String> {
     let user = &plan.user.name;
     let Some(caller) = plan.privilege.caller() else {
@@ -397,7 +398,7 @@ fn identity(plan: &Plan) -> anyhow::Result<String> {
     )
 }
 
-/// A confinement under way, which may wait for a slow file system.
+/// A confinement that init is making. It may have to wait for a slow file system.
 pub(crate) struct PendingConfinement {
     confining: Confining,
     granted: Request,
@@ -406,10 +407,10 @@ pub(crate) struct PendingConfinement {
 }
 
 impl PendingConfinement {
-    /// Makes init go on, in `network`, for a command with these `streams`.
+    /// Lets init go on, in `network`, for a command with these `streams`.
     ///
     /// # Errors
-    /// A stream cannot be looked at.
+    /// Fails if a stream cannot be examined.
     pub(crate) fn enter(&self, network: &Network, streams: &Streams) -> io::Result<()> {
         let outputs = streams.output_files()?;
         self.confining.enter(
@@ -420,16 +421,16 @@ impl PendingConfinement {
         Ok(())
     }
 
-    /// The init that confines itself.
+    /// Returns the init that is confining itself.
     pub(crate) fn init(&self) -> &Init {
         self.confining.init()
     }
 
-    /// Waits until init is confined, or a signal ends the sandbox. Without its trust files inside,
-    /// connections whose TLS needs interception are denied.
+    /// Waits until init is confined, or a signal ends the sandbox. If the trust files are missing
+    /// inside, connections whose TLS needs interception will be denied.
     ///
     /// # Errors
-    /// A restriction cannot be enforced or proved, or a signal ended the start.
+    /// Fails if a restriction cannot be enforced or proved, or a signal ended the start.
     pub(crate) async fn finish(
         self,
         host: &mut Host,

@@ -17,11 +17,11 @@ use openshell_telemetry::export::{Collector, Connect, Connection, Exporter};
 use openshell_telemetry::logging;
 use openshell_telemetry::metrics::Metrics;
 
-/// Starts the export of `metrics`; the collector's names are looked up by `resolver`, and its
-/// certificate is verified by `roots`.
+/// Starts the export of `metrics`. `resolver` looks up the collector's names, and `roots` verify
+/// its certificate.
 ///
 /// # Errors
-/// The system has no more threads or descriptors.
+/// Fails if the system has no more threads or descriptors.
 pub(crate) fn export(
     collector: Collector,
     metrics: Arc<Metrics>,

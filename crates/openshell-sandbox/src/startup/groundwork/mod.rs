@@ -1,4 +1,4 @@
-//! The parts of a sandbox that are under way before its configuration has been read.
+//! The parts of a sandbox that a start begins to make before it has read its configuration.
 
 mod export;
 pub(crate) mod monitoring;
@@ -15,7 +15,7 @@ use crate::startup::groundwork::network::PendingNetwork;
 
 /// What a start begins with.
 pub(crate) struct Groundwork {
-    /// The time before any file was read.
+    /// A time before any file was read.
     pub(crate) begun: SystemTime,
     pub(crate) privilege: Privilege,
     pub(crate) init: Init,

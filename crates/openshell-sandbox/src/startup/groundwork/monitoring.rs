@@ -24,29 +24,30 @@ use crate::bound_socket::BoundSocket;
 use crate::config::Config;
 use crate::startup::groundwork::export::export;
 
-/// Connections that wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The state and the counts of a sandbox, and the server that tells them.
+/// The state and the counts of a sandbox, and the server that reports them.
 #[derive(Debug)]
 pub(crate) struct Monitoring {
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
-    /// The collector that metrics are exported to, if there is one, until the export starts.
+    /// The collector that metrics are exported to, if there is one. The start of the export takes
+    /// it.
     collector: Option<Collector>,
-    /// The export to it, once it has started.
+    /// The export to the collector, once it has started.
     exporter: Option<Exporter>,
     _server: Option<Server>,
-    /// Path of its socket, removed last.
+    /// The path of the server's socket, removed last.
     _socket: Option<BoundSocket>,
 }
 
 impl Monitoring {
-    /// Starts the server, if one is asked for; `init` is the sandbox's first process. To be called
-    /// inside a tokio runtime.
+    /// Starts the server, if one is asked for. `init` is the sandbox's first process. Must be
+    /// called inside a tokio runtime.
     ///
     /// # Errors
-    /// A place is taken or may not be used, or the system has no more threads.
+    /// Fails if a port or path is taken or may not be used, or the system has no more threads.
     pub(crate) fn start(config: &mut Config, init: i32) -> anyhow::Result<Option<Self>> {
         let port = config.health.port;
         let path = config.health.socket.as_deref();
@@ -96,10 +97,10 @@ impl Monitoring {
         }))
     }
 
-    /// Starts the export to the collector, if there is one, whose names are looked up by `resolver`.
+    /// Starts the export to the collector, if there is one. `resolver` looks up its names.
     ///
     /// # Errors
-    /// The system has no more threads or descriptors.
+    /// Fails if the system has no more threads or descriptors.
     pub(crate) fn export(
         &mut self,
         resolver: &Arc<Resolver>,
@@ -115,7 +116,7 @@ impl Monitoring {
         Ok(())
     }
 
-    /// Exports the metrics a last time, if they are exported.
+    /// Exports the metrics one last time, if they are exported.
     pub(crate) async fn finish(&mut self) {
         if let Some(exporter) = self.exporter.take() {
             exporter.finish().await;
@@ -123,11 +124,11 @@ impl Monitoring {
     }
 }
 
-/// Listens at `port` of all IPv6 and IPv4 addresses: the probes of a container engine come from
-/// outside of the container.
+/// Listens at `port` of all IPv6 and IPv4 addresses, because the probes of a container engine come
+/// from outside of the container.
 fn listen(port: u16) -> io::Result<TcpListener> {
     match listen_at((Ipv6Addr::UNSPECIFIED, port).into()) {
-        // A host without IPv6.
+        // The host has no IPv6.
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => {
             listen_at((Ipv4Addr::UNSPECIFIED, port).into())
         }
@@ -146,7 +147,7 @@ fn listen_at(address: SocketAddr) -> Result<TcpListener, Errno> {
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     net::sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
-        // Whatever net.ipv6.bindv6only says (ipv6(7)).
+        // Accepts IPv4 too, whatever net.ipv6.bindv6only says (ipv6(7)).
         net::sockopt::set_ipv6_v6only(&socket, false)?;
     }
     net::bind(&socket, &address)?;

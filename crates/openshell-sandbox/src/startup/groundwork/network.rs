@@ -21,21 +21,21 @@ use openshell_telemetry::logging;
 use crate::cli::{Args, NetworkMode};
 use crate::config::Config;
 
-/// The workload's network. Held while the sandbox lives: each command tries the probe.
+/// The workload's network. Kept while the sandbox lives, because each command tests the probe.
 pub(crate) struct Network {
     /// `None` if the workload has the host's network.
     pub(crate) netns: Option<Netns>,
-    /// The way to the proxy, if there is one.
+    /// The link to the proxy, if there is one.
     pub(crate) link: Option<Link>,
 }
 
-/// The link of the workload's namespace.
+/// The link from the workload's namespace to the proxy.
 pub(crate) struct Link {
     /// Address of the proxy.
     pub(crate) proxy: SocketAddrV4,
-    /// Address beside the proxy where [`Self::_probe`] listens.
+    /// An address next to the proxy's, at which [`Self::_probe`] listens.
     pub(crate) probe_address: SocketAddrV4,
-    /// A listener that the firewall must keep out of reach.
+    /// A listener that the firewall must make unreachable.
     _probe: TcpListener,
     _landing: Netns,
 }
@@ -44,11 +44,11 @@ pub(crate) struct Link {
 pub(crate) struct ProxySockets {
     /// Accepts the workload's connections.
     pub(crate) listener: TcpListener,
-    /// Of the name server; `None` if it cannot be had.
+    /// The sockets of the name server; `None` if they cannot be opened.
     pub(crate) name_server: Option<NameServerSockets>,
-    /// Addresses that the workload reaches.
+    /// Addresses that the workload can reach.
     pub(crate) doors: Arc<Doors>,
-    /// Any socket of the workload's namespace.
+    /// A socket in the workload's namespace; it does not matter which.
     pub(crate) socket: OwnedFd,
     /// Receives the packets that the firewall refuses.
     pub(crate) packet_log: std::io::Result<Socket>,
@@ -88,9 +88,9 @@ pub(crate) fn log_no_names(why: &str) {
     logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
 }
 
-/// A network that a thread of its own creates.
+/// A network that a separate thread creates.
 pub(crate) enum PendingNetwork {
-    /// The host's network needs nothing.
+    /// The host's network, which needs no preparation.
     Host,
     Isolated(Pending<Result<Netns, NetnsError>>),
     Linked {
@@ -100,11 +100,11 @@ pub(crate) enum PendingNetwork {
 }
 
 impl PendingNetwork {
-    /// Starts to create the namespace, and with a proxy its link, its firewall and the proxy's
-    /// sockets. Nothing of them is the host's, so an end of the process removes them.
+    /// Starts to create the namespace and, with a proxy, its link, its firewall and the proxy's
+    /// sockets. None of these belongs to the host, so the end of the process removes them.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// Fails if the thread cannot be started.
     pub(crate) fn start(args: &Args) -> anyhow::Result<Self> {
         Ok(match args.network {
             NetworkMode::Allow => Self::Host,
@@ -116,10 +116,10 @@ impl PendingNetwork {
         })
     }
 
-    /// Waits until the network is there.
+    /// Waits until the network exists.
     ///
     /// # Errors
-    /// The kernel refuses a part of it.
+    /// Fails if the kernel refuses a part of it.
     pub(crate) fn finish(self) -> anyhow::Result<(Network, Option<ProxySockets>)> {
         let enabled =
             |message: &str| logging::config_event(ConfigState::Enabled, Severity::Info, message);
@@ -200,23 +200,23 @@ impl Network {
     }
 }
 
-/// Everything of the supervisor in the workload's network.
+/// Everything that the supervisor holds in the workload's network.
 pub(crate) struct Attached {
     /// The command's standard streams.
     pub(crate) streams: Streams,
     pub(crate) network: Network,
-    /// Taken by the proxy.
+    /// The proxy takes them.
     pub(crate) sockets: Option<ProxySockets>,
     /// Listener of the Landlock self-test, if that needs one.
     pub(crate) proof: Option<UnixListener>,
 }
 
 impl Attached {
-    /// Waits for `network`, and opens the standard streams for `purpose`, and the socket of the
-    /// Landlock self-test in it.
+    /// Waits for `network`. In it, opens the standard streams for `purpose` and the socket of the
+    /// Landlock self-test.
     ///
     /// # Errors
-    /// The kernel refuses a part of it.
+    /// Fails if the kernel refuses a part of it.
     pub(crate) fn open(
         network: PendingNetwork,
         streams: Inspected<'_>,
@@ -227,8 +227,8 @@ impl Attached {
         let makes_sockets =
             streams.has_sockets() || matches!(proof, LandlockProof::AbstractSocket(_));
         let open = || {
-            // Abstract sockets are a network namespace's, so this one must be in the workload's to
-            // be in reach at all.
+            // An abstract socket belongs to a network namespace, so this one must be in the
+            // workload's. Otherwise it would be out of reach anyway, and prove nothing.
             let bind = |name: &[u8]| UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?);
             let proof = match proof {
                 LandlockProof::AbstractSocket(name) => Some(

@@ -1,5 +1,5 @@
-//! CA files that make the sandbox's interception CA known to the workload's programs, mounted at
-//! the paths that these read.
+//! CA files that make the workload's programs trust the sandbox's interception CA, mounted at the
+//! paths that the programs read.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, Permissions};
@@ -30,7 +30,7 @@ use crate::ca_dir;
 use crate::cli::NetworkMode;
 use crate::config::Config;
 
-/// Largest bundle that is read, in bytes.
+/// The size of the largest bundle that is read, in bytes.
 const BUNDLE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The interception CA, and the mounts that make it known.
@@ -40,9 +40,9 @@ pub(crate) struct CaFiles {
     pub(crate) authority: Option<Authority>,
     /// Roots for upstreams, once [`Self::write_bundles`] has read the system's.
     pub(crate) roots: UpstreamRoots,
-    /// Those of `--upstream-ca-file`, until then.
+    /// The roots of `--upstream-ca-file`, until then.
     added: Option<Vec<u8>>,
-    /// Folder of the CA files inside.
+    /// The folder of the CA files inside.
     pub(crate) folder: PathBuf,
     /// Mounts of the CA files.
     pub(crate) mounts: Vec<Mount>,
@@ -52,8 +52,8 @@ pub(crate) struct CaFiles {
     unwritten: Option<Unwritten>,
 }
 
-/// Bundles to be written into a mounted folder. Their files are created before: once the folder is
-/// mounted, its path leads to a read-only mount.
+/// Bundles that will be written into a mounted folder. Their files are created before, because once
+/// the folder is mounted, its path leads to a read-only mount.
 struct Unwritten {
     bundle: File,
     /// `None` if there is no Java.
@@ -63,11 +63,11 @@ struct Unwritten {
 }
 
 impl CaFiles {
-    /// Makes the CA, and its files among those of the sandbox, `files`; nothing without a proxy.
+    /// Makes the CA, and its files among the sandbox's own, `files`; makes nothing without a proxy.
     /// The bundles are still empty. Logs a warning if a file cannot be made.
     ///
     /// # Errors
-    /// The CA cannot be made, or `--upstream-ca-file` cannot be used.
+    /// Fails if the CA cannot be made, or `--upstream-ca-file` cannot be used.
     pub(crate) fn create(
         config: &Config,
         landlock: &Request,
@@ -87,15 +87,15 @@ impl CaFiles {
             .as_deref()
             .map(read_added)
             .transpose()?;
-        // What the proxy trusts besides the system's, programs inside do too, where TLS is not
-        // intercepted.
+        // If TLS is not intercepted, programs inside must trust what the proxy trusts besides the
+        // system's certificates.
         let mut besides = added.clone().unwrap_or_default();
         let callers = CallerCertificates::read(&config.command.environment);
         end_line(&mut besides);
         besides.extend_from_slice(&callers.besides);
         let folder = files.join("tls");
         let place = match ensure_held(config.tls.dir(), made) {
-            // The files are used where they are.
+            // If the default folder cannot be made, the files are used where they are.
             Err(_) if !config.tls.is_named() => Ok(folder.inside().to_owned()),
             made => made.with_context(|| format!("cannot make {}", config.tls.dir().display())),
         };
@@ -108,7 +108,7 @@ impl CaFiles {
         let made = place
             .and_then(|place| make(place, &folder, &authority, &besides))
             .and_then(|(bundle, mut mounts)| {
-                // What lies in the folder is covered by it.
+                // First, because a mount on the folder covers other mounts in it.
                 mounts.splice(..0, among_trusted(landlock, &folder, &authority)?);
                 Ok((bundle, mounts))
             });
@@ -143,11 +143,11 @@ impl CaFiles {
         })
     }
 
-    /// Reads the system's bundle, and writes that of all certificates, and the trust store for Java
-    /// if there is one on the machine. The folder that they are written to may be mounted already.
+    /// Reads the system's bundle. Writes the bundle of all certificates, and the trust store for
+    /// Java if it is on the machine. The folder that they are written to may be mounted already.
     ///
     /// # Errors
-    /// The bundle cannot be written.
+    /// Fails if the bundle cannot be written.
     pub(crate) fn write_bundles(&mut self, config: &Config) -> anyhow::Result<()> {
         if config.network.mode != NetworkMode::Proxy {
             return Ok(());
@@ -163,7 +163,7 @@ impl CaFiles {
 }
 
 impl Unwritten {
-    /// Returns true if there is a trust store for Java then.
+    /// Writes the bundles. Returns true if they include a trust store for Java.
     fn write(
         self,
         system: Option<&[u8]>,
@@ -179,7 +179,7 @@ impl Unwritten {
             .into_iter()
             .flatten()
             .filter(|part| !part.is_empty());
-        // A bundle may lack the end of its last line.
+        // A bundle may lack a line break at its end.
         let lines = parts.flat_map(|part| [part, if part.ends_with(b"\n") { b"" } else { b"\n" }]);
         let written = lines
             .chain([authority.pem().as_bytes()])
@@ -197,7 +197,7 @@ impl Unwritten {
     }
 }
 
-/// Ends the last line of a bundle, which another is to follow.
+/// Ends the last line of a bundle, so that another bundle can follow.
 fn end_line(bundle: &mut Vec<u8>) {
     if !bundle.is_empty() && !bundle.ends_with(b"\n") {
         bundle.push(b'\n');
@@ -217,7 +217,7 @@ pub(crate) fn log_unavailable(why: &str) {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // What a shell makes of `<(…)` is meant.
+    // The user means the pipe that a shell opens for `<(…)`, which is not a regular file.
     let is_given = path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd");
     let file = if is_given {
         File::open(path)?
@@ -225,7 +225,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         regular_files::open(path)?
     };
     let expected = file.metadata()?.len().min(BUNDLE_BYTES);
-    // One byte more, so that the end is found without growing.
+    // One byte more, so that the end is found without growing the buffer.
     let mut bytes = Vec::with_capacity(usize::try_from(expected + 1).unwrap_or_default());
     file.take(BUNDLE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > BUNDLE_BYTES {
@@ -247,17 +247,17 @@ fn read_added(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Certificates in files that the caller's variables name. Programs inside trust them as programs
-/// outside do; the proxy does not, for which `--upstream-ca-file` is.
+/// Certificates in files that the caller's variables name. Programs inside trust them, as programs
+/// outside do. The proxy does not; for that there is `--upstream-ca-file`.
 #[derive(Default)]
 struct CallerCertificates {
     /// All of them, in PEM.
     all: Vec<u8>,
-    /// Certificates that programs trust besides their own, in PEM.
+    /// Certificates that programs trust in addition to their own, in PEM.
     besides: Vec<u8>,
 }
 
-/// Reads the first of the system's bundles that is there; logs those that cannot be read.
+/// Reads the first of the system's bundles that can be read, and logs those before it that exist.
 fn system_bundle() -> Option<Vec<u8>> {
     for path in SYSTEM_BUNDLES {
         match read(Path::new(path)) {
@@ -288,7 +288,7 @@ impl CallerCertificates {
                 .entry(path)
                 .or_insert_with(|| std::fs::canonicalize(path).ok())
                 .clone();
-            // Ours contains the system's bundle.
+            // Our bundle contains the system's bundle already.
             if real.as_ref().is_some_and(|real| systems.contains(real)) {
                 continue;
             }
@@ -340,8 +340,8 @@ fn only_certificates(bytes: &[u8]) -> Vec<u8> {
     found
 }
 
-/// Makes the files in `folder`; returns the bundle, still empty, and the mounts: at `place`, if
-/// that is another folder, and over the system's bundles, which are all that some programs read.
+/// Makes the files in `folder`. Returns the bundle, still empty, and the mounts: at `place`, if
+/// that is another folder, and over the system's bundles, because some programs read only those.
 fn make(
     place: PathBuf,
     folder: &SandboxFile,
@@ -377,12 +377,12 @@ fn make(
     Ok((bundle, mounts))
 }
 
-/// Folder in which OpenSSL looks up certificates by the hashes of their subjects, on Debian, Red
-/// Hat, SUSE and Alpine.
+/// The folder in which OpenSSL looks up certificates by the hashes of their subjects, on Debian,
+/// Red Hat, SUSE and Alpine.
 const HASHED_FOLDER: &str = "/etc/ssl/certs";
 
-/// Makes what adds the authority to the system's folder of hashed certificates; nothing if there is
-/// no such folder, or if something in it may be written inside.
+/// Makes the mount that adds the authority to the system's folder of hashed certificates. Returns
+/// `None` if there is no such folder, or if the command may write to something in it.
 fn among_trusted(
     landlock: &Request,
     folder: &SandboxFile,
@@ -420,19 +420,19 @@ fn among_trusted(
     }))
 }
 
-/// Certificates of one subject in a folder of hashed ones, of which OpenSSL tries each.
+/// The most certificates of one subject in a folder of hashed ones; OpenSSL tries each.
 const SAME_HASH: u32 = 16;
 
 fn make_folder(folder: &SandboxFile) -> io::Result<()> {
     DirBuilder::new().mode(0o755).create(folder.outside())?;
-    // The caller's umask may have taken bits away.
+    // The caller's umask may have removed bits.
     std::fs::set_permissions(folder.outside(), Permissions::from_mode(0o755))
 }
 
-/// Writes a file of these parts that every user may read.
+/// Writes `parts` to a new file that every user may read.
 ///
 /// # Errors
-/// It exists, or cannot be written.
+/// Fails if the file exists, or cannot be written.
 pub(crate) fn write_file<'p>(
     file: &SandboxFile,
     parts: impl IntoIterator<Item = &'p [u8]>,
@@ -454,14 +454,14 @@ fn create_file(file: &SandboxFile) -> anyhow::Result<File> {
     create().with_context(|| format!("cannot write {file}"))
 }
 
-/// Times that the folder of the certificates is made.
+/// How often the sandbox tries to make the folder of the certificates.
 const TRIES: u32 = 100;
 
 /// Makes the folder `path` if it is missing, and keeps it while the sandbox lives.
 fn ensure_held(path: &Path, made: &mut CreatedDirs) -> io::Result<PathBuf> {
     for _ in 0..TRIES {
         let place = ensure(path, HELD_MODE, made)?;
-        // Another sandbox that ends may have removed it in this moment.
+        // Another sandbox that is ending may have removed it at this moment.
         if made.hold(&place)? {
             return Ok(place);
         }
@@ -471,8 +471,8 @@ fn ensure_held(path: &Path, made: &mut CreatedDirs) -> io::Result<PathBuf> {
     ))
 }
 
-/// Makes the folder `path` with `mode` if it is missing. The workload sees a mount on it, with a
-/// mode of its own.
+/// Makes the folder `path` with `mode` if it is missing. The workload sees a mount on it, which has
+/// a different mode.
 fn ensure(path: &Path, mode: u32, made: &mut CreatedDirs) -> io::Result<PathBuf> {
     match resolve(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -489,7 +489,7 @@ fn ensure(path: &Path, mode: u32, made: &mut CreatedDirs) -> io::Result<PathBuf>
     }
 }
 
-/// Returns true if there is a Java, which needs a trust store of its own.
+/// Returns true if Java is installed, which needs its own trust store.
 fn has_java(environment: &Environment) -> bool {
     let home = environment
         .get("JAVA_HOME")

@@ -1,4 +1,4 @@
-//! The second stage: what the sandbox needs of the host is made.
+//! The second stage: makes what the sandbox needs on the host.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::startup::plan::planned::{Given, Planned, Run};
 use crate::startup::plan::ssh_sockets::SshSockets;
 use crate::startup::plan::{self, Plan};
 
-/// A sandbox with its place on the host.
+/// A sandbox whose files and folders on the host exist.
 pub(crate) struct Hosted {
     pub(crate) plan: Plan,
     pub(crate) host: Host,
@@ -33,9 +33,9 @@ pub(crate) struct Hosted {
     pub(crate) run: Run,
 }
 
-/// Who hears of the run.
+/// The receivers of reports about the run.
 pub(crate) struct Reports {
-    /// Files to be written at the end.
+    /// Files that are written at the end.
     pub(crate) run: RunReports,
     /// The gateway, if there is one.
     pub(crate) gateway: Option<GatewayReports>,
@@ -45,7 +45,7 @@ impl Hosted {
     /// Makes the files and folders of a `planned` sandbox.
     ///
     /// # Errors
-    /// One of them cannot be made; those before it are removed.
+    /// Fails if one of them cannot be made; those made before are removed.
     pub(crate) fn create(config: &mut Config, planned: Planned) -> anyhow::Result<Self> {
         let Planned {
             plan,

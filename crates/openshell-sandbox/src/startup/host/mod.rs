@@ -1,4 +1,4 @@
-//! Makes everything that a sandbox has on the host, beside its processes.
+//! Makes everything that a sandbox has on the host, except its processes.
 
 pub(crate) mod ca_files;
 pub(crate) mod hosted;
@@ -38,19 +38,20 @@ pub(crate) struct Host {
     pub(crate) private: PrivateFolders,
     pub(crate) tls: CaFiles,
     pub(crate) resolver_files: ResolverFiles,
-    /// Mounts by which git inside does not add placeholders, and ssh reads the host's settings.
+    /// Mounts that keep git inside from adding placeholders, and show ssh inside the host's
+    /// settings.
     pub(crate) tool_mounts: Vec<Mount>,
     pub(crate) made: CreatedDirs,
     pub(crate) run_dir: RunDir,
     /// The file system of the sandbox's files, if they have one.
     pub(crate) file_system: Option<OwnedFd>,
-    /// File rules of the plan, and the private home.
+    /// The file rules of the plan and of the private home.
     pub(crate) landlock: Request,
     /// Home directory of the workload.
     pub(crate) home: PathBuf,
     /// The Landlock self-test.
     pub(crate) proof: LandlockProof,
-    /// To be mounted on files and folders with secrets, and on hidden ones.
+    /// What is mounted over files and folders with secrets, and over hidden ones.
     pub(crate) covers: Covers,
     /// Paths to take out of what the policy grants.
     pub(crate) carve_outs: Vec<CarveOut>,
@@ -58,10 +59,11 @@ pub(crate) struct Host {
 
 impl Host {
     /// Makes the run directory, missing folders, the trust files, and the Landlock self-test, in
-    /// this order. Signals must be received already, or one could leave something behind.
+    /// this order. The process must receive signals already, because one that ended it could leave
+    /// something behind.
     ///
     /// # Errors
-    /// One of them cannot be made; those made before are removed.
+    /// Fails if one of them cannot be made; those made before are removed.
     pub(crate) fn create(
         config: &Config,
         plan: &Plan,
@@ -144,8 +146,8 @@ impl Host {
     }
 }
 
-/// Writes the lists of what git does not add among the sandbox's files; returns the mounts at their
-/// places.
+/// Writes, among the sandbox's files, the lists of what git must not add. Returns the mounts that
+/// put them in their places.
 fn git_excludes(lists: Vec<(PathBuf, Vec<u8>)>, files: &SandboxFile) -> anyhow::Result<Vec<Mount>> {
     let mut mounts = Vec::with_capacity(lists.len());
     for (number, (target, content)) in lists.into_iter().enumerate() {
@@ -172,7 +174,7 @@ fn landlock_proof(
     let proof = files.join("proof");
     std::fs::write(proof.outside(), "").with_context(|| format!("cannot write {proof}"))?;
     let path = proof.inside().to_owned();
-    // What is granted is protected by mounts, before Landlock.
+    // If the policy grants the path, mounts protect it, and it proves nothing about Landlock.
     Ok(if landlock.grants_reading(&path) {
         LandlockProof::AbstractSocket(path.into_os_string().into_encoded_bytes())
     } else {
@@ -184,7 +186,7 @@ fn landlock_proof(
 pub(crate) struct PrivateFolders {
     /// True if the host's /run is replaced.
     pub(crate) run: bool,
-    /// A home, if the user has none that the workload can use.
+    /// A private home, if the user has none that the workload can use.
     pub(crate) home: Option<PathBuf>,
 }
 
@@ -234,8 +236,8 @@ fn log_shared_pids(init: &Init) {
     }
 }
 
-/// Logs a handler of core dumps behind a socket, which the limit of core dumps does not keep from
-/// running; one behind a pipe it does.
+/// Warns if core dumps are handed to a socket. The limit of core dumps does not stop such a
+/// handler, but it does stop a handler behind a pipe.
 fn log_core_socket() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.starts_with('@') {

@@ -17,10 +17,10 @@ use crate::startup::host::ca_files::write_file;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
 
-/// Domains to search in that are kept, more than any resolver takes (resolv.conf(5)).
+/// The most search domains that are kept, more than any resolver uses (resolv.conf(5)).
 const DOMAINS: usize = 32;
 
-/// The files, among those of the sandbox.
+/// The files for resolvers, among those of the sandbox.
 #[derive(Default)]
 pub(crate) struct ResolverFiles {
     /// Folder of the files; `None` without a proxy.
@@ -42,15 +42,15 @@ pub(crate) struct LocalNames {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Settings {
     search: Vec<HostName>,
-    /// Dots in a name from which on it is looked up as it is first.
+    /// How many dots a name must have to be looked up unchanged first (`ndots`).
     dots: Option<u8>,
 }
 
 impl ResolverFiles {
-    /// Writes the files among those of the sandbox, `files`; none without a proxy.
+    /// Writes the files among the sandbox's own, `files`; writes none without a proxy.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// Fails if they cannot be written.
     pub(crate) fn create(config: &Config, files: &SandboxFile) -> anyhow::Result<Self> {
         if config.network.mode != NetworkMode::Proxy {
             return Ok(Self::default());
@@ -80,7 +80,7 @@ impl ResolverFiles {
         })
     }
 
-    /// Mounts of the files.
+    /// Returns the mounts of the files.
     pub(crate) fn mounts(&self) -> impl Iterator<Item = Mount> {
         let mount = |folder: &Path, name, place: &str| Mount {
             source: folder.join(name),
@@ -95,7 +95,7 @@ impl ResolverFiles {
 }
 
 impl Settings {
-    /// Reads the lines of a resolv.conf(5) that do not name servers; the last of each kind counts.
+    /// Reads the lines of a resolv.conf(5) that do not name servers; the last of each kind wins.
     fn parse(text: &str) -> Self {
         let mut settings = Self::default();
         for line in text.lines() {
@@ -134,8 +134,8 @@ impl Settings {
     }
 }
 
-/// The hosts file inside: loopback names, the host's own name `own`, and the entries of `text`, the
-/// host's file, for loopback addresses.
+/// Returns the hosts file inside: loopback names, the host's own name `own`, and the entries for
+/// loopback addresses of `text`, the host's file.
 fn hosts(text: &str, own: &str) -> String {
     let mut hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
     let entries = text.lines().filter_map(|line| {

@@ -1,6 +1,6 @@
-//! The host's settings of SSH clients, for commands that keep the caller's identity: in their user
-//! namespace root's files are nobody's, and ssh reads a file that settings include only if it is
-//! root's or the user's (ssh_config(5), Include).
+//! The host's settings of SSH clients, for commands that keep the caller's identity. In their user
+//! namespace root's files seem to belong to nobody, and ssh reads an included file only if it
+//! belongs to root or the user (ssh_config(5), Include).
 
 use std::path::{Path, PathBuf};
 
@@ -15,16 +15,16 @@ use crate::startup::host::ca_files::write_file;
 
 const FOLDER: &str = "/etc/ssh/ssh_config.d";
 
-/// Files that are copied, and bytes of each; a distribution has one or two.
+/// The most files that are copied, and the most bytes of each; a distribution has one or two.
 const FILES: usize = 64;
 const BYTES: u64 = 64 * 1024;
 
-/// Copies the settings that the policy grants among the sandbox's files, and returns the mount that
-/// shows them in their place; `None` where ssh reads the host's own, and where the policy takes
-/// something out of the folder.
+/// Copies the settings that the policy grants to the sandbox's files. Returns the mount that shows
+/// them in their place; `None` if ssh can read the host's own, or if the policy takes something out
+/// of the folder.
 ///
 /// # Errors
-/// A copy cannot be written.
+/// Fails if a copy cannot be written.
 pub(crate) fn create(
     privilege: &Privilege,
     landlock: &Request,
@@ -60,8 +60,8 @@ pub(crate) fn create(
     }))
 }
 
-/// Names and contents of the settings that the caller may read, and that are granted behind
-/// symlinks too.
+/// Returns the names and contents of the settings that the caller may read, and that are granted
+/// after symlinks are followed.
 fn settings(folder: &Path, is_granted: impl Fn(&Path) -> bool) -> Vec<(String, Vec<u8>)> {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();

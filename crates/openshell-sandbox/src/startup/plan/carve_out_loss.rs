@@ -1,5 +1,5 @@
-//! What is said when a path is no longer kept from the command, as it was replaced outside. Init
-//! watches, also while this process is stopped.
+//! The messages for paths that are no longer kept from the command, because they were replaced
+//! outside. Init watches them, even while this process is stopped.
 
 use openshell_events::words::{ConfigState, Severity};
 use openshell_supervisor::files::carve_outs::{CarveOut, Restriction};
@@ -23,11 +23,11 @@ pub(crate) fn ends_when_lost(act: Option<CarveOutLost>) -> Vec<Restriction> {
     }
 }
 
-/// Says what of `carve_outs`, or of the files with secrets, is lost from now on.
+/// Reports, from now on, which of `carve_outs` or of the files with secrets is lost.
 pub(crate) fn watch(launcher: &Launcher, carve_outs: Vec<CarveOut>, act: Option<CarveOutLost>) {
     let ends = ends_when_lost(act);
     launcher.on_loss(Box::new(move |loss: &Loss| {
-        // Each is said, also beside one that ends the sandbox.
+        // Each loss is logged, even if another one ends the sandbox.
         let said = loss.paths.iter().filter_map(|path| match path {
             KeptPath::CarveOut(number) => {
                 let carve_out = carve_outs.get(*number)?;

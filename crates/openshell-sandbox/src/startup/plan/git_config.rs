@@ -1,5 +1,6 @@
 //! The hint at the first refused change of a repository's configuration. Git writes `config.lock`
-//! and renames it to `config`, which is a mount point inside, so it removes the lock again.
+//! and renames it to `config`. Inside, that is a mount point, so git fails and removes the lock
+//! again.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,15 +15,15 @@ use tokio::time::sleep;
 
 use openshell_sources::watch::instance;
 
-/// Age of a sandbox at which the watch begins. To end one takes the kernel some 15 ms, which a
-/// short run should not last longer.
+/// The age of a sandbox at which the watch begins. Ending a watch takes the kernel some 15 ms,
+/// which must not prolong a short run.
 const BEGIN: Duration = Duration::from_millis(500);
 
-/// Repositories that are watched.
+/// The most repositories that are watched.
 const REPOSITORIES: usize = 16;
 
 /// Waits until a change of the configuration in one of `repositories` is refused, and says once how
-/// to permit it; goes on for good.
+/// to permit it. Never returns.
 pub(crate) async fn say_how_to_write(repositories: Vec<PathBuf>) {
     sleep(BEGIN).await;
     match refused_change(repositories).await {
@@ -37,8 +38,10 @@ pub(crate) async fn say_how_to_write(repositories: Vec<PathBuf>) {
     std::future::pending().await
 }
 
+/// Returns when a change in one of `repositories` was refused.
+///
 /// # Errors
-/// The system has no more inotify instances or watches (inotify(7)).
+/// Fails if the system has no more inotify instances or watches (inotify(7)).
 async fn refused_change(repositories: Vec<PathBuf>) -> io::Result<()> {
     let events = instance()?;
     for repository in repositories.iter().take(REPOSITORIES) {

@@ -1,5 +1,5 @@
-//! Decides what a start makes, from the configuration and the policy. Makes nothing, and reads the
-//! host.
+//! Decides what a start makes, from the configuration and the policy. It reads the host, but makes
+//! nothing.
 
 pub(crate) mod carve_out_loss;
 pub(crate) mod git_config;
@@ -35,13 +35,13 @@ use crate::reports::run_reports::learning;
 
 /// Everything that is decided before a start makes anything.
 pub(crate) struct Plan {
-    /// Privilege under which the sandbox is made.
+    /// The privilege with which the sandbox is made.
     pub(crate) privilege: Privilege,
-    /// User of the workload.
+    /// The user of the workload.
     pub(crate) user: User,
-    /// File rules of the run: of the policy, and of what is shown to learn from.
+    /// File rules of the run: those of the policy, and those for what is shown to learn from.
     pub(crate) landlock: Request,
-    /// Writable paths, made if they are missing. None of them may go through a symlink.
+    /// Writable paths, which are made if they are missing. None may go through a symlink.
     pub(crate) writable: Vec<PathBuf>,
     /// Paths to take out of what the policy grants.
     pub(crate) carve_outs: CarveOuts,
@@ -49,16 +49,16 @@ pub(crate) struct Plan {
     pub(crate) homes: Vec<Home>,
     /// True if commands may trace each other.
     pub(crate) debug: bool,
-    /// True if the owner and mode of the current directory keep the workload's user out.
+    /// True if the workload's user may not enter the current directory.
     is_shut_out: bool,
 }
 
 impl Plan {
-    /// Plans a sandbox under `policy`, and warns of a working directory that the policy has
+    /// Plans a sandbox under `policy`. Warns if the policy lists the working directory as
     /// read-only.
     ///
     /// # Errors
-    /// The user does not exist, or the working directory cannot be used.
+    /// Fails if the user does not exist, or the working directory cannot be used.
     pub(crate) fn make(
         config: &Config,
         policy: &Policy,
@@ -78,7 +78,7 @@ impl Plan {
         looked.say(config, policy, &user);
         check_hidden(config, &files.filesystem)?;
         let landlock = files.landlock(config)?;
-        // A slow file system is waited for here, where a signal still ends the start.
+        // If a file system is slow, the wait happens here, where a signal still ends the start.
         for path in &files.writable {
             let _ = path.symlink_metadata();
         }
@@ -95,7 +95,7 @@ impl Plan {
     }
 }
 
-/// Files that a policy grants, on this host.
+/// The files that a policy grants, as they are on this host.
 struct Files {
     writable: Vec<PathBuf>,
     filesystem: Filesystem,
@@ -104,10 +104,10 @@ struct Files {
 }
 
 impl Files {
-    /// Returns those of `policy`, with the repository of a linked work tree.
+    /// Returns the files of `policy`, with the repository of a linked work tree.
     ///
     /// # Errors
-    /// The repository cannot be granted.
+    /// Fails if the repository cannot be granted.
     fn of(config: &Config, policy: &Policy, user: &User) -> anyhow::Result<Self> {
         let mut writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
         let mut filesystem = policy.filesystem().clone();
@@ -132,11 +132,11 @@ impl Files {
         })
     }
 
-    /// Looks at them as `user`: an earlier command may have left what leads elsewhere, and what the
-    /// workload cannot see is none of its own.
+    /// Looks at the files as `user`. An earlier command may have left links that lead elsewhere,
+    /// and what the workload cannot see does not belong to it.
     ///
     /// # Errors
-    /// A part cannot be looked at.
+    /// Fails if a file cannot be examined.
     fn look(&mut self, config: &Config, user: &User) -> anyhow::Result<Looked> {
         let options = Options {
             has_placeholders: !config.files.carve_outs.no_placeholders,
@@ -173,9 +173,10 @@ impl Files {
     /// Returns the file rules.
     ///
     /// # Errors
-    /// What is shown to learn from cannot be found.
+    /// Fails if what is shown to learn from cannot be found.
     fn landlock(&mut self, config: &Config) -> anyhow::Result<Request> {
-        // The grant that a path is taken out of holds it already, if no symlink leads elsewhere.
+        // Needs no rule: the writable folder's grant includes the path, unless a symlink leads
+        // elsewhere.
         let is_inside = |path: &Path| {
             self.writable
                 .iter()
@@ -196,11 +197,11 @@ impl Files {
     }
 }
 
-/// What was found as the command's user.
+/// What the command's user sees of the files.
 struct Looked {
     carve_outs: CarveOuts,
     homes: Vec<Home>,
-    /// Writable folders that are closed to the user.
+    /// Writable paths that the user may not write to.
     closed: Vec<PathBuf>,
     /// Lines about hidden files that git tracks.
     tracked: Vec<String>,
@@ -208,12 +209,12 @@ struct Looked {
 }
 
 impl Looked {
-    /// Says what may not be meant.
+    /// Logs what is probably not intended.
     fn say(&self, config: &Config, policy: &Policy, user: &User) {
         for line in self.carve_outs.notes() {
             logging::config_event(ConfigState::Validated, Severity::Medium, line);
         }
-        // Who lists it on the command line means this folder; a policy file may be for many.
+        // A path on the command line means this folder; a policy file may be for many folders.
         let severity = if config.inputs.policy.data.as_os_str().is_empty() {
             Severity::Medium
         } else {
@@ -233,7 +234,8 @@ impl Looked {
 
 impl Plan {
     /// Returns true if the workload's user can change files of the supervisor in `folder`: it is
-    /// the supervisor's user, or may write there and no sticky bit keeps files of others.
+    /// the supervisor's user, or it may write there and no sticky bit protects files of others.
+    /// Also returns true if a folder above cannot be examined.
     pub(crate) fn may_change_in(&self, folder: &Path) -> bool {
         let is_sticky = std::fs::metadata(folder).is_ok_and(|data| data.mode() & 0o1000 != 0);
         let is_unknown =
@@ -244,11 +246,11 @@ impl Plan {
     }
 }
 
-/// Returns the homes of the workload's user and of the caller, without symlinks; none that is
-/// missing, and not the root.
+/// Returns the homes of the workload's user and of the caller, without symlinks. Leaves out missing
+/// ones, and the root.
 ///
 /// # Errors
-/// One cannot be looked at.
+/// Fails if a home cannot be examined.
 fn real_homes(user: &User, environment: &Environment) -> anyhow::Result<BTreeSet<PathBuf>> {
     let callers = environment.get("HOME").map(Path::new);
     let mut homes = BTreeSet::new();
@@ -272,7 +274,7 @@ fn real_homes(user: &User, environment: &Environment) -> anyhow::Result<BTreeSet
     Ok(homes)
 }
 
-/// Looks at a home as the calling thread's user.
+/// Looks at a home with the rights of the calling thread's user.
 fn home_as_seen(path: PathBuf) -> anyhow::Result<Home> {
     match path.join(".").symlink_metadata() {
         Ok(_) => Ok(Home {
@@ -299,8 +301,8 @@ const POWERFUL_GROUPS: &[&str] = &[
     "docker", "lxd", "libvirt", "kvm", "disk", "shadow", "adm", "sudo", "wheel",
 ];
 
-/// Warns of groups of the user that are worth more than the user; under `hard_requirement` they are
-/// an error.
+/// Warns of groups that give the user more rights than the user should have. Under
+/// `hard_requirement` they are an error.
 fn check_groups(privilege: &Privilege, user: &User, policy: &Policy) -> anyhow::Result<()> {
     let (groups, remedy) = match privilege.caller() {
         Some(caller) => (
@@ -334,11 +336,11 @@ fn check_groups(privilege: &Privilege, user: &User, policy: &Policy) -> anyhow::
     Ok(())
 }
 
-/// Open files that a sandbox needs for itself and a few connections.
+/// The fewest open files that a sandbox needs, for itself and a few connections.
 const LEAST_DESCRIPTORS: u64 = 64;
 
-/// Requires a limit of open files under which the sandbox can serve connections: with less it would
-/// start, and accept none.
+/// Checks that the limit of open files lets the sandbox serve connections. With a lower one it
+/// would start, but accept none.
 fn check_descriptors() -> anyhow::Result<()> {
     match rustix::process::getrlimit(Resource::Nofile).maximum {
         Some(limit) if limit < LEAST_DESCRIPTORS => bail!(
@@ -349,8 +351,8 @@ fn check_descriptors() -> anyhow::Result<()> {
     }
 }
 
-/// Requires that a named working directory exists: made from a typo, it would be an empty folder on
-/// the host.
+/// Checks that a named working directory exists. If a typo were made into one, it would be an empty
+/// folder on the host.
 fn check_directory(config: &Config) -> anyhow::Result<()> {
     let Some(workdir) = &config.command.workdir else {
         return Ok(());
@@ -369,7 +371,7 @@ fn check_directory(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the writable paths, and the working directory if it is one of them.
+/// Returns the writable paths, including the working directory if the policy makes it one.
 fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
     let workdir = config
         .command
@@ -385,10 +387,10 @@ fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = 
 }
 
 /// Returns the repository of a working directory that is a linked work tree, if the policy says
-/// nothing about it: without it git does nothing there.
+/// nothing about it. Without the repository, git does not work there.
 ///
 /// # Errors
-/// It cannot be looked at as the workload's user.
+/// Fails if the repository cannot be examined as the workload's user.
 fn repository_elsewhere(
     config: &Config,
     filesystem: &Filesystem,
@@ -439,8 +441,7 @@ fn repository_elsewhere(
     Ok(Some(repository))
 }
 
-/// Returns true if a line of the policy that is not the root is about `path`, which has no
-/// symlinks.
+/// Returns true if a line of the policy, other than the root, covers `path`, which has no symlinks.
 fn covers(listed: &GrantedPath, path: &Path) -> bool {
     if listed.is_pattern() {
         let (base, is_match) = listed.matcher();
@@ -451,7 +452,7 @@ fn covers(listed: &GrantedPath, path: &Path) -> bool {
     let real = match std::fs::canonicalize(listed.as_path()) {
         Ok(real) => Some(real),
         Err(error) if is_missing(&error) => None,
-        // It may lead there.
+        // A path that cannot be resolved may lead there.
         Err(_) => return true,
     };
     let mut forms = real.as_deref().into_iter().chain([listed.as_path()]);
@@ -469,13 +470,13 @@ fn git_use(config: &Config) -> anyhow::Result<GitUse> {
     })
 }
 
-/// Returns true in a container of its own, and at a gateway, where the command is all that works in
-/// its folders.
+/// Returns true if nothing but the command works in its folders: at a gateway, or in a container
+/// whose first process is this one.
 fn is_alone(config: &Config) -> bool {
     config.is_launched || rustix::process::getpid().is_init()
 }
 
-/// Returns the folders that people work in.
+/// Returns the folders that people work in; none if nothing but the command does.
 fn work_folders(config: &Config, home: Option<&Path>) -> Vec<PathBuf> {
     if is_alone(config) {
         return Vec::new();
@@ -488,8 +489,8 @@ fn work_folders(config: &Config, home: Option<&Path>) -> Vec<PathBuf> {
     work.into_iter().chain(home).map(Path::to_owned).collect()
 }
 
-/// Requires that no hidden path, nor what a pattern has found, holds the working directory or
-/// another grant.
+/// Checks that no hidden path, including those that patterns found, contains the working directory
+/// or another grant.
 fn check_hidden(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> {
     if let Some((hidden, granted)) = filesystem.hidden_grant() {
         bail!(
@@ -514,7 +515,7 @@ fn check_hidden(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> 
     }
 }
 
-/// Warns of read-only paths of the policy that `--workdir` makes writable; under `hard_requirement`
+/// Warns of read-only paths of the policy that `--workdir` makes writable. Under `hard_requirement`
 /// they are an error.
 fn check_workdir(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> {
     let Some(workdir) = config
@@ -538,9 +539,9 @@ fn check_workdir(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Returns the directories where the command may start, in order of preference: an explicit working
-/// directory alone; else the current one if the policy grants it, home, and the root. Warns if that
-/// is not the caller's directory.
+/// Returns the directories where the command may start, in order of preference: only the explicit
+/// working directory if there is one; otherwise the current one if the policy grants it, home, and
+/// the root. Warns if the command does not start in the caller's directory.
 pub(crate) fn start_directories(
     config: &Config,
     plan: &Plan,
@@ -561,8 +562,8 @@ pub(crate) fn start_directories(
     directories
 }
 
-/// Warns if the command is another program inside than outside: the first of its name in PATH is
-/// not granted, and a later one is.
+/// Warns if the command's name means another program inside than outside, because the first of that
+/// name in PATH is not granted and a later one is.
 pub(crate) fn warn_of_program(config: &Config, landlock: &Request) {
     let Some(name) = config
         .command

@@ -1,4 +1,4 @@
-//! The first stage: everything is read and decided, and nothing is made yet.
+//! The first stage: reads and decides everything, and makes nothing yet.
 
 use std::future::pending;
 use std::time::SystemTime;
@@ -26,7 +26,7 @@ use crate::startup::groundwork::network::PendingNetwork;
 use crate::startup::plan::Plan;
 use crate::startup::plan::ssh_sockets::SshSockets;
 
-/// A sandbox that is planned.
+/// A sandbox that is planned but not made.
 pub(crate) struct Planned {
     pub(crate) plan: Plan,
     /// What the command line or the gateway gave.
@@ -39,19 +39,19 @@ pub(crate) struct Planned {
     pub(crate) run: Run,
 }
 
-/// What a sandbox starts with, and where changes of it come from.
+/// What a sandbox starts with, and where later changes come from.
 pub(crate) struct Given {
     pub(crate) sources: Sources,
     pub(crate) initial: Initial,
     /// The gateway as the receiver of reports, if there is one.
     pub(crate) receiver: Option<Receiver>,
-    /// Log lines for it.
+    /// Log lines for the gateway.
     pub(crate) lines: Option<Lines>,
 }
 
-/// The supervisor's own life, from the first stage on.
+/// What the supervisor keeps from the first stage to its end.
 pub(crate) struct Run {
-    /// The time before any file was read.
+    /// A time before any file was read.
     pub(crate) begun: SystemTime,
     /// Signals to the supervisor.
     pub(crate) signals: mpsc::Receiver<Received>,
@@ -63,11 +63,11 @@ pub(crate) struct Run {
 }
 
 impl Planned {
-    /// Reads what the sandbox starts with, and decides what is to be made of it.
+    /// Reads what the sandbox starts with, and decides what to make.
     ///
     /// # Errors
-    /// The policy, a secret or the gateway cannot be had, or the sandbox cannot be made as they
-    /// want it; a signal or the end of the parent ends the start.
+    /// Fails if the policy, a secret or the gateway is not available, or the sandbox cannot be made
+    /// as they ask. Also fails if a signal or the end of the parent ends the start.
     pub(crate) async fn read(
         config: &mut Config,
         origin: Origin,
@@ -89,7 +89,7 @@ impl Planned {
         let (given, signals) = open(origin, secrets, lines, parent, &mut tasks).await?;
         let plan = Plan::make(config, given.initial.policy.compiled.policy(), privilege)?;
         let ssh = SshSockets::open(&mut config.ssh);
-        // From here on things are made that a signal must not keep from being removed.
+        // From here on, a signal must not end this process before it has removed what it makes.
         let signals = match signals {
             Some(signals) => signals,
             None => signals::receive(&mut tasks)?,
@@ -113,7 +113,7 @@ impl Planned {
     }
 }
 
-/// Opens the sources of `origin`; returns the signals too if they are received already.
+/// Opens the sources of `origin`. Also returns the signals if they are received already.
 async fn open(
     origin: Origin,
     secrets: Secrets,
@@ -121,8 +121,7 @@ async fn open(
     parent: Option<Parent>,
     tasks: &mut Tasks,
 ) -> anyhow::Result<(Given, Option<mpsc::Receiver<Received>>)> {
-    // A gateway may not answer for a while, and process 1 ends by a signal only where it is
-    // received.
+    // A gateway may not answer for a while, and process 1 ends at a signal only if it receives it.
     let mut signals = match origin.place() {
         Some(_) => Some(signals::receive(tasks)?),
         None => None,
@@ -146,7 +145,7 @@ async fn open(
     Ok((given, signals))
 }
 
-/// Waits for a signal to end.
+/// Waits for a signal that asks to end.
 async fn ending(signals: &mut Option<mpsc::Receiver<Received>>) -> i32 {
     while let Some(signal) = match signals {
         Some(signals) => signals.recv().await,

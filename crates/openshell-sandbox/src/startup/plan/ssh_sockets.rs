@@ -1,4 +1,4 @@
-//! The sockets of the doors of SSH. One that cannot be had is an event, and ends no run.
+//! The sockets of the SSH doors. If one cannot be opened, that is logged, and the run goes on.
 
 use std::io;
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ pub(crate) struct SshSockets {
 }
 
 impl SshSockets {
-    /// Port of the TCP door, if it is open.
+    /// Returns the port of the TCP door, if it is open.
     pub(crate) fn port(&self) -> Option<u16> {
         self.tcp
             .as_ref()
@@ -26,7 +26,7 @@ impl SshSockets {
             .map(|address| address.port())
     }
 
-    /// Opens the doors that are named; one that cannot be opened is logged.
+    /// Opens the doors that are named, and logs those that cannot be opened.
     pub(crate) fn open(doors: &mut SshDoors) -> Self {
         let mut sockets = Self::default();
         if let Some(SshOverTcp {
@@ -60,8 +60,8 @@ impl SshSockets {
         sockets
     }
 
-    /// Returns true if there is a door, or a gateway's launcher started the supervisor, whose
-    /// relays are one.
+    /// Returns true if there is a door, or if a gateway's launcher started the supervisor, because
+    /// the gateway's relays are a door too.
     pub(crate) fn is_needed(&self, is_launched: bool) -> bool {
         is_launched || self.tcp.is_some() || self.socket.is_some()
     }
@@ -75,7 +75,7 @@ fn log_enabled(place: &str) {
     );
 }
 
-/// Logs that SSH, or a door of it, cannot be had.
+/// Logs that SSH, or one of its doors, is not available.
 pub(crate) fn log_failed(what: &str) {
     logging::config_event(
         ConfigState::Failed,

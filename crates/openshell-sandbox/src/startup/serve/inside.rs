@@ -1,4 +1,4 @@
-//! The network of the sandbox, for connections from outside.
+//! The sandbox's network, as connections from outside enter it.
 
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::sync::Arc;

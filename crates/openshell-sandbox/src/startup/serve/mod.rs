@@ -1,4 +1,4 @@
-//! The last stage: what a confined sandbox needs is served, until it is ready for its command.
+//! The last stage: starts what serves a confined sandbox, until it is ready for its command.
 
 pub(crate) mod inside;
 pub(crate) mod sandbox;
@@ -35,10 +35,10 @@ use crate::startup::serve::ssh::{Relays, SshServer};
 use crate::startup::services::file_log::FileLog;
 use crate::startup::services::{Calls, RunServices, activate};
 
-/// Serves a `confined` sandbox.
+/// Starts everything that serves a `confined` sandbox.
 ///
 /// # Errors
-/// A part of it cannot be started; everything made before is removed.
+/// Fails if a part cannot be started; everything made before is removed.
 pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Result<Sandbox> {
     let Confined {
         plan,
@@ -53,7 +53,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         gateway,
         audience,
         mut run,
-        // At a failure it ends before everything else.
+        // Bound last, so that it ends before everything else if this fails.
         mut init,
     } = confined;
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
@@ -85,7 +85,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     };
     let names = host.resolver_files.local;
     services.serve(in_force, host.tls, names, calls, &network, &mut run.tasks)?;
-    // Init opens files from here on, as calls about them are answered.
+    // From here on init may open files, because calls about them are answered.
     let console = open_terminal(config, &init, &mut command).await?;
     run.timings.end("serve");
     Ok(Sandbox {
@@ -151,7 +151,7 @@ fn follow(
     Ok(reload)
 }
 
-/// Watches what is taken out of the policy's grants, and says how git's configuration is written.
+/// Watches what is taken out of the policy's grants, and explains how to write git's configuration.
 fn watch_carve_outs(config: &Config, plan: &Plan, init: &ConfinedInit, tasks: &mut Tasks) {
     let repositories = plan.carve_outs.repositories();
     if !repositories.is_empty() {
@@ -164,7 +164,7 @@ fn watch_carve_outs(config: &Config, plan: &Plan, init: &ConfinedInit, tasks: &m
     carve_out_loss::watch(&init.launcher, kept, config.files.carve_outs.carve_out_lost);
 }
 
-/// Opens the terminal that the command needs, its own or one that is shown on the caller's.
+/// Opens the terminal that the command needs: its own, or one that is shown on the caller's.
 async fn open_terminal(
     config: &Config,
     init: &ConfinedInit,
@@ -186,7 +186,7 @@ async fn open_terminal(
     }
 }
 
-/// What the ways into a sandbox are made of.
+/// The parts of a sandbox that the ways into it need.
 struct Serving<'s> {
     config: &'s Config,
     init: &'s ConfinedInit,
@@ -210,8 +210,8 @@ impl Serving<'_> {
         )
     }
 
-    /// Starts the SSH server, if a door or a gateway leads to it; returns it, and the inside for
-    /// the relays of a gateway.
+    /// Starts the SSH server, if a door or a gateway leads to it. Returns it, and where the relays
+    /// of a gateway enter the sandbox.
     fn ways(&self, sockets: SshSockets) -> anyhow::Result<(Option<SshServer>, Arc<Relays>)> {
         let netns = self.netns()?;
         let inside = Arc::new(InsideNetwork::new(netns));
@@ -263,7 +263,7 @@ impl Serving<'_> {
         Ok(())
     }
 
-    /// Connects health and metrics to what they tell of.
+    /// Connects health and metrics to what they report.
     fn monitor(&self, host: &Host, run: &mut Run) -> anyhow::Result<()> {
         let Some(monitoring) = &mut run.monitoring else {
             return Ok(());
@@ -279,7 +279,7 @@ impl Serving<'_> {
         monitoring.export(resolver, &host.tls.roots, run.begun)
     }
 
-    /// Another handle of the sandbox's network, unless that is the host's.
+    /// Returns another handle of the sandbox's network, unless that is the host's.
     fn netns(&self) -> anyhow::Result<Option<Netns>> {
         let netns = self.network.netns.as_ref();
         Ok(netns.map(Netns::try_clone).transpose()?)

@@ -29,10 +29,10 @@ use crate::startup::groundwork::monitoring::Monitoring;
 use crate::startup::groundwork::network::Network;
 use crate::startup::serve::ssh::SshServer;
 
-/// A sandbox without its command. Dropping it ends everything inside, waits for that, and removes
-/// everything made for it.
+/// A sandbox without its command. Dropping it ends everything inside, waits until that is over, and
+/// removes everything made for it.
 pub(crate) struct Sandbox {
-    /// The SSH server, if there is one; it ends before everything that it uses.
+    /// The SSH server, if there is one. It ends before everything that it uses.
     pub(crate) ssh: Option<SshServer>,
     /// The main process as clients see it, if they may attach to it.
     pub(crate) main_process: Option<Arc<MainProcess>>,
@@ -42,7 +42,7 @@ pub(crate) struct Sandbox {
     /// Signals to the supervisor.
     pub(crate) signals: mpsc::Receiver<Received>,
     pub(crate) environment: Environment,
-    /// The command's standard streams; taken at its end.
+    /// The command's standard streams, until its end takes them.
     pub(crate) streams: Option<Streams>,
     /// The caller's terminal, if the command may read it.
     pub(crate) console: Option<Console>,
@@ -50,11 +50,11 @@ pub(crate) struct Sandbox {
     pub(crate) granted: Request,
     /// Directories where the command may start, in order of preference.
     pub(crate) directories: Vec<PathBuf>,
-    /// Tasks to be finished at the end.
+    /// Tasks that are finished at the end.
     pub(crate) reporters: Vec<BackgroundReporter>,
-    /// Files to be written at the end.
+    /// Files that are written at the end.
     pub(crate) run_reports: RunReports,
-    /// Has the policy read again.
+    /// Triggers reading the policy again.
     pub(crate) reload: Arc<Notify>,
     /// Refusals so far.
     pub(crate) refusals: Arc<Refusals>,
@@ -64,29 +64,29 @@ pub(crate) struct Sandbox {
     pub(crate) file_refusals: Option<Arc<FileRefusals>>,
     /// Reports to the gateway, if there is one.
     pub(crate) gateway: Option<GatewayReports>,
-    /// Its sessions, which begin once the command runs.
+    /// The sessions with the gateway, which begin once the command runs.
     pub(crate) sessions: Option<Sessions>,
     /// Tasks that must not end before the sandbox does.
     pub(crate) tasks: Tasks,
-    /// Once it is true, no more clients are let in from outside.
+    /// True once no more clients are let in from outside.
     pub(crate) closed: watch::Sender<bool>,
     /// Health and metrics, if they are wanted.
     pub(crate) monitoring: Option<Monitoring>,
-    /// The stages of its start, until its command runs.
+    /// The stages of the start, until the command runs.
     pub(crate) timings: Option<Timings>,
-    /// Held for as long as the sandbox lives.
+    /// Held only so that it lives as long as the sandbox.
     pub(super) _resources: Resources,
 }
 
 impl Sandbox {
-    /// Tells probes of a phase.
+    /// Tells probes which phase the sandbox is in.
     pub(crate) fn enter(&self, phase: Phase) {
         if let Some(monitoring) = &self.monitoring {
             monitoring.health.enter(phase);
         }
     }
 
-    /// Lets no more clients in from outside; probes hear that the sandbox ends.
+    /// Lets no more clients in from outside, and tells probes that the sandbox ends.
     pub(crate) fn close(&self) {
         self.enter(Phase::Draining);
         self.closed.send_replace(true);

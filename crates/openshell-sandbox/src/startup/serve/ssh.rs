@@ -1,5 +1,5 @@
-//! Starts the SSH server: its doors, and the thread that it runs on. A server that cannot be had is
-//! an event, and ends no run.
+//! Starts the SSH server: its doors, and the thread that it runs on. If the server cannot start,
+//! that is logged, and the run goes on.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,13 +25,13 @@ use crate::bound_socket::BoundSocket;
 use crate::startup::plan::ssh_sockets::{SshSockets, log_failed};
 use crate::startup::serve::inside::InsideNetwork;
 
-/// Longest wait for sessions to tell their clients of the end of the sandbox.
+/// The longest wait for sessions to tell their clients that the sandbox ends.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// Relays that wait to be taken by the server.
+/// The most relays that wait for the server to take them.
 const RELAYS: usize = 64;
 
-/// What sessions run in.
+/// Returns what sessions run in.
 pub(crate) fn workload(
     launcher: Arc<Launcher>,
     environment: Environment,
@@ -40,7 +40,7 @@ pub(crate) fn workload(
     main_process: Option<Arc<MainProcess>>,
     inside: Arc<InsideNetwork>,
 ) -> Workload {
-    // Init's children are this program until they execute another.
+    // The path works because init's children are this program until they execute another.
     let internal = |service: &str| {
         ["/proc/self/exe", "--internal", service]
             .map(str::to_owned)
@@ -60,7 +60,7 @@ pub(crate) fn workload(
     }
 }
 
-/// A relay of a gateway on its way to the server.
+/// A gateway's relay on its way to the server, with the relay's name.
 type Relayed = (UnixStream, String);
 
 /// The SSH server. Dropping it ends its connections.
@@ -68,20 +68,20 @@ pub(crate) struct SshServer {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
     relays: mpsc::Sender<Relayed>,
-    /// Path of its socket, removed last.
+    /// The path of the server's socket, removed last.
     _socket: Option<BoundSocket>,
 }
 
 impl Drop for SshServer {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A panic has been printed.
+        // If the thread panicked, that has been printed already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 impl SshServer {
-    /// Starts the server; `None` if it cannot be had, which is logged.
+    /// Starts the server; `None` if that fails, which is logged.
     pub(crate) fn start(
         workload: Workload,
         audit: Arc<dyn Audit>,
@@ -146,12 +146,12 @@ impl SshServer {
                 _ = stopped => {}
             }
             sessions.finish(ENDING).await;
-            // The last messages are on their way to the clients.
+            // Lets the last messages leave for the clients.
             tokio::task::yield_now().await;
         };
         let run = move || {
             runtime.block_on(serve);
-            // Everything that is still connected ends here.
+            // Ends everything that is still connected.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new()
@@ -165,13 +165,13 @@ impl SshServer {
         })
     }
 
-    /// The way of relays to the server.
+    /// Returns the channel on which relays reach the server.
     pub(crate) fn door(&self) -> mpsc::Sender<Relayed> {
         self.relays.clone()
     }
 }
 
-/// Targets of a gateway's relays.
+/// Where a gateway's relays can lead.
 pub(crate) struct Relays {
     pub(crate) inside: Arc<InsideNetwork>,
     pub(crate) ssh: Option<mpsc::Sender<Relayed>>,
@@ -214,7 +214,7 @@ fn connect(ssh: &mpsc::Sender<Relayed>, id: &str) -> io::Result<tokio::net::Unix
     tokio::net::UnixStream::from_std(ours)
 }
 
-/// Serves the clients that come by a relay, until the run is over; does not end by itself.
+/// Serves clients that come through a relay, until the run is over. Does not end by itself.
 async fn serve_relays(
     server: &Arc<Server>,
     relayed: &mut mpsc::Receiver<Relayed>,
@@ -235,7 +235,7 @@ async fn serve_relays(
             Err(error) => tracing::warn!("a relay to the SSH server is lost: {error}"),
         }
     }
-    // Those that are not served yet end with their streams.
+    // Relays that are not served yet end with their streams.
     relayed.close();
     while relayed.try_recv().is_ok() {}
     std::future::pending().await

@@ -19,16 +19,16 @@ use crate::reports::run_reports::observed_files::ObservedFiles;
 pub(crate) struct FileLog {
     rights: FileRights,
     refusals: Arc<FileRefusals>,
-    /// The collection of an observed run.
+    /// The collection of an observed run, if it is one.
     observed: Option<Arc<ObservedFiles>>,
-    /// The rights of the policy alone, without what is shown to learn from.
+    /// The rights of the policy only, without what is shown to learn from.
     of_policy: FileRights,
 }
 
 impl FileLog {
-    /// Creates the log of a run, if `config` asks for one. `rights` are those in force, and those
-    /// of the policy alone. `observed` is the collection of an
-    /// observed run, which gets the program of the command at once.
+    /// Creates the log of a run, if `config` asks for one. `rights` are the rights in force, and
+    /// those of the policy only. `observed` is the collection of an observed run; the program of
+    /// the command is added to it at once.
     pub(crate) fn create(
         config: &Config,
         rights: (FileRights, FileRights),
@@ -55,7 +55,7 @@ impl FileLog {
         })
     }
 
-    /// The refused accesses so far.
+    /// Returns the refused accesses so far.
     pub(crate) fn refusals(&self) -> &Arc<FileRefusals> {
         &self.refusals
     }
@@ -79,7 +79,7 @@ impl FileLog {
     }
 }
 
-/// Returns the path by which the program of `command` is found.
+/// Returns the path at which the program of `command` is found.
 fn program(command: &[OsString], environment: &Environment) -> Option<PathBuf> {
     let name = Path::new(command.first()?);
     if name.components().count() > 1 {
@@ -103,7 +103,7 @@ impl FileObserver for Receivers {
         if let Some(observed) = &self.observed {
             observed.add(&accessed, &self.of_policy, &self.identity);
         }
-        // Looking at a path is no attempt to use it.
+        // Looking at a path is not an attempt to use it.
         if !accessed.is_lookup {
             self.refusals.add(&accessed);
         }

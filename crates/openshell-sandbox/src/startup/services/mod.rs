@@ -60,44 +60,44 @@ use crate::startup::host::ca_files::CaFiles;
 use crate::startup::host::resolver_files::LocalNames;
 use crate::startup::services::file_log::FileLog;
 
-/// The proxy before it serves, and everything that reports on the run.
+/// The proxy before it serves, and everything that reports about the run.
 pub(crate) struct RunServices {
     /// The parts of the proxy, if there is one.
     proxy: Option<ProxyParts>,
     published: Vec<(Listener, PublishedPort)>,
     resolver: Arc<Resolver>,
-    /// Receivers of events.
+    /// The receivers of events.
     audit: Arc<dyn Audit>,
     pub(crate) run_reports: RunReports,
     pub(crate) reporters: Vec<BackgroundReporter>,
-    /// Connections at the proxy, at once.
+    /// The limit of simultaneous connections at the proxy.
     pub(crate) slots: Slots,
-    /// Ports of this host at which the supervisor listens.
+    /// The ports of this host at which the supervisor listens.
     own_ports: Vec<u16>,
     /// Servers inside.
     pub(crate) servers: Arc<Servers>,
     /// Addresses of names inside.
     name_addresses: NameAddresses,
-    /// Once it is true, no more clients are let in from outside.
+    /// True once no more clients are let in from outside.
     pub(crate) closed: watch::Sender<bool>,
 }
 
-/// Calls of the sandbox.
+/// The sandbox's calls that the supervisor handles.
 pub(crate) struct Calls {
-    /// Those that wait to be answered, if there are any.
+    /// The calls that wait for an answer, if there are any.
     pub(crate) waiting: Option<WaitingCalls>,
-    /// The log of those about files, if they are logged.
+    /// The log of calls about files, if they are logged.
     pub(crate) files: Option<FileLog>,
 }
 
-/// The parts of the proxy that are there before its witness.
+/// The parts of the proxy that exist before its witness.
 struct ProxyParts {
     listener: Listener,
     workers: Arc<Workers>,
     name_server: Option<NameServerSockets>,
     doors: Arc<Doors>,
     identifier: Arc<Identifier>,
-    /// Any socket of the workload's namespace.
+    /// A socket in the workload's namespace; it does not matter which.
     socket: OwnedFd,
     packet_log: io::Result<Socket>,
 }
@@ -106,7 +106,7 @@ impl RunServices {
     /// Takes the proxy's sockets.
     ///
     /// # Errors
-    /// A port cannot be published, or the sandbox's processes cannot be looked at.
+    /// Fails if a port cannot be published, or the sandbox's processes cannot be examined.
     pub(crate) fn prepare(
         config: &Config,
         run_reports: RunReports,
@@ -187,17 +187,17 @@ impl RunServices {
         })
     }
 
-    /// Counts the port at which the SSH server listens, if it does, among the supervisor's own.
+    /// Adds the port at which the SSH server listens, if it does, to the supervisor's own ports.
     pub(crate) fn add_ssh_port(&mut self, port: Option<u16>) {
         self.own_ports.extend(port);
     }
 
-    /// Looks up names outside.
+    /// Returns the resolver of names outside.
     pub(crate) fn resolver(&self) -> &Arc<Resolver> {
         &self.resolver
     }
 
-    /// Returns the test of the threads of connections, if there is a proxy.
+    /// Returns the test of whether the threads of connections respond, if there is a proxy.
     pub(crate) fn test(&self) -> Option<Respond> {
         let workers = Arc::clone(&self.proxy.as_ref()?.workers);
         Some(Box::new(move || {
@@ -206,12 +206,12 @@ impl RunServices {
         }))
     }
 
-    /// Answers the sandbox's `calls`, and serves connections and answers questions for names, if
-    /// there is a proxy; starts to report refused packets. `local` are names that depend on the
-    /// host.
+    /// Answers the sandbox's `calls`. If there is a proxy, also serves connections, answers
+    /// questions for names, and starts to report refused packets. `local` are names that depend on
+    /// the host.
     ///
     /// # Errors
-    /// Callers cannot be seen.
+    /// Fails if callers cannot be identified.
     pub(crate) fn serve(
         &mut self,
         in_force: InForce,
@@ -293,7 +293,7 @@ impl RunServices {
         Ok(())
     }
 
-    /// Serves the proxy's own door, those of names, and the ports that are published.
+    /// Serves the proxy's own door, the doors of names, and the ports that are published.
     fn listen(
         &mut self,
         proxy: Arc<Proxy>,
@@ -325,7 +325,7 @@ impl RunServices {
         }
     }
 
-    /// Keeps the doors of the policy's names those of the policy in force, and says where they are.
+    /// Keeps the doors in line with the names of the policy in force, and reports where names lead.
     fn follow_names(
         &self,
         names: Arc<Names>,
@@ -343,7 +343,7 @@ impl RunServices {
 }
 
 impl RunServices {
-    /// Returns the witness of `calls`, and its handler.
+    /// Returns the witness of `calls`, and the handler of these calls.
     fn witness(
         &self,
         calls: &WaitingCalls,
@@ -358,15 +358,15 @@ impl RunServices {
     }
 }
 
-/// Time after which the policy engine is made even if no connection has needed it: longer than many
-/// commands last.
+/// Time after which the policy engine is made even if no connection has needed it. It is longer
+/// than many commands run.
 const WARM_UP: Duration = Duration::from_millis(50);
 
-/// Makes the policy engine of the first generation, and the search for secrets, off the way of
-/// connections.
+/// Makes the policy engine of the first generation, and the search for secrets, so that no
+/// connection has to wait for them.
 async fn warm_up(services: Arc<Services>) {
     tokio::time::sleep(WARM_UP).await;
-    // Where no thread can be started, the first decision makes it.
+    // If no thread can be started, the first decision makes the engine.
     let _ = std::thread::Builder::new()
         .name("policy".to_owned())
         .spawn(move || {
@@ -378,13 +378,13 @@ async fn warm_up(services: Arc<Services>) {
 
 /// Starts the task that puts updates in force, and returns its requests.
 pub(crate) fn activate(in_force: &InForce, tasks: &mut Tasks) -> mpsc::Sender<Request> {
-    // One request at a time: a source waits for its answer.
+    // Room for one request, because a source waits for its answer.
     let (requests, updates) = mpsc::channel(1);
     tasks.spawn("policy reload", in_force.clone().run(updates));
     requests
 }
 
-/// Listens outside for a server inside.
+/// Listens outside of the sandbox for a server inside.
 fn publish(
     &Published { address, port }: &Published,
     network: &Network,
@@ -416,7 +416,7 @@ fn publish(
     ))
 }
 
-/// Returns the look-up of callers.
+/// Returns what identifies callers.
 fn identifier(init: &Init, landlock: &landlock::Request) -> anyhow::Result<Identifier> {
     let (root, init) = init
         .processes()
@@ -426,8 +426,8 @@ fn identifier(init: &Init, landlock: &landlock::Request) -> anyhow::Result<Ident
     Ok(Identifier::new(Processes::new(root, init), is_writable))
 }
 
-/// Starts the reporter of packets that the firewall refuses. The firewall holds without it, so its
-/// absence is logged and does not end the start.
+/// Starts the reporter of packets that the firewall refuses. The firewall works without it, so a
+/// failure is logged and does not end the start.
 fn monitor(
     packet_log: io::Result<Socket>,
     probe: Option<SocketAddrV4>,

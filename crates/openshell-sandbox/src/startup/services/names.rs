@@ -1,4 +1,4 @@
-//! Starts the name server, and keeps the doors of names those of the policy in force.
+//! Starts the name server, and keeps the doors in line with the names of the policy in force.
 
 use std::future::pending;
 use std::io;
@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 
 use openshell_sources::tasks::Tasks;
 
-/// The doors as names open them.
+/// The sandbox's doors, which names open and close.
 #[derive(Debug)]
 struct Opened(Arc<Doors>);
 
@@ -35,8 +35,8 @@ impl dns::Doors for Opened {
     }
 }
 
-/// Creates the names of `policy`, whose doors are among `doors`; also returns their listeners, as
-/// they come.
+/// Creates the names of `policy`, whose doors are among `doors`. Also returns a channel with the
+/// listeners of these doors.
 pub(crate) fn create(
     policy: &Arc<PolicyStore>,
     doors: &Arc<Doors>,
@@ -59,8 +59,8 @@ pub(crate) fn create(
     )
 }
 
-/// Returns the witness's view of the doors. In an observed run those of names open when they are
-/// first needed.
+/// Returns the witness's view of the doors. In an observed run, the doors of names open when they
+/// are first needed.
 pub(crate) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, is_observed: bool) -> IsDoor {
     if !is_observed {
         return Arc::new(move |address| doors.contains(address));
@@ -72,7 +72,7 @@ pub(crate) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, is_observed: bool) 
 /// Starts `server` at its sockets.
 ///
 /// # Errors
-/// They are none that can be waited for.
+/// Fails if the runtime cannot wait for the sockets.
 pub(crate) fn serve(
     server: NameServer,
     sockets: Option<NameServerSockets>,
@@ -91,25 +91,25 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// Opens the doors of the policy in force, and closes others.
+/// Opens the doors of the policy in force, and closes the others.
 pub(crate) fn refresh(names: &Names) {
     if let Err(error) = names.refresh() {
         tracing::error!("connections without the proxy are refused: {error}");
     }
 }
 
-/// Follows `generations` of the policy by changing doors.
+/// Changes the doors with each of the `generations` of the policy.
 pub(crate) async fn follow(names: Arc<Names>, mut generations: watch::Receiver<Generation>) {
     while generations.changed().await.is_ok() {
         let names = Arc::clone(&names);
-        // An error is one of the thread alone.
+        // An error would mean only that the thread failed.
         let _ = tokio::task::spawn_blocking(move || refresh(&names)).await;
     }
     pending().await
 }
 
-/// Follows `generations` of the policy by looking up names whose bytes are never looked into, so
-/// that the log tells where they lead.
+/// Looks up, for each of the `generations` of the policy, the names whose connections are never
+/// inspected, so that the log shows where they lead.
 pub(crate) async fn announce(
     names: Arc<Names>,
     mut generations: watch::Receiver<Generation>,
@@ -126,7 +126,7 @@ pub(crate) async fn announce(
                     return pending().await;
                 }
             }
-            // Another generation may know other names.
+            // Another generation may have other names.
             Ok(()) = generations.changed() => {}
         }
     }
@@ -135,8 +135,8 @@ pub(crate) async fn announce(
 /// A name and its answer.
 type Known = (HostName, Result<Vec<IpAddr>, String>);
 
-/// Looks up every name whose bytes are never looked into, and reports answers that are not the
-/// `known` ones.
+/// Looks up every name whose connections are never inspected, and reports answers that differ from
+/// the `known` ones.
 async fn look_up(names: &Names, resolver: &Resolver, report: &NameReport, known: &mut Vec<Known>) {
     let wanted = names.tcp_names();
     known.retain(|(name, _)| wanted.contains(name));

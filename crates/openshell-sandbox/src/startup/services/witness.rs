@@ -1,4 +1,4 @@
-//! Makes the witness, and tells the proxy what it has seen.
+//! Makes the witness, and tells the proxy what the witness has seen.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,18 +21,18 @@ use tokio::sync::mpsc;
 
 use crate::reports::servers::Servers;
 
-/// Refused connects that wait to be reported.
+/// The most refused connects that wait to be reported.
 const REPORTS: usize = 64;
 
-/// Time between two reports, so that many do not fill the log.
+/// The shortest time between two reports, so that many refusals do not fill the log.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns the witness of connects to `doors` and elsewhere among `calls` of the sandbox, and their
-/// handler; `socket` is one of its network. Connects that the witness refuses are reported to
-/// `audit`, servers inside to `servers`.
+/// Returns the witness of the connects among the sandbox's `calls`, to `doors` and elsewhere, and
+/// the handler of these calls. `socket` is a socket of the sandbox's network. Connects that the
+/// witness refuses are reported to `audit`, and servers inside to `servers`.
 ///
 /// # Errors
-/// Processes of the sandbox cannot be looked at.
+/// Fails if processes of the sandbox cannot be examined.
 pub(crate) fn create(
     calls: &WaitingCalls,
     doors: IsDoor,
@@ -68,7 +68,7 @@ pub(crate) fn create(
     Ok((Arc::new(Sight(witness)), handler))
 }
 
-/// What the witness has to say.
+/// What the witness reports.
 enum Report {
     /// A connect was refused, for this reason.
     Refused(Option<Identity>, Refused),
@@ -81,7 +81,7 @@ struct Described {
     identifier: Arc<Identifier>,
     servers: Arc<Servers>,
     reports: mpsc::Sender<Report>,
-    /// Refusals for which there was no room.
+    /// The number of refusals for which the queue had no room.
     unreported: Arc<AtomicU64>,
 }
 
@@ -121,12 +121,12 @@ impl Callers for Described {
     }
 
     fn failed(&self, error: io::Error) {
-        // Nothing else is as urgent; the receiver never blocks.
+        // May wait for room, because nothing is as urgent, and the receiver never blocks.
         let _ = self.reports.blocking_send(Report::Failed(error));
     }
 }
 
-/// The witness as the proxy asks it.
+/// The witness in the form in which the proxy asks it.
 #[derive(Debug)]
 struct Sight(Witness<Described>);
 
