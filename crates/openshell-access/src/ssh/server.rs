@@ -9,7 +9,7 @@ use openshell_events::event::Audit;
 use openshell_events::words::SshActivity;
 use russh::keys::key::safe_rng;
 use russh::keys::{Algorithm, EcdsaCurve, PrivateKey};
-use russh::server::{Config, run_stream};
+use russh::server::{Config, RunningSession, run_stream};
 use russh::{MethodKind, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
@@ -180,24 +180,10 @@ impl Server {
             Err(_) => return early(LATE),
         };
         let ended = match greeted {
-            Ok(session) => {
-                let handle = session.handle();
-                let mut session = std::pin::pin!(session);
-                tokio::select! {
-                    ended = &mut session => ended,
-                    waited = timeout(Limits::AUTHENTICATION, authenticated.wait()) => {
-                        if waited.is_err() && authenticated.give_up() {
-                            early(LATE);
-                            // The library goes on with the session even if nobody waits for it.
-                            let reason = russh::Disconnect::ByApplication;
-                            let _ = handle.disconnect(reason, LATE.to_owned(), String::new()).await;
-                            let _ = timeout(Limits::LINGER, session).await;
-                            return;
-                        }
-                        session.await
-                    }
-                }
-            }
+            Ok(session) => match run(session, &authenticated).await {
+                Some(ended) => ended,
+                None => return early(LATE),
+            },
             Err(error) => Err(error),
         };
         if let Err(error) = ended {
@@ -221,4 +207,27 @@ impl Server {
             audit: Arc::clone(&self.audit),
         }
     }
+}
+
+/// Waits for the end of `session`; returns `None` if the client did not authenticate in time.
+async fn run(
+    mut session: RunningSession<Connection>,
+    authenticated: &Authenticated,
+) -> Option<Result<(), russh::Error>> {
+    let handle = session.handle();
+    tokio::select! {
+        ended = &mut session => return Some(ended),
+        waited = timeout(Limits::AUTHENTICATION, authenticated.wait()) => {
+            if waited.is_ok() || !authenticated.give_up() {
+                return Some(session.await);
+            }
+        }
+    }
+    // The library goes on with the session even if nobody waits for it.
+    let reason = russh::Disconnect::ByApplication;
+    let _ = handle
+        .disconnect(reason, LATE.to_owned(), String::new())
+        .await;
+    let _ = timeout(Limits::LINGER, session).await;
+    None
 }

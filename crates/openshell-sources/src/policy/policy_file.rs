@@ -325,13 +325,7 @@ impl PolicyDocument {
             hash: sha256(&data),
             global: None,
         });
-        let mut more = String::new();
-        if let Some(global) = version.global {
-            more.push_str(&format!(" global_version:{global}"));
-        }
-        if let Some(rules) = &rules {
-            more.push_str(&format!(" rules_hash:{}", sha256(rules)));
-        }
+        let more = further_words(&version, rules.as_deref());
         let (policy, warnings) = read(&data).map_err(|violations| invalid(&origin, &violations))?;
         let policy = folders.resolve(policy).with_context(|| origin.clone())?;
         let granted = Request::new(policy.filesystem(), folders.workdir.as_deref());
@@ -441,6 +435,17 @@ impl PolicyReport {
 /// Returns the number of network policies, in words.
 pub fn policies(count: usize) -> String {
     text::counted(count as u64, "network policy", "network policies")
+}
+/// Returns what the log says of a version behind its number and hash.
+fn further_words(version: &GatewayVersion, rules: Option<&str>) -> String {
+    let mut more = String::new();
+    if let Some(global) = version.global {
+        more.push_str(&format!(" global_version:{global}"));
+    }
+    if let Some(rules) = rules {
+        more.push_str(&format!(" rules_hash:{}", sha256(rules)));
+    }
+    more
 }
 
 /// Returns the SHA-256 of `text` in hex digits, as `sha256sum` prints it.

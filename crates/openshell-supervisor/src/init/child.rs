@@ -179,44 +179,32 @@ pub(super) fn start(
         streams,
         limit,
     };
-    match terminal {
-        None => {
-            let Cloned::Parent { pid, pidfd } = sys::clone_process(0).map_err(system)? else {
-                end_with(
-                    writer,
-                    &prepared
-                        .start_session()
-                        .map_or_else(NotStarted::Step, |()| prepared.execute()),
-                )
-            };
-            Ok(Starting {
-                id,
-                child: pid,
-                pidfd,
-                failure,
-                is_led: false,
-                leader: None,
-            })
-        }
+    let mut leader = None;
+    let (child, pidfd) = match terminal {
+        None => match sys::clone_process(0).map_err(system)? {
+            Cloned::Parent { pid, pidfd } => (pid, pidfd),
+            Cloned::Child => end_with(writer, &prepared.run_alone()),
+        },
         Some((terminal, is_foreground)) => {
             let (ours, theirs) = leader::sockets().map_err(system)?;
-            let Cloned::Parent { pid, pidfd } = sys::clone_process(0).map_err(system)? else {
-                end_with(writer, &prepared.lead(theirs, terminal, is_foreground))
-            };
-            let leader = Some(Led {
+            leader = Some(Led {
                 socket: ours,
                 command: None,
             });
-            Ok(Starting {
-                id,
-                child: pid,
-                pidfd,
-                failure,
-                is_led: true,
-                leader,
-            })
+            match sys::clone_process(0).map_err(system)? {
+                Cloned::Parent { pid, pidfd } => (pid, pidfd),
+                Cloned::Child => end_with(writer, &prepared.lead(theirs, terminal, is_foreground)),
+            }
         }
-    }
+    };
+    Ok(Starting {
+        id,
+        child,
+        pidfd,
+        failure,
+        is_led: leader.is_some(),
+        leader,
+    })
 }
 
 /// Ends a child that did not become the command, and reports `why`.
@@ -242,6 +230,14 @@ struct Prepared<'c> {
 }
 
 impl Prepared<'_> {
+    /// Becomes the command, in a session that it leads. Returns only on failure.
+    fn run_alone(&self) -> NotStarted {
+        match self.start_session() {
+            Ok(()) => self.execute(),
+            Err(failed) => NotStarted::Step(failed),
+        }
+    }
+
     /// Starts a session that the command will lead.
     fn start_session(&self) -> Result<(), StepFailed> {
         rustix::process::setsid().at(Step::Session)?;

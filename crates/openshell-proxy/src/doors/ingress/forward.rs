@@ -1,5 +1,6 @@
 //! Forwarded requests (RFC 9112 §3.2.2): requests in absolute form, each of which is authorized.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,9 +13,12 @@ use openshell_policy::network::host::Host;
 use crate::denial::refusal::Refusal;
 use crate::doors::dns::names::{Names, named};
 use crate::doors::ingress::HttpIngress;
+use crate::doors::ingress::door::Ingress;
 use crate::ground::target::{Origin, Scheme, Target, port};
+use crate::reach::authorize::authorizer::Authorization;
 use crate::reach::authorize::connection::Connection;
 use crate::reach::authorize::revocation::RevocationWatch;
+use crate::reach::resolve::guard::Destination;
 use crate::relay::body::Unsent;
 use crate::relay::exchange::{Exchange, ExchangeError, Outbound, Remedy, Secrets, UpstreamSource};
 use crate::relay::http1::KeptUpstream;
@@ -122,6 +126,35 @@ impl ForwardSource<'_> {
     fn services(&self) -> &Services {
         &self.ingress.ingress.proxy.services
     }
+
+    /// Connects to `destination` in place of the upstream before; returns the address.
+    async fn connect(
+        &mut self,
+        ingress: &Ingress<'_>,
+        Authorization { caller, permit, .. }: &Authorization,
+        destination: &Destination,
+        record: &mut Record,
+    ) -> Result<SocketAddr, Refusal> {
+        let services = &ingress.proxy.services;
+        // The quota is released first; otherwise a program at its quota could not change its
+        // upstream.
+        self.kept.quota = None;
+        let began = Instant::now();
+        let program = &caller.program.executable;
+        let dialed = services.egress.connect(destination, program).await?;
+        record.connected_since(began);
+        let address = dialed.address;
+        let roots = &services.egress.roots;
+        let upstream = &mut self.kept.upstream;
+        upstream
+            .connect(&self.origin, roots, dialed.stream, address)
+            .await?;
+        self.kept.quota = Some(dialed.quota);
+        let closing = ingress.closing_at(address, caller, &self.origin.target, permit.policy());
+        let closing = closing.counted_by(self.ingress.meter);
+        self.ingress.session.connected(closing);
+        Ok(address)
+    }
 }
 
 impl UpstreamSource for ForwardSource<'_> {
@@ -147,40 +180,15 @@ impl UpstreamSource for ForwardSource<'_> {
             let authorizer = &services.authorizer;
             let authorized =
                 authorize_request(authorizer, permit, caller, parts, &message, record).await?;
-            let reusable = self
-                .kept
-                .upstream
-                .reusable(&self.origin, &destination)
-                .filter(|_| !retry);
+            let upstream = &self.kept.upstream;
+            let reusable = upstream.reusable(&self.origin, &destination);
+            let reusable = reusable.filter(|_| !retry);
             self.is_reused = reusable.is_some();
             let address = match reusable {
                 Some(address) => address,
                 None => {
-                    // The quota is released first; otherwise a program at its quota could not
-                    // change its upstream.
-                    self.kept.quota = None;
-                    let began = Instant::now();
-                    let dialed = services
-                        .egress
-                        .connect(&destination, &caller.program.executable)
-                        .await?;
-                    record.connected_since(began);
-                    let roots = &services.egress.roots;
-                    self.kept
-                        .upstream
-                        .connect(&self.origin, roots, dialed.stream, dialed.address)
-                        .await?;
-                    self.kept.quota = Some(dialed.quota);
-                    let closing = ingress.closing_at(
-                        dialed.address,
-                        caller,
-                        &self.origin.target,
-                        permit.policy(),
-                    );
-                    self.ingress
-                        .session
-                        .connected(closing.counted_by(self.ingress.meter));
-                    dialed.address
+                    self.connect(&ingress, &authorization, &destination, record)
+                        .await?
                 }
             };
             if authorization.is_stale() {

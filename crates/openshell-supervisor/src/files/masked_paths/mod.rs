@@ -66,6 +66,25 @@ pub(crate) struct Masked {
     pub(crate) folder: Option<OwnedFd>,
 }
 
+/// Returns what is to be masked of what shared folders hold.
+fn candidates(sockets: SharedSockets) -> impl Iterator<Item = Candidate> {
+    let candidate = |kind, origin| {
+        move |path| Candidate {
+            folder: None,
+            path,
+            kind,
+            origin,
+        }
+    };
+    let services = sockets.services.into_iter();
+    let others = sockets.others.into_iter();
+    let closed = sockets.closed.into_iter();
+    services
+        .map(candidate(FileType::Socket, Origin::Service))
+        .chain(others.map(candidate(FileType::Socket, Origin::AnyUser)))
+        .chain(closed.map(candidate(FileType::Directory, Origin::AnyUser)))
+}
+
 /// Masks everything except the paths of `visible`, their contents and their ancestors. In the
 /// visible folders of `without_services`, the sockets of services are masked too. `uid` is the
 /// workload's user. Call this in a private mount namespace, and in the network namespace of the
@@ -95,38 +114,12 @@ pub(crate) fn mask_all_but(
             Err(error) => masks.report(folder, &error),
         }
     }
-    let SharedSockets {
-        services,
-        others,
-        closed,
-        incomplete,
-    } = shared_sockets::find(&visible, without_services, uid);
-    let candidate = |kind, origin| {
-        move |path| Candidate {
-            folder: None,
-            path,
-            kind,
-            origin,
-        }
-    };
-    found.extend(
-        services
-            .into_iter()
-            .map(candidate(FileType::Socket, Origin::Service)),
-    );
-    found.extend(
-        others
-            .into_iter()
-            .map(candidate(FileType::Socket, Origin::AnyUser)),
-    );
-    found.extend(
-        closed
-            .into_iter()
-            .map(candidate(FileType::Directory, Origin::AnyUser)),
-    );
-    masks
-        .unmasked
-        .extend(incomplete.map(|error| format!("sockets in shared folders: {error}")));
+    let mut sockets = shared_sockets::find(&visible, without_services, uid);
+    if let Some(error) = sockets.incomplete.take() {
+        let what = format!("sockets in shared folders: {error}");
+        masks.unmasked.push(what);
+    }
+    found.extend(candidates(sockets));
     masks.add(found);
     for _ in 1..SEARCHES {
         let mut found = Vec::new();
