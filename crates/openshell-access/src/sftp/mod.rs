@@ -128,15 +128,7 @@ pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
         if input.fill_buf()?.is_empty() {
             return output.flush();
         }
-        let mut length = [0; 4];
-        input.read_exact(&mut length)?;
-        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-        if length == 0 || length > PACKET_BYTES + 1024 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "a packet is too long, or empty",
-            ));
-        }
+        let length = packet_length(&mut input)?;
         packet.resize(length, 0);
         if let Err(error) = input.read_exact(&mut packet) {
             output.write_all(&server.output)?;
@@ -144,6 +136,18 @@ pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
         }
         server.answer(&packet)?;
     }
+}
+
+/// Reads the length of the next packet.
+fn packet_length(input: &mut impl Read) -> io::Result<usize> {
+    let mut length = [0; 4];
+    input.read_exact(&mut length)?;
+    let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+    if length == 0 || length > PACKET_BYTES + 1024 {
+        let what = "a packet is too long, or empty";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    Ok(length)
 }
 
 struct Server {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use openshell_events::words::{Severity, SshActivity, SshDoor};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -42,7 +42,7 @@ pub async fn tcp(
             Some(_) = clients.join_next() => continue,
             () = until(&mut closed) => break,
         };
-        let Ok((mut stream, address)) = accepted else {
+        let Ok((stream, address)) = accepted else {
             breathe().await;
             continue;
         };
@@ -59,51 +59,47 @@ pub async fn tcp(
         };
         let server = Arc::clone(&server);
         let prefaces = Arc::clone(&prefaces);
-        clients.spawn(async move {
-            let Ok(verdict) = prefaces.admit(&mut stream).await else {
-                return;
-            };
-            let reporter = server.reporter(client.clone());
-            let authentication = Some("NSSH1");
-            match verdict {
-                Ok(()) => {
-                    reporter.report(
-                        SshActivity::Auth,
-                        Facts {
-                            authentication,
-                            ..Facts::default()
-                        },
-                    );
-                    server.serve(stream, client).await;
-                }
-                Err(refusal) => {
-                    let reason = refusal.to_string();
-                    let facts = Facts {
-                        authentication,
-                        reason: &reason,
-                        is_refused: true,
-                        ..Facts::default()
-                    };
-                    reporter.report(SshActivity::Auth, facts);
-                    let who = format!("from {}: {reason}", client.name);
-                    match refusal {
-                        Refusal::Replayed => {
-                            reporter.finding(Severity::High, "NSSH1 Nonce Replay Attack", &who)
-                        }
-                        Refusal::WrongMac => {
-                            reporter.finding(Severity::Medium, "NSSH1 Wrong MAC", &who)
-                        }
-                        Refusal::Skewed => {
-                            reporter.finding(Severity::Low, "NSSH1 Clock Skew", &who)
-                        }
-                        Refusal::Malformed | Refusal::Full => {}
-                    }
-                }
-            }
-        });
+        clients.spawn(admit(stream, client, prefaces, server));
     }
     refuse_more(&listener);
     serve_on(clients).await;
+}
+
+/// Serves a client if its preface is in order.
+async fn admit(
+    mut stream: TcpStream,
+    client: Client,
+    prefaces: Arc<Prefaces>,
+    server: Arc<Server>,
+) {
+    let Ok(verdict) = prefaces.admit(&mut stream).await else {
+        return;
+    };
+    let reporter = server.reporter(client.clone());
+    let accepted = Facts {
+        authentication: Some("NSSH1"),
+        ..Facts::default()
+    };
+    let Err(refusal) = verdict else {
+        reporter.report(SshActivity::Auth, accepted);
+        return server.serve(stream, client).await;
+    };
+    let reason = refusal.to_string();
+    let refused = Facts {
+        reason: &reason,
+        is_refused: true,
+        ..accepted
+    };
+    reporter.report(SshActivity::Auth, refused);
+    let who = format!("from {}: {reason}", client.name);
+    match refusal {
+        Refusal::Replayed => {
+            reporter.finding(Severity::High, "NSSH1 Nonce Replay Attack", &who);
+        }
+        Refusal::WrongMac => reporter.finding(Severity::Medium, "NSSH1 Wrong MAC", &who),
+        Refusal::Skewed => reporter.finding(Severity::Low, "NSSH1 Clock Skew", &who),
+        Refusal::Malformed | Refusal::Full => {}
+    }
 }
 
 /// Lets processes in that can open the socket of `listener` and that `peer` admits, for as long as

@@ -71,27 +71,13 @@ pub(crate) fn read(message: SandboxPolicy) -> GatewayPolicy {
     let has_middlewares = !message.network_middlewares.is_empty();
     let mut policies = Map::new();
     let mut bindings = Vec::new();
-    for (
-        key,
-        NetworkPolicyRule {
+    for (key, rule) in message.network_policies {
+        let NetworkPolicyRule {
             endpoints,
             binaries,
             ..
-        },
-    ) in message.network_policies
-    {
-        for endpoint in &endpoints {
-            bindings.extend(
-                endpoint
-                    .credential_binding
-                    .as_ref()
-                    .map(|binding| ProviderBinding {
-                        provider: binding.provider.clone(),
-                        host: endpoint.host.clone(),
-                        ports: ports(endpoint),
-                    }),
-            );
-        }
+        } = rule;
+        bindings.extend(endpoints.iter().filter_map(binding));
         let endpoints: Vec<_> = endpoints
             .into_iter()
             .map(|one| endpoint(one, has_middlewares))
@@ -107,6 +93,16 @@ pub(crate) fn read(message: SandboxPolicy) -> GatewayPolicy {
         document: Value::Object(document).to_string(),
         bindings,
     }
+}
+
+/// Returns the binding of the credentials of an endpoint, if it has one.
+fn binding(endpoint: &NetworkEndpoint) -> Option<ProviderBinding> {
+    let binding = endpoint.credential_binding.as_ref()?;
+    Some(ProviderBinding {
+        provider: binding.provider.clone(),
+        host: endpoint.host.clone(),
+        ports: ports(endpoint),
+    })
 }
 
 fn filesystem(

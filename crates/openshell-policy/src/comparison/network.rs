@@ -186,28 +186,13 @@ impl<'p> Grants<'p> {
             .filter(restricts)
             .map(|known| known.endpoint);
         let all: Vec<_> = covering.iter().copied().chain(others).collect();
-        let l7_of = |endpoints: &[&'p Endpoint]| {
-            let l7 = endpoints.iter().filter_map(|endpoint| endpoint.l7());
-            // Other protocols are relayed as bytes, and their requests are not judged.
-            l7.filter(|l7| l7.protocol == Protocol::Rest)
-                .collect::<Vec<&L7>>()
-        };
-        let l7 = l7_of(&covering);
-        let all_l7 = l7_of(&all);
+        let l7 = judged(&covering);
+        let all_l7 = judged(&all);
         let is_enforced = all_l7
             .iter()
             .any(|l7| l7.enforcement == Enforcement::Enforce);
-        let is_opaque = |endpoint: &&Endpoint| endpoint.tls() == TlsMode::Skip || endpoint.is_tcp();
         let takes_slash =
             |endpoint: &&Endpoint| endpoint.allow_encoded_slash() || endpoint.l7().is_none();
-        // The proxy cannot both skip TLS and judge requests, so it refuses every connection. It
-        // also refuses those of an endpoint that needs a feature that this build lacks.
-        let is_refused = |endpoints: &[&'p Endpoint], l7: &[&L7]| {
-            endpoints.iter().any(is_opaque) && !l7.is_empty()
-                || endpoints
-                    .iter()
-                    .any(|endpoint| endpoint.unsupported().is_some())
-        };
         if is_refused(&covering, &l7) || is_refused(&all, &all_l7) {
             return None;
         }
@@ -225,6 +210,24 @@ impl<'p> Grants<'p> {
             upgrades: upgrades(&all),
         })
     }
+}
+
+/// Returns the rules of those of `endpoints` whose requests are judged. Other protocols are relayed
+/// as bytes.
+fn judged<'p>(endpoints: &[&'p Endpoint]) -> Vec<&'p L7> {
+    let l7 = endpoints.iter().filter_map(|endpoint| endpoint.l7());
+    l7.filter(|l7| l7.protocol == Protocol::Rest).collect()
+}
+
+fn is_opaque(endpoint: &&Endpoint) -> bool {
+    endpoint.tls() == TlsMode::Skip || endpoint.is_tcp()
+}
+
+/// Returns true if every connection is refused: the proxy cannot both skip TLS and judge requests,
+/// or an endpoint needs a feature that this build lacks.
+fn is_refused(endpoints: &[&Endpoint], l7: &[&L7]) -> bool {
+    let lacks = |endpoint: &&Endpoint| endpoint.unsupported().is_some();
+    endpoints.iter().any(is_opaque) && !l7.is_empty() || endpoints.iter().any(lacks)
 }
 
 /// Returns the protocols to which requests may switch: those that every endpoint with rules

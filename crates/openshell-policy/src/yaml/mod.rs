@@ -218,17 +218,26 @@ fn filesystem(reader: &mut Reader, at: Option<At<'_>>, compatibility: Compatibil
             .unwrap_or(defaults.include_workdir),
         compatibility,
     };
-    if let Some((path, granted)) = filesystem.hidden_grant() {
-        let [hidden_path, granted] = [path, granted].map(|path| path.display().to_string());
-        let kind = ViolationKind::HiddenGrant {
-            hidden: hidden_path,
-            granted,
-        };
-        for (_, at) in hidden.iter().filter(|(hidden, _)| hidden.as_path() == path) {
-            reader.reject(at, kind.clone());
-        }
-    }
+    reject_hidden_grant(reader, &filesystem, &hidden);
     filesystem
+}
+
+/// Rejects a `hidden` path that the policy grants.
+fn reject_hidden_grant(
+    reader: &mut Reader,
+    filesystem: &Filesystem,
+    hidden: &[(GrantedPath, At<'_>)],
+) {
+    let Some((path, granted)) = filesystem.hidden_grant() else {
+        return;
+    };
+    let kind = ViolationKind::HiddenGrant {
+        hidden: path.display().to_string(),
+        granted: granted.display().to_string(),
+    };
+    for (_, at) in hidden.iter().filter(|(hidden, _)| hidden.as_path() == path) {
+        reader.reject(at, kind.clone());
+    }
 }
 
 /// Folders that cannot be hidden.

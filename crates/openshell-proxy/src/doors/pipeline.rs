@@ -223,19 +223,16 @@ async fn relay(
             .await
         }
         (Protocol::Http1 | Protocol::Http2, _) => {
-            let socket = client.as_fd().try_clone_to_owned().ok();
             meter.add_from_client(from_client.len());
-            let client = Prefixed::new(from_client, Metered::new(client, meter));
-            let upstream = Prefixed::new(from_upstream, upstream);
-            let tunnel = HttpTunnel::new(services, connection, Scheme::Http);
             let ends = Ends {
-                client,
-                socket,
-                upstream,
+                socket: client.as_fd().try_clone_to_owned().ok(),
+                client: Prefixed::new(from_client, Metered::new(client, meter)),
+                upstream: Prefixed::new(from_upstream, upstream),
                 address,
                 upstream_protocol: UpstreamProtocol::Unknown,
                 slot: None,
             };
+            let tunnel = HttpTunnel::new(services, connection, Scheme::Http);
             Box::pin(relay_http(proxy, &tunnel, protocol, ends)).await
         }
         (Protocol::Malformed, _) | (Protocol::Other, Inspection::Judged(_)) => {
@@ -322,23 +319,16 @@ async fn relay_tls(
     let permit = connection.permit();
     match (protocol, permit.inspection()) {
         (Protocol::Http1 | Protocol::Http2, _) => {
-            let client = Prefixed::new(from_client, client);
-            let upstream = Prefixed::new(from_upstream, upstream);
+            let ends = Ends {
+                client: Prefixed::new(from_client, client),
+                socket,
+                upstream: Prefixed::new(from_upstream, upstream),
+                address,
+                upstream_protocol,
+                slot,
+            };
             let tunnel = HttpTunnel::new(services, connection, Scheme::Https);
-            Box::pin(relay_http(
-                proxy,
-                &tunnel,
-                protocol,
-                Ends {
-                    client,
-                    socket,
-                    upstream,
-                    address,
-                    upstream_protocol,
-                    slot,
-                },
-            ))
-            .await
+            Box::pin(relay_http(proxy, &tunnel, protocol, ends)).await
         }
         (Protocol::Tls | Protocol::Malformed, _) | (Protocol::Other, Inspection::Judged(_)) => {
             drop(upstream);

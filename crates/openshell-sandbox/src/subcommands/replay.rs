@@ -103,6 +103,15 @@ pub(super) fn replay(snapshot: &Snapshot, log: &Path) -> anyhow::Result<usize> {
     Ok(changes.len())
 }
 
+/// Returns the texts of the list `name`.
+fn texts(unmapped: &Value, name: &str) -> Vec<String> {
+    let listed = unmapped.get(name).and_then(Value::as_array);
+    let listed = listed.into_iter().flatten();
+    listed
+        .filter_map(|text| Some(text.as_str()?.to_owned()))
+        .collect()
+}
+
 /// Reads a decision of the policy; `None` for every other event.
 fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
     let class = event.get("class_uid")?.as_u64()?;
@@ -119,18 +128,12 @@ fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
         host.to_owned(),
         port,
     );
-    let texts = |name: &str| -> Vec<String> {
-        let listed = unmapped
-            .get(name)
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        listed
-            .filter_map(|text| Some(text.as_str()?.to_owned()))
-            .collect()
-    };
     if class == NETWORK {
-        lineages.insert(key.clone(), (texts("ancestors"), texts("cmdline_paths")));
+        let lineage = (
+            texts(unmapped, "ancestors"),
+            texts(unmapped, "cmdline_paths"),
+        );
+        lineages.insert(key.clone(), lineage);
     }
     let request = match class {
         NETWORK => None,

@@ -11,6 +11,7 @@ use openshell_gateway::convert::policy::ProviderBinding;
 use openshell_policy::credential::{
     Binding, BoundHost, CredentialName, MARKER, MAX_CREDENTIALS, PathPrefix, check_secret,
 };
+use openshell_policy::secret::Secret;
 use openshell_policy::variable;
 use openshell_supervisor::command::environment;
 
@@ -81,22 +82,13 @@ impl Placeholders {
             binding,
         } in given.credentials
         {
-            let Ok(parsed) = CredentialName::parse(&name) else {
-                left_out(&name, "it is no name of a variable");
-                continue;
+            let parsed = match usable(&name, &secret, entries.len()) {
+                Ok(parsed) => parsed,
+                Err(why) => {
+                    left_out(&name, &why);
+                    continue;
+                }
             };
-            if is_refused(&name) {
-                left_out(&name, "a gateway may not set it");
-                continue;
-            }
-            if let Err(violation) = check_secret(secret.expose()) {
-                left_out(&name, &violation.to_string());
-                continue;
-            }
-            if entries.len() == MAX_CREDENTIALS {
-                left_out(&name, "there are too many");
-                continue;
-            }
             let placeholder = self.note_handle(&name, binding.as_ref());
             variables.push((name.clone(), placeholder));
             let hosts = binding.as_ref().map(|binding| self.hosts(binding));
@@ -193,6 +185,19 @@ impl Placeholders {
             })
             .collect()
     }
+}
+
+/// Returns the name of a credential beside as many others; or why it is left out.
+fn usable(name: &str, secret: &Secret, others: usize) -> Result<CredentialName, String> {
+    let parsed = CredentialName::parse(name).map_err(|_| "it is no name of a variable")?;
+    if is_refused(name) {
+        return Err("a gateway may not set it".to_owned());
+    }
+    check_secret(secret.expose()).map_err(|violation| violation.to_string())?;
+    if others == MAX_CREDENTIALS {
+        return Err("there are too many".to_owned());
+    }
+    Ok(parsed)
 }
 
 /// Returns the bound host; `None` if the parts are invalid, so that the secret does not go there.

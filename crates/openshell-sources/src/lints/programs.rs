@@ -63,6 +63,11 @@ pub(super) fn of_binary(
              starts it"
         ));
     }
+    of_program(path, &file, exact, found);
+}
+
+/// Adds the findings about `path`, which leads to the program `file`.
+fn of_program(path: &str, file: &Path, exact: bool, found: &mut Findings) {
     let names = [path, file.to_str().unwrap_or_default()]
         .map(|path| path.rsplit('/').next().unwrap_or_default());
     let is_one_of = |known: &[&str]| names.iter().any(|name| known.contains(name));

@@ -306,17 +306,11 @@ pub async fn prefetch(
     }
     // If there is no room for a body, it is sent on as it arrives.
     if scanned.room.is_some() {
-        let is_short = scanned
-            .rest
-            .size_hint()
-            .exact()
-            .is_some_and(|length| length <= most as u64);
-        let patience = if ahead.is_whole {
-            Limits::AHEAD_DEADLINE
-        } else if is_short {
-            Limits::PREFETCH_DEADLINE
-        } else {
-            Limits::PREFETCH_DEADLINE_UNSIZED
+        let length = scanned.rest.size_hint().exact();
+        let patience = match length {
+            _ if ahead.is_whole => Limits::AHEAD_DEADLINE,
+            Some(length) if length <= most as u64 => Limits::PREFETCH_DEADLINE,
+            _ => Limits::PREFETCH_DEADLINE_UNSIZED,
         };
         let mut first = BytesMut::new();
         // A body that takes longer is sent on as it arrives, too.

@@ -127,7 +127,33 @@ impl<C: Callers> Shared<C> {
         if is_tcp && destination != Destination::None && !socket::is_unconnected(socket.as_fd())? {
             return Ok(Answer::Continue);
         }
-        let course: Course<C> = match destination {
+        let course = self.course(destination, protocol, domain, caller)?;
+        // If the caller still waits, everything that was read so far is true of it.
+        if !notify::is_waiting(self.listener.as_fd(), call.id) {
+            return Err(Errno::SRCH.into());
+        }
+        // Every connect gets a new mark, because the mark of an earlier one says nothing about this
+        // one.
+        let mark = match course {
+            Course::ToDoor(to, caller) => return self.connect(socket, to, caller),
+            Course::ToNameServer(to, note) => return self.connect_to_name_server(socket, to, note),
+            Course::Elsewhere(note) => self.notes.lock().add(note),
+            Course::Unnoted => 0,
+        };
+        socket::set_mark(socket.as_fd(), mark)?;
+        Ok(Answer::Continue)
+    }
+
+    /// Returns what a connect of a socket of `protocol` and `domain` to `destination` is to become.
+    fn course(
+        &self,
+        destination: Destination,
+        protocol: Option<rustix::net::Protocol>,
+        domain: AddressFamily,
+        caller: &OwnedFd,
+    ) -> io::Result<Course<C>> {
+        let is_tcp = protocol == Some(rustix::net::ipproto::TCP);
+        let course = match destination {
             // An address of the other family is left to the kernel, which refuses it.
             Destination::Internet(to)
                 if is_tcp
@@ -157,20 +183,7 @@ impl<C: Callers> Shared<C> {
             }
             Destination::None | Destination::Other => Course::Unnoted,
         };
-        // If the caller still waits, everything that was read so far is true of it.
-        if !notify::is_waiting(self.listener.as_fd(), call.id) {
-            return Err(Errno::SRCH.into());
-        }
-        // Every connect gets a new mark, because the mark of an earlier one says nothing about this
-        // one.
-        let mark = match course {
-            Course::ToDoor(to, caller) => return self.connect(socket, to, caller),
-            Course::ToNameServer(to, note) => return self.connect_to_name_server(socket, to, note),
-            Course::Elsewhere(note) => self.notes.lock().add(note),
-            Course::Unnoted => 0,
-        };
-        socket::set_mark(socket.as_fd(), mark)?;
-        Ok(Answer::Continue)
+        Ok(course)
     }
 
     /// Starts to connect `socket` to the door at `to` for `caller`.

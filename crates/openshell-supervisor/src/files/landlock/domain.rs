@@ -96,29 +96,10 @@ impl Request {
             .create()
             .map_err(ruleset)?;
         let mut missing_paths = Vec::new();
-        for Resolved { grant, path } in granted {
-            let (fd, is_directory) = match path.and_then(|(path, _)| open(&path)) {
-                Ok(opened) => opened,
-                Err(source)
-                    if (!grant.listed || grant.is_optional)
-                        && source.kind() == io::ErrorKind::NotFound =>
-                {
-                    continue;
-                }
-                Err(source) if self.hard_requirement => {
-                    return Err(LandlockError::Path {
-                        path: grant.path.clone(),
-                        source,
-                    });
-                }
-                Err(source) => {
-                    missing_paths.push(format!("{} ({source})", grant.path.display()));
-                    continue;
-                }
-            };
-            created = created
-                .add_rule(PathBeneath::new(fd, rights(grant, is_directory)))
-                .map_err(ruleset)?;
+        for resolved in granted {
+            if let Some(rule) = self.rule(resolved, &mut missing_paths)? {
+                created = created.add_rule(rule).map_err(ruleset)?;
+            }
         }
         let program = rustix::fs::open(PROGRAM, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             .map_err(|source| LandlockError::Program {
@@ -157,6 +138,38 @@ impl Request {
             missing_paths,
             scopes: effective_abi >= ABI::V6,
         })
+    }
+
+    /// Returns the rule of one grant; `None` if its path is missing, which goes into `missing`
+    /// unless it may be.
+    ///
+    /// # Errors
+    /// Fails under `hard_requirement` if the path cannot be opened.
+    fn rule(
+        &self,
+        Resolved { grant, path }: Resolved<'_>,
+        missing: &mut Vec<String>,
+    ) -> Result<Option<PathBeneath<OwnedFd>>, LandlockError> {
+        match path.and_then(|(path, _)| open(&path)) {
+            Ok((opened, is_directory)) => {
+                let rights = rights(grant, is_directory);
+                Ok(Some(PathBeneath::new(opened, rights)))
+            }
+            Err(error)
+                if (!grant.listed || grant.is_optional)
+                    && error.kind() == io::ErrorKind::NotFound =>
+            {
+                Ok(None)
+            }
+            Err(source) if self.hard_requirement => {
+                let path = grant.path.clone();
+                Err(LandlockError::Path { path, source })
+            }
+            Err(error) => {
+                missing.push(format!("{} ({error})", grant.path.display()));
+                Ok(None)
+            }
+        }
     }
 }
 
