@@ -254,26 +254,12 @@ pub fn fragment(proposals: &[Proposal]) -> String {
     }
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
     for (name, endpoint, same) in rules {
-        // Writing to a String cannot fail.
-        for Proposal {
-            rationale,
-            security_notes,
-            confidence,
-            count,
-            ..
-        } in &same
-        {
-            let _ = writeln!(
-                text,
-                "  # {}: refused {count} times, confidence {confidence:.2}",
-                printable(rationale)
-            );
-            if !security_notes.is_empty() {
-                let _ = writeln!(text, "  # {security_notes}");
-            }
+        for proposal in &same {
+            comment(&mut text, proposal);
         }
         let number = used.entry(name).or_default();
         *number += 1;
+        // Writing to a String cannot fail.
         let _ = match number {
             1 => writeln!(text, "  {name}:"),
             _ => writeln!(text, "  {name}_{number}:"),
@@ -286,6 +272,26 @@ pub fn fragment(proposals: &[Proposal]) -> String {
         let _ = writeln!(text, "    binaries: [{}]", binaries.join(", "));
     }
     text
+}
+
+/// Writes why a rule is proposed.
+fn comment(text: &mut String, proposal: &Proposal) {
+    let Proposal {
+        rationale,
+        security_notes,
+        confidence,
+        count,
+        ..
+    } = proposal;
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "  # {}: refused {count} times, confidence {confidence:.2}",
+        printable(rationale)
+    );
+    if !security_notes.is_empty() {
+        let _ = writeln!(text, "  # {security_notes}");
+    }
 }
 
 /// First line of a fragment.

@@ -81,43 +81,13 @@ fn milliseconds(since_1970: u64) -> i64 {
 
 /// Returns the message for a proposed rule, with the times of the denials in `summary`.
 pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wire::PolicyChunk {
-    let has_rules = !proposal.requests.is_empty();
-    let rule = |(method, path): &(String, String)| L7Rule {
-        allow: Some(L7Allow {
-            method: method.clone(),
-            path: path.clone(),
-            ..L7Allow::default()
-        }),
-    };
-    let endpoint = NetworkEndpoint {
-        host: proposal.host.clone(),
-        port: proposal.port.into(),
-        ports: vec![proposal.port.into()],
-        protocol: if has_rules {
-            "rest".to_owned()
-        } else {
-            String::new()
-        },
-        enforcement: if has_rules {
-            "enforce".to_owned()
-        } else {
-            String::new()
-        },
-        rules: proposal.requests.iter().map(rule).collect(),
-        allowed_ips: proposal
-            .allowed_ips
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
-        ..NetworkEndpoint::default()
-    };
     let binary = NetworkBinary {
         path: proposal.binary.clone(),
         ..NetworkBinary::default()
     };
     let rule = NetworkPolicyRule {
         name: proposal.name.clone(),
-        endpoints: vec![endpoint],
+        endpoints: vec![endpoint(proposal)],
         binaries: vec![binary],
     };
     #[expect(
@@ -140,6 +110,39 @@ pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wir
         last_seen_ms: summary.map_or(0, |summary| milliseconds(summary.last_seen_ms)),
         binary: proposal.binary.clone(),
         ..wire::PolicyChunk::default()
+    }
+}
+
+fn endpoint(proposal: &Proposal) -> NetworkEndpoint {
+    let has_rules = !proposal.requests.is_empty();
+    let rule = |(method, path): &(String, String)| L7Rule {
+        allow: Some(L7Allow {
+            method: method.clone(),
+            path: path.clone(),
+            ..L7Allow::default()
+        }),
+    };
+    NetworkEndpoint {
+        host: proposal.host.clone(),
+        port: proposal.port.into(),
+        ports: vec![proposal.port.into()],
+        protocol: if has_rules {
+            "rest".to_owned()
+        } else {
+            String::new()
+        },
+        enforcement: if has_rules {
+            "enforce".to_owned()
+        } else {
+            String::new()
+        },
+        rules: proposal.requests.iter().map(rule).collect(),
+        allowed_ips: proposal
+            .allowed_ips
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        ..NetworkEndpoint::default()
     }
 }
 

@@ -117,12 +117,6 @@ impl Rules {
             .iter()
             .map(|(_, l7)| l7.rules.len() + l7.deny_rules.len())
             .sum();
-        let has_query = |l7: &L7| {
-            l7.rules
-                .iter()
-                .chain(l7.deny_rules.iter().map(|deny| &deny.rule))
-                .any(|rule| !rule.query.is_empty())
-        };
         let permitted = |upgrade: &&UpgradeProtocol| {
             judging
                 .iter()
@@ -247,4 +241,13 @@ impl Rules {
             reason,
         })
     }
+}
+
+/// Returns true if a rule looks at the query.
+fn has_query(l7: &L7) -> bool {
+    let denied = l7.deny_rules.iter().map(|deny| &deny.rule);
+    l7.rules
+        .iter()
+        .chain(denied)
+        .any(|rule| !rule.query.is_empty())
 }

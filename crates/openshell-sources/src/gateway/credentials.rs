@@ -100,16 +100,11 @@ impl Placeholders {
                 aliases: self.aliases(&name),
             });
         }
-        self.handles.drain(
-            ..self
-                .handles
-                .len()
-                .saturating_sub((REVISIONS + 1) * entries.len().max(1)),
-        );
-        let summary = format!(
-            "the gateway: {}",
-            text::counted(entries.len() as u64, "credential", "credentials")
-        );
+        let kept = (REVISIONS + 1) * entries.len().max(1);
+        self.handles
+            .drain(..self.handles.len().saturating_sub(kept));
+        let counted = text::counted(entries.len() as u64, "credential", "credentials");
+        let summary = format!("the gateway: {counted}");
         CredentialSet {
             held: entries,
             variables,

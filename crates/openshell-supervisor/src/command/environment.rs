@@ -149,32 +149,42 @@ pub fn workload(inputs: &Inputs<'_>) -> Environment {
         environment.set("NODE_USE_ENV_PROXY", "1");
     }
     if let Some(folder) = inputs.trust {
-        for name in variable::BUNDLE {
-            environment.set(name, folder.join(BUNDLE_FILE));
-        }
-        for name in variable::AUTHORITY {
-            environment.set(name, folder.join(AUTHORITY_FILE));
-        }
-        // Java prints a line about this variable. Whoever does not want that can set the variable
-        // to an empty value.
-        let is_left_out = environment
-            .get("JAVA_TOOL_OPTIONS")
-            .is_some_and(OsStr::is_empty);
-        if is_left_out {
-            drop(environment.take("JAVA_TOOL_OPTIONS"));
-        } else if let Some(proxy) = inputs.proxy
-            && inputs.has_java
-        {
-            let options = java_options(
-                environment.get("JAVA_TOOL_OPTIONS"),
-                folder,
-                proxy,
-                host_name,
-            );
-            environment.set("JAVA_TOOL_OPTIONS", options);
-        }
+        set_trust(&mut environment, inputs, folder, host_name);
     }
     environment
+}
+
+/// Has programs trust the sandbox's certificates, which are in `folder`.
+fn set_trust(
+    environment: &mut Environment,
+    inputs: &Inputs<'_>,
+    folder: &Path,
+    host_name: Option<&str>,
+) {
+    for name in variable::BUNDLE {
+        environment.set(name, folder.join(BUNDLE_FILE));
+    }
+    for name in variable::AUTHORITY {
+        environment.set(name, folder.join(AUTHORITY_FILE));
+    }
+    // Java prints a line about this variable. Whoever does not want that can set the variable
+    // to an empty value.
+    let is_left_out = environment
+        .get("JAVA_TOOL_OPTIONS")
+        .is_some_and(OsStr::is_empty);
+    if is_left_out {
+        drop(environment.take("JAVA_TOOL_OPTIONS"));
+    } else if let Some(proxy) = inputs.proxy
+        && inputs.has_java
+    {
+        let options = java_options(
+            environment.get("JAVA_TOOL_OPTIONS"),
+            folder,
+            proxy,
+            host_name,
+        );
+        environment.set("JAVA_TOOL_OPTIONS", options);
+    }
 }
 
 /// Sets `TMPDIR`. It keeps the caller's value if that folder is usable inside. If it is not, the

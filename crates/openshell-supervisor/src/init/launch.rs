@@ -526,20 +526,23 @@ fn listen(init: &Arc<Init>, registry: &Mutex<Registry>) {
             }
             Reply::AllStopped { id } => notify(registry, id, |_| Event::AllStopped),
             Reply::Lost(loss) => {
-                let message = registry
-                    .lock()
-                    .on_loss
-                    .as_ref()
-                    .map(|on_loss| on_loss(&loss));
+                let message = lost(registry, &loss);
                 if loss.is_end {
-                    notice.loss =
-                        Some(message.unwrap_or_else(|| "a path was replaced outside".to_owned()));
+                    notice.loss = Some(message);
                 }
             }
             Reply::Failed(why) => notice.failure = Some(why),
             Reply::OutOfTime => notice.is_out_of_time = true,
             Reply::Up | Reply::NoProc(_) | Reply::Confined(_) => {}
         }
+    }
+}
+
+/// Tells the listener of a loss; returns its message.
+fn lost(registry: &Mutex<Registry>, loss: &Loss) -> String {
+    match &registry.lock().on_loss {
+        Some(on_loss) => on_loss(loss),
+        None => "a path was replaced outside".to_owned(),
     }
 }
 

@@ -10,7 +10,7 @@ mod search;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -349,20 +349,10 @@ impl Pipe {
         to: &TcpStream,
         counter: &Counter<'_>,
     ) -> io::Result<Paused> {
-        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let mut budget = CoopBudget::default();
         loop {
             budget.next().await;
-            let fill = || {
-                Ok(rustix::pipe::splice(
-                    from,
-                    None,
-                    &self.writer,
-                    None,
-                    PIPE_BYTES,
-                    flags,
-                )?)
-            };
+            let fill = || splice(from, &self.writer, PIPE_BYTES);
             let mut buffered = match from.try_io(Interest::READABLE, fill) {
                 Ok(0) => return Ok(Paused::Ended),
                 Ok(filled) => filled,
@@ -383,16 +373,7 @@ impl Pipe {
             budget.moved(buffered);
             while buffered > 0 {
                 to.writable().await?;
-                let drain = || {
-                    Ok(rustix::pipe::splice(
-                        &self.reader,
-                        None,
-                        to,
-                        None,
-                        buffered,
-                        flags,
-                    )?)
-                };
+                let drain = || splice(&self.reader, to, buffered);
                 match to.try_io(Interest::WRITABLE, drain) {
                     Ok(drained) => buffered -= drained,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -404,6 +385,12 @@ impl Pipe {
             }
         }
     }
+}
+
+/// Moves up to `length` bytes, one end of which is a pipe.
+fn splice(from: impl AsFd, to: impl AsFd, length: usize) -> io::Result<usize> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    Ok(rustix::pipe::splice(from, None, to, None, length, flags)?)
 }
 
 /// Returns when nothing has been moved for [`Limits::IDLE`].

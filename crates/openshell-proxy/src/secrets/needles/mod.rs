@@ -180,13 +180,7 @@ impl Needles {
                 shape: None,
             });
         }
-        let mut by_first = vec![Vec::new(); 256];
-        for (index, anchor) in anchors.iter().enumerate() {
-            let first = anchor.bytes.first().map_or(0, |byte| usize::from(*byte));
-            if let Some(known) = by_first.get_mut(first) {
-                known.push(index);
-            }
-        }
+        let by_first = by_first(&anchors);
         let longest = anchors
             .iter()
             .map(|anchor| anchor.bytes.len())
@@ -521,6 +515,18 @@ fn anchors_of(bytes: &[u8], secret: usize, least: usize) -> Vec<Anchor> {
         is_new
     });
     anchors
+}
+
+/// Returns the indices of the anchors that begin with each byte.
+fn by_first(anchors: &[Anchor]) -> Vec<Vec<usize>> {
+    let mut by_first = vec![Vec::new(); 256];
+    for (index, anchor) in anchors.iter().enumerate() {
+        let first = anchor.bytes.first().map_or(0, |byte| usize::from(*byte));
+        if let Some(known) = by_first.get_mut(first) {
+            known.push(index);
+        }
+    }
+    by_first
 }
 
 fn in_hex(bytes: &[u8], upper: bool) -> Vec<u8> {

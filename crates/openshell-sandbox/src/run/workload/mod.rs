@@ -81,36 +81,30 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     if let Err(error) = sandbox.run_reports.write(&sandbox.refusals).await {
         logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
     }
-    if let Some(summary) = sandbox.refusals.summary()
-        && config.log.level >= Level::WARN
-    {
-        logging::print_stderr(&summary);
-    }
-    let files = sandbox
-        .file_refusals
-        .as_ref()
-        .and_then(|refusals| refusals.summary());
-    if let Some(summary) = files
-        && config.log.level >= Level::WARN
-    {
-        logging::print_stderr(&summary);
-    }
-    let published = config
-        .network
-        .publish
-        .iter()
-        .map(|published| published.port);
-    let servers = if has_other_ways {
-        None
-    } else {
-        sandbox.servers.summary(published)
-    };
-    if let Some(summary) = servers
-        && config.log.level >= Level::WARN
-    {
-        logging::print_stderr(&summary);
+    if config.log.level >= Level::WARN {
+        summarize(config, &sandbox, has_other_ways);
     }
     ended
+}
+
+/// Prints what was refused, and which servers inside nobody could reach.
+fn summarize(config: &Config, sandbox: &Sandbox, has_other_ways: bool) {
+    if let Some(summary) = sandbox.refusals.summary() {
+        logging::print_stderr(&summary);
+    }
+    if let Some(refusals) = &sandbox.file_refusals
+        && let Some(summary) = refusals.summary()
+    {
+        logging::print_stderr(&summary);
+    }
+    if has_other_ways {
+        return;
+    }
+    let published = &config.network.publish;
+    let ports = published.iter().map(|published| published.port);
+    if let Some(summary) = sandbox.servers.summary(ports) {
+        logging::print_stderr(&summary);
+    }
 }
 
 /// Longest wait for relayed outputs after the command's end.

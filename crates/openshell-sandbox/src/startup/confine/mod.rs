@@ -175,10 +175,6 @@ impl ConfinedInit {
             launcher, enforced, ..
         } = self;
         let granted = &enforced.landlock;
-        let lacking = [
-            ("path", &granted.missing_paths),
-            ("not restricted by this kernel:", &granted.missing_rights),
-        ];
         if !enforced.not_masked.is_empty() {
             let message = format!(
                 "in reach although the policy does not grant it: {}",
@@ -186,17 +182,7 @@ impl ConfinedInit {
             );
             logging::config_event(ConfigState::Degraded, Severity::High, &message);
         }
-        let lacking = lacking
-            .iter()
-            .flat_map(|(what, items)| items.iter().map(move |item| format!("{what} {item}")));
-        let lacking: Vec<_> = lacking
-            .chain(
-                enforced
-                    .not_proved
-                    .iter()
-                    .map(|what| format!("not proved: {what}")),
-            )
-            .collect();
+        let lacking = lacking(enforced);
         if !lacking.is_empty() {
             logging::config_event(
                 ConfigState::Degraded,
@@ -227,6 +213,21 @@ impl ConfinedInit {
         logging::config_event(ConfigState::Enforced, Severity::Info, &message);
         Ok(())
     }
+}
+
+/// Describes the file rules that are not in force.
+fn lacking(enforced: &Enforced) -> Vec<String> {
+    let mut lacking = Vec::new();
+    for path in &enforced.landlock.missing_paths {
+        lacking.push(format!("path {path}"));
+    }
+    for right in &enforced.landlock.missing_rights {
+        lacking.push(format!("not restricted by this kernel: {right}"));
+    }
+    if let Some(what) = &enforced.not_proved {
+        lacking.push(format!("not proved: {what}"));
+    }
+    lacking
 }
 
 /// Files of the host with passwords, which root and members of the group shadow may read.

@@ -111,19 +111,7 @@ impl Host {
             None => landlock.clone(),
         };
         let proof = landlock_proof(&private, &files, &landlock)?;
-        let [file, folder] = ["cover", "covers"].map(|name| files.join(name));
-        let is_made = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o000)
-            .open(file.outside())
-            .map(drop);
-        let is_made = is_made.and_then(|()| DirBuilder::new().mode(0o000).create(folder.outside()));
-        is_made.with_context(|| format!("cannot write {file}"))?;
-        let covers = Covers {
-            file: file.inside().to_owned(),
-            folder: folder.inside().to_owned(),
-        };
+        let covers = make_covers(&files)?;
         let home = private
             .home
             .clone()
@@ -144,6 +132,21 @@ impl Host {
             carve_outs,
         })
     }
+}
+
+/// Makes what is mounted over what the workload must not read.
+fn make_covers(files: &SandboxFile) -> anyhow::Result<Covers> {
+    let [file, folder] = ["cover", "covers"].map(|name| files.join(name));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o000);
+    let made = options
+        .open(file.outside())
+        .and_then(|_| DirBuilder::new().mode(0o000).create(folder.outside()));
+    made.with_context(|| format!("cannot write {file}"))?;
+    Ok(Covers {
+        file: file.inside().to_owned(),
+        folder: folder.inside().to_owned(),
+    })
 }
 
 /// Writes, among the sandbox's files, the lists of what git must not add. Returns the mounts that

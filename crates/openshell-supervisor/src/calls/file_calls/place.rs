@@ -1,7 +1,7 @@
 //! Finds where a path is in the sandbox, which has its own mounts.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -120,25 +120,8 @@ impl Root {
         is_followed: bool,
     ) -> rustix::io::Result<Found> {
         let root = self.of(thread)?;
-        let open = |flags, resolve| {
-            let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
-            let open = || {
-                rustix::fs::openat2(
-                    root,
-                    path,
-                    flags,
-                    Mode::empty(),
-                    ResolveFlags::IN_ROOT | resolve,
-                )
-            };
-            // A `..` fails like this while something is renamed or mounted anywhere (openat2(2)).
-            (0..ATTEMPTS)
-                .map(|_| open())
-                .find(|opened| !matches!(opened, Err(Errno::AGAIN)))
-                .unwrap_or_else(open)
-        };
         // If no symlink is on the way, the path is the real one already.
-        match open(OFlags::NOFOLLOW, ResolveFlags::NO_SYMLINKS) {
+        match open_in(root, path, OFlags::NOFOLLOW, ResolveFlags::NO_SYMLINKS) {
             Ok(fd) if !is_followed || kind(&fd)? != FileType::Symlink => {
                 return Ok(Found {
                     fd,
@@ -149,14 +132,12 @@ impl Root {
             Ok(_) | Err(Errno::LOOP) => {}
             Err(errno) => return Err(errno),
         }
-        let fd = open(
-            if is_followed {
-                OFlags::empty()
-            } else {
-                OFlags::NOFOLLOW
-            },
-            ResolveFlags::empty(),
-        )?;
+        let flags = if is_followed {
+            OFlags::empty()
+        } else {
+            OFlags::NOFOLLOW
+        };
+        let fd = open_in(root, path, flags, ResolveFlags::empty())?;
         let real = rustix::fs::readlink(by_descriptor(&fd), Vec::new())?;
         let real = PathBuf::from(OsString::from_vec(real.into_bytes()));
         if !real.is_absolute() {
@@ -209,6 +190,26 @@ impl Root {
         }
         None
     }
+}
+
+/// Opens `path` below `root` only to look at it.
+fn open_in(
+    root: impl AsFd,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | resolve;
+    let open = || rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve);
+    for _ in 0..ATTEMPTS {
+        // A `..` fails like this while something is renamed or mounted anywhere (openat2(2)).
+        match open() {
+            Err(Errno::AGAIN) => {}
+            opened => return opened,
+        }
+    }
+    open()
 }
 
 /// The number of bytes of a program in which the kernel looks for an interpreter (BINPRM_BUF_SIZE).
