@@ -114,6 +114,20 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
         written: Vec::new(),
         invalid: Vec::new(),
     };
+    let parts = endpoint_parts(reader, &mut keys);
+    warn_of(reader, at, &parts);
+    let (endpoint, violations) = match Endpoint::new(parts) {
+        Ok(endpoint) => (Some(endpoint), Vec::new()),
+        Err(violations) => (None, violations),
+    };
+    for violation in keys.contradictions(violations) {
+        reader.reject(at, violation);
+    }
+    endpoint.filter(|_| reader.violation_count() == before)
+}
+
+/// Reads what is written of an endpoint.
+fn endpoint_parts(reader: &mut Reader, keys: &mut Keys<'_>) -> EndpointParts {
     let mut parts = EndpointParts {
         host: keys.read(reader, "host", |reader, at| {
             reader.text(at, HostPattern::parse)
@@ -166,15 +180,7 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     parts.unsupported = keys.read(reader, "unsupported", |reader, at| {
         reader.text(at, |text| Ok(text.to_owned()))
     });
-    warn_of(reader, at, &parts);
-    let (endpoint, violations) = match Endpoint::new(parts) {
-        Ok(endpoint) => (Some(endpoint), Vec::new()),
-        Err(violations) => (None, violations),
-    };
-    for violation in keys.contradictions(violations) {
-        reader.reject(at, violation);
-    }
-    endpoint.filter(|_| reader.violation_count() == before)
+    parts
 }
 
 /// Warns of values that may not be intended.

@@ -358,14 +358,7 @@ impl Listener {
                 note_unanswered(unanswered);
             }
         }
-        let all = async {
-            while let Some(ended) = connections.join_next().await {
-                note_failure(ended);
-            }
-        };
-        let _ = tokio::time::timeout(Limits::DRAIN, all).await;
-        // Connections that are aborted report that when they are dropped.
-        connections.shutdown().await;
+        drain(connections).await;
     }
 
     /// Accepts a connection, unless connections have used up their descriptors. `last` is the
@@ -443,6 +436,18 @@ impl Listener {
         };
         connections.spawn_on(served, &worker);
     }
+}
+
+/// Waits for connections to end, for a while, and aborts the others.
+async fn drain(mut connections: JoinSet<()>) {
+    let all = async {
+        while let Some(ended) = connections.join_next().await {
+            note_failure(ended);
+        }
+    };
+    let _ = tokio::time::timeout(Limits::DRAIN, all).await;
+    // Connections that are aborted report that when they are dropped.
+    connections.shutdown().await;
 }
 
 /// Logs that the task of a connection panicked or that its thread ended; others are not affected.

@@ -132,11 +132,8 @@ async fn serve_models(
     let socket = client.as_fd().try_clone_to_owned().ok();
     closing.meter().add_from_client(surplus.len());
     let client = Metered::new(client, closing.meter());
-    let mut record = Record::new(
-        &services.audit,
-        format!("CONNECT {target}"),
-        Some(target.clone()),
-    );
+    let method = format!("CONNECT {target}");
+    let mut record = Record::new(&services.audit, method, Some(target.clone()));
     if let Some(caller) = &caller {
         record.called_by(caller.clone());
     }

@@ -217,15 +217,11 @@ impl Models<'_> {
                 read.map_err(|_| Refusal::bad_request(LATE))??
             }
         };
-        let leaks = self
-            .services
-            .leaks
-            .watch(&self.services.vault.load(), record, None);
+        let services = &self.services;
+        let leaks = services.leaks.watch(&services.vault.load(), record, None);
         if let Some(leaks) = leaks {
-            leaks
-                .whole_of(body.clone(), record.program())
-                .await
-                .map_err(Refusal::of_model)?;
+            let searched = leaks.whole_of(body.clone(), record.program()).await;
+            searched.map_err(Refusal::of_model)?;
         }
         let mut unreachable = None;
         for route in table.serving(call.interface) {
@@ -239,11 +235,10 @@ impl Models<'_> {
             match self.send(session, &request, body.clone(), record).await {
                 Ok(response) => {
                     drop(held);
-                    let cost = cost(call, &body);
                     return Ok(Routed {
                         route: Arc::clone(route),
                         call,
-                        cost,
+                        cost: cost(call, &body),
                         response,
                     });
                 }

@@ -92,16 +92,10 @@ async fn check(launched: Launched, files: &PolicyFiles) -> anyhow::Result<ExitCo
     is_good &= policy(&config, files);
     match gateway.provider_environment().await {
         Ok(given) => {
-            let names: Vec<_> = given
-                .credentials
-                .iter()
-                .map(|credential| credential.name.as_str())
-                .collect();
-            let variables: Vec<_> = given
-                .variables
-                .iter()
-                .map(|(name, _)| name.as_str())
-                .collect();
+            let credentials = given.credentials.iter();
+            let names: Vec<_> = credentials.map(|one| one.name.as_str()).collect();
+            let variables = given.variables.iter();
+            let variables: Vec<_> = variables.map(|(name, _)| name.as_str()).collect();
             row("credentials", &listed(&names));
             row("variables", &listed(&variables));
         }
@@ -109,11 +103,8 @@ async fn check(launched: Launched, files: &PolicyFiles) -> anyhow::Result<ExitCo
     }
     match gateway.routes().await {
         Ok(bundle) => {
-            let names: Vec<_> = bundle
-                .routes
-                .iter()
-                .map(|route| route.name.as_str())
-                .collect();
+            let routes = bundle.routes.iter();
+            let names: Vec<_> = routes.map(|route| route.name.as_str()).collect();
             row("models", &listed(&names));
             for route in &bundle.left_out {
                 row("left out", route);

@@ -338,22 +338,19 @@ impl PolicyDocument {
         };
         let symlink_target = |path: &str| symlink_target(path, is_writable);
         let compiled = C::compile(generation, policy, rules.as_deref(), &symlink_target)?;
+        let lints = lints::lints(compiled.policy(), &is_writable);
+        // Grants on a command line are meant for every program.
+        let is_meant = |lint: &String| has_additions && lint.contains(lints::EVERY_PROGRAM);
         let mut lines = Vec::new();
         for warning in &warnings {
             lines.push(format!("L7 policy validation warning: {origin}: {warning}"));
         }
-        let lints = lints::lints(compiled.policy(), &is_writable);
-        for lint in lints.warnings {
-            // Grants on a command line are meant for every program.
-            if !(has_additions && lint.contains(lints::EVERY_PROGRAM)) {
-                lines.push(format!("policy warning: {origin}: {lint}"));
-            }
+        for lint in lints.warnings.into_iter().filter(|lint| !is_meant(lint)) {
+            lines.push(format!("policy warning: {origin}: {lint}"));
         }
-        let notes = lints
-            .notes
-            .into_iter()
-            .map(|note| format!("policy note: {origin}: {note}"))
-            .collect();
+        let notes = lints.notes.into_iter();
+        let notes = notes.map(|note| format!("policy note: {origin}: {note}"));
+        let notes = notes.collect();
         let links = compiled
             .links()
             .iter()

@@ -99,6 +99,18 @@ struct Wanted {
     is_default: bool,
 }
 
+impl Wanted {
+    /// A folder of presets: a command must not be able to widen the next run.
+    fn presets(folder: &Path) -> Self {
+        Self {
+            path: folder.to_owned(),
+            restriction: Restriction::ReadOnly,
+            placeholder: Placeholder::Folder,
+            is_default: false,
+        }
+    }
+}
+
 impl CarveOuts {
     /// Plans the carve-outs of a policy, of the git work trees among the writable folders, of the
     /// settings in those folders, and of the folders `presets`. In the policy, replaces each
@@ -118,13 +130,7 @@ impl CarveOuts {
     ) -> Result<Self, CoverError> {
         let mut idle = Vec::new();
         let mut wanted = listed(filesystem, uid, &mut idle)?;
-        // A command must not be able to widen the next run.
-        wanted.extend(presets.iter().map(|folder| Wanted {
-            path: folder.clone(),
-            restriction: Restriction::ReadOnly,
-            placeholder: Placeholder::Folder,
-            is_default: false,
-        }));
+        wanted.extend(presets.iter().map(|folder| Wanted::presets(folder)));
         let is_hard = filesystem.compatibility == Compatibility::HardRequirement;
         let has_placeholders = options.has_placeholders;
         let mut planned = Self {
@@ -405,12 +411,9 @@ impl CarveOuts {
         // If a file is in the place of a folder above the path, the command must not replace the
         // file by a folder.
         if !place.rest.as_os_str().is_empty() && place.existing.is_file() {
-            found.extend(CarveOut::find_file_above(
-                path,
-                place.existing,
-                *restriction,
-                landlock,
-            )?);
+            let file = place.existing;
+            let above = CarveOut::find_file_above(path, file, *restriction, landlock)?;
+            found.extend(above);
             return Ok(Some(found));
         }
         match self.keep_missing(wanted, &place, made) {
@@ -424,11 +427,7 @@ impl CarveOuts {
                 found.push(carve_out);
             }
             Ok(false) => {}
-            Err(why) => lost.push(self.given_up(format!(
-                "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
-                restriction.as_str(),
-                path.display()
-            ))?),
+            Err(why) => lost.push(self.given_up(not_kept(wanted, &why))?),
         }
         Ok(Some(found))
     }
@@ -458,6 +457,15 @@ impl CarveOuts {
         }
         Ok(line)
     }
+}
+
+/// Describes a missing path that the command could make.
+fn not_kept(wanted: &Wanted, why: &str) -> String {
+    format!(
+        "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
+        wanted.restriction.as_str(),
+        wanted.path.display()
+    )
 }
 
 /// Quotes a word for a shell, because somebody may paste it and an earlier command may have chosen

@@ -54,12 +54,7 @@ pub(super) fn matches(
         .as_path()
         .strip_prefix(&base)
         .map_or(0, |rest| rest.components().count());
-    let is_deep = pattern.as_path().components().any(|part| {
-        part.as_os_str()
-            .as_encoded_bytes()
-            .windows(2)
-            .any(|two| two == b"**")
-    });
+    let is_deep = is_deep(pattern.as_path());
     // Folders below the last name of a pattern contain no match.
     let is_searched = |folder: &Path| {
         is_deep
@@ -100,11 +95,7 @@ pub(super) fn matches(
             let entry = entry.map_err(unseen(shown))?;
             seen += 1;
             if seen > ENTRIES {
-                return Err(CoverError::Refused(format!(
-                    "{}: there are more than {ENTRIES} files to look at in {}; name a folder in it",
-                    shown(),
-                    base.display()
-                )));
+                return Err(too_large(&base, &shown()));
             }
             let path = entry.path();
             if path.strip_prefix(&base).is_ok_and(&is_match) {
@@ -122,6 +113,19 @@ pub(super) fn matches(
         }
     }
     Ok(found.into_iter().map(GrantedPath::found).collect())
+}
+
+/// Returns true if a part of the pattern stands for any number of folders.
+fn is_deep(pattern: &Path) -> bool {
+    let bytes = pattern.as_os_str().as_encoded_bytes();
+    bytes.windows(2).any(|two| two == b"**")
+}
+
+fn too_large(base: &Path, shown: &str) -> CoverError {
+    CoverError::Refused(format!(
+        "{shown}: there are more than {ENTRIES} files to look at in {}; name a folder in it",
+        base.display()
+    ))
 }
 
 /// Returns the error for a pattern with too many matches. `shown` is the pattern for messages,

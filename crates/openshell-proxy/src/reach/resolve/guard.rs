@@ -40,12 +40,8 @@ pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Ref
     let permitted = permit.addresses();
     let has_list = !permitted.listed.is_empty();
     let refuse = |code, reason, fault| {
-        Err(Refusal::address(
-            code,
-            reason,
-            fault,
-            permit.policy().map(str::to_owned),
-        ))
+        let policy = permit.policy().map(str::to_owned);
+        Err(Refusal::address(code, reason, fault, policy))
     };
     if addresses.is_empty() {
         let reason = format!("DNS resolution of {host} returned no addresses");
@@ -60,11 +56,8 @@ pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Ref
         if class.is_always_blocked() {
             let reason =
                 format!("{host} resolves to always-blocked address {address}, connection rejected");
-            let refused = refuse(
-                ReasonCode::AlwaysBlockedAddress,
-                reason,
-                AddressFault::NeverReachable,
-            );
+            let code = ReasonCode::AlwaysBlockedAddress;
+            let refused = refuse(code, reason, AddressFault::NeverReachable);
             return if has_list {
                 refused.map_err(Refusal::under_allowed_ips)
             } else {
@@ -83,11 +76,8 @@ pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Ref
             let reason = format!(
                 "{host} resolves to {address} which is not in allowed_ips, connection rejected"
             );
-            return refuse(
-                ReasonCode::AddressNotInAllowedIps,
-                reason,
-                AddressFault::Unlisted,
-            );
+            let code = ReasonCode::AddressNotInAllowedIps;
+            return refuse(code, reason, AddressFault::Unlisted);
         }
         let reason = format!("{host} resolves to internal address {address}, connection rejected");
         return refuse(ReasonCode::InternalAddress, reason, AddressFault::Unlisted);

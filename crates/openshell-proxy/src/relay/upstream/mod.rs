@@ -332,14 +332,10 @@ impl Upstream {
         let is_delimited = has_length || response.body().is_end_stream();
         self.is_ending = head::closes(response.version(), response.headers()) || !is_delimited;
         let headers = response.headers_mut();
-        if headers
-            .get_all(TRANSFER_ENCODING)
-            .iter()
-            .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
-        {
-            return Err(SendError::Failed(Refusal::upstream_malformed(
-                "it has a transfer coding besides chunked",
-            )));
+        let is_other = |coding: &HeaderValue| !coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+        if headers.get_all(TRANSFER_ENCODING).iter().any(is_other) {
+            let what = "it has a transfer coding besides chunked";
+            return Err(SendError::Failed(Refusal::upstream_malformed(what)));
         }
         // A transfer coding overrides the length (RFC 9112 §6.3).
         if headers.contains_key(TRANSFER_ENCODING) {

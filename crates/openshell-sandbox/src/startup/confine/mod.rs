@@ -69,16 +69,7 @@ impl ConfinedInit {
         protected: Vec<ProtectedPath>,
         init: Init,
     ) -> anyhow::Result<PendingConfinement> {
-        let mut mounts = std::mem::take(&mut host.tls.mounts);
-        // In the merged folder a protected file would be a different file, so the folder is not
-        // merged.
-        let is_within = |mount: &Mount| {
-            protected
-                .iter()
-                .any(|file| file.path.starts_with(&mount.target))
-        };
-        mounts.retain(|mount| mount.purpose != Purpose::AmongTrusted || !is_within(mount));
-        mounts.append(&mut host.tool_mounts);
+        let mounts = take_mounts(host, &protected);
         let landlock = host.landlock.clone();
         let mut granted = if host.tls.authority.is_none() {
             landlock
@@ -87,7 +78,6 @@ impl ConfinedInit {
         };
         for mount in host.resolver_files.mounts() {
             granted = granted.reading(&mount.target);
-            mounts.push(mount);
         }
         let secrets = protected
             .iter()
@@ -213,6 +203,22 @@ impl ConfinedInit {
         logging::config_event(ConfigState::Enforced, Severity::Info, &message);
         Ok(())
     }
+}
+
+/// Takes the mounts of what the start made.
+fn take_mounts(host: &mut Host, protected: &[ProtectedPath]) -> Vec<Mount> {
+    let mut mounts = std::mem::take(&mut host.tls.mounts);
+    // In the merged folder a protected file would be a different file, so the folder is not
+    // merged.
+    let is_within = |mount: &Mount| {
+        protected
+            .iter()
+            .any(|file| file.path.starts_with(&mount.target))
+    };
+    mounts.retain(|mount| mount.purpose != Purpose::AmongTrusted || !is_within(mount));
+    mounts.append(&mut host.tool_mounts);
+    mounts.extend(host.resolver_files.mounts());
+    mounts
 }
 
 /// Describes the file rules that are not in force.

@@ -121,8 +121,6 @@ impl PendingNetwork {
     /// # Errors
     /// Fails if the kernel refuses a part of it.
     pub(crate) fn finish(self) -> anyhow::Result<(Network, Option<ProxySockets>)> {
-        let enabled =
-            |message: &str| logging::config_event(ConfigState::Enabled, Severity::Info, message);
         match self {
             Self::Host => Ok((
                 Network {
@@ -136,56 +134,61 @@ impl PendingNetwork {
                 enabled("Network namespace created, without a link");
                 Ok((Network { netns, link: None }, None))
             }
-            Self::Linked { proxy, linked } => {
-                let linked = linked.finish()??;
-                let Linked {
-                    workload,
-                    landing,
-                    proxy: listener,
-                    probe,
-                    probe_address,
-                    socket,
-                    packet_log,
-                    ..
-                } = linked;
-                let doors = linked.doors;
-                let name_server = linked.name_server;
-                enabled(&format!(
-                    "Network namespace created, with a link {WORKLOAD} to {LANDING}"
-                ));
-                enabled(&format!(
-                    "Fence installed: nothing but {proxy}, and doors of names, is let through"
-                ));
-                enabled(&format!("Proxy listening on {proxy}"));
-                let link = Link {
-                    proxy,
-                    probe_address,
-                    _probe: probe,
-                    _landing: landing,
-                };
-                let network = Network {
-                    netns: Some(workload),
-                    link: Some(link),
-                };
-                let failed =
-                    |error| format!("the name server has no sockets at {NAME_SERVER}: {error}");
-                let name_server = name_server
-                    .map_err(failed)
-                    .inspect_err(|why| log_no_names(why))
-                    .ok();
-                Ok((
-                    network,
-                    Some(ProxySockets {
-                        listener,
-                        name_server,
-                        doors,
-                        socket,
-                        packet_log,
-                    }),
-                ))
-            }
+            Self::Linked { proxy, linked } => Ok(linked_network(proxy, linked.finish()??)),
         }
     }
+}
+
+/// Returns the network behind a link, and the sockets of its proxy.
+fn linked_network(proxy: SocketAddrV4, linked: Linked) -> (Network, Option<ProxySockets>) {
+    let Linked {
+        workload,
+        landing,
+        proxy: listener,
+        probe,
+        probe_address,
+        socket,
+        packet_log,
+        ..
+    } = linked;
+    let doors = linked.doors;
+    let name_server = linked.name_server;
+    enabled(&format!(
+        "Network namespace created, with a link {WORKLOAD} to {LANDING}"
+    ));
+    enabled(&format!(
+        "Fence installed: nothing but {proxy}, and doors of names, is let through"
+    ));
+    enabled(&format!("Proxy listening on {proxy}"));
+    let link = Link {
+        proxy,
+        probe_address,
+        _probe: probe,
+        _landing: landing,
+    };
+    let network = Network {
+        netns: Some(workload),
+        link: Some(link),
+    };
+    let failed = |error| format!("the name server has no sockets at {NAME_SERVER}: {error}");
+    let name_server = name_server
+        .map_err(failed)
+        .inspect_err(|why| log_no_names(why))
+        .ok();
+    (
+        network,
+        Some(ProxySockets {
+            listener,
+            name_server,
+            doors,
+            socket,
+            packet_log,
+        }),
+    )
+}
+
+fn enabled(message: &str) {
+    logging::config_event(ConfigState::Enabled, Severity::Info, message);
 }
 
 impl Network {
