@@ -200,14 +200,20 @@ struct Serving<'s> {
 impl Serving<'_> {
     /// Returns the log of accesses to files, if they are logged.
     fn file_log(&self, plan: &Plan) -> Option<FileLog> {
-        FileLog::create(
-            self.config,
-            self.init.file_rights(),
+        let config = self.config;
+        if !config.log.files && !config.reports.observe_files {
+            return None;
+        }
+        // Every granted path is looked up for them.
+        let rights = self.init.file_rights();
+        Some(FileLog::create(
+            config,
+            rights,
             &plan.user,
             &self.command.environment,
             self.services.run_reports.observed_files(),
             &self.audience.audit,
-        )
+        ))
     }
 
     /// Starts the SSH server, if a door or a gateway leads to it. Returns it, and where the relays

@@ -26,33 +26,29 @@ pub(crate) struct FileLog {
 }
 
 impl FileLog {
-    /// Creates the log of a run, if `config` asks for one. `rights` are the rights in force, and
-    /// those of the policy only. `observed` is the collection of an observed run; the program of
-    /// the command is added to it at once.
+    /// Creates the log of a run. `rights` are the rights in force, and those of the policy only.
+    /// `observed` is the collection of an observed run; the program of the command is added to it
+    /// at once.
     pub(crate) fn create(
         config: &Config,
-        rights: (FileRights, FileRights),
+        (rights, of_policy): (FileRights, FileRights),
         user: &User,
         environment: &Environment,
         observed: Option<Arc<ObservedFiles>>,
         audit: &Arc<dyn Audit>,
-    ) -> Option<Self> {
-        if !config.log.files && !config.reports.observe_files {
-            return None;
-        }
-        let (rights, of_policy) = rights;
+    ) -> Self {
         if let (Some(observed), Some(program)) =
             (&observed, program(&config.command.words, environment))
         {
             observed.add_program(&program, &of_policy, &user.identity);
         }
         let refusals = Arc::new(FileRefusals::new(Arc::clone(audit), user.clone()));
-        Some(Self {
+        Self {
             rights,
             refusals,
             observed,
             of_policy,
-        })
+        }
     }
 
     /// Returns the refused accesses so far.
