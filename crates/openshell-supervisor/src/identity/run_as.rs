@@ -46,18 +46,34 @@ impl ProcessIdentity {
     /// # Errors
     /// Fails if a thread cannot be created, or cannot take the identity.
     pub fn look<T: Send>(&self, act: impl FnOnce() -> T + Send) -> io::Result<T> {
-        std::thread::scope(|scope| {
-            let looking = move || {
-                self.take_on_thread()?;
-                Ok(act())
-            };
-            let thread = std::thread::Builder::new()
+        let (looked, ()) = self.look_beside(act, || ())?;
+        Ok(looked)
+    }
+
+    /// Runs `act` like [`Self::look`], and `meanwhile` on the calling thread.
+    ///
+    /// # Errors
+    /// Fails if a thread cannot be created, or cannot take the identity.
+    ///
+    /// # Panics
+    /// Panics if one of them does.
+    pub fn look_beside<T: Send, U>(
+        &self,
+        act: impl FnOnce() -> T + Send,
+        meanwhile: impl FnOnce() -> U,
+    ) -> io::Result<(T, U)> {
+        let mut looked = Err(io::ErrorKind::Other.into());
+        let result = &mut looked;
+        // The end of the scope waits for the result only; a join would wait for the thread's exit,
+        // which may have to wait for a processor.
+        let other = std::thread::scope(|scope| {
+            let looking = move || *result = self.take_on_thread().map(|()| act());
+            std::thread::Builder::new()
                 .name("look".to_owned())
                 .spawn_scoped(scope, looking)?;
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+            io::Result::Ok(meanwhile())
+        })?;
+        Ok((looked?, other))
     }
 
     /// Gives the calling thread this identity, for good. Each of these calls changes only the

@@ -63,23 +63,24 @@ struct Unwritten {
 }
 
 impl CaFiles {
-    /// Makes the CA, and its files among the sandbox's own, `files`; makes nothing without a proxy.
-    /// The bundles are still empty. Logs a warning if a file cannot be made.
+    /// Makes the files of the CA, `own` or that of `--ca-dir`, among the sandbox's own, `files`;
+    /// makes nothing without a proxy. The bundles are still empty. Logs a warning if a file cannot
+    /// be made.
     ///
     /// # Errors
     /// Fails if the CA cannot be made, or `--upstream-ca-file` cannot be used.
     pub(crate) fn create(
         config: &Config,
         landlock: &Request,
+        own: Option<Authority>,
         files: &SandboxFile,
         made: &mut CreatedDirs,
     ) -> anyhow::Result<Self> {
-        if config.network.mode != NetworkMode::Proxy {
-            return Ok(Self::default());
-        }
-        let authority = match &config.tls.ca_dir {
-            Some(folder) => ca_dir::open(folder)?,
-            None => Authority::create()?,
+        let authority = match (&config.tls.ca_dir, own) {
+            _ if config.network.mode != NetworkMode::Proxy => return Ok(Self::default()),
+            (Some(folder), _) => ca_dir::open(folder)?,
+            (None, Some(own)) => own,
+            (None, None) => Authority::create()?,
         };
         let added = config
             .tls

@@ -48,7 +48,7 @@ impl Hosted {
     /// Fails if one of them cannot be made; those made before are removed.
     pub(crate) fn create(config: &mut Config, planned: Planned) -> anyhow::Result<Self> {
         let Planned {
-            plan,
+            mut plan,
             given,
             streams,
             ssh,
@@ -62,7 +62,7 @@ impl Hosted {
             receiver,
             lines,
         } = given;
-        let host = Host::create(config, &plan, init.take_files())?;
+        let host = Host::create(config, &mut plan, init.take_files())?;
         let directories = plan::start_directories(config, &plan, &host.landlock, &host.home);
         plan::warn_of_program(config, &host.landlock);
         host::log_limits(&init, &plan.privilege);

@@ -66,15 +66,17 @@ impl Host {
     /// Fails if one of them cannot be made; those made before are removed.
     pub(crate) fn create(
         config: &Config,
-        plan: &Plan,
+        plan: &mut Plan,
         file_system: Option<OwnedFd>,
     ) -> anyhow::Result<Self> {
         let Plan {
             user,
             landlock,
             writable,
+            authority,
             ..
         } = plan;
+        let authority = authority.take();
         let writable = || writable.iter().map(PathBuf::as_path);
         let mut run_dir = RunDir::create(
             config.files.run_dir.as_deref(),
@@ -103,7 +105,7 @@ impl Host {
             &carve_outs,
             &files,
         )?);
-        let tls = CaFiles::create(config, landlock, &files, &mut made)?;
+        let tls = CaFiles::create(config, landlock, authority, &files, &mut made)?;
         let resolver_files = ResolverFiles::create(config, &files)?;
         let private = PrivateFolders::create(user, landlock, &files)?;
         let landlock = match &private.home {

@@ -1,5 +1,5 @@
 //! Decides what a start makes, from the configuration and the policy. It reads the host, but makes
-//! nothing.
+//! nothing there.
 
 pub(crate) mod carve_out_loss;
 pub(crate) mod git_config;
@@ -15,6 +15,7 @@ use anyhow::{Context as _, anyhow, bail};
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 use openshell_policy::policy::Policy;
+use openshell_proxy::wire::tls::authority::Authority;
 use openshell_sources::lints;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::confine::Home;
@@ -29,7 +30,7 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 use tracing::Level;
 
-use crate::cli::GitConfig;
+use crate::cli::{GitConfig, NetworkMode};
 use crate::config::Config;
 use crate::reports::run_reports::learning;
 
@@ -51,6 +52,9 @@ pub(crate) struct Plan {
     pub(crate) debug: bool,
     /// True if the workload's user may not enter the current directory.
     is_shut_out: bool,
+    /// The sandbox's own certificate authority, until the host stage takes it; it is created early,
+    /// because that takes as long as the look at the files.
+    pub(crate) authority: Option<Authority>,
 }
 
 impl Plan {
@@ -74,7 +78,7 @@ impl Plan {
         check_groups(&privilege, &user, policy)?;
         check_workdir(config, policy.filesystem())?;
         let mut files = Files::of(config, policy, &user)?;
-        let looked = files.look(config, &user)?;
+        let (looked, authority) = files.look(config, &user)?;
         looked.say(config, policy, &user);
         check_hidden(config, &files.filesystem)?;
         let landlock = files.landlock(config)?;
@@ -91,8 +95,20 @@ impl Plan {
             homes: looked.homes,
             debug: policy.permits_debugging(),
             is_shut_out: looked.is_shut_out,
+            authority: authority?,
         })
     }
+}
+
+/// Creates the sandbox's certificate authority; `None` if it has none, or another run's.
+///
+/// # Errors
+/// Fails if no key can be made.
+fn new_authority(config: &Config) -> anyhow::Result<Option<Authority>> {
+    if config.network.mode != NetworkMode::Proxy || config.tls.ca_dir.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(Authority::create()?))
 }
 
 /// The files that a policy grants, as they are on this host.
@@ -133,11 +149,15 @@ impl Files {
     }
 
     /// Looks at the files as `user`. An earlier command may have left links that lead elsewhere,
-    /// and what the workload cannot see does not belong to it.
+    /// and what the workload cannot see does not belong to it. Meanwhile, the authority is created.
     ///
     /// # Errors
     /// Fails if a file cannot be examined.
-    fn look(&mut self, config: &Config, user: &User) -> anyhow::Result<Looked> {
+    fn look(
+        &mut self,
+        config: &Config,
+        user: &User,
+    ) -> anyhow::Result<(Looked, anyhow::Result<Option<Authority>>)> {
         let options = Options {
             has_placeholders: !config.files.carve_outs.no_placeholders,
             keeps_settings: !config.files.carve_outs.no_keep_settings,
@@ -165,9 +185,11 @@ impl Files {
                 is_shut_out: current.is_some_and(is_closed_to_thread),
             })
         };
-        user.identity
-            .look(look)
-            .context("cannot look at files as the command's user")?
+        let (looked, authority) = user
+            .identity
+            .look_beside(look, || new_authority(config))
+            .context("cannot look at files as the command's user")?;
+        Ok((looked?, authority))
     }
 
     /// Returns the file rules.

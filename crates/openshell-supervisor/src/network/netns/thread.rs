@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 
 use rustix::fs::{Mode, OFlags};
@@ -31,35 +32,42 @@ pub fn run_in<T: Send>(
 /// Work that is in progress on a thread that changes its namespace. Dropping it waits until the
 /// work ends.
 #[derive(Debug)]
-pub struct Pending<T>(Option<JoinHandle<T>>);
+pub struct Pending<T> {
+    result: Receiver<T>,
+    /// `None` once the result was taken.
+    thread: Option<JoinHandle<()>>,
+}
 
 impl<T: Send + 'static> Pending<T> {
     pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Self> {
-        Ok(Self(Some(
-            std::thread::Builder::new()
-                .name("netns".to_owned())
-                .spawn(work)?,
-        )))
+        let (sender, result) = mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("netns".to_owned())
+            .spawn(move || drop(sender.send(work())))?;
+        Ok(Self {
+            result,
+            thread: Some(thread),
+        })
     }
 }
 
 impl<T> Pending<T> {
-    /// Waits for the result.
+    /// Waits for the result, and not for the exit of the thread, which may have to wait for a
+    /// processor.
     ///
     /// # Errors
     /// Fails if the thread panicked.
     pub fn finish(mut self) -> io::Result<T> {
-        self.0
-            .take()
-            .and_then(|thread| thread.join().ok())
-            .ok_or_else(panicked)
+        let result = self.result.recv().map_err(|_| panicked())?;
+        drop(self.thread.take());
+        Ok(result)
     }
 }
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         // A panic has already been printed.
-        let _ = self.0.take().map(JoinHandle::join);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
