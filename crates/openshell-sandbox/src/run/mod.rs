@@ -50,13 +50,17 @@ fn prepare(args: Args) -> anyhow::Result<ExitCode> {
     else {
         return Ok(ExitCode::SUCCESS);
     };
-    // Meanwhile, init sets itself up.
+    // Meanwhile, init sets itself up. The network is started now, because it takes as long as
+    // everything until it is needed.
+    let mut network = PendingNetwork::start(&args)?;
     let begun = SystemTime::now();
     let origin = origin::named(&args);
     let Forked::Supervisor(init) = init
-        .finish()
+        .finish(|| network.settle())
         .map_err(|error| within_another(error.into()))?
     else {
+        // Init has closed the descriptors that are the supervisor's.
+        std::mem::forget(network);
         return Ok(ExitCode::SUCCESS);
     };
     let origin = origin?;
@@ -65,8 +69,7 @@ fn prepare(args: Args) -> anyhow::Result<ExitCode> {
     openshell_supervisor::command::signals::survive_file_size_limit()?;
     let groundwork = Groundwork {
         begun,
-        // Started now, because it takes as long as everything until it is needed.
-        network: PendingNetwork::start(&args)?,
+        network,
         privilege,
         init,
         parent,

@@ -128,7 +128,7 @@ fn prepare(checks: &mut Vec<Check>) -> anyhow::Result<Option<(Privilege, Init)>>
         None => Check::ok(USER, "not needed"),
     });
     let forked = init::fork().and_then(|forked| match forked {
-        Forked::Supervisor(init) => init.finish(),
+        Forked::Supervisor(init) => init.finish(|| ()),
         Forked::Init => Ok(Forked::Init),
     });
     match forked {

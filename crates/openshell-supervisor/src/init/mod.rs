@@ -85,15 +85,17 @@ pub fn fork() -> Result<Forked<PendingInit>, InitError> {
 pub struct PendingInit(Init);
 
 impl PendingInit {
-    /// Waits until init is up. Call this before any thread exists and before any secret is read,
-    /// because init may have to be forked again: a container's masked /proc may forbid mounting a
-    /// new one. Init then shares the supervisor's PID namespace and is the sandbox's subreaper.
+    /// Waits until init is up. Call this before any secret is read, because init may have to be
+    /// forked again: a container's masked /proc may forbid mounting a new one. Init then shares the
+    /// supervisor's PID namespace and is the sandbox's subreaper. Before that, `settle` has to end
+    /// every thread.
     ///
     /// # Errors
     /// Fails if init cannot set itself up.
-    pub fn finish(self) -> Result<Forked<Init>, InitError> {
+    pub fn finish(self, settle: impl FnOnce()) -> Result<Forked<Init>, InitError> {
         match self.up() {
             Err(InitError::NoProc(why)) => {
+                settle();
                 match fork_into(serve::Isolation::SharedPids, Some(why))? {
                     Forked::Supervisor(init) => init.up().map(Forked::Supervisor),
                     Forked::Init => Ok(Forked::Init),

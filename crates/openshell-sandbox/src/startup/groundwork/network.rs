@@ -116,6 +116,15 @@ impl PendingNetwork {
         })
     }
 
+    /// Waits until the thread has exited.
+    pub(crate) fn settle(&mut self) {
+        match self {
+            Self::Host => {}
+            Self::Isolated(pending) => pending.settle(),
+            Self::Linked { linked, .. } => linked.settle(),
+        }
+    }
+
     /// Waits until the network exists.
     ///
     /// # Errors

@@ -52,6 +52,12 @@ impl<T: Send + 'static> Pending<T> {
 }
 
 impl<T> Pending<T> {
+    /// Waits until the thread has exited. The result stays to be taken.
+    pub fn settle(&mut self) {
+        // A panic has already been printed.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+
     /// Waits for the result, and not for the exit of the thread, which may have to wait for a
     /// processor.
     ///
@@ -66,8 +72,7 @@ impl<T> Pending<T> {
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        // A panic has already been printed.
-        let _ = self.thread.take().map(JoinHandle::join);
+        self.settle();
     }
 }
 
