@@ -180,9 +180,9 @@ impl Server {
             Err(_) => return early(LATE),
         };
         let ended = match greeted {
-            Ok(session) => match run(session, &authenticated).await {
+            Ok(session) => match run(session, &authenticated, early).await {
                 Some(ended) => ended,
-                None => return early(LATE),
+                None => return,
             },
             Err(error) => Err(error),
         };
@@ -209,10 +209,12 @@ impl Server {
     }
 }
 
-/// Waits for the end of `session`; returns `None` if the client did not authenticate in time.
+/// Waits for the end of `session`; returns `None` if the client did not authenticate in time, which
+/// `early` reports.
 async fn run(
     mut session: RunningSession<Connection>,
     authenticated: &Authenticated,
+    early: impl Fn(&str),
 ) -> Option<Result<(), russh::Error>> {
     let handle = session.handle();
     tokio::select! {
@@ -223,6 +225,7 @@ async fn run(
             }
         }
     }
+    early(LATE);
     // The library goes on with the session even if nobody waits for it.
     let reason = russh::Disconnect::ByApplication;
     let _ = handle

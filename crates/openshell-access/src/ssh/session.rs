@@ -106,6 +106,8 @@ impl Session {
                         .await
                 }
                 Ok(Status::Killed(signal)) => self.finish(Exit::Signal(signal)).await,
+                // The sandbox ended before the command had started.
+                Err(LaunchError::Gone) => self.finish(Exit::Signal(Signal::KILL.as_raw())).await,
                 Err(error) => self.fail(&error).await,
             },
             Err(reason) => {

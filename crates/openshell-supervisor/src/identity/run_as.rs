@@ -68,9 +68,12 @@ impl ProcessIdentity {
         // which may have to wait for a processor.
         let other = std::thread::scope(|scope| {
             let looking = move || *result = self.take_on_thread().map(|()| act());
-            std::thread::Builder::new()
-                .name("look".to_owned())
-                .spawn_scoped(scope, looking)?;
+            let thread = std::thread::Builder::new().name("look".to_owned());
+            let started = thread.spawn_scoped(scope, looking);
+            started.map_err(|error| {
+                let remedy = "raise the limit of processes (pids.max, ulimit -u)";
+                io::Error::new(error.kind(), format!("no thread for it: {error}; {remedy}"))
+            })?;
             io::Result::Ok(meanwhile())
         })?;
         Ok((looked?, other))
