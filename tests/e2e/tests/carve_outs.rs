@@ -214,6 +214,16 @@ fn a_hidden_path_is_neither_read_nor_listed_wherever_it_lies() {
 }
 
 #[test]
+fn a_file_that_the_sandbox_shows_in_place_of_the_hosts_can_be_hidden_too() {
+    let lab = Lab::with_web();
+    let project = Project::new(&lab, "");
+    assert_attempts(
+        project.sandbox("hidden: [/etc/hosts], read_only: [/etc]"),
+        &[("cat /etc/hosts", "EACCES"), ("cat /etc/passwd", "ok")],
+    );
+}
+
+#[test]
 fn patterns_find_names_that_are_no_text() {
     let lab = Lab::with_web();
     let project = Project::new(&lab, "");

@@ -25,7 +25,7 @@ use crate::covers::error::unseen;
 use crate::covers::exclude::{Exclude, is_stand_in};
 use crate::covers::patterns::matches;
 use crate::covers::settings::Settings;
-use crate::files::carve_outs::{CarveOut, Restriction};
+use crate::files::carve_outs::{CarveOut, CarveOutError, Restriction};
 use crate::files::filesystem::{self, Placeholder};
 use crate::files::landlock::Request;
 use crate::paths::missing::is_missing;
@@ -393,7 +393,11 @@ impl CarveOuts {
         if *is_default {
             check_names(path)?;
         }
-        if let Some(carve_out) = CarveOut::find(path, *restriction, landlock)? {
+        let there = match CarveOut::find(path, *restriction, landlock) {
+            Err(CarveOutError::Changing(..)) => return Ok(None),
+            found => found?,
+        };
+        if let Some(carve_out) = there {
             // Another sandbox may have made this placeholder.
             if is_stand_in(path) {
                 made.share(path);

@@ -151,8 +151,9 @@ impl CarveOut {
             Ok((links, grants::identity(&real, landlock)?))
         };
         let (links, identity) = match look() {
-            // It was removed meanwhile.
-            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) if is_missing(&error) => {
+                return Err(CarveOutError::Changing(restriction, path.to_owned()));
+            }
             looked => looked.map_err(inspect)?,
         };
         Ok(Some(Self {
@@ -455,12 +456,8 @@ impl Applying {
         covers: &OpenCovers,
     ) -> Result<BTreeSet<MountPoint>, CarveOutError> {
         let mut points = BTreeSet::new();
-        let is_covered = self.hidden.contains(path);
-        if restriction == Restriction::Hidden {
-            if is_covered {
-                return Ok(points);
-            }
-            self.hidden.insert(path.to_owned());
+        if restriction == Restriction::Hidden && !self.hidden.insert(path.to_owned()) {
+            return Ok(points);
         }
         let top = self.granted.writable_above(path).cloned();
         // Without a writable grant above, there is nothing to take out. A path that is also granted
@@ -499,8 +496,9 @@ impl Applying {
         let data = rustix::fs::fstat(&spot.file).map_err(|errno| failed(errno.into()))?;
         let is_other =
             identity.is_some_and(|identity| Identity::of(&spot.file).ok() != Some(identity));
-        // If the path is hidden already, its cover is found there instead.
-        if is_other && !is_covered {
+        // If the path is hidden already, its cover is found there instead. What is to be hidden is
+        // covered whatever it is: init itself may have mounted something there.
+        if is_other && !self.hidden.contains(path) {
             return Err(CarveOutError::Changing(restriction, path.to_owned()));
         }
         let kind = FileType::from_raw_mode(data.st_mode);

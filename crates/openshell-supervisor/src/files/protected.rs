@@ -261,7 +261,8 @@ pub(crate) fn protect(
     let granted = Granted::of(granted);
     let protecting = || Protecting::new(&granted, uid, covers);
     let is_of_change = |error: &ProtectError| matches!(error, ProtectError::Changing { .. });
-    settled(|| protecting().keep_read_only(), is_of_change)?;
+    // Not tried again: what was shown read-only already would stay so in the next attempt.
+    protecting().keep_read_only()?;
     settled(|| protecting().all(paths), is_of_change)
 }
 
@@ -326,9 +327,16 @@ impl<'p> Protecting<'p> {
                 continue;
             }
             let spot = Spot::at(path).map_err(|errno| failed(errno.into()))?;
-            let covered = self
-                .granted
-                .cover_read_only(path, |shown| bind(&opened, &spot, shown));
+            // The sandbox's own terminals, which are mounted in /dev, have modes to be changed.
+            let is_dev = path.starts_with("/dev");
+            let cover = |within| {
+                bind(
+                    &opened,
+                    &spot,
+                    if is_dev { Shown::ReadOnly } else { within },
+                )
+            };
+            let covered = self.granted.cover_read_only(path, cover);
             let root = covered.map_err(failed)?;
             if !is_read_only(&root) {
                 return Err(ProtectError::NotProved {

@@ -96,6 +96,7 @@ impl PendingInit {
         match self.up() {
             Err(InitError::NoProc(why)) => {
                 settle();
+                sys::wait_for_single_thread();
                 match fork_into(serve::Isolation::SharedPids, Some(why))? {
                     Forked::Supervisor(init) => init.up().map(Forked::Supervisor),
                     Forked::Init => Ok(Forked::Init),

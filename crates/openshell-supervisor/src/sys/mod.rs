@@ -15,6 +15,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
@@ -34,14 +35,28 @@ pub(crate) enum Cloned {
     },
 }
 
+fn threads() -> io::Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count())
+}
+
+/// Waits, for a second at most, until the kernel has removed threads that were joined: a join
+/// returns while the thread is still on its way out (set_tid_address(2)).
+pub(crate) fn wait_for_single_thread() {
+    for _ in 0..1000 {
+        if matches!(threads(), Ok(1) | Err(_)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Clones the calling process like fork(2), into the new `namespaces` (`CLONE_NEWPID`,
 /// `CLONE_NEWNS`, `CLONE_NEWIPC`).
 ///
 /// # Errors
 /// Fails if the calling process has more than one thread, or if clone(2) fails.
 pub(crate) fn clone_process(namespaces: libc::c_int) -> io::Result<Cloned> {
-    let threads = std::fs::read_dir("/proc/self/task")?.count();
-    if threads != 1 {
+    if threads()? != 1 {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "a process with several threads is never cloned",

