@@ -25,7 +25,7 @@ pub struct Filter(Vec<sock_filter>);
 pub struct CompileError(&'static str);
 
 impl Filter {
-    /// Compiles `rows`. If several match a call, the one whose [`Action`] is declared first
+    /// Compiles `rows`. If several match a call, the one whose action is declared first
     /// answers. A call through another architecture's table kills the process. A call above
     /// [`LAST_KNOWN`], which the rows cannot know, gets ENOSYS.
     ///
