@@ -191,8 +191,13 @@ async fn relay(
     } = dialed;
     let permit = connection.permit();
     if let Inspection::Passthrough = permit.inspection() {
-        let parts = (client, surplus, upstream, Bytes::new());
-        return Box::pin(pass(services, connection, parts, closing)).await;
+        let ends = OpaqueEnds {
+            client,
+            from_client: surplus,
+            upstream,
+            from_upstream: Bytes::new(),
+        };
+        return Box::pin(pass(services, connection, ends, closing)).await;
     }
     let may_be_opaque = permit.rules().is_none();
     let found = Box::pin(detect(&mut client, surplus, &mut upstream, may_be_opaque)).await;
@@ -243,20 +248,39 @@ async fn relay(
             Ok(())
         }
         (Protocol::Other, Inspection::Passthrough | Inspection::Unjudged) => {
-            let parts = (client, from_client, upstream, from_upstream);
-            Box::pin(pass(services, connection, parts, closing)).await
+            let ends = OpaqueEnds {
+                client,
+                from_client,
+                upstream,
+                from_upstream,
+            };
+            Box::pin(pass(services, connection, ends, closing)).await
         }
     }
 }
 
-/// Relays a connection whose bytes have no meaning here; each end comes with what was read of it.
+/// The two ends of a connection whose bytes have no meaning here, each with what was read of it.
+struct OpaqueEnds {
+    client: ClientStream,
+    from_client: Bytes,
+    upstream: UpstreamStream,
+    from_upstream: Bytes,
+}
+
+/// Relays the bytes between two ends.
 async fn pass(
     services: &Services,
     connection: &Arc<Connection>,
-    (client, from_client, upstream, from_upstream): (ClientStream, Bytes, UpstreamStream, Bytes),
+    ends: OpaqueEnds,
     closing: &Closing,
 ) -> Result<(), Refusal> {
     let search = start_opaque(services, connection, true).await?;
+    let OpaqueEnds {
+        client,
+        from_client,
+        upstream,
+        from_upstream,
+    } = ends;
     let meter = closing.meter();
     let end = opaque::relay(client, from_client, upstream, from_upstream, search, meter);
     noted(closing, end.await)

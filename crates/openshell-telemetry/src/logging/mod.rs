@@ -12,7 +12,7 @@ mod ocsf;
 mod push;
 mod queue;
 #[cfg(test)]
-mod renderings;
+mod renderings_tests;
 mod shorthand;
 mod sink;
 mod spans;

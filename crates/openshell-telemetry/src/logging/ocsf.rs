@@ -22,7 +22,8 @@ pub(super) fn record(
 ) -> String {
     let facts = event.facts();
     let mut record = Record::default();
-    record.kind(class_uid(facts.class), activity(event));
+    let (number, name) = activity(event);
+    record.kind(class_uid(facts.class), number, name);
     record.severity(facts.severity);
     if let Some(action) = facts.action {
         record.action(action);
@@ -160,7 +161,7 @@ impl Record {
         object.insert((*field).to_owned(), value.into());
     }
 
-    fn kind(&mut self, class: u32, (activity, name): (u32, &str)) {
+    fn kind(&mut self, class: u32, activity: u32, name: &str) {
         self.put(&["category_uid"], class / 1000);
         self.put(&["class_uid"], class);
         self.put(&["activity_id"], activity);

@@ -186,6 +186,12 @@ fn bracket(line: &mut String, facts: &Facts<'_>, key: Key) -> fmt::Result {
         // The line of a forwarded request begins with its program.
         Key::Binary if facts.get(Key::Number).is_none() => return Ok(()),
         Key::Binary => return write!(line, " [by:{}]", Program(facts)),
+        // No rule was applied to the request.
+        Key::Engine if facts.class == Class::Request && facts.get(key).is_none() => return Ok(()),
+        Key::Engine => {
+            let policy = shown(facts, Key::Policy);
+            return write!(line, " [policy:{policy} engine:{}]", shown(facts, key));
+        }
         Key::Policy => return write!(line, " [policy:{}]", shown(facts, key)),
         Key::Door => return write!(line, " [door:{}]", shown(facts, key)),
         _ => {}
@@ -194,11 +200,6 @@ fn bracket(line: &mut String, facts: &Facts<'_>, key: Key) -> fmt::Result {
         return Ok(());
     };
     match key {
-        Key::Engine => write!(
-            line,
-            " [policy:{} engine:{value}]",
-            shown(facts, Key::Policy)
-        ),
         Key::Route => model(line, facts),
         Key::BytesIn => {
             write!(line, " [in:{value} out:{}", shown(facts, Key::BytesOut))?;
@@ -285,7 +286,7 @@ mod tests {
     use time::macros::datetime;
     use tracing::Level;
 
-    use super::super::renderings::{ALLOWED, DENIED, ENDS};
+    use super::super::renderings_tests::{ALLOWED, DENIED, ENDS};
     use super::{Content, line};
 
     const NOW: time::OffsetDateTime = datetime!(2026-01-02 03:04:05.006 UTC);
