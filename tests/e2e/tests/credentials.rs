@@ -1296,9 +1296,7 @@ fn no_process_of_the_sandbox_has_a_secret_in_its_memory() {
     let started = sandbox
         .args(&["--workdir", work.to_str().unwrap(), "--grace", "1"])
         .start(&["sh", "-c", &script]);
-    while !ready.exists() {
-        std::thread::yield_now();
-    }
+    lab::wait_until(|| ready.exists(), || lab.log());
     // The memory of every process below the supervisor, init included, without that of the
     // supervisor.
     let scan = r#"
@@ -1357,14 +1355,10 @@ ask API_KEY e"#;
         .args(&["--workdir", work.to_str().unwrap()])
         .start(&["sh", "-c", script]);
     let until = |name: &str| {
-        while !work.join(name).exists() {
-            std::thread::yield_now();
-        }
+        lab::wait_until(|| work.join(name).exists(), || lab.log());
     };
     let logged = |text: &str| {
-        while !lab.log().contains(text) {
-            std::thread::yield_now();
-        }
+        lab::wait_until(|| lab.log().contains(text), || lab.log());
     };
     until("ready");
     file(
@@ -1622,13 +1616,12 @@ echo "[$SIGNING_KEY]"; env; cat /proc/*/environ | tr '\0' '\n'"#;
         .env("MEANT_TOKEN", "meant-value")
         .env("SIGNING_KEY", pem)
         .start(&["sh", "-c", script]);
-    while !work.join("ready").exists() {
-        std::thread::yield_now();
-    }
+    lab::wait_until(|| work.join("ready").exists(), || lab.log());
     started.signal(Signal::HUP);
-    while !lab.log().contains("Credentials reloaded successfully") {
-        std::thread::yield_now();
-    }
+    lab::wait_until(
+        || lab.log().contains("Credentials reloaded successfully"),
+        || lab.log(),
+    );
     std::fs::write(work.join("go"), "").unwrap();
     let finished = started.wait();
     let keys: Vec<_> = origin

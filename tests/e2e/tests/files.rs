@@ -432,13 +432,10 @@ fn a_service_that_is_started_later_is_out_of_reach_beside_what_is_granted() {
             .sandbox(&policy)
             .args(&["--workdir", path])
             .start(&words);
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while !folder.path().join("ready").exists() {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "the command did not start"
-            );
-        }
+        lab::wait_until(
+            || folder.path().join("ready").exists(),
+            || "the command did not start".to_owned(),
+        );
         let services = lab.program(&[&["/usr/bin/python3", "-c", SERVICES][..], &names].concat());
         std::fs::write(folder.path().join("go"), "").unwrap();
         let finished = started.wait();
@@ -643,10 +640,7 @@ fn a_socket_that_another_sandbox_made_in_a_shared_folder_is_out_of_reach() {
             &name,
             go.to_str().unwrap(),
         ]);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !Path::new(&name).exists() {
-        assert!(std::time::Instant::now() < deadline, "no socket");
-    }
+    lab::wait_until(|| Path::new(&name).exists(), || "no socket".to_owned());
     let second = lab.sandbox(&policy).python(SOCKETS, &[&name]);
     std::fs::write(go, "").unwrap();
     assert_eq!(first.wait().code(), 0);

@@ -364,7 +364,9 @@ fn a_path_that_is_not_written_is_the_root() {
         ("?q=1", "GET /?q=1 HTTP/1.1"),
         ("", "GET / HTTP/1.1"),
     ] {
-        let request = format!("GET http://web.test:8080{url} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n");
+        let request = format!(
+            "GET http://web.test:8080{url} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n"
+        );
         let finished = lab.sandbox(&super::web()).python(super::RAW, &[&request]);
         assert!(finished.stdout.starts_with("HTTP/1.1 "), "{finished:?}");
         if finished.stdout.starts_with("HTTP/1.1 200") {
@@ -415,14 +417,7 @@ fn a_client_that_has_gone_leaves_no_connection_behind() {
             .to_owned()
     };
     let wait = |count: &str| {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(90);
-        while open() != count {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "{} connections",
-                open()
-            );
-        }
+        lab::wait_until(|| open() == count, || format!("{} connections", open()));
     };
     wait("3");
     wait("0");
@@ -451,10 +446,7 @@ fn an_answer_on_its_way_ends_when_its_request_is_permitted_no_longer() {
         lab::sandbox::Sandbox::bare(&lab).args(&["--policy-data", policy.to_str().unwrap()]);
     let started = sandbox.start(&["sh", "-c", "curl -sN http://web.test:8080/; echo code $?"]);
     let log = || lab.log();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !log().contains("HTTP:GET [INFO] ALLOWED") {
-        assert!(std::time::Instant::now() < deadline, "{}", log());
-    }
+    lab::wait_until(|| log().contains("HTTP:GET [INFO] ALLOWED"), log);
     std::fs::write(&policy, super::policy("{}")).unwrap();
     started.signal(rustix::process::Signal::HUP);
     let finished = started.wait();

@@ -45,12 +45,10 @@ impl Host {
         let address = self.address;
         let listener = lab.inside(move || {
             // Its connections may not have ended yet.
-            let mut bound = TcpListener::bind(address);
-            while bound.is_err() {
-                std::thread::yield_now();
-                bound = TcpListener::bind(address);
-            }
-            bound.unwrap()
+            lab::wait_for(
+                || TcpListener::bind(address).ok(),
+                || format!("{address} is in use"),
+            )
         });
         self.serving = Some(self.gateway.serve(listener));
     }
@@ -303,15 +301,10 @@ impl<'l> Steps<'l> {
         std::fs::write(&new, script).unwrap();
         std::fs::rename(&new, &step).unwrap();
         let out = self.folder.join(format!("out{number}"));
-        let begin = Instant::now();
-        while !script.is_empty() && !out.exists() {
-            assert!(
-                begin.elapsed().as_secs() < 60,
-                "step {number} was not done: {}",
-                self.lab.log()
-            );
-            std::thread::yield_now();
-        }
+        lab::wait_until(
+            || script.is_empty() || out.exists(),
+            || format!("step {number} was not done: {}", self.lab.log()),
+        );
         std::fs::read_to_string(&out)
             .unwrap_or_default()
             .trim_end()
@@ -320,18 +313,20 @@ impl<'l> Steps<'l> {
 
     /// Does `script` until it prints `expected`.
     fn until(&self, script: &str, expected: &str) {
-        let begin = Instant::now();
-        loop {
-            let printed = self.step(script);
-            if printed == expected {
-                return;
-            }
-            assert!(
-                begin.elapsed().as_secs() < 60,
-                "{script}: {printed}, and not {expected}: {}",
-                self.lab.log()
-            );
-        }
+        let printed = std::cell::RefCell::new(String::new());
+        lab::wait_until(
+            || {
+                printed.replace(self.step(script));
+                *printed.borrow() == expected
+            },
+            || {
+                format!(
+                    "{script}: {}, and not {expected}: {}",
+                    printed.borrow(),
+                    self.lab.log()
+                )
+            },
+        );
     }
 
     fn end(self) -> lab::Finished {
@@ -499,11 +494,11 @@ fn credentials_and_models_follow_the_gateway_and_old_placeholders_mean_new_value
         answers.bundle = bundle("m2");
     });
     steps.until(chat, "\"model\":\"m2\"");
-    let begin = Instant::now();
-    while !seen().contains("X-Key: second-Value") {
-        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
+    let is_sent = || {
         assert_eq!(steps.step(&send), "200");
-    }
+        seen().contains("X-Key: second-Value")
+    };
+    lab::wait_until(is_sent, || lab.log());
     // A gateway that withdraws them by its silence.
     host.gateway.answer(|answers| {
         answers.config.provider_env_revision = 3;
@@ -573,12 +568,11 @@ fn a_gateway_that_is_gone_changes_nothing_and_is_asked_again() {
     assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
     host.gateway.set_policy(web("/b"));
     host.restart(&lab);
-    let begin = Instant::now();
-    while host.gateway.heard().statuses.len() < 2 {
-        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
+    let is_asked_again = || {
         steps.started.signal(Signal::HUP);
-        std::thread::yield_now();
-    }
+        host.gateway.heard().statuses.len() >= 2
+    };
+    lab::wait_until(is_asked_again, || lab.log());
     assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
     let _ = steps.end();
 }
@@ -1297,7 +1291,6 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
     set("ocsf_json_enabled", true, 2);
     let connect = "curl -s -p -x $HTTPS_PROXY http://web.test:8080/a -o /dev/null; curl -s \
                    --noproxy '*' http://10.99.0.1:81";
-    let begin = Instant::now();
     // It may come into force within a step.
     let is_written = |what: &str| records().contains(what);
     let wanted = [
@@ -1306,12 +1299,13 @@ fn a_setting_of_the_gateway_has_records_of_every_class_written_beside_the_log() 
         "\"class_uid\":4002",
         "\"class_uid\":4003",
     ];
-    while !wanted.iter().all(|what| is_written(what)) {
-        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
+    let are_written = || {
         let _ = steps.step(&format!(
             "{FETCH}/a; {FETCH}/b; {connect}; getent hosts n$$.test; true"
         ));
-    }
+        wanted.iter().all(|what| is_written(what))
+    };
+    lab::wait_until(are_written, || lab.log());
     set("of_the_future", true, 3);
     let finished = steps.end();
     let classes: std::collections::BTreeSet<_> = records()
@@ -1683,12 +1677,10 @@ fn mutual_tls_trusts_one_authority_and_shows_its_key_to_nobody_inside() {
     drop(host.serving.take());
     let address = host.address;
     let listener = lab.inside(move || {
-        loop {
-            match TcpListener::bind(address) {
-                Ok(listener) => break listener,
-                Err(_) => std::thread::yield_now(),
-            }
-        }
+        lab::wait_for(
+            || TcpListener::bind(address).ok(),
+            || format!("{address} is in use"),
+        )
     });
     host.serving = Some(
         host.gateway
@@ -1925,11 +1917,7 @@ fn a_credential_goes_where_an_endpoint_in_force_names_its_provider() {
         ) = (2, 2)
     });
     let loads = || lab.log().matches("Credentials reloaded").count();
-    let begin = Instant::now();
-    while loads() < 1 {
-        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
-        std::thread::yield_now();
-    }
+    lab::wait_until(|| loads() >= 1, || lab.log());
     assert_eq!(steps.step(&send), "403");
     host.gateway.set_policy(with(Some("github"), "enforce"));
     steps.until(&send, "200");
@@ -1990,11 +1978,7 @@ fn two_hundred_policies_in_a_row_close_what_they_revoke_and_nothing_else() {
         .args(&["--workdir", folder.to_str().unwrap()]);
     let sandbox = sandbox.env("OPENSHELL_POLICY_POLL_INTERVAL_SECS", "3600");
     let started = sandbox.start(&["/usr/bin/python3", "-c", MANY]);
-    let begin = Instant::now();
-    while !folder.join("ready").exists() {
-        assert!(begin.elapsed().as_secs() < 60, "{}", lab.log());
-        std::thread::yield_now();
-    }
+    lab::wait_until(|| folder.join("ready").exists(), || lab.log());
     for number in 1..=200_usize {
         host.gateway
             .set_policy(policy(&["web.test", "db.test"], number));

@@ -334,10 +334,7 @@ fn the_supervisors_secrets_cannot_be_read_even_by_root_through_proc() {
         .env("OPENSHELL_SSH_HANDSHAKE_SECRET", "hush-hush");
     let started = sandbox.args(&["--grace", "7"]).start(&["sleep", "60"]);
     let running = || lab.log().contains("PROC:LAUNCH");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !running() {
-        assert!(std::time::Instant::now() < deadline, "it did not start");
-    }
+    lab::wait_until(running, || "it did not start".to_owned());
     let pid = started.pid();
     let init = lab
         .shell(&format!("cat /proc/{pid}/task/{pid}/children"))

@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use lab::host::Program;
 use lab::{Finished, Lab, Sandbox};
@@ -883,11 +882,10 @@ fn a_call_that_its_client_leaves_is_cancelled_at_the_backend() {
     let started =
         sandbox(&lab, &format!("[{}]", route("endless", ""))).start(&["sh", "-c", script]);
     // Before the end of the sandbox, which would cancel the call too.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !backend.folder.join("left").exists() {
-        assert!(Instant::now() < deadline, "the backend goes on for nobody");
-        std::thread::yield_now();
-    }
+    lab::wait_until(
+        || backend.folder.join("left").exists(),
+        || "the backend goes on for nobody".to_owned(),
+    );
     started.signal(Signal::TERM);
     let finished = started.wait();
     assert!(

@@ -1,7 +1,5 @@
 //! No leftovers of a sandbox: no process, namespace, link, mount or file.
 
-use std::time::{Duration, Instant};
-
 use lab::Lab;
 use lab::host::UID;
 use rustix::process::Signal;
@@ -20,14 +18,8 @@ fn state(lab: &Lab) -> String {
 /// Waits until the host is in its former state.
 #[track_caller]
 fn as_before(lab: &Lab, before: &str) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let now = state(lab);
-        if now == before {
-            return;
-        }
-        assert!(Instant::now() < deadline, "before:\n{before}\nnow:\n{now}");
-    }
+    let otherwise = || format!("before:\n{before}\nnow:\n{}", state(lab));
+    lab::wait_until(|| state(lab) == before, otherwise);
 }
 
 // Conformance: NET-08.
@@ -78,17 +70,16 @@ fn a_supervisor_that_is_killed_takes_everything_with_it() {
         .sandbox(&super::policy("{}"))
         .args(&["--workdir", folder.to_str().unwrap()])
         .start(&["sh", "-c", script]);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !folder.join("ready").exists() {
-        assert!(Instant::now() < deadline, "the command did not start");
-        std::thread::yield_now();
-    }
+    lab::wait_until(
+        || folder.join("ready").exists(),
+        || "the command did not start".to_owned(),
+    );
     started.signal(Signal::KILL);
     drop(started);
-    let gone = Instant::now() + Duration::from_secs(30);
-    while !lab.shell("ps -eo args | grep '[s]leep 60[45]'").is_empty() {
-        assert!(Instant::now() < gone, "a process outlived its supervisor");
-    }
+    lab::wait_until(
+        || lab.shell("ps -eo args | grep '[s]leep 60[45]'").is_empty(),
+        || "a process outlived its supervisor".to_owned(),
+    );
     // The next start removes its folder; the kernel removes the rest.
     assert_eq!(lab.sandbox(&super::policy("{}")).sh("true").code(), 0);
     as_before(&lab, &before);
@@ -204,13 +195,11 @@ fn many(at_a_time: u32, kill: u32, mark: u32) {
     assert_eq!(lab.shell(&command).trim(), if kill == 1 { "" } else { "3" });
     // The next start removes the folders of killed supervisors in the run directory.
     assert_eq!(lab.sandbox(&super::policy("{}")).sh("true").code(), 0);
-    let gone = Instant::now() + Duration::from_secs(30);
-    while !lab
-        .shell(&format!("ps -eo args | grep '^sleep {mark}'"))
-        .is_empty()
-    {
-        assert!(Instant::now() < gone, "a process outlived its supervisor");
-    }
+    let left = format!("ps -eo args | grep '^sleep {mark}'");
+    lab::wait_until(
+        || lab.shell(&left).is_empty(),
+        || "a process outlived its supervisor".to_owned(),
+    );
     as_before(&lab, &before);
 }
 
@@ -367,10 +356,11 @@ fn a_folder_that_one_sandbox_made_stays_while_another_uses_it() {
                       {path}/shared/file && rm {path}/shared/file && echo used"
             ),
         ]);
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while std::fs::remove_file(format!("{signs}/{name}")).is_err() {
-            assert!(Instant::now() < deadline, "the command did not start");
-        }
+        let sign = format!("{signs}/{name}");
+        lab::wait_until(
+            || std::fs::remove_file(&sign).is_ok(),
+            || "the command did not start".to_owned(),
+        );
         started
     };
     let names = ["one", "two"];

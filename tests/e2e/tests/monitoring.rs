@@ -1,7 +1,6 @@
 //! Health, metrics, labels, and the way to the end.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use lab::Lab;
 use lab::host::{Tier, tier};
@@ -11,14 +10,10 @@ use super::ssh::wait_for;
 
 /// Asks `http://host` behind the socket or port in `curl`'s arguments, until `answer` comes.
 fn until(lab: &Lab, ask: &str, answer: &str) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let seen = lab.shell(ask);
-        if seen.contains(answer) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{ask}: {seen}{}", lab.log());
-    }
+    lab::wait_until(
+        || lab.shell(ask).contains(answer),
+        || format!("{ask}: {}{}", lab.shell(ask), lab.log()),
+    );
 }
 
 /// A folder for sockets of the supervisor: where the workload's user is another one, it must not

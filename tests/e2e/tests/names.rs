@@ -419,9 +419,7 @@ except ConnectionError as error: print(type(error).__name__)
     ]);
     let started = sandbox.start(&["/usr/bin/python3", "-c", program, folder.to_str().unwrap()]);
     let ready = folder.join("ready");
-    while !ready.exists() {
-        std::thread::yield_now();
-    }
+    lab::wait_until(|| ready.exists(), || lab.log());
     write("web.test");
     started.signal(rustix::process::Signal::HUP);
     let finished = started.wait();

@@ -407,10 +407,7 @@ fn what_proves_the_fence_is_there_while_a_sandbox_runs() {
     let lab = Lab::with_web();
     let started = lab.sandbox(&policy("{}")).start(&["sleep", "60"]);
     let running = || lab.log().contains("PROC:LAUNCH");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !running() {
-        assert!(std::time::Instant::now() < deadline, "it did not start");
-    }
+    lab::wait_until(running, || "it did not start".to_owned());
     // Listeners on 10.200.0.1 in the landing: the proxy, the name server, and the one that each
     // command's proof tries to reach.
     let listening = format!(
@@ -817,13 +814,10 @@ fn a_process_of_the_host_has_no_way_to_the_proxy_nor_into_a_sandbox() {
         .sandbox(&policy("{}"))
         .args(&["--workdir", folder.to_str().unwrap()])
         .start(&["sh", "-c", script]);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !folder.join("ready").exists() {
-        assert!(
-            std::time::Instant::now() < deadline,
-            "the server did not start"
-        );
-    }
+    lab::wait_until(
+        || folder.join("ready").exists(),
+        || "the server did not start".to_owned(),
+    );
     assert_eq!(
         lab.shell(network),
         before,
@@ -905,7 +899,6 @@ fn attempts_to_go_past_the_proxy_are_reported_with_the_program_where_it_can_be_h
         .args(&["--workdir", folder.to_str().unwrap()]);
     let started = sandbox.start(&["/usr/bin/python3", "-c", BYPASS, go.to_str().unwrap()]);
     let log = || lab.log();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let python = python();
     let expected = [
         format!(
@@ -922,9 +915,7 @@ fn attempts_to_go_past_the_proxy_are_reported_with_the_program_where_it_can_be_h
              reason=direct connection bypassed HTTP CONNECT proxy hint=DNS queries should"
         ),
     ];
-    while !expected.iter().all(|line| log().contains(line)) {
-        assert!(std::time::Instant::now() < deadline, "{}", log());
-    }
+    lab::wait_until(|| expected.iter().all(|line| log().contains(line)), log);
     assert_eq!(
         log().matches("NET:REFUSE").count(),
         3,

@@ -627,12 +627,8 @@ fn a_sandbox_ends_with_the_process_that_started_it_and_not_with_a_thread_of_it()
     );
 }
 
-fn wait_until(mut is_so: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !is_so() {
-        assert!(std::time::Instant::now() < deadline, "not within a minute");
-        std::thread::yield_now();
-    }
+fn wait_until(is_so: impl FnMut() -> bool) {
+    lab::wait_until(is_so, || "not within a minute".to_owned());
 }
 
 #[test]

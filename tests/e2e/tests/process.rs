@@ -168,11 +168,7 @@ fn trapping<'l>(lab: &'l Lab, traps: &str) -> Started<'l> {
         .args(&["--grace", "1", "--workdir", folder.to_str().unwrap()])
         .start(&words);
     let ready = folder.join("ready");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !ready.exists() {
-        assert!(Instant::now() < deadline, "the command did not start");
-        std::thread::yield_now();
-    }
+    lab::wait_until(|| ready.exists(), || "the command did not start".to_owned());
     started
 }
 

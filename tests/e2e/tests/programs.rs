@@ -537,11 +537,10 @@ fn a_preset_is_made_whole_or_not_at_all() {
         .spawn()
         .unwrap();
     let scratch = folder.join(format!(".{}", interrupted.id()));
-    let begin = std::time::Instant::now();
-    while !scratch.join("output").exists() {
-        assert!(begin.elapsed().as_secs() < 60, "it does not begin");
-        std::thread::yield_now();
-    }
+    lab::wait_until(
+        || scratch.join("output").exists(),
+        || "it does not begin".to_owned(),
+    );
     interrupted.kill().unwrap();
     interrupted.wait().unwrap();
     assert!(scratch.exists());

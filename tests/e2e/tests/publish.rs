@@ -1,7 +1,5 @@
 //! Servers inside, published to clients outside.
 
-use std::time::{Duration, Instant};
-
 use lab::Lab;
 use lab::sandbox::Started;
 use rustix::process::Signal;
@@ -15,11 +13,10 @@ fn started<'l>(lab: &'l Lab, arguments: &[&str], script: &str) -> Started<'l> {
         .sandbox(&super::policy("{}"))
         .args(&[&workdir, arguments].concat())
         .start(&["sh", "-c", script]);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !folder.join("ready").exists() {
-        assert!(Instant::now() < deadline, "the server did not start");
-        std::thread::yield_now();
-    }
+    lab::wait_until(
+        || folder.join("ready").exists(),
+        || "the server did not start".to_owned(),
+    );
     started
 }
 

@@ -79,11 +79,7 @@ impl<'l> Running<'l> {
 
     #[track_caller]
     fn until(&self, condition: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !condition() {
-            assert!(Instant::now() < deadline, "{}", self.log());
-            std::thread::yield_now();
-        }
+        lab::wait_until(condition, || self.log());
     }
 
     fn log(&self) -> String {
@@ -352,11 +348,10 @@ print('ended', time.monotonic() - start < 10)
 
 /// Waits for `count` lines of the log that contain `text`.
 pub(crate) fn wait_for_lines(lab: &Lab, text: &str, count: usize) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while lab.log().lines().filter(|line| line.contains(text)).count() != count {
-        assert!(Instant::now() < deadline, "{count} x {text}: {}", lab.log());
-        std::thread::yield_now();
-    }
+    lab::wait_until(
+        || lab.log().lines().filter(|line| line.contains(text)).count() == count,
+        || format!("{count} x {text}: {}", lab.log()),
+    );
 }
 
 #[test]

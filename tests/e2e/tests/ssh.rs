@@ -1,7 +1,6 @@
 //! The SSH server, with the clients that people have.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use lab::Lab;
 use lab::host::{Tier, UID, tier};
@@ -85,18 +84,13 @@ impl<'l> Box<'l> {
 
 /// Waits for a line of the log that contains `text`.
 pub(super) fn wait_for(lab: &Lab, text: &str) -> String {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(line) = lab.log().lines().find(|line| line.contains(text)) {
-            return line.to_owned();
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{text} is not in the log: {}",
-            lab.log()
-        );
-        std::thread::yield_now();
-    }
+    let find = || {
+        let log = lab.log();
+        log.lines()
+            .find(|line| line.contains(text))
+            .map(str::to_owned)
+    };
+    lab::wait_for(find, || format!("{text} is not in the log: {}", lab.log()))
 }
 
 // Conformance: SSH-06, SSH-07.

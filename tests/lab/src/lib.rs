@@ -20,6 +20,41 @@ pub mod host;
 pub mod sandbox;
 pub mod upstream;
 
+use std::time::{Duration, Instant};
+
 pub use host::Lab;
 pub use sandbox::{Finished, Sandbox};
 pub use upstream::Upstream;
+
+/// The longest time that a test waits for something.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
+/// Waits until `is_so`. The processor is free for the other tests in between.
+///
+/// # Panics
+/// After two minutes, with the text of `otherwise`.
+#[track_caller]
+pub fn wait_until(mut is_so: impl FnMut() -> bool, otherwise: impl Fn() -> String) {
+    wait_for(|| is_so().then_some(()), otherwise);
+}
+
+/// Waits until `find` finds something, and returns it.
+///
+/// # Panics
+/// As [`wait_until`] does.
+#[track_caller]
+pub fn wait_for<T>(mut find: impl FnMut() -> Option<T>, otherwise: impl Fn() -> String) -> T {
+    let deadline = Instant::now() + LONGEST_WAIT;
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{}", otherwise());
+        pause();
+    }
+}
+
+/// Leaves the processor to others before another look.
+pub fn pause() {
+    std::thread::sleep(Duration::from_millis(10));
+}
