@@ -352,7 +352,10 @@ fn labels_are_in_every_line_of_the_log() {
         .env("OPENSHELL_LABELS", &many.join(","))
         .sh("true");
     assert!(
-        finished.code() == 1 && finished.stderr.contains("33 labels; a run has at most 32"),
+        finished.code() == 1
+            && finished
+                .stderr
+                .contains("33 labels are too many: a run has at most 32;"),
         "{finished:?}"
     );
 }
@@ -494,7 +497,7 @@ fn variables_of_opentelemetry_that_are_invalid_or_ask_for_something_else_are_sai
         ),
         (
             "OTEL_EXPORTER_OTLP_ENDPOINT=http://c OTEL_METRIC_EXPORT_INTERVAL=0",
-            "OTEL_METRIC_EXPORT_INTERVAL is no number of",
+            "OTEL_METRIC_EXPORT_INTERVAL is not a whole number of milliseconds above 0",
         ),
     ] {
         let printed = run(variables);

@@ -59,7 +59,10 @@ pub(super) fn collector(
     let headers = headers.unwrap_or_else(|| Secret::new(Vec::new()));
     let variables = Variables(environment);
     let Some((variable, mut url)) = variables.first(&ENDPOINTS) else {
-        bail!("{} is blank, or not UTF-8", ENDPOINTS.join(" or "));
+        bail!(
+            "{} is blank, or not UTF-8; set it to a URL, or unset it",
+            ENDPOINTS.join(" or ")
+        );
     };
     let is_disabled = variables
         .text("OTEL_SDK_DISABLED")
@@ -71,8 +74,8 @@ pub(super) fn collector(
         && protocol != "http/protobuf"
     {
         warnings.push(format!(
-            "{variable} is {protocol}, so the sandbox's own metrics are not exported; \
-             http/protobuf is what it can do"
+            "{variable} is {protocol}, so the sandbox does not export its own metrics; it can only \
+             use http/protobuf"
         ));
         return Ok(None);
     }
@@ -118,7 +121,7 @@ impl Variables<'_> {
         };
         match text.parse() {
             Ok(number @ 1..) => Ok(Duration::from_millis(number)),
-            _ => bail!("{variable} is no number of milliseconds"),
+            _ => bail!("{variable} is not a whole number of milliseconds above 0"),
         }
     }
 

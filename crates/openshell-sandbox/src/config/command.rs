@@ -56,7 +56,10 @@ impl CommandTerminal {
     /// Fails if `--interactive` was given and the caller has no terminal.
     pub(super) fn read(args: &Args, wants_own: bool) -> anyhow::Result<Self> {
         if args.interactive && !std::io::stdin().is_terminal() {
-            bail!("--interactive needs a terminal as standard input");
+            bail!(
+                "--interactive needs a terminal as standard input; start from a terminal, or leave \
+                 the flag out"
+            );
         }
         let keyboard = if args.no_interactive {
             Keyboard::None
@@ -65,8 +68,8 @@ impl CommandTerminal {
         };
         if args.interactive && keyboard == Keyboard::None {
             bail!(
-                "--interactive needs a terminal as standard input, by which this process is \
-                 controlled"
+                "--interactive needs the controlling terminal of this process as standard input; \
+                 start from a shell in that terminal, or leave the flag out"
             );
         }
         Ok(match keyboard {

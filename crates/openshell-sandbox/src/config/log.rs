@@ -124,7 +124,11 @@ fn labels(environment: &mut Environment, flags: Vec<Label>) -> anyhow::Result<Ve
         labels.push(label);
     }
     if labels.len() > LABELS {
-        bail!("{} labels; a run has at most {LABELS}", labels.len());
+        bail!(
+            "{} labels are too many: a run has at most {LABELS}; take some out of --label or \
+             OPENSHELL_LABELS",
+            labels.len()
+        );
     }
     Ok(labels)
 }

@@ -341,6 +341,6 @@ fn refuse_beside_gateway(args: &Args) -> anyhow::Result<()> {
 fn random_id() -> anyhow::Result<String> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .context("no random number")?;
+        .context("cannot get a random number from the kernel")?;
     Ok(format!("{:08x}", u32::from_ne_bytes(bytes)))
 }

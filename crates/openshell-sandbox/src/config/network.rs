@@ -25,7 +25,7 @@ impl NetworkOptions {
     pub(super) fn read(args: &mut Args, has_routes: bool) -> anyhow::Result<Self> {
         let mode = args.network;
         if mode != NetworkMode::Proxy {
-            let replaces = "it is the proxy that replaces placeholders";
+            let replaces = "only the proxy replaces placeholders";
             let environment = &args.environment;
             let needs = [
                 (environment.credentials.is_some(), "--credentials", replaces),
@@ -33,17 +33,18 @@ impl NetworkOptions {
                 (
                     args.name_addresses.is_some(),
                     "--name-addresses",
-                    "without it no name has an address of the sandbox's own",
+                    "the other modes give names no addresses of the sandbox's own",
                 ),
                 (
                     !args.publish.is_empty(),
                     "--publish",
-                    "without it servers inside are on the host's network, or there are none",
+                    "with allow, servers inside use the host's network; with block, there is no \
+                     network",
                 ),
                 (
                     has_routes,
                     "--inference-routes",
-                    "it is the proxy that answers for inference.local",
+                    "only the proxy answers for inference.local",
                 ),
             ];
             for (is_given, flag, why) in needs {

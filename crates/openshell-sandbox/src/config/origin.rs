@@ -14,14 +14,14 @@ use crate::activation::{Origin, Policy};
 use crate::cli::{self, Args};
 
 const NO_POLICY: &str = "a sandbox policy is required; give one with\n  --allow HOST, --write \
-                         PATH, --read PATH, --hide PATH or --preset NAME: the current directory \
-                         may be written then\n  --observe FILE: as before, to find out what the \
-                         command needs\n  --policy-data FILE (or OPENSHELL_POLICY_DATA): what the \
-                         command may do, under the built-in rules\n  --policy-rules FILE (or \
-                         OPENSHELL_POLICY_RULES) beside it: rules of your own\n  --sandbox-id ID \
-                         and --openshell-endpoint URL (or OPENSHELL_SANDBOX_ID, \
-                         OPENSHELL_ENDPOINT): a gateway's\ndata/examples holds policies to begin \
-                         with";
+                         PATH, --read PATH, --hide PATH or --preset NAME: the command may then \
+                         also write to the current directory\n  --observe FILE: the same, to find \
+                         out what the command needs\n  --policy-data FILE (or \
+                         OPENSHELL_POLICY_DATA): what the command may do, under the built-in \
+                         rules\n  --policy-rules FILE (or OPENSHELL_POLICY_RULES) in addition: \
+                         rules of your own\n  --sandbox-id ID and --openshell-endpoint URL (or \
+                         OPENSHELL_SANDBOX_ID, OPENSHELL_ENDPOINT): the policy of a \
+                         gateway\ndata/examples holds policies to begin with";
 
 /// Returns true if variables name a policy or a gateway, so that no flag has to.
 pub(crate) fn is_in_environment() -> bool {
@@ -77,7 +77,7 @@ pub(crate) fn named(args: &Args) -> anyhow::Result<Origin> {
         }))));
     }
     if rules.is_some() {
-        bail!("--policy-rules needs --policy-data beside it: the rules decide over its data");
+        bail!("--policy-rules needs --policy-data too: the rules decide over its data");
     }
     Ok(Origin::Gateway {
         place: place(args)?,
@@ -152,10 +152,10 @@ fn place(args: &Args) -> anyhow::Result<Place> {
         }),
         (None, None) => bail!(NO_POLICY),
         (Some(_), None) => {
-            bail!("--sandbox-id needs --openshell-endpoint (or OPENSHELL_ENDPOINT) beside it")
+            bail!("--sandbox-id needs --openshell-endpoint (or OPENSHELL_ENDPOINT) too")
         }
         (None, Some(_)) => {
-            bail!("--openshell-endpoint needs --sandbox-id (or OPENSHELL_SANDBOX_ID) beside it")
+            bail!("--openshell-endpoint needs --sandbox-id (or OPENSHELL_SANDBOX_ID) too")
         }
     }
 }

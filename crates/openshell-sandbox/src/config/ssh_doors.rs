@@ -48,14 +48,17 @@ impl SshDoors {
         let address = parsed(address, "OPENSHELL_SSH_LISTEN_ADDR")?;
         let address = address.map(|text| {
             text.trim().parse().map_err(|_| {
-                anyhow!("OPENSHELL_SSH_LISTEN_ADDR is no ADDR:PORT, such as 0.0.0.0:2222")
+                anyhow!(
+                    "OPENSHELL_SSH_LISTEN_ADDR is not of the form ADDR:PORT, for example \
+                     0.0.0.0:2222"
+                )
             })
         });
         let skew = parsed(skew, "OPENSHELL_SSH_HANDSHAKE_SKEW_SECS")?;
         let skew = skew.map(|text| {
-            text.trim()
-                .parse()
-                .map_err(|_| anyhow!("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS is no number of seconds"))
+            text.trim().parse().map_err(|_| {
+                anyhow!("OPENSHELL_SSH_HANDSHAKE_SKEW_SECS is not a whole number of seconds")
+            })
         });
         let skew = Duration::from_secs(
             args.ssh_handshake_skew_secs
@@ -84,7 +87,7 @@ impl SshDoors {
             }),
             (Some(_), None) => bail!(
                 "--ssh-listen-addr needs the handshake secret (OPENSHELL_SSH_HANDSHAKE_SECRET): \
-                 any client could enter"
+                 without it, any client could enter"
             ),
             // A secret without an address opens no door.
             (None, _) => None,
