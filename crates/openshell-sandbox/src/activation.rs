@@ -172,8 +172,9 @@ impl InForce {
         }
         if !deferred.is_empty() {
             let parts = deferred.join(", ");
-            let message =
-                format!("changed in the policy, and in force from the next start on only: {parts}");
+            let message = format!(
+                "these parts have changed, but take effect only at the next start: {parts}"
+            );
             logging::config_event(ConfigState::Unchanged, Severity::Medium, &message);
         }
         if let Some(credentials) = update.credentials {
@@ -210,7 +211,10 @@ impl InForce {
         match Snapshot::refusing(generation, started.policy().clone(), reason) {
             Ok(snapshot) => self.policy.replace(snapshot),
             Err(error) => {
-                tracing::error!("an invalid policy could not be put out of force: {error}")
+                tracing::error!(
+                    "cannot refuse everything although the policy is invalid: {error}; the policy \
+                     before it stays in force"
+                )
             }
         }
     }

@@ -42,25 +42,28 @@ impl BoundSocket {
     /// Fails if the socket cannot be made there, or others could put another one in its place.
     pub(crate) fn bind(path: &Path) -> anyhow::Result<Self> {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-            bail!("it names no file")
+            bail!("it does not end with a file name")
         };
         let folder = OwnFolder::make(folder, 0o700).context("its folder cannot be made")?;
         let path = folder.reached().join(name);
-        let data = std::fs::metadata(folder.reached()).context("its folder cannot be looked at")?;
+        let data = std::fs::metadata(folder.reached()).context("its folder cannot be read")?;
         let own = rustix::process::geteuid().as_raw();
         if data.uid() != own && data.uid() != 0
             || data.mode() & 0o022 != 0 && data.mode() & 0o1000 == 0
         {
-            bail!("others may write to its folder");
+            bail!("others may write to its folder; name one where only you or root may write");
         }
         match std::fs::symlink_metadata(&path) {
             Ok(data) if data.file_type().is_socket() && is_ended(&path)? => {
                 std::fs::remove_file(&path)
-                    .context("the socket of an ended server is in its place")?;
+                    .context("the socket of a server that has ended cannot be removed")?;
             }
-            Ok(_) => bail!("something else is in its place"),
+            Ok(_) => bail!(
+                "another file, or the socket of a running server, is in its place; name another \
+                 path"
+            ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).context("its place cannot be looked at"),
+            Err(error) => return Err(error).context("what is in its place cannot be read"),
         }
         // If the permissions were set only after binding, others could connect in between.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o177));

@@ -84,7 +84,9 @@ pub(crate) fn show(folder: &Path) -> anyhow::Result<Authority> {
     });
     let found = own.and_then(|own| own.map_or_else(|| read_mounted(folder), |own| Ok(Some(own))));
     found
-        .and_then(|found| found.context("there is no authority in it"))
+        .and_then(|found| {
+            found.context("it holds no certificate authority; a run with this --ca-dir makes one")
+        })
         .with_context(at)
 }
 
@@ -101,7 +103,7 @@ fn open_as(folder: &Path, wanted: Wanted) -> anyhow::Result<Authority> {
 /// to one that exists.
 fn make_folder(folder: &Path) -> anyhow::Result<OwnFolder> {
     let folder = OwnFolder::make(folder, 0o700).context("it cannot be made")?;
-    let held = File::open(folder.reached()).context("it cannot be looked at")?;
+    let held = File::open(folder.reached()).context("it cannot be read")?;
     let inspect = || -> io::Result<_> {
         let has_own = match rustix::fs::statat(&held, OWN, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => false,
@@ -114,13 +116,13 @@ fn make_folder(folder: &Path) -> anyhow::Result<OwnFolder> {
             has_own,
         ))
     };
-    let (data, is_own, is_read_only, has_own) = inspect().context("it cannot be looked at")?;
+    let (data, is_own, is_read_only, has_own) = inspect().context("it cannot be read")?;
     // A mounted secret belongs to root, and its folder has the mode of /tmp.
     let is_mounted = is_read_only && is_root(data.uid()) && !has_own;
     if !is_own || data.mode() & 0o022 != 0 && !is_mounted {
         bail!(
-            "others may change it: it must be root's or this user's, and writable for its owner \
-             alone (chmod 700)"
+            "others may change it: root or this user must own it, and only the owner may write to \
+             it (chmod 700)"
         );
     }
     Ok(folder)
@@ -167,7 +169,7 @@ fn ends_soon(authority: &Authority) -> bool {
 
 fn warn(authority: &Authority, remedy: &str) {
     let message = format!(
-        "the certificate authority of --ca-dir ends at {}; {remedy}",
+        "the certificate authority of --ca-dir expires at {}; {remedy}",
         authority.ends()
     );
     logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
@@ -188,7 +190,7 @@ fn lock(folder: &Path) -> anyhow::Result<File> {
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(5))
             }
-            Err(Errno::WOULDBLOCK) => bail!("another process keeps it locked"),
+            Err(Errno::WOULDBLOCK) => bail!("another process keeps it locked; try again"),
             // The file system has no locks; there, making the link decides who wins.
             Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(file),
             Err(errno) => return Err(errno).context("it cannot be locked"),
@@ -210,7 +212,7 @@ fn read_mounted(folder: &Path) -> anyhow::Result<Option<Authority>> {
     };
     let certificate = read(&certificate, OFlags::empty(), false).context(MOUNTED[1])?;
     let certificate = certificate
-        .with_context(|| format!("{} is there, and {} is not", MOUNTED[0], MOUNTED[1]))?;
+        .with_context(|| format!("{} exists, but {} does not", MOUNTED[0], MOUNTED[1]))?;
     let text = Secret::new([key.expose(), b"\n", certificate.expose()].concat());
     parse(text.expose())
         .map(Some)
@@ -218,7 +220,7 @@ fn read_mounted(folder: &Path) -> anyhow::Result<Option<Authority>> {
 }
 
 fn parse(text: &[u8]) -> anyhow::Result<Authority> {
-    Authority::from_pem(text).context("no certificate authority")
+    Authority::from_pem(text).context("it is not a certificate authority")
 }
 
 /// Reads a file, if it exists. If it holds a key (`is_key`), only its owner may have access.
@@ -230,7 +232,7 @@ fn read(path: &Path, flags: OFlags, is_key: bool) -> anyhow::Result<Option<Secre
     };
     let data = file.metadata()?;
     if !data.is_file() || !is_own(&file)? {
-        bail!("it is not a file of root's or this user's");
+        bail!("it is not a regular file that root or this user owns");
     }
     if is_key && !secret_file::is_private(&file)? {
         bail!("others may read it: give it mode 0600 (chmod 600, defaultMode: 0400)");
@@ -265,7 +267,7 @@ fn make(folder: &Path, before: Option<&Authority>, at: Place) -> anyhow::Result<
         // Another process was faster; this happens on a file system without locks.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => parse(
             own_text(folder)?
-                .with_context(|| format!("{OWN} came and went"))?
+                .with_context(|| format!("another process made {OWN} and removed it; start again"))?
                 .expose(),
         )
         .context(OWN),
@@ -343,7 +345,8 @@ mod tests {
     fn a_rotated_authority_is_another_one_and_shows_the_one_before() {
         let folder = folder("rotate");
         assert!(
-            format!("{:#}", show(&folder).unwrap_err()).ends_with("there is no authority in it")
+            format!("{:#}", show(&folder).unwrap_err())
+                .ends_with("it holds no certificate authority; a run with this --ca-dir makes one")
         );
         let old = open(&folder).unwrap();
         let new = rotate(&folder).unwrap();
@@ -381,7 +384,7 @@ mod tests {
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o400)).unwrap();
         assert!(
             format!("{:#}", open(&folder).unwrap_err())
-                .contains("tls.key is there, and tls.crt is not")
+                .contains("tls.key exists, but tls.crt does not")
         );
         std::fs::remove_dir_all(made).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
@@ -397,7 +400,7 @@ mod tests {
         for cut in [0, 100, whole.len() / 2, whole.len() - 40] {
             std::fs::write(&file, &whole[..cut]).unwrap();
             assert!(
-                why().contains("ca.pem: no certificate authority: "),
+                why().contains("ca.pem: it is not a certificate authority: "),
                 "{}",
                 why()
             );

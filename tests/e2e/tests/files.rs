@@ -483,8 +483,8 @@ fn where_covers_run_out_a_hard_requirement_does_not_start_and_best_effort_says_s
     );
     let finished = lab.sandbox(&policy).sh("echo ran");
     assert_eq!(finished.ok(), "ran");
-    let said =
-        finished.logged("CONFIG:DEGRADED [HIGH] in reach although the policy does not grant it:");
+    let said = finished
+        .logged("CONFIG:DEGRADED [HIGH] the command can reach what the policy does not grant:");
     assert!(
         said.len() == 1 && said[0].contains("no more than 1024 are covered"),
         "{}",

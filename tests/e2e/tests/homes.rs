@@ -272,7 +272,7 @@ fn another_program_of_the_same_name_is_said_at_the_start() {
     let finished = run(&lab, &home, &["--write", "."], "echo theirs");
     assert_eq!(finished.stdout, "theirs\n", "{finished:?}");
     let line = format!(
-        "the policy does not grant {own}, so the command is /usr/bin/sh; --read {own} grants it"
+        "the policy does not grant {own}, so the sandbox runs /usr/bin/sh; --read {own} grants it"
     );
     assert!(finished.stderr.contains(&line), "{}", finished.stderr);
     let granted = run(

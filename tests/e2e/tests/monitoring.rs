@@ -457,7 +457,7 @@ fn metrics_are_exported_at_intervals_and_at_the_end_and_the_collectors_headers_s
     let printed = lab.shell(&format!("{}; echo $?", run(10, "sleep 1")));
     assert_eq!(
         printed
-            .matches("no metrics are exported to web.test:4318: ")
+            .matches("cannot export metrics to web.test:4318: ")
             .count(),
         1,
         "{printed}"

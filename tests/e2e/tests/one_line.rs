@@ -175,7 +175,7 @@ fn what_a_command_line_cannot_mean_is_one_line() {
         (&["--hide", "."], "is hidden, and"),
         (
             &["--allow", "a.test", "--workdir", "/nowhere"],
-            "--workdir /nowhere is not there",
+            "--workdir /nowhere does not exist",
         ),
     ] {
         let refused = in_project(&lab, flags).sh("echo ran");

@@ -396,7 +396,7 @@ fn a_working_directory_that_is_not_there_is_an_error_and_is_not_made() {
         "{finished:?}"
     );
     let expected = format!(
-        "openshell-sandbox: --workdir {} is not there; make it, or name another folder",
+        "openshell-sandbox: --workdir {} does not exist; make it, or name another folder",
         missing.display()
     );
     assert!(
@@ -410,7 +410,8 @@ fn a_working_directory_that_is_not_there_is_an_error_and_is_not_made() {
         .args(&["--workdir", "/etc/passwd"])
         .sh("echo ran");
     assert!(
-        file.stderr.contains("--workdir /etc/passwd is no folder"),
+        file.stderr
+            .contains("--workdir /etc/passwd is not a folder"),
         "{}",
         file.stderr
     );

@@ -261,7 +261,8 @@ fn what_waits_for_the_next_start_is_named_and_the_rest_is_taken() {
     };
     assert!(
         line.contains(
-            "in force from the next start on only: filesystem_policy, landlock, process sandbox="
+            "these parts have changed, but take effect only at the next start: filesystem_policy, \
+             landlock, process sandbox="
         ),
         "{line}"
     );

@@ -96,7 +96,7 @@ impl Confined {
         let attached = attach(config, network, streams, tap.as_ref(), &host.proof)?;
         confinement
             .enter(&attached.network, &attached.streams)
-            .context("cannot look at the standard streams")?;
+            .context("cannot inspect the standard streams")?;
         let audience = Audience::gather(&run, gateway.as_ref());
         let prepared = RunServices::prepare(
             config,

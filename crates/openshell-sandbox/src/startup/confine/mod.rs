@@ -167,7 +167,7 @@ impl ConfinedInit {
         let granted = &enforced.landlock;
         if !enforced.not_masked.is_empty() {
             let message = format!(
-                "in reach although the policy does not grant it: {}",
+                "the command can reach what the policy does not grant: {}",
                 enforced.not_masked.join("; ")
             );
             logging::config_event(ConfigState::Degraded, Severity::High, &message);
@@ -354,12 +354,13 @@ fn closed_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     while let Some((folder, is_closed)) = left.pop() {
         if seen > CLOSED_ENTRIES {
             bail!(
-                "{} has more than {CLOSED_ENTRIES} entries, too many to find root's files in it, \
-                 which this run, root outside, would show the command; start as another user",
+                "cannot find all of root's files: the search stopped at {} after {CLOSED_ENTRIES} \
+                 entries; this run is root outside, so the command could read the other files; \
+                 start as another user",
                 folder.display()
             );
         }
-        let failed = || format!("{} cannot be searched for root's files", folder.display());
+        let failed = || format!("cannot search {} for root's files", folder.display());
         let entries = match std::fs::read_dir(&folder) {
             // The command cannot enter it either, nor change its mode: /etc is read-only inside.
             Err(error) if is_missing(&error) || error.kind() == io::ErrorKind::PermissionDenied => {

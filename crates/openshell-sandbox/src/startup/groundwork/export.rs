@@ -64,7 +64,7 @@ pub(crate) fn export(
         Some(why) => logging::config_event(
             ConfigState::Degraded,
             Severity::Medium,
-            &format!("no metrics are exported to {place}: {why}"),
+            &format!("cannot export metrics to {place}: {why}"),
         ),
         None => logging::config_event(
             ConfigState::Enabled,

@@ -80,7 +80,7 @@ impl Monitoring {
         let server = is_served
             .then(serve)
             .transpose()
-            .context("no server of health and metrics")?;
+            .context("cannot start the server of health and metrics")?;
         if let Some(port) = &port {
             log(&format!("at port {port} of every address"));
         }

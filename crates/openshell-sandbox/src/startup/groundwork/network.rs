@@ -179,7 +179,7 @@ fn linked_network(proxy: SocketAddrV4, linked: Linked) -> (Network, Option<Proxy
         netns: Some(workload),
         link: Some(link),
     };
-    let failed = |error| format!("the name server has no sockets at {NAME_SERVER}: {error}");
+    let failed = |error| format!("cannot open the name server's sockets at {NAME_SERVER}: {error}");
     let name_server = name_server
         .map_err(failed)
         .inspect_err(|why| log_no_names(why))

@@ -213,7 +213,7 @@ fn log_no_java(error: &anyhow::Error) {
 /// Logs that TLS cannot be intercepted.
 pub(crate) fn log_unavailable(why: &str) {
     let message =
-        format!("connections whose TLS would be opened are refused: {why}; see --tls-dir");
+        format!("the proxy refuses connections whose TLS it would open: {why}; see --tls-dir");
     logging::config_event(ConfigState::Degraded, Severity::High, &message);
 }
 

@@ -226,9 +226,9 @@ pub(crate) fn log_limits(init: &Init, privilege: &Privilege) {
 fn log_root(privilege: &Privilege) {
     if privilege.caller().is_some_and(|caller| caller.uid == 0) {
         let message = format!(
-            "the command is root outside, and {NOBODY} inside: Unix permissions give it root's \
-             files, and only the file rules keep it from those that the policy does not grant; \
-             start as another user, or with the capabilities of root"
+            "the command is root outside, and {NOBODY} inside, so Unix permissions give it root's \
+             files; only the file rules protect those that the policy does not grant; start as \
+             another user, or with the capabilities of root"
         );
         logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
     }
@@ -246,8 +246,8 @@ fn log_shared_pids(init: &Init) {
 fn log_core_socket() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.starts_with('@') {
-        let message =
-            "a crash inside is handed to the host's socket for core dumps (kernel.core_pattern)";
+        let message = "the kernel hands a crash inside to the host's socket for core dumps \
+                       (kernel.core_pattern)";
         logging::config_event(ConfigState::Degraded, Severity::High, message);
     }
 }

@@ -28,8 +28,8 @@ pub(crate) async fn say_how_to_write(repositories: Vec<PathBuf>) {
     sleep(BEGIN).await;
     match refused_change(repositories).await {
         Ok(()) => {
-            let message = "git's configuration is read-only to the command, as it can name \
-                           programs to run, so `git config`, `git remote add`, `git branch -m` and \
+            let message = "git's configuration is read-only to the command, because it can name \
+                           programs to run; `git config`, `git remote add`, `git branch -m` and \
                            `git push -u` fail in part; --git-config rw permits them";
             logging::config_event(ConfigState::Validated, Severity::Medium, message);
         }

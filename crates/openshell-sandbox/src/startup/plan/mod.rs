@@ -188,7 +188,7 @@ impl Files {
         let (looked, authority) = user
             .identity
             .look_beside(look, || new_authority(config))
-            .context("cannot look at files as the command's user")?;
+            .context("cannot read files as the command's user")?;
         Ok((looked?, authority))
     }
 
@@ -289,7 +289,7 @@ fn real_homes(user: &User, environment: &Environment) -> anyhow::Result<BTreeSet
             Err(error) if is_missing(&error) => {}
             Err(error) => {
                 return Err(error)
-                    .with_context(|| format!("cannot look at the home {}", home.display()));
+                    .with_context(|| format!("cannot read the home {}", home.display()));
             }
         }
     }
@@ -308,7 +308,7 @@ fn home_as_seen(path: PathBuf) -> anyhow::Result<Home> {
             is_entered: false,
         }),
         Err(error) => {
-            Err(error).with_context(|| format!("cannot look at the home {}", path.display()))
+            Err(error).with_context(|| format!("cannot read the home {}", path.display()))
         }
     }
 }
@@ -381,15 +381,16 @@ fn check_directory(config: &Config) -> anyhow::Result<()> {
     };
     match std::fs::metadata(workdir) {
         Ok(data) if data.is_dir() => Ok(()),
-        Ok(_) => bail!("--workdir {} is no folder; name one", workdir.display()),
+        Ok(_) => bail!("--workdir {} is not a folder; name one", workdir.display()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             bail!(
-                "--workdir {} is not there; make it, or name another folder",
+                "--workdir {} does not exist; make it, or name another folder",
                 workdir.display()
             )
         }
-        Err(error) => Err(error)
-            .with_context(|| format!("--workdir {} cannot be looked at", workdir.display())),
+        Err(error) => {
+            Err(error).with_context(|| format!("--workdir {} cannot be read", workdir.display()))
+        }
     }
 }
 
@@ -438,7 +439,7 @@ fn repository_elsewhere(
     let found = user
         .identity
         .look(|| linked_repository(tree, uid))
-        .context("cannot look at files as the command's user")?;
+        .context("cannot read files as the command's user")?;
     let lists = [
         &filesystem.read_only,
         &filesystem.read_write,
@@ -486,8 +487,8 @@ fn git_use(config: &Config) -> anyhow::Result<GitUse> {
     let has_config = config.files.carve_outs.git_config == GitConfig::Ro;
     GitUse::read(has_config, &config.command.environment).map_err(|why| {
         anyhow!(
-            "the hooks of your git cannot be kept from the command: {why}; repair that file, \
-                 or remove it"
+            "cannot make the hooks of your git read-only: {why}; repair that file or variable, or \
+             remove it"
         )
     })
 }
@@ -612,7 +613,7 @@ pub(crate) fn warn_of_program(config: &Config, landlock: &Request) {
         let shown = shown.display();
         let other = other.display();
         logging::print_stderr(&format!(
-            "openshell-sandbox: the policy does not grant {shown}, so the command is {other}; \
+            "openshell-sandbox: the policy does not grant {shown}, so the sandbox runs {other}; \
              --read {shown} grants it"
         ));
     }
@@ -642,8 +643,8 @@ fn warn_of_directory(config: &Config, plan: &Plan, landlock: &Request, directori
         }
         if landlock.private().contains(current) {
             let message = format!(
-                "the command starts in a {shown} of the sandbox's own; --workdir {shown} grants \
-                 the host's"
+                "the command starts in the sandbox's own {shown}; --workdir {shown} grants the \
+                 host's"
             );
             logging::config_event(ConfigState::Enabled, Severity::Info, &message);
         }

@@ -45,7 +45,7 @@ impl SshSockets {
                     log_enabled(&format!("{address}, for clients with the handshake secret"));
                     sockets.tcp = Some((listener, Prefaces::new(&secret, skew)));
                 }
-                Err(error) => log_failed(&format!("at {address}: {error}")),
+                Err(error) => log_failed(&format!("cannot offer SSH at {address}: {error}")),
             }
         }
         if let Some(path) = &doors.socket {
@@ -54,7 +54,10 @@ impl SshSockets {
                     log_enabled(&format!("{}, for this user and root", path.display()));
                     sockets.socket = Some(socket);
                 }
-                Err(error) => log_failed(&format!("at {}: {error:#}", path.display())),
+                Err(error) => log_failed(&format!(
+                    "cannot offer SSH at {}: {error:#}",
+                    path.display()
+                )),
             }
         }
         sockets
@@ -76,10 +79,6 @@ fn log_enabled(place: &str) {
 }
 
 /// Logs that SSH, or one of its doors, is not available.
-pub(crate) fn log_failed(what: &str) {
-    logging::config_event(
-        ConfigState::Failed,
-        Severity::High,
-        &format!("no SSH {what}"),
-    );
+pub(crate) fn log_failed(message: &str) {
+    logging::config_event(ConfigState::Failed, Severity::High, message);
 }

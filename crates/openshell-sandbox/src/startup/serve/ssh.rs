@@ -91,7 +91,7 @@ impl SshServer {
         match Self::try_start(workload, audit, sockets, closed) {
             Ok(server) => Some(server),
             Err(error) => {
-                log_failed(&format!("server: {error:#}"));
+                log_failed(&format!("cannot start the SSH server: {error:#}"));
                 None
             }
         }
@@ -183,7 +183,7 @@ impl session::Inside for Relays {
         if *self.closed.borrow() {
             return Box::pin(async {
                 Err(io::Error::other(
-                    "the sandbox ends, and lets nobody in any more",
+                    "the sandbox is ending, and accepts no more connections",
                 ))
             });
         }

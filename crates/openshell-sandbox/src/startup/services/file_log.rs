@@ -106,6 +106,6 @@ impl FileObserver for Receivers {
     }
 
     fn failed(&self, error: io::Error) {
-        tracing::error!("accesses to files are not seen any more: {error}");
+        tracing::error!("cannot see accesses to files any more: {error}");
     }
 }

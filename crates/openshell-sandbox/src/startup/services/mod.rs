@@ -418,9 +418,9 @@ fn publish(
 
 /// Returns what identifies callers.
 fn identifier(init: &Init, landlock: &landlock::Request) -> anyhow::Result<Identifier> {
-    let (root, init) = init
-        .processes()
-        .context("cannot look at the sandbox's processes, which tells who is calling")?;
+    let (root, init) = init.processes().context(
+        "cannot read the sandbox's processes, which the proxy needs to identify callers",
+    )?;
     let landlock = landlock.clone();
     let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
     Ok(Identifier::new(Processes::new(root, init), is_writable))

@@ -154,15 +154,15 @@ async fn report(
         match report {
             Report::Refused(caller, why) => report_refused(&audit, caller, &why),
             Report::Failed(error) => {
-                return tracing::error!("callers are not seen any more: {error}");
+                return tracing::error!("cannot identify callers any more: {error}");
             }
         }
         tokio::time::sleep(REPORT_INTERVAL).await;
         match unreported.swap(0, Ordering::Relaxed) {
             0 => {}
-            count => tracing::warn!(
-                "further connects refused, as many as were not reported one by one: {count}"
-            ),
+            count => {
+                tracing::warn!("more connects were refused, and not reported one by one: {count}")
+            }
         }
     }
 }
