@@ -497,7 +497,7 @@ fn a_sandbox_inside_another_says_that_it_cannot_start_there() {
         "{finished:?}"
     );
     let expected = "openshell-sandbox: a sandbox cannot start inside another, and \
-                    OPENSHELL_SANDBOX is 1 as it is in one: ";
+                    OPENSHELL_SANDBOX=1 says that this process is in one: ";
     assert!(finished.stderr.contains(expected), "{finished:?}");
 }
 
@@ -515,9 +515,9 @@ fn a_command_that_is_there_and_not_granted_is_said_to_be_that() {
         let finished = lab.sandbox(&policy()).env("PATH", search).run(&[word]);
         assert_eq!(finished.code(), 127, "{finished:?}");
         let expected = format!(
-            "openshell-sandbox: {path}/tool is there, but the policy does not grant it; add \
-             `{path}` to filesystem_policy.read_only, with what else it needs: command not found: \
-             {word}\n"
+            "openshell-sandbox: {path}/tool exists, but the policy does not grant it; add \
+             `{path}` to filesystem_policy.read_only, and whatever else the program needs: command \
+             not found: {word}\n"
         );
         assert_eq!(finished.stderr, expected);
     }
@@ -598,7 +598,7 @@ fn a_time_out_is_said_on_standard_error_and_in_the_log() {
     assert!(
         finished
             .stderr
-            .contains("time-out: the command ran for 500ms (--timeout) and is ended\n"),
+            .contains("time-out: the command ran for 500ms (--timeout), so the sandbox ends it\n"),
         "{finished:?}"
     );
     let [killed, ended] = finished.logged("PROC:TERMINATE")[..] else {

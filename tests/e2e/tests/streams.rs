@@ -171,8 +171,8 @@ fn a_peer_that_reads_nothing_stops_the_writer_and_delays_no_end_for_ever() {
         unread,
         &["timeout", "1", "sh", "-c", "yes; echo never >&2"],
     );
-    let expected = "peer:  code: 124 output:  errors: openshell-sandbox: an output took no more; \
-                    the last bytes that the command wrote to it are lost\n\n";
+    let expected = "peer:  code: 124 output:  errors: openshell-sandbox: an output accepted no \
+                    more data; the last bytes that the command wrote to it are lost\n\n";
     assert_eq!(shown, expected);
 }
 

@@ -84,7 +84,7 @@ fn prepare(args: Args) -> anyhow::Result<ExitCode> {
 /// Fails if they name no policy, or an invalid one.
 fn print_policy(args: &Args) -> anyhow::Result<ExitCode> {
     let Origin::Files(policy) = origin::named(args)? else {
-        anyhow::bail!("--print-policy: the gateway gives the policy");
+        anyhow::bail!("--print-policy does not go with --sandbox-id: the gateway gives the policy");
     };
     let Policy { files, version } = *policy;
     version?;
@@ -189,7 +189,8 @@ fn run_in_sandbox(
 fn within_another(error: anyhow::Error) -> anyhow::Error {
     if config::is_within_another() {
         error.context(
-            "a sandbox cannot start inside another, and OPENSHELL_SANDBOX is 1 as it is in one",
+            "a sandbox cannot start inside another, and OPENSHELL_SANDBOX=1 says that this process \
+             is in one",
         )
     } else {
         error

@@ -229,7 +229,8 @@ impl<'c> CommandSupervisor<'c> {
         let limit =
             humantime::format_duration(self.context.config.command.timeout.unwrap_or_default());
         logging::print_stderr(&format!(
-            "openshell-sandbox: time-out: the command ran for {limit} (--timeout) and is ended"
+            "openshell-sandbox: time-out: the command ran for {limit} (--timeout), so the sandbox \
+             ends it"
         ));
     }
 

@@ -138,8 +138,8 @@ async fn flush(sandbox: &mut Sandbox) {
     };
     if !is_flushed {
         logging::print_stderr(
-            "openshell-sandbox: an output took no more; the last bytes that the command wrote to \
-             it are lost",
+            "openshell-sandbox: an output accepted no more data; the last bytes that the command \
+             wrote to it are lost",
         );
     }
 }

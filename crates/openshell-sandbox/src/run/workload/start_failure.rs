@@ -62,8 +62,8 @@ impl StartContext<'_> {
         let path = found.display();
         let folder = found.parent()?.display();
         Some(format!(
-            "{path} is there, but the policy does not grant it; add `{folder}` to \
-             filesystem_policy.read_only, with what else it needs"
+            "{path} exists, but the policy does not grant it; add `{folder}` to \
+             filesystem_policy.read_only, and whatever else the program needs"
         ))
     }
 
