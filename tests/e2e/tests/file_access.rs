@@ -295,7 +295,7 @@ fn an_observed_run_learns_the_files_that_it_read_and_passes_under_what_it_learnt
     assert!(
         learnt
             .stderr
-            .contains("observed.yaml will not be as this one: writing to "),
+            .contains("observed.yaml will differ from this one: it does not grant writing to "),
         "{learnt:?}"
     );
     // What was written to the home ended with the run.

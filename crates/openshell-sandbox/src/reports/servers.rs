@@ -74,7 +74,8 @@ impl Servers {
         for (port, program) in listening {
             let program = text::printable(&program);
             let remedy = if CHOSEN.contains(&port) {
-                "which the kernel chose; give it a port of its own, and that to --publish"
+                "the kernel chose this port; give the server a fixed port, and name it with \
+                 --publish"
                     .to_owned()
             } else {
                 format!("--publish {port} lets clients outside in")
@@ -102,8 +103,8 @@ mod tests {
         servers.listens(8001, node);
         let expected = "openshell-sandbox: no program connected to these servers, and none outside \
                         can:\n  /usr/bin/node at port 8000; --publish 8000 lets clients outside \
-                        in\n  /usr/bin/node at port 40000; which the kernel chose; give it a port \
-                        of its own, and that to --publish";
+                        in\n  /usr/bin/node at port 40000; the kernel chose this port; give the \
+                        server a fixed port, and name it with --publish";
         assert_eq!(servers.summary([8002]).as_deref(), Some(expected));
         for port in 1..=2 * SERVERS as u16 {
             servers.listens(port, node);

@@ -140,7 +140,7 @@ impl DenialReports {
         }
         drop(pending);
         if is_new {
-            tracing::warn!("denials were not sent: {error}");
+            tracing::warn!("cannot send denials to the gateway: {error}");
         }
     }
 

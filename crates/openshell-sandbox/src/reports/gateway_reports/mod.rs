@@ -141,7 +141,7 @@ impl GatewayReports {
         };
         if timeout_at(until, reports).await.is_err() {
             tracing::warn!(
-                "the gateway has not taken the last reports within {} seconds",
+                "the gateway did not accept the last reports within {} seconds",
                 FINISH.as_secs()
             );
         }
@@ -164,7 +164,7 @@ async fn report_exit(gateway: &Gateway, instance: &str, code: u8) {
 fn random_uuid() -> anyhow::Result<String> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .context("no random number")?;
+        .context("cannot get a random number from the kernel")?;
     let number = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0b11 << 62) | 4 << 76 | 0b10 << 62;
     let digits = format!("{number:032x}");
     let (first, rest) = digits.split_at(8);

@@ -31,7 +31,7 @@ pub(super) fn sessions(gateway: Gateway, instance: String, inside: Arc<dyn Insid
                 (
                     ConfigState::Degraded,
                     Severity::Low,
-                    format!("no session with the gateway: {reason}"),
+                    format!("there is no session with the gateway: {reason}"),
                 )
             }
             Change::Rejected(reason) => (

@@ -183,9 +183,9 @@ impl RunReports {
             ))?;
             if !learned.not_written.is_empty() {
                 let message = format!(
-                    "a run under {} will not be as this one: writing to {} in the home is not \
-                     granted, as programs outside may run what is there; the file has a comment \
-                     for each",
+                    "a run under {} will differ from this one: it does not grant writing to {} in \
+                     the home, because programs outside may run what is there; the file has a \
+                     comment for each",
                     output.path().display(),
                     counted(learned.not_written.len() as u64, "path", "paths")
                 );

@@ -345,7 +345,7 @@ pub(super) fn observed_policy(
     let (all, others): (Vec<_>, Vec<_>) = all.partition(|seen| is_one_program(&seen.program));
     if !others.is_empty() {
         text.push_str(&format!(
-            "{LEFT_OUT}programs whose paths hold a `*`, which would mean others too.\n"
+            "{LEFT_OUT}programs whose paths hold a `*`, which would match others too.\n"
         ));
     }
     // Writing a valid policy cannot fail.
@@ -430,7 +430,7 @@ fn notes(learned: &Learned) -> String {
         .count();
     if unsaid > 0 {
         text.push_str(&format!(
-            "{LEFT_OUT}{unsaid} paths that hold a `*`, which would mean others too, or are no \
+            "{LEFT_OUT}{unsaid} paths that hold a `*`, which would match others too, or are not \
              text.\n"
         ));
     }

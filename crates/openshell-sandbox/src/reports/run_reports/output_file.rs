@@ -54,7 +54,7 @@ impl OutputFile {
         );
         let file = File::from(opened.with_context(context)?);
         if !file.metadata()?.is_file() {
-            bail!("{}: it is no regular file", context());
+            bail!("{}: it is not a regular file", context());
         }
         Ok(Self::of(path, file))
     }
@@ -67,9 +67,8 @@ impl OutputFile {
         for (what, path) in config.inputs.all() {
             let input = match std::fs::metadata(path) {
                 Err(error) if is_missing(&error) => continue,
-                input => input.with_context(|| {
-                    format!("{flag}: cannot look at {} {}", what, path.display())
-                })?,
+                input => input
+                    .with_context(|| format!("{flag}: cannot read {} {}", what, path.display()))?,
             };
             if self.is_at(input)? {
                 let path = self.path.display();
@@ -127,7 +126,8 @@ impl OutputFile {
         let there = std::fs::symlink_metadata(&self.path);
         if !there.and_then(|there| self.is_at(there)).unwrap_or(false) {
             bail!(
-                "{} was replaced during the run: what is there is not the sandbox's, do not use it",
+                "{} was replaced during the run: the sandbox did not write what is there now; do \
+                 not use it",
                 self.path.display()
             );
         }
