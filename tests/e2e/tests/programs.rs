@@ -462,7 +462,7 @@ fn presets_of_registries_are_made_by_asking_each_client_and_permit_downloads_alo
     let again = presets.make(&["python"]);
     assert!(
         !again.status.success()
-            && text(&again.stderr).contains("is there already; --replace makes it anew"),
+            && text(&again.stderr).contains("already exists; --replace writes it again"),
         "{again:?}"
     );
     let listed = text(&presets.command(&["presets"]).output().unwrap().stdout);

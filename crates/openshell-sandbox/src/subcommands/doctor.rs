@@ -189,7 +189,7 @@ fn clock() -> Check {
             "clock",
             "earlier than this program",
             "certificates of upstreams are not valid yet",
-            "set it",
+            "set the clock",
         )
     }
 }

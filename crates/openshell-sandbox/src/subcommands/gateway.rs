@@ -55,8 +55,8 @@ pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<ExitCode> {
     let run = cli::run_args(words.iter().map(String::as_str))?;
     let Origin::Gateway { place, files } = config::origin::named(&run)? else {
         bail!(
-            "policy files are named, and win over a gateway; unset OPENSHELL_POLICY_DATA to check \
-             the gateway"
+            "OPENSHELL_POLICY_DATA names a policy file, which wins over a gateway; unset it to \
+             check the gateway"
         );
     };
     let launched = config::launched(place)?;

@@ -43,7 +43,7 @@ pub(crate) fn serve(service: &str, words: &[OsString]) -> anyhow::Result<ExitCod
             ));
         }
         "socket" => streamlocal::serve(io::stdin().as_fd(), words)?,
-        _ => bail!("--internal is the sandbox's own: it serves sftp, sockets and copies"),
+        _ => bail!("--internal is only for the sandbox itself: it serves sftp, sockets and copies"),
     }
     Ok(ExitCode::SUCCESS)
 }

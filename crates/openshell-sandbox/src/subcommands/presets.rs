@@ -130,14 +130,14 @@ fn wanted(name: &str, folder: &Path, replace: bool) -> anyhow::Result<&'static R
     let recipe = registries::recipe(name).with_context(|| {
         let known: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
         format!(
-            "presets make {name}: it is none that is made; there are {}",
+            "presets make {name}: it cannot make this preset, only {}",
             known.join(", ")
         )
     })?;
     let file = file(folder, name);
     if !replace && file.symlink_metadata().is_ok() {
         bail!(
-            "presets make {name}: {} is there already; --replace makes it anew",
+            "presets make {name}: {} already exists; --replace writes it again",
             file.display()
         );
     }

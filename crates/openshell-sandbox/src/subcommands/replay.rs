@@ -77,7 +77,7 @@ pub(super) fn replay(snapshot: &Snapshot, log: &Path) -> anyhow::Result<usize> {
     }
     if judged == 0 {
         anyhow::bail!(
-            "{}: no decision in JSON is in it; record one with --log-format json",
+            "{}: it holds no decision in JSON; record one with --log-format json",
             failed()
         );
     }
@@ -91,7 +91,7 @@ pub(super) fn replay(snapshot: &Snapshot, log: &Path) -> anyhow::Result<usize> {
         String::new()
     };
     let lost = if unreadable > 0 {
-        format!("; {unreadable} lines are no JSON")
+        format!("; {unreadable} lines are not JSON")
     } else {
         String::new()
     };
