@@ -107,7 +107,7 @@ fn capabilities(privilege: &Privilege) -> Check {
     Check::missing(
         "capabilities",
         format!("no {}", purposes.join(", no ")),
-        "a start takes a user namespace, and commands stay the caller",
+        "a start makes a user namespace, and commands run as the caller",
         "run as root, or in a container add them",
     )
 }
@@ -118,19 +118,19 @@ fn groups(privilege: &Privilege) -> Check {
         .caller()
         .map(|caller| run_as::group_names(&caller.groups))
     {
-        None => Check::ok(name, "none is kept"),
+        None => Check::ok(name, "commands keep none"),
         Some(Err(error)) => Check::missing(
             name,
             error.to_string(),
-            "no start by this user",
+            "this user cannot start a sandbox",
             "make it readable for everybody",
         ),
         Some(Ok(groups)) if groups.is_empty() => Check::ok(name, "none"),
         Some(Ok(groups)) => Check::missing(
             name,
             format!("the caller is in {}", groups.join(", ")),
-            "commands stay in these groups, as nobody without CAP_SETGID can leave one",
-            "start as a user outside of those that matter, or as root",
+            "commands stay in these groups, because only a process with CAP_SETGID can leave one",
+            "start as a user who is not in the groups that matter, or as root",
         ),
     }
 }
@@ -201,8 +201,8 @@ fn landlock() -> Vec<Check> {
     };
     let lacking = lacking.into_iter().map(|right| {
         let costs =
-            "it is not restricted by Landlock; under hard_requirement nothing starts unless \
-             another mechanism does";
+            "Landlock does not restrict it; under hard_requirement nothing starts unless another \
+             mechanism restricts it";
         Check::missing(format!("Landlock: {right}"), format!("ABI {abi}"), costs, "boot a newer kernel")
     });
     [Check::ok("Landlock", format!("ABI {abi}"))]
@@ -247,8 +247,8 @@ fn notifications() -> Check {
         Err(error) => Check::missing(
             "seccomp notifications",
             error,
-            "nothing starts with --network proxy: they tell who is calling",
-            "boot Linux 5.14 or newer, or a container profile without a listener of its own",
+            "nothing starts with --network proxy: they identify callers",
+            "boot Linux 5.14 or newer; in a container, use a profile without a listener of its own",
         ),
     }
 }
@@ -264,8 +264,8 @@ fn descriptors_of_others() -> Check {
         Err(errno) => Check::missing(
             "pidfd_getfd",
             errno,
-            "nothing starts with --network proxy: it tells who is calling",
-            "boot Linux 5.14 or newer, or a container profile that permits it",
+            "nothing starts with --network proxy: it identifies callers",
+            "boot Linux 5.14 or newer; in a container, use a profile that permits it",
         ),
     }
 }

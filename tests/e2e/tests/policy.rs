@@ -226,8 +226,8 @@ fn without_a_capability_another_user_is_refused_with_the_ways_out() {
             "setpriv --bounding-set -{capability} --inh-caps -{capability}"
         ));
         let line = format!(
-            "process: commands cannot become user 61190, as this run is user 0 in group 0 and \
-             lacks {named};"
+            "process: commands cannot become user 61190, because this run is user 0 in group 0 \
+             and lacks {named};"
         );
         assert!(
             printed.contains(&line) && printed.ends_with("1\n"),

@@ -56,7 +56,7 @@ pub struct Handlers {
 /// An error for a thread that cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot start the thread that tells who is calling; raise the limit of processes (pids.max, \
+    "cannot start the thread that identifies callers; raise the limit of processes (pids.max, \
      ulimit -u)"
 )]
 pub struct ThreadError(#[source] io::Error);

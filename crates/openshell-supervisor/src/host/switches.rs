@@ -38,7 +38,7 @@ pub const SWITCHES: &[Switch] = &[
         name: "kernel.apparmor_restrict_unprivileged_userns",
         forbids: "1",
         costs: "user namespaces have no capabilities, so mounts in them fail",
-        remedy: "an AppArmor profile for this program with `userns,`, or sysctl \
+        remedy: "give this program an AppArmor profile with `userns,`, or sysctl \
                  kernel.apparmor_restrict_unprivileged_userns=0",
         of_user_namespaces: true,
     },
@@ -46,7 +46,7 @@ pub const SWITCHES: &[Switch] = &[
         name: "kernel.yama.ptrace_scope",
         forbids: "3",
         costs: "no process can take a descriptor of another (pidfd_getfd), not even root",
-        remedy: "kernel.yama.ptrace_scope=2 at boot (3 cannot be left)",
+        remedy: "boot with kernel.yama.ptrace_scope=2 (a running kernel cannot leave 3)",
         of_user_namespaces: false,
     },
 ];

@@ -29,14 +29,16 @@ pub fn outside(socket: BorrowedFd<'_>, init: i32) -> Result<i32, String> {
 pub fn supervisor(socket: BorrowedFd<'_>) -> Result<(), String> {
     let (pid, pidfd) = look_at(socket, 0)?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
-    let status = status.map_err(|error| format!("the process cannot be looked at: {error}"))?;
+    let status =
+        status.map_err(|error| format!("cannot read the status of the process: {error}"))?;
     let bounding = status
         .lines()
         .find_map(|line| line.strip_prefix("CapBnd:"))
         .map(str::trim);
     if bounding.is_none_or(|set| set.bytes().all(|digit| digit == b'0')) {
         return Err(
-            "it is no supervisor: its bounding set is empty, as those of a sandbox's programs are"
+            "it is not a supervisor: its capability bounding set is empty, like that of a \
+             sandbox's programs"
                 .to_owned(),
         );
     }
@@ -47,7 +49,7 @@ pub fn supervisor(socket: BorrowedFd<'_>) -> Result<(), String> {
 /// demands.
 fn look_at(socket: BorrowedFd<'_>, init: i32) -> Result<(Pid, OwnedFd), String> {
     let credentials = rustix::net::sockopt::socket_peercred(socket)
-        .map_err(|errno| format!("no peer: {errno}"))?;
+        .map_err(|errno| format!("cannot read who is at the other end: {errno}"))?;
     let uid = credentials.uid;
     let own = rustix::process::geteuid();
     // In a user namespace, root outside has no number of its own. The permissions of the socket
@@ -72,7 +74,7 @@ fn look_at(socket: BorrowedFd<'_>, init: i32) -> Result<(Pid, OwnedFd), String> 
                 return Err("it is a process of this sandbox".to_owned());
             }
             Some(pid) => {
-                above = parent_of(pid).ok_or("the processes above it cannot be looked at")?
+                above = parent_of(pid).ok_or("cannot read which processes are above it")?
             }
             None => break,
         }
@@ -89,7 +91,7 @@ fn look_at(socket: BorrowedFd<'_>, init: i32) -> Result<(Pid, OwnedFd), String> 
 /// (proc_pid_fdinfo(5)).
 fn numbers(pidfd: &OwnedFd) -> Result<Pid, String> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd()));
-    let text = text.map_err(|error| format!("the process cannot be looked at: {error}"))?;
+    let text = text.map_err(|error| format!("cannot read the status of the process: {error}"))?;
     let of = |key: &str| {
         text.lines()
             .find_map(|line| line.strip_prefix(key))
@@ -101,9 +103,7 @@ fn numbers(pidfd: &OwnedFd) -> Result<Pid, String> {
     let pid = pid.ok_or("the process has ended, or is in a PID namespace around this one")?;
     match of("NSpid:").map(Iterator::count) {
         Some(1) => Ok(pid),
-        _ => {
-            Err("it is in a PID namespace of its own, as the processes of sandboxes are".to_owned())
-        }
+        _ => Err("it is in a PID namespace of its own, like the processes of a sandbox".to_owned()),
     }
 }
 

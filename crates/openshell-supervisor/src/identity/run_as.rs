@@ -72,7 +72,10 @@ impl ProcessIdentity {
             let started = thread.spawn_scoped(scope, looking);
             started.map_err(|error| {
                 let remedy = "raise the limit of processes (pids.max, ulimit -u)";
-                io::Error::new(error.kind(), format!("no thread for it: {error}; {remedy}"))
+                io::Error::new(
+                    error.kind(),
+                    format!("cannot start a thread for it: {error}; {remedy}"),
+                )
             })?;
             io::Result::Ok(meanwhile())
         })?;
@@ -201,8 +204,8 @@ pub enum RunAsError {
     #[error("`{0}` is root under another name (number 0); name an unprivileged user and group")]
     Root(String),
     #[error(
-        "process: commands cannot become {wanted}, as this run is user {uid} in group {gid} and \
-         lacks {missing}; leave `process` out, so that they stay that user, or run as root"
+        "process: commands cannot become {wanted}, because this run is user {uid} in group {gid} \
+         and lacks {missing}; leave `process` out, so that they stay that user, or run as root"
     )]
     Other {
         wanted: String,

@@ -62,11 +62,11 @@ pub enum Refused {
     #[error("too many connections wait to be accepted")]
     Pending,
     /// The socket was made in another network namespace.
-    #[error("the socket belongs to another network than the sandbox's")]
+    #[error("the socket does not belong to the sandbox's network")]
     Foreign,
     /// The caller could not be looked at, or its socket could not be changed. The connect goes on
     /// by itself, and no door is open to it.
-    #[error("the supervisor cannot look at the caller: {0}")]
+    #[error("the supervisor cannot inspect the caller or its socket: {0}")]
     Unreadable(io::Error),
 }
 
@@ -74,12 +74,9 @@ pub enum Refused {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum WitnessError {
-    #[error("cannot tell who is calling: {} is {}, and {}; {}", .0.name, .0.forbids, .0.costs, .0.remedy)]
+    #[error("cannot identify callers: {} is {}, and {}; {}", .0.name, .0.forbids, .0.costs, .0.remedy)]
     Forbidden(Switch),
-    #[error(
-        "cannot tell the sandbox's sockets from others (SO_NETNS_COOKIE, Linux 5.14), which tells \
-         who is calling"
-    )]
+    #[error("cannot identify callers: this kernel lacks SO_NETNS_COOKIE; use Linux 5.14 or newer")]
     Namespace { source: io::Error },
 }
 

@@ -29,13 +29,13 @@ pub use thread::{Pending, run_in};
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum NetnsError {
     #[error(
-        "cannot create a network namespace, which keeps the workload off the host's network; a \
-         container's profile or a limit (user.max_net_namespaces) forbids it"
+        "cannot create a network namespace, which keeps the workload off the host's network; let \
+         the container's profile permit it, or raise user.max_net_namespaces"
     )]
     Create { source: io::Error },
     #[error(
-        "cannot create the sandbox's veth pair; the kernel must have veth, and the supervisor \
-         CAP_NET_ADMIN, or the network be given up by --network block"
+        "cannot create the sandbox's veth pair; use a kernel with veth and give the supervisor \
+         CAP_NET_ADMIN, or give up the network with --network block"
     )]
     Pair { source: io::Error },
     #[error("cannot set up the network inside the sandbox")]
@@ -46,11 +46,11 @@ pub enum NetnsError {
     )]
     Landing { source: io::Error },
     #[error(
-        "cannot install the fence (nftables) inside the sandbox; the kernel must have nf_tables \
-         with limit, log and reject for inet, or the network be given up by --network block"
+        "cannot install the fence (nftables) inside the sandbox; use a kernel that has nf_tables \
+         with limit, log and reject for inet, or give up the network with --network block"
     )]
     Firewall { source: io::Error },
-    #[error("the proxy cannot listen on {address}; see --proxy-port")]
+    #[error("the proxy cannot listen on {address}; choose another port with --proxy-port")]
     Listen {
         address: SocketAddrV4,
         source: io::Error,
