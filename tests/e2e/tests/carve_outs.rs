@@ -505,7 +505,7 @@ fn without_placeholders_a_missing_path_is_named_and_an_error_under_hard_requirem
         ("read_only: [@/dangling]", "dangling"),
     ] {
         let expected = format!(
-            "{} is not there, and the command may make it: ",
+            "{} does not exist, and the command can create it: ",
             project.path(name)
         );
         let said = project
@@ -630,7 +630,7 @@ fn what_a_mount_cannot_keep_is_an_error_before_the_command_starts() {
         (
             "hidden: [\"**/*.env\"]",
             "more than 1000 paths match, or in more than 4000 folders; name the folder that holds \
-             them, as /",
+             them, for example /",
         ),
         ("hidden: [/proc/self]", "cannot be hidden"),
         ("hidden: [.env]", "`.env` is not an absolute path"),

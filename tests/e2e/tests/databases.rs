@@ -413,7 +413,7 @@ print(c.execute('select 6 * 7').fetchone()[0])";
     let refused = run("read_write");
     assert_ne!(refused.code(), 0);
     let line = format!(
-        "{link} is a symlink that is not root's alone; list {} instead",
+        "{link} is a symlink that users other than root can change; list {} instead",
         python()
     );
     assert!(refused.log.contains(&line), "{}", refused.log);

@@ -695,7 +695,7 @@ fn a_link_that_the_workload_planted_grants_nothing_to_the_next() {
     let finished = lab.sandbox(&policy).sh("true");
     assert!(
         finished.log.contains(&format!(
-            "is a symlink that is not root's alone; list {outside} instead"
+            "is a symlink that users other than root can change; list {outside} instead"
         )),
         "{}",
         finished.log

@@ -526,7 +526,7 @@ fn root_makes_its_own_files_behind_no_link_that_a_command_left() {
         ));
         if is_root {
             assert!(
-                printed.contains("link is a symlink that is not root's alone"),
+                printed.contains("link is a symlink that users other than root can change"),
                 "{flags}: {printed}"
             );
             assert_eq!(lab.shell(&format!("ls -A {elsewhere}")), "", "{flags}");

@@ -150,7 +150,7 @@ fn hidden_files_are_in_no_commit_and_a_tracked_one_is_said_with_what_has_git_lea
     );
     let remedy = finished
         .log
-        .split("outside, `")
+        .split("run outside: `")
         .nth(1)
         .unwrap()
         .split('`')
@@ -185,7 +185,7 @@ fn hidden_files_are_in_no_commit_and_a_tracked_one_is_said_with_what_has_git_lea
     ));
     assert_eq!(lines.len(), 1, "{finished:?}");
     let remedy = lines[0]
-        .split("outside, `")
+        .split("run outside: `")
         .nth(1)
         .unwrap()
         .split('`')
@@ -533,7 +533,7 @@ fn settings_that_take_too_many_mounts_are_left_out_in_a_line() {
     );
     assert!(
         lab.log()
-            .contains("not all settings in its subfolders are kept"),
+            .contains("too many files or folders to find all settings in its subfolders"),
         "{}",
         lab.log()
     );
@@ -552,7 +552,7 @@ fn what_cannot_be_kept_of_git_stops_the_start_and_is_named() {
             "echo x > .git/hooks/pre-commit; ln .git/hooks/pre-commit further",
             "hard links",
         ),
-        ("echo '[core' > .git/config", "no configuration of git"),
+        ("echo '[core' > .git/config", "is not a git configuration"),
     ];
     for (make, said) in cases {
         let project = Project::new(&lab, &format!("{CLONE}; {make}"));

@@ -393,7 +393,7 @@ fn a_grant_of_one_of_the_files_itself_and_a_symlink_in_a_granted_folder_stop_the
         "{refused:?}"
     );
     assert!(
-        refused.stderr.contains("by way of the symlink")
+        refused.stderr.contains("goes through the symlink")
             && refused.stderr.contains("conf/deep/policy.yaml"),
         "{refused:?}"
     );

@@ -204,7 +204,7 @@ fn add_repository(
 fn add_hooks(hooks: &Path, folder: &Path, found: &mut Found) {
     if folder.starts_with(hooks) {
         found.unknown.push(format!(
-            "core.hooksPath is {}, which holds everything",
+            "core.hooksPath is {}, which contains the whole folder",
             hooks.display()
         ));
     }
@@ -351,7 +351,7 @@ fn targets(hooks: &Path) -> Result<Vec<PathBuf>, String> {
         let data = entry.metadata().map_err(failed)?;
         if data.is_file() && data.nlink() > 1 {
             return Err(format!(
-                "{}: it has further names (hard links), under which the command may write to it",
+                "{} has further names (hard links), through which the command can write to it",
                 link.display()
             ));
         }

@@ -42,7 +42,7 @@ impl GitSettings {
             return Ok(());
         };
         let entries = entries(&content)
-            .ok_or_else(|| format!("{}: it is no configuration of git", file.display()))?;
+            .ok_or_else(|| format!("{} is not a git configuration", file.display()))?;
         for (key, value) in entries {
             let path = || {
                 expanded(&value, home).ok_or_else(|| {

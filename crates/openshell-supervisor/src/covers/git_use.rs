@@ -96,7 +96,7 @@ impl GitUse {
         let pairs: usize = count
             .unwrap_or(Some(0))
             .filter(|pairs| *pairs <= PAIRS)
-            .ok_or_else(|| format!("GIT_CONFIG_COUNT is no number up to {PAIRS}"))?;
+            .ok_or_else(|| format!("GIT_CONFIG_COUNT is not a number up to {PAIRS}"))?;
         for number in 0..pairs {
             let value = |what: &str| environment.get(&format!("GIT_CONFIG_{what}_{number}"));
             let is_hooks =
@@ -132,7 +132,8 @@ fn config_files(environment: &Environment, home: Option<&Path>) -> Result<Vec<Pa
     let named = |name: &str| match environment.get(name).map(PathBuf::from) {
         Some(file) if file.is_absolute() || file.as_os_str().is_empty() => Ok(Some(file)),
         Some(file) => Err(format!(
-            "{name}: {} is another file in each folder; name it from the root",
+            "{name}: {} is a relative path, which means another file in each folder; use an \
+             absolute path",
             file.display()
         )),
         None => Ok(None),

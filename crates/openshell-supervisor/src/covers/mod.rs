@@ -168,8 +168,9 @@ impl CarveOuts {
         }
         if let Some(project) = &settings.cut {
             planned.notes.push(format!(
-                "{} has so many files or folders that not all settings in its subfolders are kept \
-                 from the command; filesystem_policy.read_only keeps what it names",
+                "{} has too many files or folders to find all settings in its subfolders; the \
+                 command can change those that were not found; list them in \
+                 filesystem_policy.read_only",
                 project.display()
             ));
         }
@@ -191,8 +192,8 @@ impl CarveOuts {
         let found = git::sensitive_paths(folder, git);
         if let Some(why) = found.unknown.first() {
             return Err(CoverError::Refused(format!(
-                "the hooks and attributes of git in {} cannot all be kept from the command: {why}; \
-                 look at what is there, and remove or repair it",
+                "cannot keep all hooks and attributes of git in {} from the command: {why}; look \
+                 at what is there, and remove or repair it",
                 folder.display()
             )));
         }
@@ -235,8 +236,8 @@ impl CarveOuts {
             if !has_no_git(folder) {
                 let link = folder.join(".git");
                 return Err(CoverError::Refused(format!(
-                    "another process has made, renamed or replaced {} while the sandbox started; \
-                     stop what does that, and start again",
+                    "another process made, renamed or replaced {} while the sandbox started; stop \
+                     that process, and start again",
                     link.display()
                 )));
             }
@@ -253,12 +254,12 @@ impl CarveOuts {
     pub fn idle(&self) -> impl Iterator<Item = String> {
         self.idle.iter().map(|path| {
             let later = if path.to_string_lossy().contains('*') {
-                "files that are made later match no pattern"
+                "the pattern does not match files that are made later"
             } else {
-                "is it the path that is meant?"
+                "is it the path that you mean?"
             };
             format!(
-                "filesystem_policy.hidden: {} hides nothing, as there is no such file; {later}",
+                "filesystem_policy.hidden: {} hides nothing, because no such file exists; {later}",
                 path.display()
             )
         })
@@ -288,8 +289,8 @@ impl CarveOuts {
             let name = path.file_name().unwrap_or_default();
             format!(
                 "{} is hidden, and git tracks it, so `git add -A`, `commit -a`, `stash` and `diff` \
-                 fail inside; outside, `git -C {} update-index --skip-worktree -- {}` has git \
-                 leave it alone",
+                 fail inside; to make git skip it, run outside: `git -C {} update-index \
+                 --skip-worktree -- {}`",
                 path.display(),
                 quoted(folder.as_os_str()),
                 quoted(name)
@@ -343,8 +344,8 @@ impl CarveOuts {
                     None if Instant::now() < deadline => std::thread::sleep(PAUSE),
                     None => {
                         return Err(CoverError::Refused(format!(
-                            "filesystem_policy.{}: another process renames or replaces {} while the \
-                         sandbox starts; stop what does that, and start again",
+                            "filesystem_policy.{}: another process renames or replaces {} while \
+                             the sandbox starts; stop that process, and start again",
                             wanted.restriction.as_str(),
                             wanted.path.display()
                         )));
@@ -466,7 +467,8 @@ impl CarveOuts {
 /// Describes a missing path that the command could make.
 fn not_kept(wanted: &Wanted, why: &str) -> String {
     format!(
-        "filesystem_policy.{}: {} is not there, and the command may make it: {why}",
+        "filesystem_policy.{}: {} does not exist, and the command can create it: {why}; create it \
+         before the start",
         wanted.restriction.as_str(),
         wanted.path.display()
     )
@@ -553,7 +555,7 @@ impl Place {
     fn of(path: &Path) -> Result<Self, CoverError> {
         let (existing, rest) = so_far(path).map_err(unseen(|| {
             format!(
-                "{} cannot be looked at, so it cannot be kept",
+                "{} cannot be read, so it cannot be kept from the command",
                 path.display()
             )
         }))?;
@@ -599,8 +601,8 @@ impl Place {
         let existing = &self.existing;
         if is_writable && !existing.is_dir() && !existing.is_file() {
             return Err(CoverError::Refused(format!(
-                "filesystem_policy.{key}: {} is no folder, so {} cannot be kept from the command; \
-                 remove it",
+                "filesystem_policy.{key}: {} is not a folder; remove it, so that {} can be kept \
+                 from the command",
                 existing.display(),
                 path.display()
             )));
@@ -673,8 +675,8 @@ fn check_names(path: &Path) -> Result<(), CoverError> {
     let has_names = |data: std::fs::Metadata| data.is_file() && data.nlink() > 1;
     if path.metadata().is_ok_and(has_names) {
         return Err(CoverError::Refused(format!(
-            "{}: it has further names (hard links), under which the command may write to it; make \
-             a copy in its place",
+            "{} has further names (hard links), through which the command can write to it; replace \
+             it by a copy",
             path.display()
         )));
     }

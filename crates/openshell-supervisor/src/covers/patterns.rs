@@ -123,7 +123,7 @@ fn is_deep(pattern: &Path) -> bool {
 
 fn too_large(base: &Path, shown: &str) -> CoverError {
     CoverError::Refused(format!(
-        "{shown}: there are more than {ENTRIES} files to look at in {}; name a folder in it",
+        "{shown}: there are more than {ENTRIES} files to search in {}; name a folder in it",
         base.display()
     ))
 }
@@ -136,7 +136,7 @@ fn too_many(found: &[PathBuf], base: &Path, shown: &str) -> CoverError {
         .and_then(|first| first.ancestors().find(|above| holds_all(above, found)));
     CoverError::Refused(format!(
         "{shown}: more than {MATCHES} paths match, or in more than {WAYS} folders; name the folder \
-         that holds them, as {}",
+         that holds them, for example {}",
         holder.unwrap_or(base).display()
     ))
 }
@@ -171,8 +171,8 @@ fn searched(folder: &Path, uid: u32, shown: &impl Fn() -> String) -> Result<Sear
             let why = || {
                 format!(
                     "{}: {closed} cannot be searched, so what matches in it cannot be kept from \
-                     the command, which may open it again; `chmod u+rx {closed}`, or take it out \
-                     of the policy",
+                     the command, which can open it again; run `chmod u+rx {closed}`, or take it \
+                     out of the policy",
                     shown()
                 )
             };

@@ -126,7 +126,7 @@ impl Settings {
             Err(errno) if is_missing(&errno.into()) => return Ok(()),
             Err(Errno::ACCESS) if closed_by(project, uid).is_none() => return Ok(()),
             opened => opened.map_err(io::Error::from).map_err(unseen(|| {
-                format!("{} cannot be searched for settings", project.display())
+                format!("cannot search {} for settings", project.display())
             }))?,
         };
         let walk = Walk {
@@ -292,7 +292,7 @@ impl Walk<'_> {
         let closed = closed_by(folder, self.uid).unwrap_or(folder).display();
         format!(
             "{closed} cannot be searched, so the settings in it that editors, shells and agents \
-             execute cannot be kept from the command, which may open it again; `chmod u+rx \
+             execute cannot be kept from the command, which can open it again; run `chmod u+rx \
              {closed}`, or give --no-keep-settings"
         )
     }

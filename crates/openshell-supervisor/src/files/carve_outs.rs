@@ -80,26 +80,26 @@ struct Link {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum CarveOutError {
-    #[error("filesystem_policy.{key}: {path} cannot be looked at, so it cannot be taken out of \
-             what the policy grants", key = .0.as_str(), path = .1.display())]
+    #[error("filesystem_policy.{key}: {path} cannot be read, so it cannot be taken out of what the \
+             policy grants", key = .0.as_str(), path = .1.display())]
     Inspect(Restriction, PathBuf, #[source] io::Error),
-    #[error("filesystem_policy.{key}: {path} is shown at {alias} too (a bind mount), which the \
-             policy grants; take one of them out", key = .restriction.as_str(), path = .path.display(), alias = .alias.display())]
+    #[error("filesystem_policy.{key}: {path} also appears at {alias} (a bind mount), which the \
+             policy grants; take one of the two out of the policy", key = .restriction.as_str(), path = .path.display(), alias = .alias.display())]
     Granted {
         restriction: Restriction,
         path: PathBuf,
         alias: PathBuf,
     },
-    #[error("filesystem_policy.{key}: {path} has further names (hard links), under which the \
-             workload could reach it; copy it, or name the folders of all", key = .0.as_str(), path = .1.display())]
+    #[error("filesystem_policy.{key}: {path} has further names (hard links), through which the \
+             workload could reach it; replace it by a copy, or list the folders of all its names", key = .0.as_str(), path = .1.display())]
     Linked(Restriction, PathBuf),
     #[error("filesystem_policy.{key}: {path} cannot be taken out of what the policy grants", key = .0.as_str(), path = .1.display())]
     Mount(Restriction, PathBuf, #[source] io::Error),
-    #[error("filesystem_policy.{key}: {path} was not taken out of what the policy grants: the \
-             attempt to prove it succeeded", key = .0.as_str(), path = .1.display())]
+    #[error("filesystem_policy.{key}: {path} was not taken out of what the policy grants: a mount \
+             on it or in it does not restrict access", key = .0.as_str(), path = .1.display())]
     NotProved(Restriction, PathBuf),
     #[error("filesystem_policy.{key}: another process renames or replaces {path} while the sandbox \
-             starts; stop what does that, and start again", key = .0.as_str(), path = .1.display())]
+             starts; stop that process, and start again", key = .0.as_str(), path = .1.display())]
     Changing(Restriction, PathBuf),
 }
 

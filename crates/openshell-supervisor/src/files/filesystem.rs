@@ -20,7 +20,7 @@ pub enum PrepareError {
          write {target}"
     )]
     Symlink { path: PathBuf, target: PathBuf },
-    #[error("cannot look at read_write path {path}")]
+    #[error("cannot open read_write path {path}")]
     Inspect { path: PathBuf, source: io::Error },
     #[error("cannot create read_write path {path}")]
     Create { path: PathBuf, source: io::Error },
@@ -222,7 +222,7 @@ impl NewFolder {
             return Ok(folder);
         }
         Err(io::Error::other(
-            "another process put something else in its place, or this file system does not tell \
+            "another process put something else in its place, or this file system does not record \
              when a folder was made; make the folder yourself, and start again",
         ))
     }

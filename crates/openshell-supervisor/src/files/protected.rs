@@ -94,8 +94,8 @@ pub enum ProtectError {
         act: &'static str,
     },
     #[error(
-        "the {what} {path} is named by way of the symlink {link}, which the workload may replace, \
-         as the policy grants writing there; name {target}, or move it"
+        "the path {path} of the {what} goes through the symlink {link}, which the workload can \
+         replace, because the policy lets it write there; name {target}, or move it"
     )]
     Symlink {
         what: String,
@@ -104,8 +104,8 @@ pub enum ProtectError {
         target: PathBuf,
     },
     #[error(
-        "the {what} {path} cannot be looked at, so it cannot be kept from the workload; name \
-         another path"
+        "the {what} {path} cannot be read, so it cannot be kept from the workload; name another \
+         path"
     )]
     Inspect {
         what: String,
@@ -114,7 +114,7 @@ pub enum ProtectError {
     },
     #[error(
         "the {what} {path} lies in {grant}, which the policy grants, and has further names (hard \
-         links), under which the workload could reach it; copy it, or move it"
+         links), through which the workload could reach it; replace it by a copy, or move it"
     )]
     Linked {
         what: String,
@@ -132,8 +132,8 @@ pub enum ProtectError {
         source: io::Error,
     },
     #[error(
-        "the {what} {path} lies in {grant}, which the policy grants, and was not kept from the \
-         workload; move it"
+        "the {what} {path} lies in {grant}, which the policy grants, and the mount that keeps it \
+         from the workload is not read-only; move it"
     )]
     NotProved {
         what: String,
@@ -141,8 +141,8 @@ pub enum ProtectError {
         grant: PathBuf,
     },
     #[error(
-        "another process renames or replaces the {what} {path} while the sandbox starts; stop what \
-         does that, and start again"
+        "another process renames or replaces the {what} {path} while the sandbox starts; stop that \
+         process, and start again"
     )]
     Changing { what: String, path: PathBuf },
 }

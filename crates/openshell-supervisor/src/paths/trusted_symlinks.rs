@@ -77,7 +77,7 @@ pub fn place_to_make(path: &Path) -> io::Result<PathBuf> {
         }
         if above.is_symlink() {
             let message = format!(
-                "{} is a symlink that leads nowhere; name the place itself",
+                "{} is a symlink to nothing; list the path that it leads to instead",
                 above.display()
             );
             return Err(io::Error::other(message));
@@ -251,7 +251,7 @@ fn untrusted(link: &Path, whole: PathBuf) -> io::Error {
     let link = link.display();
     let whole = whole.display();
     io::Error::other(format!(
-        "{link} is a symlink that is not root's alone; list {whole} instead"
+        "{link} is a symlink that users other than root can change; list {whole} instead"
     ))
 }
 
@@ -334,7 +334,7 @@ mod tests {
                 place(name)
                     .unwrap_err()
                     .to_string()
-                    .contains("not root's alone"),
+                    .contains("users other than root can change"),
                 "{name}"
             );
         }
@@ -371,7 +371,8 @@ mod tests {
         lchown(path.join("link"), Some(61184), None).unwrap();
         let message = resolve(&path.join("absolute")).unwrap_err().to_string();
         assert!(
-            message.contains("not root's alone") && message.contains("real/deep instead"),
+            message.contains("users other than root can change")
+                && message.contains("real/deep instead"),
             "{message}"
         );
         lchown(path.join("link"), Some(0), None).unwrap();

@@ -60,7 +60,8 @@ pub enum LandlockError {
     #[error("cannot open {PROGRAM}, this program; /proc must be mounted")]
     Program { source: io::Error },
     #[error(
-        "filesystem path {path} cannot be opened, and `landlock.compatibility` is hard_requirement"
+        "filesystem path {path} cannot be opened, and `landlock.compatibility` is \
+         hard_requirement; correct the path, or use best_effort"
     )]
     Path { path: PathBuf, source: io::Error },
     #[error("the kernel refused the Landlock ruleset")]

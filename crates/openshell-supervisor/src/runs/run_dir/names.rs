@@ -17,7 +17,10 @@ use crate::host::privilege::is_caller_root;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum NameError {
-    #[error("a sandbox named {0} runs already; `openshell-sandbox ps` lists them")]
+    #[error(
+        "a sandbox named {0} runs already; choose another --name, or end that one \
+         (`openshell-sandbox ps` lists all)"
+    )]
     Taken(String),
     #[error("cannot take the name {name} in {path}")]
     File {
