@@ -92,7 +92,7 @@ fn without_shell(text: &[u8]) -> Result<Parsed, String> {
         .collect();
     if parsed.arguments.is_empty() {
         return Err(
-            "there is no shell in this sandbox, and the command line names no program".to_owned(),
+            "this sandbox has no shell, and the command line does not name a program".to_owned(),
         );
     }
     Ok(parsed)
@@ -107,16 +107,14 @@ struct Word {
 }
 
 fn needs_shell(character: char) -> String {
-    format!(
-        "there is no shell in this sandbox, and the command line needs one for its `{character}`"
-    )
+    format!("this sandbox has no shell, and the command line needs one for its `{character}`")
 }
 
 /// Returns the words of `text` (POSIX.1-2024, XCU 2.3).
 fn words(text: &[u8]) -> Result<Vec<Word>, String> {
     let (mut words, mut word): (Vec<Word>, Option<Word>) = (Vec::new(), None);
     let mut bytes = text.iter().copied().peekable();
-    let unclosed = || "there is a quote without its end in the command line".to_owned();
+    let unclosed = || "a quote in the command line is not closed".to_owned();
     while let Some(byte) = bytes.next() {
         if matches!(byte, b' ' | b'\t') {
             words.extend(word.take());

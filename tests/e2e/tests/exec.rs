@@ -299,7 +299,7 @@ fn names_are_unique_and_listed_and_a_kept_sandbox_stays_after_its_command() {
     );
     let expected = format!(
         "NAME PID POLICY CONNECTIONS COMMAND\nkept {pid} 1 0 true\n1\nby pid\n\
-         openshell-sandbox: no sandbox nosuch runs; there are kept\n1\nstill here\n"
+         openshell-sandbox: no sandbox nosuch runs; these run: kept\n1\nstill here\n"
     );
     assert_eq!(seen, expected);
     started.signal(Signal::TERM);
@@ -507,8 +507,8 @@ fn copies_go_in_and_out_and_bring_out_nothing_that_leaves_them_or_runs_by_itself
     let expected = [
         "openshell-sandbox: inside: left out tree/closed: Permission denied (os error 13)",
         "openshell-sandbox: inside: left out tree/fifo: it is a FIFO",
-        "openshell-sandbox: left out tree/.git/hooks/post-checkout: git would run it; --git-hooks \
-         takes it",
+        "openshell-sandbox: left out tree/.git/hooks/post-checkout: git would run it; copy it \
+         with --git-hooks",
         "openshell-sandbox: left out tree/absolute: the link leads out of the copy",
         "openshell-sandbox: left out tree/sly: the link leads out of the copy",
         "openshell-sandbox: left out tree/up: the link leads out of the copy",

@@ -496,7 +496,7 @@ fn where_covers_run_out_a_hard_requirement_does_not_start_and_best_effort_says_s
         ))
         .sh("echo ran");
     assert_eq!((hard.code(), hard.stdout.as_str()), (1, ""), "{hard:?}");
-    let expected = "not everything that the policy does not grant can be covered, and \
+    let expected = "cannot cover everything that the policy does not grant, and \
                     `landlock.compatibility` is hard_requirement";
     assert!(hard.stderr.contains(expected), "{}", hard.stderr);
 }

@@ -261,7 +261,7 @@ fn the_memory_of_the_caller_cannot_be_written_through_a_standard_stream() {
     ));
     assert!(shown.ends_with("as it was\n"), "{shown}");
     assert!(
-        shown.contains("could control a process or the kernel by it"),
+        shown.contains("could control a process or the kernel through it"),
         "{shown}"
     );
 }
@@ -291,11 +291,11 @@ fn every_kind_of_standard_input_is_passed_relayed_or_refused_in_a_line() {
     let refused = [
         (
             "memory of the caller",
-            "a file of the kernel's (in /proc or /sys), opened for writing",
+            "a kernel file (in /proc or /sys), opened for writing",
         ),
         (
             "clear_refs",
-            "a file of the kernel's (in /proc or /sys), opened for writing",
+            "a kernel file (in /proc or /sys), opened for writing",
         ),
         (
             "pair of datagrams",

@@ -96,7 +96,7 @@ impl Places {
                 self.text()
             )
         } else {
-            bail!("no sandbox {which} runs; there are {}", others.join(", "))
+            bail!("no sandbox {which} runs; these run: {}", others.join(", "))
         }
     }
 

@@ -53,8 +53,8 @@ pub fn copy(args: &Copy<'_>) -> anyhow::Result<u8> {
         (End::Here(from), End::In { sandbox, path }) => copy_in(args, &sandbox, &from, path),
         _ => {
             bail!(
-                "one end is in a sandbox, NAME:PATH, and the other one is not (a path with a colon \
-                 is written ./a:b)"
+                "one end must be in a sandbox, as NAME:PATH, and the other must not; write a path \
+                 with a colon as ./a:b"
             )
         }
     }
@@ -114,7 +114,9 @@ fn copy_in(args: &Copy<'_>, sandbox: &str, from: &Path, path: OsString) -> anyho
         Some(name) => name.to_owned(),
         None => std::fs::canonicalize(from)?
             .file_name()
-            .context("the root of the host has no name")?
+            .context(
+                "cannot copy the root of the host, because it has no name; copy folders in it",
+            )?
             .to_owned(),
     };
     let (reader, writer) = io::pipe()?;
@@ -217,7 +219,7 @@ impl Half {
         let done = self.0.recv_timeout(PATIENCE);
         let code = inside?;
         let done = done.map_err(|_| {
-            anyhow!("the copy did not end: something in the sandbox holds its stream open")
+            anyhow!("the copy did not end, because a process in the sandbox holds its stream open")
         })?;
         // The inner half has already said why it ended; the outer one sees only that it did.
         let left_out = match done {

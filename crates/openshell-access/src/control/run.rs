@@ -135,7 +135,10 @@ pub async fn run(
     let mut terminal = match (keyboard, master) {
         (None, _) => None,
         (Some(keyboard), Some(master)) => Some(AttachedTerminal::start(master, keyboard, lines)?),
-        (Some(_), None) => bail!("the terminal did not arrive: no descriptor is free"),
+        (Some(_), None) => bail!(
+            "the terminal did not arrive, because this process has too many open files; raise the \
+             limit (ulimit -n)"
+        ),
     };
     let ended = wait(&connection, &mut signals, terminal.as_mut()).await;
     if let Some(terminal) = terminal {

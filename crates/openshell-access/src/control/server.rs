@@ -85,7 +85,7 @@ impl Control {
         let listener = match PacketSocket::new(listener) {
             Ok(listener) => listener,
             Err(error) => {
-                tracing::error!("the control socket cannot be watched: {error}");
+                tracing::error!("cannot watch the control socket: {error}");
                 return std::future::pending().await;
             }
         };
@@ -110,7 +110,7 @@ impl Control {
         let pid = match peer::outside(socket.as_fd(), self.launcher.init_pid()) {
             Ok(pid) => pid,
             Err(reason) => {
-                tracing::warn!("a client of the control socket is refused: {reason}");
+                tracing::warn!("the control socket refuses a client: {reason}");
                 return;
             }
         };

@@ -129,8 +129,7 @@ async fn send(
     }: Piece,
 ) -> Result<(), russh::Error> {
     if lost > 0 {
-        let notice =
-            format!("\r\n[openshell-sandbox: {lost} bytes of output are kept no longer]\r\n");
+        let notice = format!("\r\n[openshell-sandbox: {lost} bytes of output were dropped]\r\n");
         output.extended_data_bytes(STANDARD_ERROR, notice).await?;
     }
     match from {

@@ -134,7 +134,7 @@ impl Session {
         match &mut self.what {
             What::Shell => command_line::interactive(may_log_in)
                 .map(|shell| (shell, false))
-                .ok_or("there is no shell in this sandbox".to_owned()),
+                .ok_or("this sandbox has no shell; name a program to run".to_owned()),
             What::Line(text) => {
                 // The output of a profile would disturb the protocols of rsync and scp.
                 let is_login = may_log_in && self.terminal.is_some();

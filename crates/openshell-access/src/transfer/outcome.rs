@@ -19,9 +19,9 @@ pub enum TransferError {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("{0} names no file")]
+    #[error("{0} does not name a file")]
     NoName(PathBuf),
-    #[error("{path} goes through a symlink, which a command may have made; write {target}", path = path.display(), target = target.display())]
+    #[error("{path} goes through a symlink, which a command may have made; name {target} instead", path = path.display(), target = target.display())]
     Symlink { path: PathBuf, target: PathBuf },
     #[error("the stream of files broke off")]
     Stream { source: std::io::Error },

@@ -196,7 +196,7 @@ impl Unpacker {
         };
         if let Some(first) = names.first_mut() {
             if *self.root.get_or_insert_with(|| first.clone()) != *first {
-                self.left_out.fail(&path, "it is no part of the tree");
+                self.left_out.fail(&path, "it is not part of the tree");
                 return Ok(());
             }
             first.clone_from(&self.name);
@@ -212,7 +212,7 @@ impl Unpacker {
             // The folder itself does no harm, so it is not reported.
             if kind != EntryType::Directory {
                 self.left_out
-                    .add(&path, format_args!("{reason}; --git-hooks takes it"));
+                    .add(&path, format_args!("{reason}; copy it with --git-hooks"));
             }
             return Ok(());
         }
@@ -341,7 +341,7 @@ impl Unpacker {
                     Ok(fd) => (fd, false),
                     Err(Errno::LOOP | Errno::NOTDIR) => {
                         return Err(Failed::Write(io::Error::other(
-                            "something else than a folder is in its place",
+                            "something other than a folder is in its place",
                         )));
                     }
                     Err(errno) => return Err(errno.into()),

@@ -190,7 +190,7 @@ pub(crate) struct AppliedToInit {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum ApplyError {
-    #[error("the sandbox's network was not made")]
+    #[error("init cannot get the sandbox's network from the supervisor")]
     NoNetwork { source: io::Error },
     #[error("cannot enter the sandbox's network namespace")]
     Network { source: io::Error },
@@ -203,16 +203,16 @@ pub enum ApplyError {
     Run { source: io::Error },
     #[error(
         "cannot replace the host's {path} in the sandbox; list it in filesystem_policy.read_write \
-         to have the host's"
+         to use the host's"
     )]
     Tmp { path: PathBuf, source: io::Error },
     #[error("cannot mount a home of the sandbox's own at {path}")]
     Home { path: PathBuf, source: io::Error },
-    #[error("cannot show the sandbox only what is granted of the home {path}")]
+    #[error("cannot limit the home {path} to what the policy grants")]
     PeoplesHome { path: PathBuf, source: io::Error },
     #[error(
-        "not everything that the policy does not grant can be covered, and \
-         `landlock.compatibility` is hard_requirement: {0}"
+        "cannot cover everything that the policy does not grant, and `landlock.compatibility` is \
+         hard_requirement (best_effort starts anyway): {0}"
     )]
     NotMasked(String),
     #[error(transparent)]
@@ -222,29 +222,29 @@ pub enum ApplyError {
     #[error(transparent)]
     Landlock(LandlockError),
     #[error(
-        "the sandbox shares the supervisor's process numbers and has its user, so the workload \
-         could kill its supervisor: this kernel's Landlock cannot restrict signals (ABI 6, Linux \
-         6.12); run as root, or where a new /proc can be mounted"
+        "the workload could kill its supervisor: it shares the supervisor's PID namespace and \
+         user, and this kernel's Landlock cannot restrict signals (ABI 6, Linux 6.12); use a newer \
+         kernel, or run as root, or where a new /proc can be mounted"
     )]
     Signals,
     #[error("Landlock is not in force: {0} succeeded although no rule grants it")]
     LandlockNotProved(String),
-    #[error("cannot try whether Landlock is in force: {0}")]
+    #[error("cannot test whether Landlock is in force: {0}")]
     LandlockProof(String, #[source] io::Error),
     #[error(transparent)]
     Filter(CompileError),
     #[error("cannot prove the fence: a connection past the proxy was not refused at once")]
     FirewallNotProved { source: io::Error },
     #[error(
-        "the kernel does not tell the supervisor who connects, by which the policy knows programs \
-         (seccomp user notification, Linux 5.14 with CONFIG_SECCOMP_FILTER; EBUSY: the container's \
-         profile has such a filter already); or give the network up by --network block"
+        "cannot install the seccomp user notification that identifies callers; use Linux 5.14 or \
+         newer with CONFIG_SECCOMP_FILTER (EBUSY: the container's profile has such a filter \
+         already), or give up the network with --network block"
     )]
     Connects { source: io::Error },
     #[error(
-        "the kernel does not tell the supervisor which files are asked for (seccomp user \
-         notification, Linux 5.14 with CONFIG_SECCOMP_FILTER; EBUSY: the container's profile has \
-         such a filter already); leave --log-files and --observe-files out"
+        "cannot install the seccomp user notification that reports file calls; use Linux 5.14 or \
+         newer with CONFIG_SECCOMP_FILTER (EBUSY: the container's profile has such a filter \
+         already), or leave out --log-files and --observe-files"
     )]
     FileCalls { source: io::Error },
 }
@@ -523,8 +523,8 @@ impl Confinement {
         let error = learning_home::mount(&home, listed, self.tmp_bytes).err()?;
         self.landlock.close_learning_home();
         Some(format!(
-            "the observed command may not write to {}: an overlay cannot be mounted there \
-             ({error}), as over mounts of others in a user namespace",
+            "the observed command cannot write to {}: the sandbox cannot mount an overlay there \
+             ({error}); a user namespace, for example, permits none over the mounts of others",
             home.display()
         ))
     }
@@ -667,7 +667,7 @@ fn enter(namespace: &OwnedFd) -> io::Result<()> {
     if is_there {
         Ok(())
     } else {
-        Err(io::Error::other("it is in another one"))
+        Err(io::Error::other("init is in another network namespace"))
     }
 }
 

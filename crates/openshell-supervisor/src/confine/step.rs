@@ -42,9 +42,8 @@ impl Step {
             Self::StandardStreams => "take the standard streams",
             Self::Descriptors => "close inherited descriptors",
             Self::CoreLimit => {
-                "switch core dumps off (this host pipes them to a program, kernel.core_pattern, \
-                 even at the hard limit of 0 that the caller has; raise it: `ulimit -Hc`, \
-                 LimitCORE=)"
+                "switch core dumps off (kernel.core_pattern pipes them to a program even at the \
+                 caller's hard limit of 0; raise that limit: `ulimit -Hc`, LimitCORE=)"
             }
             Self::BoundingSet => "empty the capability bounding set (it needs CAP_SETPCAP)",
             Self::AmbientSet => "empty the ambient capabilities",

@@ -34,7 +34,7 @@ pub enum LaunchError {
     #[error("command cannot be executed: {command}")]
     NotExecutable { command: String, source: io::Error },
     #[error(
-        "command cannot be executed: {0} is there, but the interpreter or loader that it names is \
+        "command cannot be executed: {0} exists, but the interpreter or loader that it names does \
          not"
     )]
     NoInterpreter(String),
@@ -47,7 +47,7 @@ pub enum LaunchError {
     },
     #[error("the sandbox's init could not start the command: {0}")]
     Init(String),
-    #[error("cannot open a terminal (it needs a /dev/pts in the image)")]
+    #[error("cannot open a terminal; the image must have a /dev/pts")]
     Terminal { source: io::Error },
     #[error(
         "cannot start the thread that listens to the sandbox's init; raise the limit of processes \

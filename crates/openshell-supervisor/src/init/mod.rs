@@ -32,9 +32,9 @@ pub enum InitError {
     #[error("cannot make the socket to the sandbox's init")]
     Socket { source: io::Error },
     #[error(
-        "cannot make the sandbox's init in PID, mount and IPC namespaces of its own; a container's \
-         profile or a limit (user.max_pid_namespaces, user.max_mnt_namespaces, \
-         user.max_ipc_namespaces) forbids it"
+        "cannot make the sandbox's init in PID, mount and IPC namespaces of its own; let the \
+         container's profile permit them, or raise the limits (user.max_pid_namespaces, \
+         user.max_mnt_namespaces, user.max_ipc_namespaces)"
     )]
     Clone { source: io::Error },
     #[error("the sandbox's init ended before it was up")]

@@ -123,7 +123,7 @@ fn set_up(isolation: Isolation, socket: &OwnedFd) -> Result<(OwnedFd, Rlimit), S
     rustix::process::setsid().map_err(at("leave the caller's session"))?;
     harden::make_unreadable().map_err(|error| SetUpError::Step("become unreadable", error))?;
     // If a caller left SIGCHLD ignored, the kernel would reap init's children without telling init.
-    sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("take SIGCHLD", error))?;
+    sys::default_signal(libc::SIGCHLD).map_err(|error| SetUpError::Step("reset SIGCHLD", error))?;
     sys::block_signals().map_err(|error| SetUpError::Step("block signals", error))?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     rustix::mount::mount_change("/", private).map_err(at(
@@ -606,7 +606,10 @@ fn receive_network(socket: &OwnedFd) -> io::Result<Network> {
             let namespace = if is_own { descriptors.next() } else { None };
             // A descriptor is lost on the way if init has too many open.
             if namespace.is_some() != is_own {
-                return Err(io::Error::other("its namespace did not arrive"));
+                return Err(io::Error::other(
+                    "the descriptor of its namespace did not arrive, because init has too many \
+                     open files",
+                ));
             }
             Ok(Network {
                 namespace,

@@ -232,7 +232,7 @@ const WORKLOAD: &[Row] = &[
         SYS_memfd_create,
         &[],
         NotPermitted,
-        "a program that exists in memory alone escapes the file rules",
+        "a program that exists only in memory escapes the file rules",
         "programs that run from memory; others use a file in /tmp or /dev/shm"
     ),
     row!(

@@ -72,7 +72,7 @@ impl Handler for Connection {
         let (true, Some(port)) = (is_inside(host), port) else {
             self.refuse_forward(
                 &target,
-                "forwarding leads to the loopback address inside alone",
+                "forwarding leads only to the loopback address inside",
             );
             reply
                 .reject(ChannelOpenFailure::AdministrativelyProhibited)
@@ -299,7 +299,7 @@ impl Handler for Connection {
         let Some(wanted) = wanted else {
             self.refuse_forward(
                 &target,
-                "forwarding listens at the loopback address inside alone",
+                "forwarding listens only at the loopback address inside",
             );
             return Ok(false);
         };
@@ -367,7 +367,7 @@ impl Handler for Connection {
         _screen: u32,
         session: &mut Connected,
     ) -> Result<(), Error> {
-        self.refuse_forward("X11", "a display outside would be the workload's to watch");
+        self.refuse_forward("X11", "the workload could watch a display outside");
         session.channel_failure(channel)
     }
 
@@ -376,7 +376,7 @@ impl Handler for Connection {
         _channel: ChannelId,
         _session: &mut Connected,
     ) -> Result<bool, Error> {
-        self.refuse_forward("agent", "keys outside would be the workload's to use");
+        self.refuse_forward("agent", "the workload could use keys outside");
         Ok(false)
     }
 

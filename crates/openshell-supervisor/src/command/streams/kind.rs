@@ -101,8 +101,8 @@ impl Kind {
             Self::ConnectedStream => "a connected stream socket",
             Self::EndedStream => "a stream socket whose connection has ended",
             Self::MemoryFile => "a memory file",
-            Self::KernelText => "a file of the kernel's, opened for reading",
-            Self::KernelControl => "a file of the kernel's (in /proc or /sys), opened for writing",
+            Self::KernelText => "a kernel file, opened for reading",
+            Self::KernelControl => "a kernel file (in /proc or /sys), opened for writing",
             Self::UnconnectedUnix => "a Unix socket that can still be connected",
             Self::Listener => "a listening socket",
             Self::UnconnectedStream => "a stream socket that is not connected",
@@ -138,17 +138,17 @@ impl Kind {
             // The offset selects what is read (/proc/PID/mem), and the file may accept ioctls.
             Self::KernelText => RelayFile,
             Self::KernelControl => {
-                Refuse("the command could control a process or the kernel by it")
+                Refuse("the command could control a process or the kernel through it")
             }
             Self::UnconnectedUnix => {
                 Refuse("the command could connect it to any service of the host")
             }
             Self::Listener => Refuse("the command would accept connections on the host's network"),
             Self::UnconnectedStream | Self::Datagram | Self::Packet | Self::OtherSocket => {
-                Refuse("the command could reach the host's network by it")
+                Refuse("the command could reach the host's network through it")
             }
             Self::Netlink => {
-                Refuse("the command could read the configuration of the host's network by it")
+                Refuse("the command could read the configuration of the host's network through it")
             }
             Self::Directory => {
                 Refuse("the command could reach files beneath and above it that no rule grants")
@@ -158,7 +158,7 @@ impl Kind {
             }
             Self::Process => Refuse("the command could act on a process outside of the sandbox"),
             Self::Anonymous | Self::KernelObject | Self::Unknown => {
-                Refuse("the command could act on a kernel object of the host by it")
+                Refuse("the command could act on a kernel object of the host through it")
             }
             Self::BlockDevice | Self::TerminalMaster | Self::OtherDevice => {
                 Refuse("the command could control the device, whatever the rules grant")

@@ -38,7 +38,7 @@ pub enum StreamError {
         kind: &'static str,
         danger: &'static str,
     },
-    #[error("cannot look at {stream}")]
+    #[error("cannot inspect {stream}")]
     Inspect {
         stream: &'static str,
         source: io::Error,
