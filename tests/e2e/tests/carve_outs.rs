@@ -719,7 +719,7 @@ fn what_an_earlier_command_has_planted_has_the_supervisor_make_nothing_outside()
             if is_refused { "" } else { "ran\n" },
             "{plant}: {finished:?}"
         );
-        let says_what_to_do = ["remove it", "make a copy"]
+        let says_what_to_do = ["remove it", "replace it by a copy"]
             .iter()
             .any(|remedy| finished.stderr.contains(remedy));
         assert!(

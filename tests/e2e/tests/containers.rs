@@ -347,7 +347,7 @@ fn a_program_of_a_sandbox_is_handed_nothing_of_a_client_in_a_container_with_a_ma
     ));
     assert!(!printed.contains("client came with"), "{printed}");
     assert!(
-        printed.starts_with("hello\n0\n") || printed.contains("no supervisor"),
+        printed.starts_with("hello\n0\n") || printed.contains("is not a supervisor"),
         "{printed}"
     );
 }

@@ -131,7 +131,7 @@ fn a_kernel_without_notifications_of_system_calls() {
     };
     refused(
         vec![listener(0x28), listener(0x08)],
-        &["who connects", "user notification", "--network block"],
+        &["identifies callers", "user notification", "--network block"],
     );
 }
 
