@@ -119,7 +119,7 @@ impl Control {
     ) -> Result<(Attended, Streams), Refused> {
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             return Err(Refused::new(
-                "too many commands run in this sandbox already",
+                "too many commands run in this sandbox already; wait until one ends",
             ));
         };
         if let Some((name, _)) = exec

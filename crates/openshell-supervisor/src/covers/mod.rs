@@ -555,7 +555,7 @@ impl Place {
     fn of(path: &Path) -> Result<Self, CoverError> {
         let (existing, rest) = so_far(path).map_err(unseen(|| {
             format!(
-                "{} cannot be read, so it cannot be kept from the command",
+                "cannot keep {} from the command, because the path cannot be resolved",
                 path.display()
             )
         }))?;

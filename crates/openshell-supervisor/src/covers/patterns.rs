@@ -170,9 +170,8 @@ fn searched(folder: &Path, uid: u32, shown: &impl Fn() -> String) -> Result<Sear
             let closed = closed_by(folder, uid).unwrap_or(folder).display();
             let why = || {
                 format!(
-                    "{}: {closed} cannot be searched, so what matches in it cannot be kept from \
-                     the command, which can open it again; run `chmod u+rx {closed}`, or take it \
-                     out of the policy",
+                    "{}: cannot search {closed} for what matches; the command could open the \
+                     folder and reach it; run `chmod u+rx {closed}`, or take it out of the policy",
                     shown()
                 )
             };

@@ -291,9 +291,9 @@ impl Walk<'_> {
     fn cannot_search(&self, folder: &Path) -> String {
         let closed = closed_by(folder, self.uid).unwrap_or(folder).display();
         format!(
-            "{closed} cannot be searched, so the settings in it that editors, shells and agents \
-             execute cannot be kept from the command, which can open it again; run `chmod u+rx \
-             {closed}`, or give --no-keep-settings"
+            "cannot search {closed} for settings that editors, shells and agents execute; the \
+             command could open the folder and change them; run `chmod u+rx {closed}`, or give \
+             --no-keep-settings"
         )
     }
 }

@@ -104,7 +104,7 @@ pub enum ProtectError {
         target: PathBuf,
     },
     #[error(
-        "the {what} {path} cannot be read, so it cannot be kept from the workload; name another \
+        "cannot keep the {what} {path} from the workload, because it cannot be read; name another \
          path"
     )]
     Inspect {
@@ -122,8 +122,8 @@ pub enum ProtectError {
         grant: PathBuf,
     },
     #[error(
-        "the {what} {path} lies in {grant}, which the policy grants, and cannot be kept from the \
-         workload; move it"
+        "cannot keep the {what} {path} from the workload: it lies in {grant}, which the policy \
+         grants; move it"
     )]
     Mount {
         what: String,
