@@ -77,7 +77,7 @@ pub fn place_to_make(path: &Path) -> io::Result<PathBuf> {
         }
         if above.is_symlink() {
             let message = format!(
-                "{} is a symlink to nothing; list the path that it leads to instead",
+                "{} is a symlink to nothing; name the path that it leads to instead",
                 above.display()
             );
             return Err(io::Error::other(message));
