@@ -220,8 +220,8 @@ reasons! {
     DnsFailed "dns_failed" Ssrf 403 "ssrf_denied" DENIED Failure Ends
         "{method} {target} blocked: DNS resolution failed";
     AuthorityUnavailable "authority_unavailable" Tls 503 "authority_unavailable" INSECURE No Ends
-        "{request} refused: TLS could not be opened, as the trust files could not be written \
-         (--tls-dir)";
+        "{request} refused: the proxy cannot open TLS because it could not write the trust files; \
+         see --tls-dir";
     ClientTlsFailed "client_tls_failed" Tls 502 "client_tls_failed" INSECURE Failure Ends
         "{reason}";
     UpstreamTlsInvalid "upstream_tls_invalid" Tls 502 "upstream_tls_invalid" INSECURE No Ends

@@ -448,7 +448,7 @@ fn a_placeholder_in_a_body_ends_the_request() {
     assert!(
         lines[..6]
             .iter()
-            .all(|line| line.contains("a placeholder in the body")),
+            .all(|line| line.contains("the proxy does not replace placeholders in the body")),
         "{finished:?}"
     );
     assert_eq!(lines[6..], ["hello 200", "hello 200"]);
@@ -660,8 +660,8 @@ fn the_first_bytes_of_what_is_no_http_hold_no_placeholder() {
             .sandbox(&super::web())
             .args(&["--credentials", &file(&lab, CREDENTIALS)])
             .python(PARTS, &[parts, &[" and more"]].concat());
-        let line = "[reason:a placeholder in the first bytes of the connection, where none is \
-                    replaced] [code:credential_not_replaceable]";
+        let line = "[reason:the proxy does not replace placeholders in the first bytes of the \
+                    connection] [code:credential_not_replaceable]";
         assert_eq!(finished.logged(line).len(), index + 1, "{}", finished.log);
     }
     for seen in echo.seen() {

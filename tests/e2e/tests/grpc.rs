@@ -213,8 +213,8 @@ fn what_takes_calls_without_http2_is_unavailable() {
     };
     let program = "print(said(lambda: secure().unary_unary(path('One'))(b'hello')))";
     let finished = calls.run(FULL, &[], program);
-    let told = "UNAVAILABLE upstream_unreachable: POST /lab.Calls/One failed: the upstream speaks \
-                no HTTP/2, which gRPC needs";
+    let told = "UNAVAILABLE upstream_unreachable: POST /lab.Calls/One failed: the upstream does \
+                not speak HTTP/2, which gRPC needs";
     assert_eq!(finished.ok(), told, "{finished:?}");
 }
 

@@ -285,7 +285,7 @@ print(client.until(HEADERS, stream=101))
         "{seen:?}"
     );
     let line =
-        "[reason:the upstream speaks no HTTP/2, which gRPC needs] [code:upstream_unreachable]";
+        "[reason:the upstream does not speak HTTP/2, which gRPC needs] [code:upstream_unreachable]";
     assert_eq!(finished.logged(line).len(), 1, "{}", finished.log);
     let connections = origin.connections();
     assert!((2..=6).contains(&connections), "{connections}");

@@ -394,8 +394,8 @@ fn backends_that_fail_are_said_without_saying_who_they_are() {
         (
             format!("[{}]", route("hang", limits)),
             "503",
-            "inference service unavailable: no answer began within 1 s (`timeouts.first_byte` of \
-             the route)",
+            "inference service unavailable: the backend did not begin to answer within 1 s \
+             (`timeouts.first_byte` of the route)",
         ),
         (
             format!("[{}]", route("reset", "")),

@@ -160,7 +160,7 @@ fn refused_secrets_reach_no_upstream_from_any_place() {
     for part in [
         "HTTP/1.1 403 secret_in_request",
         "it holds a secret of GitHub, which is not for this host",
-        "network_policies.web.endpoints: if it is meant to go there, add `leaks: allow` to each of \
+        "network_policies.web.endpoints: if the secret may go there, add `leaks: allow` to each of \
          web.test:443",
     ] {
         assert!(finished.stdout.contains(part), "{part}: {finished:?}");

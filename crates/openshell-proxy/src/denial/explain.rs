@@ -67,8 +67,8 @@ impl Refusal {
     pub fn fix(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
         match self.facts() {
             _ if self.code() == ReasonCode::UpstreamWantsCertificate => Some(format!(
-                "network_policies: `tls: skip` on the endpoints of {target}, without `protocol`, \
-                 leaves TLS to the program, which may have a certificate"
+                "network_policies: if the program has a certificate, set `tls: skip`, without \
+                 `protocol`, on the endpoints of {target}; then the program does TLS itself"
             )),
             Facts::Nearest(_) if self.no_fix(target).is_some() => None,
             Facts::Nearest(nearest) => {
@@ -78,38 +78,44 @@ impl Refusal {
             }
             Facts::Addresses(policy, AddressFault::Unlisted) => {
                 let endpoints = endpoints(policy.as_deref());
-                Some(format!("{endpoints}: add `allowed_ips` to {target}; the address is in the \
-                              log"))
+                Some(format!(
+                    "{endpoints}: add `allowed_ips` to {target}; the address is in the log"
+                ))
             }
             Facts::Request(request) => Some(rule_line(request, target)),
-            Facts::NoCredential(name) => Some(format!("credentials: add {name} (the file of \
-                                                       --credentials)")),
+            Facts::NoCredential(name) => Some(format!(
+                "credentials: add {name} (the file of --credentials)"
+            )),
             Facts::CredentialHost(name) => {
                 let host = flow_text(&target.to_string());
-                Some(format!("credentials.{name}.hosts: add {host} (the file of --credentials)"))
+                Some(format!(
+                    "credentials.{name}.hosts: add {host} (the file of --credentials)"
+                ))
             }
-            Facts::CredentialPath(name) => {
-                Some(format!("credentials.{name}.path: shorten or remove it (the file of \
-                              --credentials)"))
-            }
+            Facts::CredentialPath(name) => Some(format!(
+                "credentials.{name}.path: shorten or remove it (the file of --credentials)"
+            )),
             Facts::Leak(policy) => {
                 let endpoints = endpoints(policy.as_deref());
-                Some(format!("{endpoints}: if it is meant to go there, add `leaks: allow` to each \
-                              of {target} (or --leaks report)"))
+                Some(format!(
+                    "{endpoints}: if the secret may go there, add `leaks: allow` to each of \
+                     {target} (or use --leaks report)"
+                ))
             }
             Facts::Placeholder => Some(
-                "send no `openshell:resolve:env:…` there: it is replaced in the value of a header, \
-                 of a query parameter, and in the path"
+                "do not send `openshell:resolve:env:…` there; the proxy replaces it only in the \
+                 path and in the value of a header or of a query parameter"
                     .to_owned(),
             ),
             Facts::Program(path, ProgramFault::Modified) => Some(format!(
                 "network_policies: an entry `- {{path: {}}}` without `exact: true` would permit it",
                 flow_text(path)
             )),
-            Facts::Program(path, ProgramFault::Changed) => {
-                Some(format!("network_policies: if it may change, list it as `- {{path: {}, \
-                              pinned: false}}`", flow_text(path)))
-            }
+            Facts::Program(path, ProgramFault::Changed) => Some(format!(
+                "network_policies: if this program may change, list it as `- {{path: {}, pinned: \
+                 false}}`",
+                flow_text(path)
+            )),
             Facts::Addresses(_, AddressFault::NeverReachable | AddressFault::Other)
             | Facts::None
             | Facts::Policy(_)
@@ -312,11 +318,11 @@ mod tests {
         assert_eq!([head.status(), model.status()], [431, 413]);
         assert_eq!(
             head.detail(&subject(true)),
-            "the head of a request has at most 64 KiB and 256 lines"
+            "the head of a request may have at most 64 KiB and 256 lines"
         );
         assert_eq!(
             model.detail(&subject(true)),
-            "a request for a model has at most 7 bytes"
+            "a request for a model may have at most 7 bytes"
         );
     }
 

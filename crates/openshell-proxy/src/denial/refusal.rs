@@ -212,8 +212,8 @@ impl Refusal {
     /// Refuses a connection that no program of the sandbox was seen to make.
     #[must_use]
     pub fn unwitnessed() -> Self {
-        let reason = "failed to resolve peer binary: no connect of the sandbox made this \
-                      connection within 30 seconds";
+        let reason = "failed to resolve peer binary: no program of the sandbox was seen to make \
+                      this connection within 30 seconds";
         Self::caller_unknown(reason.to_owned())
     }
 
@@ -307,7 +307,7 @@ impl Refusal {
     pub const fn unsolicited_upgrade() -> Self {
         Self::new(
             ReasonCode::UnsolicitedUpgrade,
-            "101 Switching Protocols that nobody asked for",
+            "the upstream answered 101, but the client did not ask for this switch",
         )
     }
 
@@ -337,7 +337,7 @@ impl Refusal {
     /// Refuses a placeholder in `place`, where none is replaced.
     #[must_use]
     pub fn placeholder_misplaced(place: &'static str) -> Self {
-        let reason = format!("a placeholder in {place}, where none is replaced");
+        let reason = format!("the proxy does not replace placeholders in {place}");
         Self::because(ReasonCode::CredentialNotReplaceable, reason).with(Facts::Placeholder)
     }
 
@@ -376,7 +376,7 @@ impl Refusal {
     pub const fn inference_not_configured() -> Self {
         Self::new(
             ReasonCode::InferenceNotConfigured,
-            "no models are configured: --inference-routes names them",
+            "no models are configured; name them with --inference-routes",
         )
     }
 
@@ -417,7 +417,7 @@ impl Refusal {
     pub fn unsupported_encoding() -> Self {
         Self::new(
             ReasonCode::UnsupportedEncoding,
-            "the body of a request for a model is JSON in UTF-8",
+            "the body of a request for a model must be JSON in UTF-8",
         )
         .with(Facts::Model(None))
     }
@@ -435,7 +435,7 @@ impl Refusal {
     /// Refuses a request for a model that has more than `most` bytes.
     #[must_use]
     pub fn inference_request_too_large(most: usize) -> Self {
-        let reason = format!("a request for a model has at most {most} bytes");
+        let reason = format!("a request for a model may have at most {most} bytes");
         let refusal = Self::because(ReasonCode::RequestTooLarge, reason).with(Facts::Model(None));
         Self {
             status: Some(413),
@@ -464,7 +464,7 @@ impl Refusal {
     #[must_use]
     pub fn inference_timeout(limit: Duration) -> Self {
         let reason = format!(
-            "no answer began within {} s (`timeouts.first_byte` of the route)",
+            "the backend did not begin to answer within {} s (`timeouts.first_byte` of the route)",
             limit.as_secs()
         );
         let refusal =
@@ -494,7 +494,9 @@ impl Refusal {
     /// Refuses a request whose body has more than the `most` bytes that its rules read.
     #[must_use]
     pub fn body_too_large(most: usize) -> Self {
-        let reason = format!("the policy judges bodies of at most {most} bytes here");
+        let reason = format!(
+            "the body has more than the {most} bytes that the rules of the policy can judge"
+        );
         Self {
             status: Some(413),
             ..Self::because(ReasonCode::RequestTooLarge, reason)
@@ -524,7 +526,7 @@ impl Refusal {
         let lines = Limits::HEAD_LINES;
         Self::because(
             ReasonCode::RequestTooLarge,
-            format!("the head of a request has at most {kib} KiB and {lines} lines"),
+            format!("the head of a request may have at most {kib} KiB and {lines} lines"),
         )
     }
 
@@ -534,7 +536,7 @@ impl Refusal {
         let kib = Limits::CONNECT_HEAD_BYTES / 1024;
         Self::because(
             ReasonCode::RequestTooLarge,
-            format!("the head of a CONNECT has at most {kib} KiB"),
+            format!("the head of a CONNECT may have at most {kib} KiB"),
         )
     }
 
@@ -569,7 +571,7 @@ impl Refusal {
     /// Refuses because the upstream does not speak HTTP/2.
     #[must_use]
     pub fn upstream_without_http2() -> Self {
-        let reason = "the upstream speaks no HTTP/2, which gRPC needs";
+        let reason = "the upstream does not speak HTTP/2, which gRPC needs";
         Self {
             detail: Some("{request} failed: {reason}"),
             ..Self::new(ReasonCode::UpstreamUnreachable, reason)
@@ -580,9 +582,8 @@ impl Refusal {
     /// secret.
     #[must_use]
     pub fn answer_not_searched(why: &str) -> Self {
-        let reason = format!(
-            "the answer cannot be searched for the credential that the request carried: {why}"
-        );
+        let reason =
+            format!("the proxy cannot search the answer for the credential of the request: {why}");
         Self {
             detail: Some("{request} failed: {reason}"),
             ..Self::because(ReasonCode::UpstreamUnreachable, reason)

@@ -89,7 +89,7 @@ fn all() -> Vec<(Refusal, &'static str)> {
         (
             Refusal::caller_changed(text(), "/usr/bin/tool".to_owned()),
             "403 policy_denied caller_changed: GET /a not permitted by policy; network_policies: \
-             if it may change, list it as `- {path: /usr/bin/tool, pinned: false}`",
+             if this program may change, list it as `- {path: /usr/bin/tool, pinned: false}`",
         ),
         (
             Refusal::caller_modified(text(), "/usr/bin/tool".to_owned()),
@@ -135,8 +135,8 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             Refusal::authority_unavailable(),
-            "503 authority_unavailable authority_unavailable: GET /a refused: TLS could not be \
-             opened, as the trust files could not be written (--tls-dir)",
+            "503 authority_unavailable authority_unavailable: GET /a refused: the proxy cannot \
+             open TLS because it could not write the trust files; see --tls-dir",
         ),
         (
             Refusal::client_tls_failed("it left".to_owned()),
@@ -150,9 +150,9 @@ fn all() -> Vec<(Refusal, &'static str)> {
         (
             Refusal::upstream_wants_certificate(),
             "502 upstream_wants_certificate upstream_wants_certificate: web.test:443 wants a \
-             client certificate, and the proxy has none; network_policies: `tls: skip` on the \
-             endpoints of web.test:443, without `protocol`, leaves TLS to the program, which may \
-             have a certificate",
+             client certificate, and the proxy has none; network_policies: if the program has a \
+             certificate, set `tls: skip`, without `protocol`, on the endpoints of web.test:443; \
+             then the program does TLS itself",
         ),
         (
             Refusal::authority_mismatch("other.test".to_owned()),
@@ -198,9 +198,9 @@ fn all() -> Vec<(Refusal, &'static str)> {
         (
             Refusal::placeholder_misplaced("the body"),
             "500 credential_injection_failed credential_not_replaceable: unresolved credential \
-             placeholder in request: a placeholder in the body, where none is replaced; send no \
-             `openshell:resolve:env:…` there: it is replaced in the value of a header, of a query \
-             parameter, and in the path",
+             placeholder in request: the proxy does not replace placeholders in the body; do not \
+             send `openshell:resolve:env:…` there; the proxy replaces it only in the path and in \
+             the value of a header or of a query parameter",
         ),
         (
             Refusal::credential_for_other_hosts("KEY".to_owned()),
@@ -216,13 +216,13 @@ fn all() -> Vec<(Refusal, &'static str)> {
         (
             Refusal::secret_in_request("GitHub", Some("web".to_owned())),
             "403 policy_denied secret_in_request: GET /a refused: it holds a secret of GitHub, \
-             which is not for this host; network_policies.web.endpoints: if it is meant to go \
-             there, add `leaks: allow` to each of web.test:443 (or --leaks report)",
+             which is not for this host; network_policies.web.endpoints: if the secret may go \
+             there, add `leaks: allow` to each of web.test:443 (or use --leaks report)",
         ),
         (
             Refusal::inference_not_configured(),
-            "503 inference_not_configured inference_not_configured: no models are configured: \
-             --inference-routes names them",
+            "503 inference_not_configured inference_not_configured: no models are configured; name \
+             them with --inference-routes",
         ),
         (
             Refusal::inference_without_routes(),
@@ -240,8 +240,8 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             Refusal::unsupported_encoding(),
-            "415 unsupported_encoding unsupported_encoding: the body of a request for a model is \
-             JSON in UTF-8",
+            "415 unsupported_encoding unsupported_encoding: the body of a request for a model must \
+             be JSON in UTF-8",
         ),
         (
             Refusal::upgrade_refused(),
@@ -250,7 +250,8 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             Refusal::inference_request_too_large(7),
-            "413 request_too_large request_too_large: a request for a model has at most 7 bytes",
+            "413 request_too_large request_too_large: a request for a model may have at most 7 \
+             bytes",
         ),
         (
             Refusal::inference_budget_exhausted("main", "max_tokens"),
@@ -275,12 +276,12 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             Refusal::head_too_large(),
-            "431 request_too_large request_too_large: the head of a request has at most 64 KiB and \
-             256 lines",
+            "431 request_too_large request_too_large: the head of a request may have at most 64 \
+             KiB and 256 lines",
         ),
         (
             Refusal::connect_head_too_large(),
-            "431 request_too_large request_too_large: the head of a CONNECT has at most 8 KiB",
+            "431 request_too_large request_too_large: the head of a CONNECT may have at most 8 KiB",
         ),
         (
             Refusal::engine(text()),
@@ -297,8 +298,8 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             Refusal::upstream_without_http2(),
-            "502 upstream_unreachable upstream_unreachable: GET /a failed: the upstream speaks no \
-             HTTP/2, which gRPC needs",
+            "502 upstream_unreachable upstream_unreachable: GET /a failed: the upstream does not \
+             speak HTTP/2, which gRPC needs",
         ),
         (
             Refusal::upstream_timeout(),

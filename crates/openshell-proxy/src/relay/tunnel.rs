@@ -523,7 +523,7 @@ mod tests {
             .into_refusal();
         assert_eq!(
             refusal.reason(),
-            "the upstream speaks no HTTP/2, which gRPC needs"
+            "the upstream does not speak HTTP/2, which gRPC needs"
         );
         assert!(
             prepared(&tunnel, call(), None).await.is_ok(),

@@ -61,7 +61,7 @@ impl Scanner {
 
 /// The error of a placeholder in a place where none is replaced.
 #[derive(Debug, thiserror::Error)]
-#[error("a credential placeholder stands where none is replaced")]
+#[error("the proxy does not replace the credential placeholder in this place")]
 pub struct FoundPlaceholder;
 
 /// The body of a request on its way to the upstream.

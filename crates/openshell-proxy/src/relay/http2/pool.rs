@@ -305,7 +305,7 @@ mod tests {
         let refusal = pool.acquire(&services.egress, CURL).await.unwrap_err();
         assert_eq!(
             refusal.reason(),
-            "the upstream speaks no HTTP/2, which gRPC needs"
+            "the upstream does not speak HTTP/2, which gRPC needs"
         );
     }
 }
