@@ -160,7 +160,7 @@ const PATH_SEGMENT: InsertionPoint = InsertionPoint {
                 )
             })
         {
-            Err("it cannot stand in a path, which it would change")
+            Err("its secret has characters that would change the path")
         } else {
             Ok(())
         }
@@ -185,7 +185,7 @@ const FIELD_VALUE: InsertionPoint = InsertionPoint {
             .iter()
             .any(|byte| matches!(byte, 0..=8 | 10..=0x1f | 0x7f))
         {
-            Err("it holds a control character, which no header may")
+            Err("its secret has a control character, which a header may not have")
         } else {
             Ok(())
         }
@@ -232,11 +232,11 @@ impl Injection<'_> {
                 .last()
                 .map(|used| used.name().to_owned())
                 .unwrap_or_default();
-            Refusal::credential_unsafe(&name, "the target becomes too long")
+            Refusal::credential_unsafe(&name, "it makes the target of the request too long")
         };
         let mut parts = uri.clone().into_parts();
         parts.path_and_query = Some(PathAndQuery::try_from(written.as_slice()).map_err(too_long)?);
-        let malformed = |_| Refusal::bad_request("the target has no form as a URI");
+        let malformed = |_| Refusal::bad_request("the target is not a valid URI");
         Uri::from_parts(parts).map(Some).map_err(malformed)
     }
 
@@ -329,7 +329,7 @@ impl Injection<'_> {
             (point.check)(secret).map_err(unsafe_because)?;
             self.bytes += secret.len();
             if self.bytes > Limits::INJECTED_BYTES {
-                return Err(unsafe_because("the head becomes too long"));
+                return Err(unsafe_because("it makes the head of the request too long"));
             }
             // The buffer is allocated at its full size, because growing would leave a copy of the
             // secret behind.
@@ -374,7 +374,7 @@ impl Injection<'_> {
             let why = if *port == Scheme::Https.default_port() {
                 "it would go to port 443 without TLS"
             } else {
-                "it would go out without TLS; bind it to `http://HOST:PORT` if that is meant"
+                "it would go out without TLS; to permit that, bind it to `http://HOST:PORT`"
             };
             return Err(unsafe_because(why));
         }
@@ -398,7 +398,9 @@ impl Injection<'_> {
         }
         if !self.used.iter().any(|used| Arc::ptr_eq(used, credential)) {
             if self.used.len() == Limits::CREDENTIALS_PER_REQUEST {
-                return Err(unsafe_because("it is one more than a request may have"));
+                return Err(unsafe_because(
+                    "the request already has as many credentials as it may have",
+                ));
             }
             self.used.push(Arc::clone(credential));
         }

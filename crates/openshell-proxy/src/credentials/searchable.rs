@@ -48,7 +48,7 @@ pub fn searchable<B: Body>(
     if let Some(name) = unknown_part_encoding(response.headers())
         && answers_secret
     {
-        return Err(refused(format!("its {name} is another than identity")));
+        return Err(refused(format!("its {name} is not identity")));
     }
     if let Some(charset) = unknown_charset(response.headers())
         && answers_secret

@@ -109,9 +109,11 @@ fn inspection(
     match &decision.rules {
         Some(_) if skips_tls => {
             let what = if is_tcp {
-                "one endpoint says `protocol: tcp`, and another has rules for what is inside"
+                "one endpoint says `protocol: tcp`, but another has rules for what is inside; \
+                 remove `protocol: tcp` or the rules"
             } else {
-                "one endpoint says `tls: skip`, and another has rules for what is inside"
+                "one endpoint says `tls: skip`, but another has rules for what is inside; remove \
+                 `tls: skip` or the rules"
             };
             Err(Refusal::unsupported_protocol(
                 what,

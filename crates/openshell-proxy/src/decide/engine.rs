@@ -80,11 +80,11 @@ impl Query {
 #[derive(Clone, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum EngineError {
-    #[error("the policy rules cannot be compiled: {0}")]
+    #[error("cannot compile the policy rules: {0}")]
     Compile(String),
     #[error("the policy rules must be in `package openshell.sandbox`")]
     Package,
-    #[error("the policy data cannot be given to the rules: {0}")]
+    #[error("cannot give the policy data to the rules: {0}")]
     Data(String),
     #[error("policy evaluation error: {0}")]
     Evaluate(String),

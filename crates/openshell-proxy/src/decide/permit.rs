@@ -142,7 +142,8 @@ impl Permit {
             return Ok(Reading::of_head(http));
         };
         if !message.ahead.meets(self.need()) {
-            let reason = "there are rules now for a part of the body that was not read";
+            let reason = "the policy now has rules for a part of the body that the proxy did not \
+                          read";
             return Err(Refusal::policy_changed(reason.to_owned()));
         }
         let http = self.canonical(message, rules)?;

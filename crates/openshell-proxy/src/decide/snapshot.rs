@@ -33,7 +33,7 @@ pub type Links<'l> = &'l dyn Fn(&str) -> Option<String>;
 pub enum LoadError {
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("the policy rules answer `{query}` with what no policy document may hold")]
+    #[error("the answer of the policy rules to `{query}` is not valid in a policy document")]
     Static {
         query: &'static str,
         source: Violations,

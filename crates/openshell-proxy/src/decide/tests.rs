@@ -792,7 +792,7 @@ fn foreign_rules_have_the_functions_that_policies_use_and_neither_a_clock_nor_a_
     ] {
         let error = load(missing).map(|_| ()).unwrap_err().to_string();
         assert!(
-            error.contains("the policy rules cannot be compiled"),
+            error.contains("cannot compile the policy rules"),
             "{missing}: {error}"
         );
     }

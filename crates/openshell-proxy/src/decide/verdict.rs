@@ -84,10 +84,10 @@ pub async fn judge(
 /// As for [`judge`], or the text is not a request.
 pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit, Refusal> {
     let method = Method::from_bytes(method.as_bytes())
-        .map_err(|_| Refusal::bad_request("the method is no method"))?;
+        .map_err(|_| Refusal::bad_request("the method is not valid"))?;
     let uri: Uri = target
         .parse()
-        .map_err(|_| Refusal::bad_request("the path is no path"))?;
+        .map_err(|_| Refusal::bad_request("the path is not valid"))?;
     judge_read(permit, &Message::of_head(method, uri))
 }
 

@@ -334,7 +334,7 @@ impl LeakWatch {
         let news = self.detector.news(secret, &target.host.to_string());
         if let Some(News::Unreported(count)) = news {
             self.finding.report(&format!(
-                "a secret of {}, and not every one is reported any more, as there are too many \
+                "a secret of {}; not every secret is reported any more because there are too many \
                  ({count} were left out)",
                 secret.name
             ));

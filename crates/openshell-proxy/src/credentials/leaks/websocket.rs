@@ -74,4 +74,4 @@ impl MessageScan {
 
 /// The description of bytes that no server accepts.
 const NO_FRAMES: &str =
-    "what follows the switch to WebSocket is no sequence of masked frames without extensions";
+    "the bytes after the switch to WebSocket are not masked frames without extensions";

@@ -84,7 +84,7 @@ struct Known {
 pub(super) enum OpenError {
     #[error(transparent)]
     System(#[from] Errno),
-    #[error("its program is not named in UTF-8")]
+    #[error("the path of its program is not UTF-8")]
     NotUtf8,
     #[error("more than {max} programs are in use", max = Limits::EXECUTABLES)]
     TooMany,

@@ -204,7 +204,10 @@ impl Identifier {
                 }
             });
             verified.map_err(|problem| match (problem, level) {
-                (Untrusted::Full, _) => Refusal::limit_reached("too many programs to remember"),
+                (Untrusted::Full, _) => Refusal::limit_reached(
+                    "the proxy cannot remember another program because it already remembers as \
+                     many as it can",
+                ),
                 (problem, 0) => {
                     let reason = format!("binary integrity check failed: {problem}");
                     Refusal::caller_changed(reason, executable.path.clone())
@@ -243,10 +246,11 @@ impl Identifier {
                     .find(|path| (self.is_writable)(Path::new(path)))?;
                 Some(format!("it runs {file}, which the workload can write"))
             }
-            Ok((false, _)) => {
-                Some("it is another program by now, so its code cannot be looked at".to_owned())
-            }
-            Err(error) => Some(format!("its code cannot be looked at: {error}")),
+            Ok((false, _)) => Some(
+                "the process now runs another program, so the proxy cannot check its code"
+                    .to_owned(),
+            ),
+            Err(error) => Some(format!("the proxy cannot check its code: {error}")),
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) const ROUNDS: usize = 4;
 /// Error of reading a process.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProcError {
-    #[error("process {0} is gone")]
+    #[error("process {0} has ended")]
     Gone(i32),
     #[error("process {pid} cannot be read: {source}")]
     Read { pid: i32, source: io::Error },
@@ -35,7 +35,7 @@ pub(super) enum ProcError {
     TooDeep(i32),
     #[error("process {0} does not descend from the sandbox's init")]
     NotDescendant(i32),
-    #[error("an ancestor of process {0} changed while it was looked at")]
+    #[error("an ancestor of process {0} changed while the proxy read it")]
     Changed(i32),
 }
 

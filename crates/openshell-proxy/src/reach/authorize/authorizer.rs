@@ -203,8 +203,9 @@ impl Authorizer {
                 .map_err(|error| Refusal::engine(error.to_string()))
         };
         let decided = tokio::time::timeout(Limits::JUDGE_DEADLINE, decision).await;
-        decided
-            .map_err(|_| Refusal::caller_unknown("finding out who asks took too long".to_owned()))?
+        decided.map_err(|_| {
+            Refusal::caller_unknown("identifying the program took too long".to_owned())
+        })?
     }
 
     /// Judges `action`, a message of `caller` inside a connection with `permit`.
@@ -322,7 +323,7 @@ mod tests {
             .await;
         assert_eq!(
             authorized.unwrap_err().reason(),
-            "finding out who asks took too long"
+            "identifying the program took too long"
         );
         assert!(begin.elapsed() >= Limits::JUDGE_DEADLINE);
     }

@@ -229,7 +229,8 @@ impl Activities {
             return Ok(());
         }
         if self.is_opaque {
-            let what = "there are rules now for what is inside, which is not looked at";
+            let what = "the policy now has rules for what is inside, but the proxy does not \
+                        inspect this connection";
             return Err(Refusal::unsupported_protocol(
                 what,
                 permit.policy().map(str::to_owned),
@@ -342,7 +343,8 @@ mod tests {
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
         assert_eq!(
             refusal.reason(),
-            "there are rules now for what is inside, which is not looked at"
+            "the policy now has rules for what is inside, but the proxy does not inspect this \
+             connection"
         );
     }
 

@@ -83,7 +83,7 @@ impl RevocationWatch {
                 let late = timeout(Limits::JUDGE_DEADLINE - Limits::HOLD_AFTER, judging).await;
                 late.unwrap_or_else(|_| {
                     Err(Refusal::engine(
-                        "judging it by the new policy took too long".to_owned(),
+                        "judging the connection by the new policy took too long".to_owned(),
                     ))
                 })
             }
