@@ -183,7 +183,7 @@ impl NamedDoors {
                     running.spawn(listener.run(Arc::clone(&self), slots.clone(), stopped));
                 }
                 Err(error) => {
-                    tracing::error!("connections by names are not accepted at a port: {error}")
+                    tracing::error!("cannot accept connections by name at a port: {error}")
                 }
             }
         }
@@ -409,8 +409,8 @@ impl Listener {
             Err(error) => {
                 let remedy = "raise the limit of processes (pids.max, ulimit -u) or of open files";
                 tracing::error!(
-                    "a connection is closed, as no thread can be started that serves it ({error}); \
-                     {remedy}"
+                    "cannot serve a connection: no thread could be started ({error}); the \
+                     connection is closed; {remedy}"
                 );
                 return;
             }
@@ -453,7 +453,7 @@ async fn drain(mut connections: JoinSet<()>) {
 /// Logs that the task of a connection panicked or that its thread ended; others are not affected.
 fn note_failure(ended: Result<(), JoinError>) {
     if let Err(error) = ended {
-        tracing::error!("a connection ended by an error of the proxy's own: {error}");
+        tracing::error!("a connection ended because of an error in the proxy: {error}");
     }
 }
 
@@ -461,7 +461,8 @@ fn note_failure(ended: Result<(), JoinError>) {
 fn note_unanswered(count: u64) {
     if count.is_power_of_two() {
         tracing::warn!(
-            "connections closed unanswered since the start, as there were too many at once: {count}"
+            "connections closed without an answer since the start, because too many were open at \
+             once: {count}"
         );
     }
 }

@@ -428,9 +428,9 @@ where
 }
 
 /// Why a relay of bytes ends when it turns out to carry requests.
-const HIDDEN_HTTP: &str = "the connection does not begin as HTTP or TLS, and has a request or an \
-                           answer of them, or turns to TLS (STARTTLS); where that is meant, the \
-                           endpoint needs `protocol: tcp`";
+const HIDDEN_HTTP: &str = "the connection does not begin as HTTP or TLS, but holds a request or an \
+                           answer of one of them, or turns to TLS (STARTTLS); to permit that, set \
+                           `protocol: tcp` on the endpoint";
 
 /// Authorizes an uninspected relay, which is `raw` if it is not inside TLS; returns the searches of
 /// its bytes. A passthrough connection is only searched for placeholders.
@@ -481,12 +481,12 @@ fn refuse_opaque(
 ) -> Vec<u8> {
     let what = match permit.rules() {
         Some(_) => {
-            "the policy has rules for the requests of this connection, and it speaks neither \
+            "the policy has rules for the requests of this connection, but it speaks neither \
              HTTP/1.1 nor HTTP/2"
         }
         None => {
-            "the connection begins as HTTP or TLS and is neither, or has TLS inside TLS; where \
-             that is meant, the endpoint needs `protocol: tcp`"
+            "the connection begins as HTTP or TLS but is neither, or it has TLS inside TLS; to \
+             permit that, set `protocol: tcp` on the endpoint"
         }
     };
     let refusal = Refusal::unsupported_protocol(what, permit.policy().map(str::to_owned));

@@ -56,22 +56,25 @@ pub enum Found {
 pub enum OpenError {
     #[error("the policy does not know the name")]
     Unknown,
-    #[error("every address for names has been given to one, and there is none left")]
+    #[error("no address is left for names; set a larger range with --name-addresses")]
     NoAddress,
     #[error(
-        "there are {} new names of wildcards a minute already",
+        "at most {} new names of wildcards may be used in a minute",
         Limits::WILDCARD_NAMES
     )]
     TooManyNew,
     #[error(
-        "there are {} names or {} doors in use already",
+        "at most {} names and {} of their ports may be in use at once",
         Limits::NAMES,
         Limits::DOORS
     )]
     TooManyInUse,
-    #[error("there are {} ports of names already", Limits::DOOR_PORTS)]
+    #[error(
+        "at most {} different ports of names may be in use at once",
+        Limits::DOOR_PORTS
+    )]
     TooManyPorts,
-    #[error("a door cannot be opened: {0}")]
+    #[error("cannot open a port: {0}")]
     Door(#[from] io::Error),
 }
 
@@ -237,7 +240,7 @@ impl Names {
             if ports.is_empty() {
                 return Err(error);
             }
-            tracing::warn!("a port of {name} is refused: {error}");
+            tracing::warn!("cannot open every port of {name}: {error}");
         }
         let used = InUse {
             address,

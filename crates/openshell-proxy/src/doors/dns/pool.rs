@@ -57,8 +57,8 @@ impl Default for PoolRange {
 
 impl PoolRange {
     fn parse(text: &str) -> Result<Self, String> {
-        const FORM: &str =
-            "expected `real`, or a range of IPv4 addresses of 8 to 24 bits, such as 11.5.0.0/16";
+        const FORM: &str = "expected `real`, or a range of IPv4 addresses with a prefix of 8 to 24 \
+                            bits, for example 11.5.0.0/16";
         let (address, bits) = text.split_once('/').ok_or(FORM)?;
         let address = u32::from(address.parse::<Ipv4Addr>().map_err(|_| FORM)?);
         let bits: u32 = bits.parse().map_err(|_| FORM)?;
@@ -68,14 +68,15 @@ impl PoolRange {
         let last = address | (u32::MAX >> bits);
         if address & (u32::MAX >> bits) != 0 {
             return Err(format!(
-                "the range begins at {}/{bits}",
+                "the range must begin at its first address: {}/{bits}",
                 Ipv4Addr::from(address & !(u32::MAX >> bits))
             ));
         }
         let own = u32::from_be_bytes([10, 200, 0, 0]);
         if !is_door(address.into()) || !is_door(last.into()) || (address..=last).contains(&own) {
             return Err(format!(
-                "{text} has addresses that lead nowhere out of a sandbox, or its own 10.200.0.0/24"
+                "{text} includes addresses that never lead out of a sandbox, or its own \
+                 10.200.0.0/24; choose another range"
             ));
         }
         Ok(Self {
@@ -239,16 +240,16 @@ mod tests {
         );
         assert_eq!("real".parse(), Ok(NameAddresses::Real));
         for (text, reason) in [
-            ("11.5.0.1/16", "begins at 11.5.0.0/16"),
+            ("11.5.0.1/16", "first address: 11.5.0.0/16"),
             ("11.0.0.0/7", "8 to 24 bits"),
             ("11.5.5.0/25", "8 to 24 bits"),
             ("11.5.0.0", "8 to 24 bits"),
             ("fd00::/16", "8 to 24 bits"),
             ("10.0.0.0/8", "10.200.0.0/24"),
             ("10.200.0.0/24", "10.200.0.0/24"),
-            ("127.0.0.0/8", "lead nowhere"),
-            ("224.0.0.0/8", "lead nowhere"),
-            ("0.0.0.0/8", "lead nowhere"),
+            ("127.0.0.0/8", "never lead out"),
+            ("224.0.0.0/8", "never lead out"),
+            ("0.0.0.0/8", "never lead out"),
         ] {
             assert!(
                 text.parse::<NameAddresses>()

@@ -39,14 +39,14 @@ fn target(uri: &Uri) -> Result<Target, &'static str> {
     let authority = uri
         .authority()
         .filter(|_| uri.scheme().is_none())
-        .ok_or("a CONNECT target is host:port")?;
+        .ok_or("a CONNECT target must be host:port")?;
     if authority.as_str().contains('@') {
-        return Err("a CONNECT target has no user information");
+        return Err("a CONNECT target may not have user information");
     }
     let port = authority.port().and_then(|written| port(written.as_str()));
     let port = port.ok_or("a CONNECT target needs a port, as in host:443")?;
     let host = Host::parse(authority.host())
-        .map_err(|_| "the host of a CONNECT target is a name or an IP address")?;
+        .map_err(|_| "the host of a CONNECT target must be a name or an IP address")?;
     Ok(Target { host, port })
 }
 
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_else_a_connect_names_is_refused_with_the_reason_and_not_recorded() {
-        let whole = "a CONNECT target is host:port";
+        let whole = "a CONNECT target must be host:port";
         let port = "a CONNECT target needs a port, as in host:443";
         for (uri, reason) in [
             ("/a", whole),
@@ -119,11 +119,11 @@ mod tests {
             ("a.test:080", port),
             (
                 "user@a.test:443",
-                "a CONNECT target has no user information",
+                "a CONNECT target may not have user information",
             ),
             (
                 "a!b:443",
-                "the host of a CONNECT target is a name or an IP address",
+                "the host of a CONNECT target must be a name or an IP address",
             ),
         ] {
             assert_eq!(

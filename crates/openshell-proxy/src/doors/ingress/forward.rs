@@ -57,10 +57,10 @@ pub fn intake<B>(
         _ => return refused("only http and https URLs can be requested"),
     };
     if authority.as_str().contains('@') {
-        return refused("the URL of a proxy request has no user information");
+        return refused("the URL of a proxy request may not have user information");
     }
     let Ok(host) = Host::parse(authority.host()) else {
-        return refused("the host of the URL is a name or an IP address");
+        return refused("the host of the URL must be a name or an IP address");
     };
     // The library treats a malformed port as a missing one; here it is refused.
     let after_host = authority
@@ -72,7 +72,7 @@ pub fn intake<B>(
         None => Some(scheme.default_port()).filter(|_| after_host.is_empty()),
     };
     let Some(port) = port else {
-        return refused("the port of the URL is a number from 1 to 65535");
+        return refused("the port of the URL must be a number from 1 to 65535");
     };
     let target = named(names, Target { host, port });
     // The query may hold secrets, so it is not recorded.
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn what_is_no_url_of_http_is_refused_with_the_reason() {
-        let number = "the port of the URL is a number from 1 to 65535";
+        let number = "the port of the URL must be a number from 1 to 65535";
         let scheme = "only http and https URLs can be requested";
         for (uri, reason) in [
             (
@@ -295,11 +295,11 @@ mod tests {
             ("a.test:80", scheme),
             (
                 "http://user:word@a.test/",
-                "the URL of a proxy request has no user information",
+                "the URL of a proxy request may not have user information",
             ),
             (
                 "http://a!b/",
-                "the host of the URL is a name or an IP address",
+                "the host of the URL must be a name or an IP address",
             ),
             ("http://a.test:0/", number),
             ("http://a.test:/", number),

@@ -58,7 +58,7 @@ pub async fn serve(
         Ok(Err(error)) if error.kind() != io::ErrorKind::InvalidData => return None,
         Ok(Err(_)) | Err(_) => {
             let refusal = Refusal::bad_request(
-                "a SOCKS5 client offers to go without authentication, and asks at once",
+                "a SOCKS5 client must offer to connect without authentication, and ask at once",
             );
             refuse(&refusal, Record::new(audit, "request".to_owned(), None));
             return None;
@@ -136,20 +136,23 @@ async fn read(client: &mut ClientStream) -> io::Result<Request> {
         _ => {
             return Ok(Request::Invalid(
                 ADDRESS_UNKNOWN,
-                "the host is a name or an IP address",
+                "the host must be a name or an IP address",
             ));
         }
     };
     let port = client.read_u16().await?;
     Ok(match (command, host, port) {
         (CONNECT, None, _) => {
-            Request::Invalid(ADDRESS_UNKNOWN, "the host is a name or an IP address")
+            Request::Invalid(ADDRESS_UNKNOWN, "the host must be a name or an IP address")
         }
         (CONNECT, _, 0) => {
-            Request::Invalid(ADDRESS_UNKNOWN, "the port is a number from 1 to 65535")
+            Request::Invalid(ADDRESS_UNKNOWN, "the port must be a number from 1 to 65535")
         }
         (CONNECT, Some(host), port) => Request::Connect(host, port),
-        _ => Request::Invalid(COMMAND_UNKNOWN, "of SOCKS5 only CONNECT is served"),
+        _ => Request::Invalid(
+            COMMAND_UNKNOWN,
+            "the proxy serves only the command CONNECT of SOCKS5",
+        ),
     })
 }
 
