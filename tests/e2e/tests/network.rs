@@ -396,7 +396,9 @@ fn without_name_servers_the_hosts_file_is_asked_and_the_rest_refused() {
     );
     assert_eq!(refusal(&finished).0, "HTTP/1.1 403 dns_failed");
     assert!(
-        finished.stderr.contains("/etc/hosts alone"),
+        finished
+            .stderr
+            .contains("names are looked up only in /etc/hosts"),
         "{}",
         finished.stderr
     );

@@ -87,9 +87,11 @@ pub async fn connect(
             .await;
         connected.map_err(failed)
     };
-    timeout(limit, connected)
-        .await
-        .unwrap_or_else(|_| Err(format!("{backend}: no connection within {limit:?}")))
+    timeout(limit, connected).await.unwrap_or_else(|_| {
+        Err(format!(
+            "{backend}: no connection within {limit:?} (`timeouts.connect` of the route)"
+        ))
+    })
 }
 
 /// The upstream side of a request to a backend.
@@ -138,7 +140,7 @@ impl<'s> BackendSource<'s> {
     ) -> Result<Response<ResponseBody>, String> {
         if response.status().is_redirection() {
             return Err(format!(
-                "it answers {}, and nobody goes elsewhere with a key",
+                "it answers {}, and the proxy does not follow a redirect with a key",
                 response.status()
             ));
         }
@@ -208,7 +210,7 @@ fn rewritten(route: &Route, body: Bytes) -> Result<Bytes, Refusal> {
         return Err(Refusal::because(
             ReasonCode::BadRequest,
             format!(
-                "the body has {key}, by which the provider may fetch or run something, and the \
+                "the body has {key}, which may make the provider fetch or run something, but the \
                  route has `tools: local`"
             ),
         ));
@@ -217,7 +219,7 @@ fn rewritten(route: &Route, body: Bytes) -> Result<Bytes, Refusal> {
         BodyError::NotJson => Refusal::unsupported_encoding(),
         BodyError::Ambiguous => Refusal::bad_request("the body asks for more than one model"),
         BodyError::NoObject => {
-            Refusal::bad_request("the body is no JSON object; send each request by itself")
+            Refusal::bad_request("the body is not a JSON object; send each request by itself")
         }
     })
 }
@@ -266,7 +268,8 @@ impl BackendRequest<'_> {
         base: &str,
         body: Bytes,
     ) -> Result<Request<Bytes>, String> {
-        let host = head::host_value(origin).ok_or("the host of the endpoint is no header value")?;
+        let host =
+            head::host_value(origin).ok_or("the host of the endpoint is not valid in a header")?;
         let path = self.target.path();
         // Most endpoints are configured with `/v1`, which is also part of the paths of clients.
         let path = if base.ends_with("/v1") {

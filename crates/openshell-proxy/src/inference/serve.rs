@@ -208,7 +208,7 @@ impl Models<'_> {
         }
         let (body, held) = match call.method() {
             Method::GET if !body.is_end_stream() => {
-                return Err(Refusal::bad_request("a GET has no body"));
+                return Err(Refusal::bad_request("a GET may not have a body"));
             }
             Method::GET => (Bytes::new(), None),
             _ => {
@@ -362,7 +362,10 @@ impl Models<'_> {
             RouteError::Failed(Refusal::inference_budget_exhausted(&route.name, limit))
         })?;
         let (Backend::Server { base, .. }, Some(origin)) = (&route.backend, origin(route)) else {
-            tracing::warn!("inference route {} leads to no model: mock://", route.name);
+            tracing::warn!(
+                "inference route {} does not lead to a model, because its endpoint is mock://",
+                route.name
+            );
             return Ok(RouteResponse::Mock(mock::answer(
                 request.call,
                 &route.model,
@@ -403,7 +406,7 @@ impl BackendSource<'_> {
                 RouteError::Unreachable(unavailable(refusal.reason()))
             }
             ExchangeError::Lost | ExchangeError::NotSent => RouteError::Unreachable(unavailable(
-                &format!("{}: it closed at once", self.backend()),
+                &format!("{}: it closed the connection at once", self.backend()),
             )),
             ExchangeError::Failed(refusal) => {
                 RouteError::Failed(Refusal::inference_failed(refusal.reason()))
@@ -453,7 +456,7 @@ fn in_form(call: ApiCall, response: Response<ResponseBody>) -> Response<Response
     answer
 }
 
-const LATE: &str = "the body of the request did not come in time";
+const LATE: &str = "the body of the request did not arrive in time";
 
 /// Returns the KiB of memory for a body of `bytes`, which counts twice for its rewritten form.
 fn kib(bytes: usize) -> u32 {

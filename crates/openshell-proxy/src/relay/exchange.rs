@@ -141,11 +141,11 @@ impl ExchangeError {
         match self {
             Self::Refused(refusal) | Self::Unreachable(refusal) | Self::Failed(refusal) => refusal,
             Self::TimedOut(_) => Refusal::upstream_timeout(),
-            Self::Lost | Self::NotSent => {
-                Refusal::upstream_unreachable("it closed at once".to_owned())
-            }
+            Self::Lost | Self::NotSent => Refusal::upstream_unreachable(
+                "the upstream closed the connection at once".to_owned(),
+            ),
             Self::Closed => Refusal::upstream_unreachable(
-                "it closed a kept connection and did not answer".to_owned(),
+                "the upstream closed a kept connection and did not answer".to_owned(),
             ),
         }
     }

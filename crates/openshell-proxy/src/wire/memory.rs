@@ -95,7 +95,7 @@ impl Memory {
             .searched
             .take_many(program, (2 * longest).div_ceil(1024));
         room.map(Some).ok_or(Refusal::limit_reached(
-            "too many answers at once that are searched for secrets",
+            "too many answers are being searched for secrets",
         ))
     }
 
@@ -119,7 +119,7 @@ impl Memory {
             .ok()
             .and_then(Result::ok)
             .ok_or(Refusal::limit_reached(
-                "too much is read ahead of requests at once",
+                "too many bytes of requests are being read ahead",
             ))
     }
 
@@ -139,7 +139,7 @@ impl Memory {
     pub fn decoding(&self, program: &str) -> Result<QuotaGuard, Refusal> {
         let place = self.decoded.take(program);
         place.ok_or(Refusal::limit_reached(
-            "too many compressed answers at once that are searched for secrets",
+            "too many compressed answers are being searched for secrets",
         ))
     }
 }

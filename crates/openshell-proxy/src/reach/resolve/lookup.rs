@@ -62,7 +62,9 @@ impl Resolver {
     /// Fails if the call is outside a runtime.
     pub fn from_system() -> Result<Self, ResolverError> {
         let (config, mut options) = read_system_conf().unwrap_or_else(|error| {
-            tracing::warn!("names are looked up in /etc/hosts alone: /etc/resolv.conf: {error}");
+            tracing::warn!(
+                "cannot use /etc/resolv.conf: {error}; names are looked up only in /etc/hosts"
+            );
             (
                 ResolverConfig::from_parts(None, Vec::new(), Vec::new()),
                 ResolverOpts::default(),
@@ -197,7 +199,7 @@ impl Resolver {
         }
         let resolver = self
             .resolver()
-            .map_err(|error| format!("DNS resolution cannot be set up: {error}"))?;
+            .map_err(|error| format!("cannot set up DNS resolution: {error}"))?;
         let resolver = resolver.clone();
         let text = name.as_str().to_owned();
         // Dropping the set aborts the look-up.

@@ -219,7 +219,9 @@ fn violation(error: &hyper::Error) -> Option<Refusal> {
             return match error.reason() {
                 _ if !error.is_library() => None,
                 Some(Reason::ENHANCE_YOUR_CALM) => Some(FLOODED),
-                _ => Some(Refusal::bad_request("the client does not keep to HTTP/2")),
+                _ => Some(Refusal::bad_request(
+                    "the client does not follow the rules of HTTP/2",
+                )),
             };
         }
         cause = error.source();

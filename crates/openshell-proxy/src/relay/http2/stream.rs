@@ -179,7 +179,7 @@ pub(super) async fn answer(
         }
         Err(ExchangeError::NotSent) => {
             let refusal = Refusal::upstream_unreachable(
-                "it takes no more requests on its connection".to_owned(),
+                "the upstream takes no more requests on its connection".to_owned(),
             );
             record.finish(Outcome::Refused(&refusal));
             return Err(NotSent(Reason::REFUSED_STREAM.into()));

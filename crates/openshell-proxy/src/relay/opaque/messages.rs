@@ -37,7 +37,8 @@ impl Messages {
             let mut clean = Bytes::new();
             match piece {
                 Piece::Begin if !frame.is_plain() => {
-                    let why = "the answer has a frame of an extension, or of no kind";
+                    let why =
+                        "the answer has a WebSocket frame of an extension or of an unknown kind";
                     return Err(Refusal::upstream_unreachable(why.to_owned()));
                 }
                 Piece::Begin if matches!(frame.opcode, 1 | 2) => self.opcode = frame.opcode,

@@ -334,7 +334,7 @@ impl Upstream {
         let headers = response.headers_mut();
         let is_other = |coding: &HeaderValue| !coding.as_bytes().eq_ignore_ascii_case(b"chunked");
         if headers.get_all(TRANSFER_ENCODING).iter().any(is_other) {
-            let what = "it has a transfer coding besides chunked";
+            let what = "it has a transfer coding other than chunked";
             return Err(SendError::Failed(Refusal::upstream_malformed(what)));
         }
         // A transfer coding overrides the length (RFC 9112 §6.3).
@@ -399,7 +399,7 @@ fn send_error(mut error: TrySendError<Request<RequestBody>>, was_closed: bool) -
             // The library dropped the request, for example one that waited for a stream when GOAWAY
             // arrived. Its head may have been sent.
             error if error.is_user() => SendError::Failed(Refusal::upstream_unreachable(
-                "it ended its connection".to_owned(),
+                "the upstream ended its connection".to_owned(),
             )),
             error => SendError::Failed(failed(error)),
         },
@@ -419,11 +419,11 @@ fn defect(error: &hyper::Error) -> &'static str {
     if error.is_parse_too_large() {
         "its head is too large"
     } else if error.is_parse_status() {
-        "its status is no number of three digits"
+        "its status is not a number of three digits"
     } else if error.is_parse_version_h2() || error.to_string().contains("version") {
         "it does not begin with HTTP/1.1 or HTTP/1.0"
     } else {
-        "a line of its head is no header"
+        "a line of its head is not a header"
     }
 }
 

@@ -238,15 +238,15 @@ async fn what_other_clients_forgive_in_a_head_is_an_answer_and_what_is_none_is_n
     for (malformed, defect) in [
         (
             "HTTP/1.1 200 OK\r\nnonsense\r\n\r\n",
-            "a line of its head is no header",
+            "a line of its head is not a header",
         ),
         (
             "HTTP/1.1 200 OK\r\n: x\r\n\r\n",
-            "a line of its head is no header",
+            "a line of its head is not a header",
         ),
         (
             "HTTP/1.1 2x0 OK\r\n\r\n",
-            "its status is no number of three digits",
+            "its status is not a number of three digits",
         ),
         (
             "ICY 200 OK\r\n\r\n",

@@ -28,7 +28,7 @@ pub fn check_framing(headers: &HeaderMap) -> Result<(), Refusal> {
     let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
     if codings.next().is_some_and(|coding| !is_chunked(coding)) || codings.next().is_some() {
         return Err(Refusal::bad_request(
-            "the only transfer coding of a request is chunked",
+            "a request may have only the transfer coding chunked, and only once",
         ));
     }
     Ok(())
@@ -55,7 +55,7 @@ pub fn check_authority(request: &Parts, Origin { scheme, target }: &Origin) -> R
     if let Some(host) = host {
         let host = host
             .to_str()
-            .map_err(|_| Refusal::bad_request("the Host of the request is no host"))?;
+            .map_err(|_| Refusal::bad_request("the Host of the request is not a valid host"))?;
         check_named(host, target)?;
     }
     if let Some(other) = request
@@ -119,7 +119,7 @@ pub fn check_method(method: &Method) -> Result<(), Refusal> {
         ))
     } else if *method == Method::CONNECT {
         Err(Refusal::bad_request(
-            "inside a connection there is no CONNECT",
+            "CONNECT is not permitted inside a connection",
         ))
     } else {
         Ok(())
@@ -281,7 +281,7 @@ pub fn to_http2<B>(mut request: Request<B>, origin: &Origin) -> Result<Request<B
     parts.authority = host.and_then(|host| host.to_str().ok()?.parse().ok());
     // The library has no form for `*`.
     let uri = Uri::from_parts(parts)
-        .map_err(|_| Refusal::bad_request("the target has no form in HTTP/2"))?;
+        .map_err(|_| Refusal::bad_request("the target cannot be written in HTTP/2"))?;
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_2;
     Ok(request)

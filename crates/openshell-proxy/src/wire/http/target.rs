@@ -32,7 +32,7 @@ pub struct RequestTarget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum TargetError {
-    #[error("the target of a request is a path")]
+    #[error("the target of a request must be a path")]
     NoPath,
     #[error("the path is longer than 4096 bytes")]
     TooLong,

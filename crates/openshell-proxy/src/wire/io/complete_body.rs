@@ -30,7 +30,7 @@ pub enum IncompleteBody {
     #[error(transparent)]
     Broken(#[from] hyper::Error),
     /// The stream was reset without an error.
-    #[error("the body was given up before its end")]
+    #[error("the stream was reset before the end of the body")]
     Cancelled,
 }
 

@@ -185,10 +185,10 @@ impl Authority {
         let key = PrivateKeyDer::from_pem_slice(text)
             .map_err(|_| AuthorityError::Kept("it has no private key in PEM"))?;
         let key = KeyPair::try_from(&key)
-            .map_err(kept("its private key is of a kind that is not used here"))?;
+            .map_err(kept("its private key is of a kind that is not supported"))?;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
         let mut certificates =
-            certificates.map_err(|_| AuthorityError::Kept("a certificate in it is broken"))?;
+            certificates.map_err(|_| AuthorityError::Kept("a certificate in it cannot be read"))?;
         let Some(own) = certificates.first().cloned() else {
             return Err(AuthorityError::Kept("it has no certificate in PEM"));
         };
@@ -201,7 +201,7 @@ impl Authority {
         }
         if parsed.public_key != key.subject_public_key_info() {
             return Err(AuthorityError::Kept(
-                "its private key is not that of its first certificate",
+                "its private key does not belong to its first certificate",
             ));
         }
         if now < parsed.validity.begins || now >= parsed.validity.ends {
@@ -314,7 +314,7 @@ struct Parsed {
 
 impl Parsed {
     fn read(certificate: &CertificateDer<'_>) -> Result<Self, AuthorityError> {
-        let broken = AuthorityError::Kept("a certificate in it is broken");
+        let broken = AuthorityError::Kept("a certificate in it cannot be read");
         let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else {
             return Err(broken);
         };
@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(why(key), "it has no certificate in PEM");
         assert_eq!(
             why(&format!("{key}{}", old.pem())),
-            "its private key is not that of its first certificate"
+            "its private key does not belong to its first certificate"
         );
         let leaf = super::pem(
             &read
@@ -487,7 +487,7 @@ mod tests {
         let broken = certificates.replacen("MII", "AAA", 1);
         assert_eq!(
             why(&format!("{key}{broken}")),
-            "a certificate in it is broken"
+            "a certificate in it cannot be read"
         );
         let ended = Authority::generate(-Duration::hours(1), &[]).unwrap();
         let ended = ended.issuer.key().serialize_pem() + &ended.pem();

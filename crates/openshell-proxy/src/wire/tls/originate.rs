@@ -200,7 +200,7 @@ fn describe(error: &io::Error) -> String {
             E::UnknownIssuer => {
                 "the certificate's issuer is not trusted (--upstream-ca-file adds one)"
             }
-            other => return format!("the certificate is not one for servers: {other:?}"),
+            other => return format!("the certificate is not valid for a server: {other:?}"),
         },
         _ if error.kind() == io::ErrorKind::UnexpectedEof => "the upstream ended the handshake",
         _ => return error.to_string(),

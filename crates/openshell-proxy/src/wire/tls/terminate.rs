@@ -111,7 +111,7 @@ async fn within<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, Optio
 fn refusal(failure: Option<&io::Error>, program: &str) -> Refusal {
     Refusal::client_tls_failed(match failure {
         Some(error) => describe(error, program),
-        None => "the handshake took too long".to_owned(),
+        None => "the TLS handshake took too long".to_owned(),
     })
 }
 
@@ -169,7 +169,8 @@ fn describe(error: &io::Error, program: &str) -> String {
             Alert::UnknownCA | Alert::BadCertificate | Alert::CertificateUnknown,
         )) => distrust,
         Some(rustls::Error::NoApplicationProtocol) => {
-            "the client offers neither HTTP/2 nor HTTP/1.1 (ALPN), and nothing else can be judged"
+            "the client offers neither HTTP/2 nor HTTP/1.1 (ALPN), and the proxy can judge nothing \
+             else"
                 .to_owned()
         }
         // Some clients close without an alert.
