@@ -48,11 +48,15 @@ impl Collector {
     /// # Errors
     /// The URL or a header is malformed. The message says what is wrong, and contains no header.
     pub fn parse(url: &str, headers: &Secret) -> Result<Self, String> {
-        let uri: Uri = url.parse().map_err(|error| format!("no URL: {error}"))?;
+        let uri: Uri = url
+            .parse()
+            .map_err(|error| format!("it is not a URL: {error}"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https"))
             || uri.host().is_none_or(str::is_empty)
         {
-            return Err("no URL of the form http://HOST:PORT or https://HOST:PORT".to_owned());
+            return Err(
+                "it is not a URL of the form http://HOST:PORT or https://HOST:PORT".to_owned(),
+            );
         }
         if uri
             .authority()
@@ -178,7 +182,7 @@ impl Exporter {
             let send = async |limit| {
                 let sent = timeout(limit, export.send()).await;
                 let failure = sent
-                    .unwrap_or_else(|_| Err(format!("no answer in {limit:?}")))
+                    .unwrap_or_else(|_| Err(format!("no answer within {limit:?}")))
                     .err();
                 if has_failed.swap(failure.is_some(), Ordering::Relaxed) != failure.is_some() {
                     report(failure.as_deref());

@@ -163,7 +163,7 @@ impl Pages {
 
     async fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD");
+            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD");
             response
                 .headers_mut()
                 .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -188,7 +188,7 @@ impl Pages {
             },
             _ => page(
                 StatusCode::NOT_FOUND,
-                "there are /healthz, /readyz and /metrics",
+                "not found; use /healthz, /readyz or /metrics",
             ),
         }
     }

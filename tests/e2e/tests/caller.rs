@@ -148,13 +148,13 @@ fn log_run_folder_and_ca_files_have_places_of_the_callers_own() {
     assert_eq!(beside, "ran\n0\n");
     let homeless = run("", "echo ran");
     assert!(
-        homeless.contains("no log file") && homeless.ends_with("ran\n0\n"),
+        homeless.contains("cannot write a log file in") && homeless.ends_with("ran\n0\n"),
         "{homeless}"
     );
     assert_eq!(lab.shell(&format!("mount -t tmpfs -o ro x {home}")), "");
     let read_only = run(&format!("HOME={home}"), "echo ran");
     assert!(
-        read_only.contains("no log file") && read_only.ends_with("ran\n0\n"),
+        read_only.contains("cannot write a log file in") && read_only.ends_with("ran\n0\n"),
         "{read_only}"
     );
     assert_eq!(

@@ -485,7 +485,7 @@ fn variables_of_opentelemetry_that_are_invalid_or_ask_for_something_else_are_sai
     for (variables, said) in [
         (
             "OTEL_EXPORTER_OTLP_ENDPOINT=web.test",
-            "OTEL_EXPORTER_OTLP_ENDPOINT: no URL",
+            "OTEL_EXPORTER_OTLP_ENDPOINT: it is not a URL",
         ),
         (
             "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=http://u:hush@c/",

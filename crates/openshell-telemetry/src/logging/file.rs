@@ -97,7 +97,8 @@ impl LogFile {
         let queue = Queue::new("log-file", self);
         if !queue.start() {
             return Err(io::Error::other(
-                "no thread can be started that writes the log; raise the limit of processes",
+                "cannot start the thread that writes the log; raise the limit of processes \
+                 (pids.max, ulimit -u)",
             ));
         }
         Ok(FileSink { form, queue })
@@ -125,8 +126,8 @@ impl LogFile {
         if !std::mem::replace(&mut self.has_failed, true) {
             let folder = self.folder.path().display();
             (self.report)(&format!(
-                "openshell-sandbox: the log in {folder} cannot be written ({error}); lines are \
-                 left out until it can, and counted in the next one; make room there, or name \
+                "openshell-sandbox: cannot write the log in {folder}: {error}; lines are left out \
+                 until it can be written, and the next line counts them; make room there, or name \
                  another folder with --log-dir"
             ));
         }
@@ -259,7 +260,7 @@ fn open(folder: &Folder, form: Form, day: Date) -> io::Result<File> {
     if !data.is_file() || data.uid() != rustix::process::geteuid().as_raw() {
         let path = folder.path().join(name);
         return Err(io::Error::other(format!(
-            "{} is not a file of the supervisor's own",
+            "{} is not a regular file that the supervisor's user owns",
             path.display()
         )));
     }

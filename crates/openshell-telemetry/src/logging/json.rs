@@ -43,7 +43,10 @@ impl JsonSink {
             let file = LogFile::open(self.folder.clone(), Form::Json, self.report)?;
             let queue = self.queue.get_or_init(|| Queue::new("log-json", file));
             if !queue.start() {
-                return Err(io::Error::other("no thread can be started that writes it"));
+                return Err(io::Error::other(
+                    "cannot start the thread that writes them; raise the limit of processes \
+                     (pids.max, ulimit -u)",
+                ));
             }
         }
         self.is_enabled.store(is_enabled, Ordering::Relaxed);

@@ -67,7 +67,9 @@ pub struct Options<'o> {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// No folder can be written to, and standard error shows no lines.
-    #[error("no log file: {0}; see --log-dir and --log-to")]
+    #[error(
+        "cannot write a log file in {0}; name another folder with --log-dir, or use --log-to stderr"
+    )]
     NoFile(String),
     /// The thread that writes the file cannot be started.
     #[error(transparent)]
@@ -144,7 +146,10 @@ pub fn start(options: &Options<'_>) -> Result<Option<PathBuf>, StartError> {
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| StartError::Again)?;
     if let Some(problem) = problem {
-        tracing::warn!("no log file: {problem}; lines go to standard error alone; see --log-dir");
+        tracing::warn!(
+            "cannot write a log file in {problem}; lines go only to standard error; name another \
+             folder with --log-dir"
+        );
     }
     Ok(path)
 }
@@ -163,9 +168,7 @@ fn open_first(options: &Options<'_>) -> Result<Option<(LogFile, Folder)>, String
         });
         match opened {
             Ok(opened) => return Ok(Some(opened)),
-            Err(error) => {
-                problems.push(format!("{} cannot be written ({error})", folder.display()))
-            }
+            Err(error) => problems.push(format!("{} ({error})", folder.display())),
         }
     }
     Err(problems.join(", "))
@@ -241,7 +244,7 @@ pub fn enable_json(is_enabled: bool) {
         return;
     };
     if let Err(error) = json.enable(is_enabled) {
-        tracing::warn!("OCSF records are not written: {error}");
+        tracing::warn!("cannot write OCSF records: {error}");
     }
 }
 
