@@ -1060,7 +1060,7 @@ fn an_answer_in_a_coding_or_character_set_that_was_not_asked_for_comes_decoded_o
             assert!(
                 finished
                     .stdout
-                    .contains("cannot be searched for the credential"),
+                    .contains("the proxy cannot search the answer for the credential"),
                 "{finished:?}"
             );
             assert!(!finished.stdout.contains("s3cret"), "{finished:?}");

@@ -131,7 +131,7 @@ fn what_is_no_absolute_url_is_400() {
         ("GET ftp://web.test/ HTTP/1.1", "only http and https URLs"),
         (
             "GET http://user:word@web.test:8080/ HTTP/1.1",
-            "no user information",
+            "may not have user information",
         ),
         (
             "GET http://web.test:0/ HTTP/1.1",

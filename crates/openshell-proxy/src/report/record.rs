@@ -789,7 +789,8 @@ mod tests {
             |audit| request(audit).finish(Outcome::Refused(&Refusal::unsolicited_upgrade())),
             &[
                 "Unsolicited 101 Switching Protocols",
-                "GET MED DENIED: 101 Switching Protocols that nobody asked for",
+                "GET MED DENIED: the upstream answered 101, but the client did not ask for this \
+                 switch",
             ],
         );
     }
