@@ -347,7 +347,7 @@ fn a_program_that_need_not_be_pinned_may_change_and_the_log_says_so() {
     };
     let finished = run(", pinned: false");
     assert_eq!(finished.ok().matches("hello").count(), 3, "{finished:?}");
-    let [line] = finished.logged("program changed, as `pinned: false` permits")[..] else {
+    let [line] = finished.logged("a program has changed, which `pinned: false` permits")[..] else {
         panic!("{}", finished.log)
     };
     assert!(

@@ -198,8 +198,8 @@ impl Identifier {
                 if let Some(Replaced { before, now }) = changed {
                     let path = &executable.path;
                     tracing::warn!(
-                        "program changed, as `pinned: false` permits: {path} (before: {before}, \
-                         now: {now})"
+                        "a program has changed, which `pinned: false` permits: {path} (before: \
+                         {before}, now: {now})"
                     );
                 }
             });
