@@ -92,7 +92,8 @@ impl GrantedPath {
             // Brackets and braces could hold a slash. The pattern is split at slashes, so it would
             // then match nothing.
             if text.contains(['{', '}', '[', ']', '\\']) {
-                let problem = "a pattern has `*`, `**` and `?` alone; list each path".to_owned();
+                let problem =
+                    "a pattern can have only `*`, `**` and `?`; list each path".to_owned();
                 return Err(ViolationKind::GlobInvalid {
                     glob: text.to_owned(),
                     problem,
@@ -198,8 +199,8 @@ pub struct Places {
 
 /// Error for a path of a policy that begins with the working directory, in a run that has none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("filesystem_policy: {path} begins with the working directory, and that is gone; name a \
-         folder with --workdir", path = path.display())]
+#[error("filesystem_policy: {path} begins with the working directory, which does not exist; \
+         name a folder with --workdir", path = path.display())]
 pub struct MissingPlace {
     path: PathBuf,
 }

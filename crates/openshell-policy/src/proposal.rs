@@ -200,7 +200,7 @@ fn security_notes(
         ),
         (
             port > 49152,
-            "An ephemeral port: it may be another one next time.",
+            "The port is ephemeral: it may be another one next time.",
         ),
         (
             requests.iter().any(|(_, path)| has_encoded_slash(path)),
@@ -295,8 +295,8 @@ fn comment(text: &mut String, proposal: &Proposal) {
 }
 
 /// First line of a fragment.
-const FRAGMENT: &str = "# Proposed after a run, for what its policy refused. Look at each one; \
-                        then add those that are meant to your policy.\n";
+const FRAGMENT: &str = "# Proposed after a run, for what its policy refused. Review each rule; \
+                        then add those that you want to your policy.\n";
 
 /// Returns an endpoint in flow style. `requests` are methods and path patterns; without any, the
 /// endpoint does not judge requests. `takes_encoded_slash` says whether their paths may contain an

@@ -108,11 +108,11 @@ fn located(f: &mut fmt::Formatter<'_>, path: &FieldPath, line: Option<u64>) -> f
 pub enum ViolationKind {
     #[error("{0}")]
     Syntax(String),
-    #[error("the document has {bytes} bytes, at most {limit} are read")]
+    #[error("the document has {bytes} bytes; at most {limit} are allowed")]
     DocumentTooLarge { bytes: usize, limit: usize },
-    #[error("the policy has {count} endpoints, at most {limit} are allowed")]
+    #[error("the policy has {count} endpoints; at most {limit} are allowed")]
     TooManyEndpoints { count: usize, limit: usize },
-    #[error("a text of {bytes} bytes, at most {limit} are allowed")]
+    #[error("the text has {bytes} bytes; at most {limit} are allowed")]
     TextTooLong { bytes: usize, limit: usize },
     #[error("unknown key `{key}`{} known here: {}{}", meant(key, known), known.join(", "), hint(key))]
     UnknownKey { key: String, known: Vec<String> },
@@ -141,7 +141,10 @@ pub enum ViolationKind {
     HiddenGrant { hidden: String, granted: String },
     #[error("the workload never runs as root; name an unprivileged user or group")]
     RunAsRoot,
-    #[error("a user or group name is not empty and has no `:`, `/`, blank or control character")]
+    #[error(
+        "a user or group is a number below 4294967295, or a name without `:`, `/`, blanks and \
+         control characters that does not begin with `-`"
+    )]
     RunAsName,
     #[error("host `{0}` matches all hosts; name the hosts that are needed")]
     HostMatchesAll(String),
@@ -176,13 +179,13 @@ pub enum ViolationKind {
     #[error("`tls: skip` hides the requests that `protocol` asks to judge; remove one of them")]
     TlsSkipWithL7,
     #[error(
-        "`protocol: tcp` is never looked into; remove `rules`, `deny_rules`, `upgrades` and any \
-         `access` but `full`"
+        "the proxy never inspects `protocol: tcp`; remove `rules`, `deny_rules`, `upgrades` and \
+         any `access` but `full`"
     )]
     TcpWithRules,
     #[error(
-        "`{0}` is no protocol to switch to, such as `tcp` or `spdy/3.1`; WebSocket needs no line \
-         here, HTTP/2 and TLS are never switched to"
+        "`{0}` cannot be listed here; name a protocol such as `tcp` or `spdy/3.1`; WebSocket needs \
+         no entry, and HTTP/2 and TLS are never permitted"
     )]
     UpgradeInvalid(String),
     #[error("`protocol: tcp` needs a `host`")]
@@ -207,10 +210,7 @@ pub enum ViolationKind {
     GlobInvalid { glob: String, problem: String },
     #[error("`{0}` is not an IP address or CIDR range")]
     AddressInvalid(String),
-    #[error(
-        "the name of a credential is a letter or `_`, and up to 127 letters, digits and `_` behind \
-         it"
-    )]
+    #[error("the name of a credential is a letter or `_`, then up to 127 letters, digits and `_`")]
     CredentialName,
     #[error(
         "`{0}` is a variable that the sandbox sets or removes itself; a credential needs another \
@@ -219,7 +219,7 @@ pub enum ViolationKind {
     CredentialNameTaken(String),
     #[error("exactly one of `env`, `file` and `value` says where the secret is")]
     CredentialSource,
-    #[error("{count} credentials, at most {limit} are allowed")]
+    #[error("there are {count} credentials; at most {limit} are allowed")]
     TooManyCredentials { count: usize, limit: usize },
     #[error("an empty list would refuse the credential everywhere; name the hosts it is for")]
     HostsEmpty,
@@ -231,13 +231,13 @@ pub enum ViolationKind {
     VariableName,
     #[error("`{0}` is not http://HOST[:PORT][/PATH], https://HOST[:PORT][/PATH] or mock://NAME")]
     EndpointInvalid(String),
-    #[error("{count} routes, at most {limit} are allowed")]
+    #[error("there are {count} routes; at most {limit} are allowed")]
     TooManyRoutes { count: usize, limit: usize },
-    #[error("an empty text, or one with control characters")]
+    #[error("the text is empty or has control characters")]
     WordEmpty,
-    #[error("the route has no protocols")]
+    #[error("the route has no protocols; list at least one")]
     NoInterfaces,
-    #[error("`{0}` does not say who runs tools: `any` or `local`")]
+    #[error("`{0}` is not one of any, local, which say who runs tools")]
     ToolsUnknown(String),
     #[error("exactly one of `api_key`, `api_key_env` and `api_key_file` says where the key is")]
     KeySource,
@@ -249,11 +249,11 @@ pub enum ViolationKind {
     RequestBytes(usize),
     #[error("the secret is empty")]
     SecretEmpty,
-    #[error("the secret has {bytes} bytes, at most {limit} are allowed")]
+    #[error("the secret has {bytes} bytes; at most {limit} are allowed")]
     SecretTooLong { bytes: usize, limit: usize },
-    #[error("the secret holds CR, LF or NUL, which no header may")]
+    #[error("the secret holds CR, LF or NUL, which a header cannot carry")]
     SecretControl,
-    #[error("the secret holds a placeholder")]
+    #[error("the secret holds a placeholder; give the secret itself")]
     SecretPlaceholder,
     #[error("{0}")]
     ReadOnlyWritable(ReadOnlyWritable),
@@ -359,13 +359,13 @@ pub enum WarningKind {
     ReadOnlyWritable(ReadOnlyWritable),
     #[error("`tls: {0}` is deprecated and means automatic; leave it out")]
     TlsWordDeprecated(String),
-    #[error("`protocol: sql` is relayed as bytes; its statements are not looked into")]
+    #[error("the proxy relays `protocol: sql` as bytes and does not inspect its statements")]
     SqlNotInspected,
     #[error("{0} is not in this build: every connection is refused")]
     Unsupported(String),
     #[error(
-        "without `host` it permits addresses that are written out; `resolve: [\"*.corp.example\"]` \
-         names the domains whose names may be looked up"
+        "without `host`, the endpoint permits only connections to IP addresses; `resolve: \
+         [\"*.corp.example\"]` names the domains whose names may be looked up"
     )]
     NamesNotResolved,
     #[error("Unknown HTTP method `{0}`")]
@@ -376,8 +376,8 @@ pub enum WarningKind {
     )]
     CredentialUnbound,
     #[error(
-        "the secret has less than 8 bytes: it can be guessed, and answers are altered wherever it \
-         stands in them"
+        "the secret has less than 8 bytes: it can be guessed, and the proxy alters answers \
+         wherever they contain it; use a longer one"
     )]
     SecretShort,
     #[error("`{0}` is a very broad range; list the networks that are needed")]

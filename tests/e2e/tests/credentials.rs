@@ -1436,7 +1436,7 @@ fn a_credentials_file_that_is_none_stops_the_start_and_says_where() {
         (format!("credentials: {{A: {{file: {}}}}}", long.display()), "it has more than 65537 bytes"),
         ("credentials: {A: {value: ''}}".to_owned(), "the secret is empty"),
         ("credentials: {A: {value: \"a\\r\\nb\"}}".to_owned(), "the secret holds CR, LF or NUL"),
-        ("credentials: {A: {value: \"openshell:resolve:env:B\"}}".to_owned(), "the secret holds a placeholder"),
+        ("credentials: {A: {value: \"openshell:resolve:env:B\"}}".to_owned(), "the secret holds a placeholder; give the secret itself"),
         ("credentials: {A: {value: x, hosts: []}}".to_owned(), "an empty list would refuse the \
                                                                 credential everywhere"),
         ("credentials: {A: {value: x, hosts: ['*']}}".to_owned(), "matches all hosts"),
@@ -1445,7 +1445,7 @@ fn a_credentials_file_that_is_none_stops_the_start_and_says_where() {
         ("credentials: [".to_owned(), "line "),
         (
             format!("credentials:\n{}", (0..1001).map(|n| format!("  A{n}: {{env: X}}\n")).collect::<String>()),
-            "1001 credentials, at most 1000 are allowed",
+            "there are 1001 credentials; at most 1000 are allowed",
         ),
     ] {
         let path = file(&lab, &text);

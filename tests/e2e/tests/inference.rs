@@ -224,7 +224,7 @@ fn a_route_file_that_is_none_stops_the_start_and_says_where() {
         ),
         (
             "routes: [{name: a, endpoint: \"mock://x\", model: m, protocols: ['']}]",
-            "routes[0].protocols: the route has no protocols",
+            "routes[0].protocols: the route has no protocols; list at least one",
         ),
         (
             "routes: [{name: a, endpoint: \"mock://x\", model: m, protocols: [chat]}]",

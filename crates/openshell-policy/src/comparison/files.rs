@@ -32,7 +32,7 @@ pub(super) fn permissions(one: &Filesystem, other: &Filesystem) -> Vec<String> {
         |filesystem: &Filesystem| filesystem.compatibility == Compatibility::HardRequirement;
     if is_hard(other) && !is_hard(one) {
         words.push(
-            "rights that the kernel lacks are given up instead of ending the start (best_effort)"
+            "the sandbox starts even if the kernel cannot restrict some rights (best_effort)"
                 .to_owned(),
         );
     }

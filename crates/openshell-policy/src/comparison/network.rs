@@ -97,7 +97,7 @@ impl<'p> Grants<'p> {
         };
         let mut words = Vec::new();
         if new.is_opaque && !known.is_opaque {
-            words.push(format!("reach {place} without being looked into"));
+            words.push(format!("reach {place} without inspection"));
         } else if new.takes_bytes && !known.takes_bytes {
             words.push(format!("reach {place} without rules for requests"));
         }
@@ -268,7 +268,7 @@ fn described(endpoint: &Endpoint) -> String {
         }
         Some(l7) if l7.protocol == Protocol::Rest => ": every request".to_owned(),
         _ if endpoint.tls() == TlsMode::Skip || endpoint.is_tcp() => {
-            ", without being looked into".to_owned()
+            ", without inspection".to_owned()
         }
         _ => String::new(),
     }

@@ -136,7 +136,7 @@ fn requests_are_compared_by_methods_paths_and_queries() {
     narrower(
         &skipped,
         &plain,
-        "/usr/bin/curl may reach a.test:443 without being looked into",
+        "/usr/bin/curl may reach a.test:443 without inspection",
     );
     let leaking = web("{host: a.test, port: 443, leaks: allow}", CURL);
     narrower(
@@ -250,7 +250,7 @@ fn files_users_and_modes_are_compared() {
     narrower(
         &files(""),
         &hard,
-        "rights that the kernel lacks are given up instead of ending the start (best_effort)",
+        "the sandbox starts even if the kernel cannot restrict some rights (best_effort)",
     );
     let traced = format!("process: {{debug: true}}\n{}", files(""));
     narrower(&traced, &files(""), "commands may trace each other");

@@ -19,9 +19,9 @@ pub enum InvalidHost {
     TooLong,
     #[error("it has an empty label")]
     EmptyLabel,
-    #[error("a host name holds letters, digits, `-`, `_` and `.` only")]
+    #[error("a host name has only letters, digits, `-`, `_` and `.`")]
     Character,
-    #[error("it ends in a number and is no IP address in canonical notation")]
+    #[error("it ends in a number but is not an IP address in canonical notation")]
     NumericNotAddress,
 }
 
@@ -163,7 +163,7 @@ impl HostPattern {
             .is_some_and(|last| is_number(last) || last.contains(['*', '?', '[', '{']))
         {
             return Err(invalid(
-                "its last label must be written out, and be no number".to_owned(),
+                "its last label must be written out and must not be a number".to_owned(),
             ));
         }
         glob(&ascii)?;
@@ -180,21 +180,22 @@ impl HostPattern {
 fn misplaced(text: &str) -> Option<String> {
     if text.contains(char::is_whitespace) {
         return Some(
-            "a host name holds letters, digits, `-`, `_` and `.` only, and no blank".to_owned(),
+            "a host name has only letters, digits, `-`, `_` and `.`; remove the blank".to_owned(),
         );
     }
     if let Some((_, rest)) = text.split_once("://") {
         let host = rest.split_once('/').map_or(rest, |(host, _)| host);
-        return Some(format!("a scheme is no part of a host; write `{host}`"));
+        return Some(format!("a scheme is not part of a host; write `{host}`"));
     }
     if let Some((host, _)) = text.split_once('/') {
         return Some(format!(
-            "a path is no part of a host; write `{host}`, and paths in `rules`"
+            "a path is not part of a host; write `{host}`, and paths in `rules`"
         ));
     }
     let (host, port) = text.rsplit_once(':')?;
     let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && !host.contains(':');
-    is_port.then(|| format!("a port is no part of a host; write `host: {host}` and `port: {port}`"))
+    is_port
+        .then(|| format!("a port is not part of a host; write `host: {host}` and `port: {port}`"))
 }
 
 /// Returns the pattern in ASCII, with names in other scripts as the DNS writes them (UTS 46).
@@ -209,7 +210,7 @@ fn in_ascii(pattern: &str) -> Result<Cow<'_, str>, String> {
     let (wildcards, name) = pattern.split_at(start);
     match idna::domain_to_ascii(name) {
         Ok(ascii) => Ok(Cow::Owned(format!("{wildcards}{ascii}"))),
-        Err(_) => Err("it is no name that the DNS can hold, in any script".to_owned()),
+        Err(_) => Err("it cannot be converted to a DNS name (UTS 46)".to_owned()),
     }
 }
 
@@ -358,8 +359,8 @@ mod tests {
                 "write `*.example.com`, and paths in `rules`",
             ),
             ("https://example.com/x", "write `example.com`"),
-            ("*.exa mple.com", "no blank"),
-            ("example.com ", "no blank"),
+            ("*.exa mple.com", "remove the blank"),
+            ("example.com ", "remove the blank"),
         ] {
             let error = HostPattern::parse(text).unwrap_err().to_string();
             assert!(error.contains(remedy), "{text}: {error}");

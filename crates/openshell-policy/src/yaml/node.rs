@@ -75,17 +75,19 @@ fn problem(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error as E;
     match error {
         E::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("the key `{key}` stands there twice")
+            format!("the key `{key}` is given twice; keep one")
         }
-        E::DuplicateMappingKey { key: None, .. } => "a key stands there twice".to_owned(),
-        E::MultipleDocuments { .. } => "a second document begins; a file holds one".to_owned(),
+        E::DuplicateMappingKey { key: None, .. } => "a key is given twice; keep one".to_owned(),
+        E::MultipleDocuments { .. } => {
+            "a second document begins; a file can hold only one".to_owned()
+        }
         E::RecursiveReferencesRequireWeakTypes { .. } => {
-            "an alias stands inside of what it repeats".to_owned()
+            "an alias repeats the value that contains it; write the value out".to_owned()
         }
         E::AliasReplayLimitExceeded { .. }
         | E::AliasExpansionLimitExceeded { .. }
         | E::AliasReplayStackDepthExceeded { .. } => {
-            "its aliases repeat too much; write it out".to_owned()
+            "the aliases repeat too much; write the values out".to_owned()
         }
         E::Budget {
             breach: BudgetBreach::Nodes { .. } | BudgetBreach::Events { .. },
@@ -103,7 +105,7 @@ fn problem(error: &serde_saphyr::Error) -> String {
                 .map_or(text.as_str(), |(problem, _)| problem);
             match problem {
                 "recursion limit exceeded" => "the document is nested too deeply".to_owned(),
-                "expected string scalar" => "a key is a text".to_owned(),
+                "expected string scalar" => "a key must be a text".to_owned(),
                 problem => problem.to_owned(),
             }
         }
@@ -165,7 +167,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
         i64::try_from(value)
             .map(Value::Integer)
-            .map_err(|_| E::custom("a number too large for any key"))
+            .map_err(|_| E::custom("the number is too large for any key"))
     }
 
     fn visit_f64<E: Error>(self, _: f64) -> Result<Value, E> {

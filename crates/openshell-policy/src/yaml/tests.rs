@@ -107,14 +107,17 @@ fn what_is_wrong_with_the_yaml_is_said_in_the_words_of_its_author() {
     let many = format!("network_policies: [{}]", "a,".repeat(251_000));
     let deep = "[".repeat(3000);
     for (document, expected) in [
-        ("a: 1\na: 2\n", "line 2: the key `a` stands there twice"),
+        (
+            "a: 1\na: 2\n",
+            "line 2: the key `a` is given twice; keep one",
+        ),
         (
             "a: 1\n---\nb: 2\n",
-            "a second document begins; a file holds one",
+            "a second document begins; a file can hold only one",
         ),
         (
             "a: &x [*x]",
-            "line 1: an alias stands inside of what it repeats",
+            "line 1: an alias repeats the value that contains it; write the value out",
         ),
         (&many, "line 1: the document has too many values"),
         (&deep, "line 1: the document is nested too deeply"),
