@@ -76,7 +76,7 @@ pub(super) fn open(path: &Path, phase: Phase) -> io::Result<Input> {
         }
         let kind = std::fs::metadata(path)?.file_type();
         if kind.is_char_device() || kind.is_block_device() {
-            return Err(io::Error::other("it is a device, and no file"));
+            return Err(io::Error::other("it is a device, not a file"));
         }
         if kind.is_fifo() {
             let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();

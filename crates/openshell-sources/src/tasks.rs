@@ -15,13 +15,13 @@ pub struct Tasks {
 /// The end of a task that the sandbox cannot go on without.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskEnded {
-    #[error("the {0} ended, which it never should, and the sandbox with it")]
+    #[error("the {0} ended unexpectedly, so the sandbox ends")]
     /// The task returned, although it should never end.
     Returned(&'static str),
     #[error("{0}; the sandbox ends")]
     /// The task ended for this reason.
     Reason(String),
-    #[error("the {0} failed, and the sandbox with it; this is an error of the sandbox's own: {1}")]
+    #[error("the {0} failed, so the sandbox ends; this is a fault of openshell-sandbox: {1}")]
     /// The task failed because of a fault in this program.
     Panicked(&'static str, String),
 }
@@ -77,7 +77,7 @@ mod tests {
         tasks.spawn("reaper", async {});
         assert_eq!(
             tasks.ended().await.to_string(),
-            "the reaper ended, which it never should, and the sandbox with it"
+            "the reaper ended unexpectedly, so the sandbox ends"
         );
         tasks.spawn_watch("watch", async { "the file is gone".to_owned() });
         assert_eq!(

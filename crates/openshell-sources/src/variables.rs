@@ -75,8 +75,8 @@ fn variable(word: &OsStr, caller: &Environment) -> anyhow::Result<(OsString, OsS
         || environment::is_reserved(name) && name != "PATH"
     {
         bail!(
-            "{name}: it would have programs run other code, leave proxy and certificates, or is \
-             the sandbox's to set"
+            "cannot set {name}: it makes programs run other code or bypass the proxy or its \
+             certificates, or only the sandbox sets it; leave it out"
         );
     }
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -85,6 +85,6 @@ fn variable(word: &OsStr, caller: &Environment) -> anyhow::Result<(OsString, OsS
     }
     Ok((
         name.into(),
-        value.context("there is no such variable; set one by NAME=VALUE")?,
+        value.context("there is no such variable; write NAME=VALUE to set one")?,
     ))
 }

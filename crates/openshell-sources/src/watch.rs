@@ -107,7 +107,7 @@ impl Watch {
                 ready.clear_ready();
             }
             Err(error) => {
-                tracing::error!("changes of the input files cannot be watched: {error}");
+                tracing::error!("cannot watch the input files for changes: {error}");
                 sleep(INTERVAL).await;
             }
         }
@@ -140,8 +140,8 @@ impl Watch {
         match &renewed {
             Err(error) if !self.is_partial => {
                 tracing::info!(
-                    "looking at the input files each second, as a part of their way cannot be \
-                     watched: {error}"
+                    "the sandbox looks at the input files once a second, because it cannot watch a \
+                     part of their paths: {error}"
                 );
             }
             Ok(()) | Err(_) => {}

@@ -1429,7 +1429,7 @@ fn a_credentials_file_that_is_none_stops_the_start_and_says_where() {
                                                              /not/there: No such file"),
         (
             format!("credentials: {{A: {{file: {}}}}}", public.display()),
-            "others may read it; take that away with `chmod go-rwx`",
+            "others may read it; remove that permission with `chmod go-rwx`",
         ),
         (format!("credentials: {{A: {{file: {}}}}}", lines.display()), "the secret holds CR, LF or NUL"),
         (format!("credentials: {{A: {{file: {}}}}}", empty.display()), "the secret is empty"),
@@ -1665,8 +1665,8 @@ echo "[$SIGNING_KEY]"; env; cat /proc/*/environ | tr '\0' '\n'"#;
         );
     }
     for line in [
-        "DEPLOY_PASSWORD: no hosts are known, so the placeholder is refused everywhere",
-        "SIGNING_KEY is kept out of the command, without a placeholder",
+        "DEPLOY_PASSWORD: no hosts are known, so the proxy refuses the placeholder everywhere",
+        "the command gets neither SIGNING_KEY nor a placeholder for it",
     ] {
         assert!(finished.stderr.contains(line), "{finished:?}");
     }

@@ -283,7 +283,7 @@ fn what_hides_nothing_and_a_folder_that_the_user_may_not_write_to_are_said_at_th
     for line in [
         format!("filesystem_policy.hidden: {project}/**/.env hides nothing"),
         format!("filesystem_policy.hidden: {project}/nosuch hides nothing"),
-        format!("may not write to {}", roots.display()),
+        format!("cannot write to {}: its owner", roots.display()),
     ] {
         assert_eq!(
             finished.stderr.matches(&line).count(),
@@ -294,7 +294,7 @@ fn what_hides_nothing_and_a_folder_that_the_user_may_not_write_to_are_said_at_th
     assert!(
         !finished
             .stderr
-            .contains(&format!("may not write to {project},")),
+            .contains(&format!("cannot write to {project}:")),
         "{finished:?}"
     );
     std::fs::write(lab.folder("project").join(".env"), "s3cret").unwrap();
@@ -670,10 +670,13 @@ fn variables_are_given_by_name_value_and_file_and_those_that_look_like_secrets_a
     for (flags, expected) in [
         (
             ["--env", "LD_PRELOAD=/x"],
-            "LD_PRELOAD: it would have programs run other code",
+            "cannot set LD_PRELOAD: it makes programs run other code",
         ),
-        (["--env", "https_proxy=x"], "https_proxy: it would"),
-        (["--env", "HOME=/x"], "HOME: it would"),
+        (
+            ["--env", "https_proxy=x"],
+            "cannot set https_proxy: it makes",
+        ),
+        (["--env", "HOME=/x"], "cannot set HOME: it makes"),
         (["--env", "MISSING"], "--env: there is no such variable"),
         (["--env-file", "/nowhere"], "--env-file /nowhere"),
         (

@@ -299,7 +299,7 @@ fn what_is_not_there_and_what_refuses_nothing_is_named_by_check() {
         "{found}"
     );
     assert!(
-        found.contains("read_write: /no/place does not exist; a start makes it"),
+        found.contains("read_write: /no/place does not exist; a start creates it"),
         "{found}"
     );
     assert!(
@@ -352,7 +352,7 @@ fn a_read_only_path_that_is_writable_too_is_said_and_an_error_under_hard_require
         (
             &alone,
             &workdir[..],
-            format!("`{work}` is not read-only: --workdir {work} grants writing it"),
+            format!("`{work}` is not read-only: --workdir {work} makes it writable; set"),
         ),
     ] {
         let warned = lab

@@ -265,7 +265,9 @@ fn a_preset_of_ones_own_is_what_one_observed_run_has_shown_and_stays_out_of_reac
     ];
     let unknown = run(&["--preset", "packages"], &pip);
     assert!(
-        text(&unknown.stderr).contains("config/openshell/presets/packages.yaml would be one"),
+        text(&unknown.stderr)
+            .split_once("; to add it, write a policy to ")
+            .is_some_and(|(_, path)| path.contains("config/openshell/presets/packages.yaml")),
         "{unknown:?}"
     );
     let observed = folder.join("observed.yaml");
@@ -309,7 +311,7 @@ fn a_preset_of_ones_own_is_what_one_observed_run_has_shown_and_stays_out_of_reac
     for name in ["../python", "/etc/passwd"] {
         let refused = run(&["--preset", name], &pip);
         assert!(
-            text(&refused.stderr).contains("a name has letters, digits"),
+            text(&refused.stderr).contains("a name has only letters, digits"),
             "{refused:?}"
         );
     }
@@ -403,7 +405,7 @@ fn presets_of_registries_are_made_by_asking_each_client_and_permit_downloads_alo
         .status();
     assert!(copied.unwrap().success());
     let missing = presets.run("rust", "true");
-    let hint = "`openshell-sandbox presets make rust` asks cargo for its registry";
+    let hint = "run `openshell-sandbox presets make rust`, which asks cargo for its registry";
     assert!(
         missing.status.code() == Some(1) && text(&missing.stderr).contains(hint),
         "{missing:?}"

@@ -20,7 +20,7 @@ pub(super) fn of_filesystem(filesystem: &Filesystem) -> impl Iterator<Item = Str
     let in_proc = in_proc.map(|path| {
         format!(
             "filesystem_policy.read_write: {} lets processes write each other's memory, so rules \
-             by program mean nothing; remove it, as /proc can be read in any case",
+             by program mean nothing; remove it, because /proc can be read in any case",
             path.display()
         )
     });
@@ -76,7 +76,7 @@ pub fn missing(policy: &Policy) -> Vec<String> {
     let write = filesystem
         .read_write
         .iter()
-        .filter_map(|path| absent("read_write", path, "a start makes it"));
+        .filter_map(|path| absent("read_write", path, "a start creates it"));
     let single = single_files(filesystem);
     user.into_iter()
         .chain(read)
@@ -93,9 +93,9 @@ pub fn single_files(filesystem: &Filesystem) -> impl Iterator<Item = String> {
     files.map(|file| {
         let folder = file.parent().unwrap_or(file).display();
         format!(
-            "filesystem_policy.read_write: {} is a single file, which programs may write in place \
-             and not replace by a rename, as many do; grant a folder of its own for it, or \
-             {folder} if that is meant",
+            "filesystem_policy.read_write: {} is a single file: programs can write it in place, \
+             but cannot replace it by a rename, as many do; move it to a folder of its own and \
+             grant that, or grant {folder}",
             file.display()
         )
     })
@@ -120,9 +120,9 @@ pub fn closed_line(path: &Path, user: &User) -> String {
     let path = path.display();
     let name = &user.name;
     format!(
-        "filesystem_policy.read_write: the user {name} may not write to {path}, whose owner and \
-         mode, or file system, refuse it; list a folder of that user's, or name another user in \
-         `process`"
+        "filesystem_policy.read_write: the user {name} cannot write to {path}: its owner and \
+         mode, or its file system, do not permit it; list a folder of that user, or name another \
+         user in `process`"
     )
 }
 
@@ -154,7 +154,7 @@ fn absent(key: &str, granted: &GrantedPath, then: &str) -> Option<String> {
     let why = match path.try_exists() {
         Ok(true) => return None,
         Ok(false) => format!("does not exist; {then}"),
-        Err(error) => format!("cannot be looked at: {error}"),
+        Err(error) => format!("cannot be read: {error}"),
     };
     Some(format!("filesystem_policy.{key}: {} {why}", path.display()))
 }
@@ -175,8 +175,8 @@ pub fn read_only_in(workdir: &Path, filesystem: &Filesystem) -> Vec<String> {
         let path = path.as_path().display();
         let workdir = workdir.display();
         format!(
-            "filesystem_policy.read_only: `{path}` is not read-only: --workdir {workdir} grants \
-             writing it"
+            "filesystem_policy.read_only: `{path}` is not read-only: --workdir {workdir} makes it \
+             writable; set `include_workdir: false` to prevent that"
         )
     };
     covered.map(line).collect()

@@ -92,12 +92,14 @@ fn of_endpoint(endpoint: &Endpoint, found: &mut Findings) {
     for path in rules.map(|rule| rule.path.as_str()) {
         if path == "*" {
             found.warn(
-                "`path: \"*\"` matches no path, as `*` stays within a segment; `**` is every path"
+                "`path: \"*\"` matches no path, because `*` stays within a segment; write `**` for \
+                 every path"
                     .to_owned(),
             );
         } else if !path.starts_with(['/', '*', '?', '[', '{', '\\']) {
             found.warn(format!(
-                "`path: \"{path}\"` matches no path, as every path begins with `/`: \"/{path}\""
+                "`path: \"{path}\"` matches no path, because every path begins with `/`; write \
+                 \"/{path}\""
             ));
         }
     }
@@ -156,8 +158,8 @@ mod tests {
                  \"/**\"}}]}}}}"
             ))
         };
-        let expected = "network_policies.a.endpoints[0]: `path: \"v1/**\"` matches no path, as \
-                        every path begins with `/`: \"/v1/**\"";
+        let expected = "network_policies.a.endpoints[0]: `path: \"v1/**\"` matches no path, \
+                        because every path begins with `/`; write \"/v1/**\"";
         assert!(
             of("v1/**").contains(&expected.to_owned()),
             "{:?}",
@@ -289,7 +291,7 @@ mod tests {
                 found
                     .notes
                     .concat()
-                    .contains("who may run it may do what it may"),
+                    .contains("so what runs it can reach what it can reach"),
                 is_told,
                 "{path}: {found:?}"
             );

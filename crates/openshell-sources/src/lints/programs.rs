@@ -55,7 +55,11 @@ pub(super) fn of_binary(
                 "{path} does not exist; it matches nothing until it does"
             ));
         }
-        Err(error) => return found.warn(format!("{path} stands for nothing else: {error}")),
+        Err(error) => {
+            return found.warn(format!(
+                "{path} matches only as it is written: cannot follow its symlinks: {error}"
+            ));
+        }
     };
     if let Some(interpreter) = interpreter(&file) {
         return found.warn(format!(
@@ -83,8 +87,8 @@ fn of_program(path: &str, file: &Path, exact: bool, found: &mut Findings) {
     if exact {
         if is_one_of(SHELLS) || is_one_of(RUNNERS) || is_interpreter() {
             found.note(format!(
-                "{path} does what its arguments, configuration or input say: who may run it may do \
-                 what it may"
+                "{path} does what its arguments, configuration or input say, so what runs it can \
+                 reach what it can reach"
             ));
         }
     } else if is_one_of(SHELLS) {
@@ -114,13 +118,14 @@ fn of_program(path: &str, file: &Path, exact: bool, found: &mut Findings) {
 fn of_glob(path: &str, found: &mut Findings) {
     match path {
         "*" => found.warn(
-            "`*` matches no program, as it stays within a folder; list the programs that connect"
+            "`*` matches no program, because it stays within a folder; list the programs that \
+             connect"
                 .to_owned(),
         ),
         "**" | "/**" | "/**/*" => {
             found.warn(format!(
-                "`{path}` {EVERY_PROGRAM}, those that the workload writes too; list the programs \
-                 that connect"
+                "`{path}` {EVERY_PROGRAM}, including those that the workload writes; list the \
+                 programs that connect"
             ));
         }
         _ => {}

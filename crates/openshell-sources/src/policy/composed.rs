@@ -193,7 +193,7 @@ fn text_of(path: &Path, flag: &str) -> anyhow::Result<String> {
     let absolute = absolute.into_os_string().into_string();
     absolute.map_err(|path| {
         anyhow::anyhow!(
-            "{flag} {}: it is no UTF-8 text; name the folder around it",
+            "{flag} {}: it is not UTF-8 text; name the folder that contains it",
             path.display()
         )
     })
@@ -231,7 +231,8 @@ pub fn project(
     if let Some(named) = named {
         return Ok((named.to_owned(), None));
     }
-    let current = current.context("the current directory is gone; name a folder with --workdir")?;
+    let current =
+        current.context("the current directory does not exist; name a folder with --workdir")?;
     let real = |home: &PathBuf| std::fs::canonicalize(home).unwrap_or_else(|_| home.clone());
     let homes: Vec<_> = homes
         .iter()
@@ -246,8 +247,8 @@ pub fn project(
     };
     if let Some(what) = what {
         bail!(
-            "without a policy file the command may write to the current directory, and {} is \
-             {what}; go to a project's, or name one with --workdir",
+            "without a policy file the command may write to the current directory, but {} is \
+             {what}; change to a project's folder, or name one with --workdir",
             current.display()
         );
     }
@@ -258,8 +259,8 @@ pub fn project(
     };
     let warning = homes.iter().any(is_sensitive).then(|| {
         format!(
-            "the command may write to {}, from where other programs take settings and programs; is \
-             it the project that is meant?",
+            "the command may write to {}, from which other programs read settings or run programs; \
+             if it is not your project, name your project with --workdir",
             current.display()
         )
     });

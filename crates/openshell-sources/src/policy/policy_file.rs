@@ -403,7 +403,7 @@ impl PolicyReport {
             logging::config_event(
                 ConfigState::Validated,
                 Severity::Info,
-                &format!("{link} is a symlink: {target} is meant as well"),
+                &format!("{link} is a symlink; the policy also means its target {target}"),
             );
         }
         let took = self.took.as_millis();

@@ -61,7 +61,7 @@ impl Preset {
     pub(super) fn find(name: &str, folders: &[PathBuf]) -> anyhow::Result<Self> {
         if !is_name(name) {
             bail!(
-                "--preset {name}: a name has letters, digits, `-` and `_`; a file is given with \
+                "--preset {name}: a name has only letters, digits, `-` and `_`; name a file with \
                  --policy-data"
             );
         }
@@ -112,7 +112,7 @@ fn check_mode(file: &Path) -> anyhow::Result<()> {
         };
         if data.mode() & others != 0 {
             bail!(
-                "others can write to {}; take that away with `chmod go-w`",
+                "others can write to {}; remove that permission with `chmod go-w`",
                 path.display()
             );
         }
@@ -123,15 +123,15 @@ fn check_mode(file: &Path) -> anyhow::Result<()> {
 fn unknown(name: &str, folders: &[PathBuf]) -> String {
     if let Some(recipe) = registries::recipe(name) {
         return format!(
-            "--preset {name} is not made on this machine yet: `openshell-sandbox presets make \
-             {name}` asks {} for its registry",
+            "--preset {name} does not exist on this machine yet; run `openshell-sandbox presets \
+             make {name}`, which asks {} for its registry",
             recipe.client
         );
     }
     let known: Vec<_> = all(folders).into_iter().map(|entry| entry.name).collect();
     let own = folders.first().map(|folder| {
         format!(
-            "; a policy in {}/{name}.yaml would be one",
+            "; to add it, write a policy to {}/{name}.yaml",
             folder.display()
         )
     });

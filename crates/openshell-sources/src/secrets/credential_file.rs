@@ -292,7 +292,7 @@ impl CredentialFile {
                 None if phase == Phase::Start => bail!("the variable {name} is not set"),
                 None => bail!(
                     "the variable {name} was not named at the start, and the environment is read \
-                     only then"
+                     only then; start the sandbox again"
                 ),
             },
             SecretSource::File(path) => return secret_file::read(&path, phase),

@@ -132,7 +132,7 @@ impl EnvironmentSecrets {
             else {
                 environment.discard(&name);
                 taken.kept_out.push(format!(
-                    "{} is kept out of the command: its name is no UTF-8",
+                    "the command does not get {}: its name is not UTF-8",
                     name.display()
                 ));
                 continue;
@@ -152,15 +152,17 @@ impl EnvironmentSecrets {
                 }),
                 Err(fault) => {
                     taken.kept_out.push(format!(
-                        "{name} is kept out of the command, without a placeholder: {fault}"
+                        "the command gets neither {name} nor a placeholder for it: {fault}"
                     ));
                 }
             }
         }
         for name in taken.holders(environment) {
             environment.discard(&name);
-            let line = "is kept out of the command: it holds a secret of another variable";
-            taken.kept_out.push(format!("{} {line}", name.display()));
+            taken.kept_out.push(format!(
+                "the command does not get {}: it holds a secret of another variable",
+                name.display()
+            ));
         }
         taken
     }
@@ -225,8 +227,8 @@ impl EnvironmentSecrets {
         let lines = [
             (
                 unbound,
-                "no hosts are known, so the placeholder is refused everywhere; name the \
-                       hosts in a file of --credentials"
+                "no hosts are known, so the proxy refuses the placeholder everywhere; name the \
+                 hosts in a --credentials file"
                     .to_owned(),
             ),
             (short, WarningKind::SecretShort.to_string()),
@@ -351,9 +353,12 @@ mod tests {
         );
         assert_eq!(taken.secrets.len(), 1);
         let warnings: Vec<_> = taken.warnings().collect();
-        assert!(warnings[1].contains("its name is no UTF-8"), "{warnings:?}");
         assert!(
-            warnings[2].starts_with("URLX is kept out of the command: it holds"),
+            warnings[1].contains("its name is not UTF-8"),
+            "{warnings:?}"
+        );
+        assert!(
+            warnings[2].starts_with("the command does not get URLX: it holds"),
             "{warnings:?}"
         );
     }
@@ -435,7 +440,8 @@ mod tests {
             "{warnings:?}"
         );
         assert!(
-            warnings[1].starts_with("SIGNING_KEY is kept out") && !warnings[1].contains("MIIE"),
+            warnings[1].starts_with("the command gets neither SIGNING_KEY nor")
+                && !warnings[1].contains("MIIE"),
             "{warnings:?}"
         );
         assert!(

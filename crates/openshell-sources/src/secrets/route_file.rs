@@ -34,7 +34,7 @@ impl KeyedRoute {
         let is_text = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
         match &key {
             Some(key) if !key.expose().iter().all(is_text) => {
-                bail!("the key has bytes that no header may have")
+                bail!("the key has bytes that a header cannot carry")
             }
             _ => Ok(Self { spec, key }),
         }

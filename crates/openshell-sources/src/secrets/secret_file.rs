@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::input::{self, Phase};
 
 /// The fault of a file that holds secrets and is not private.
-pub const PUBLIC: &str = "others may read it; take that away with `chmod go-rwx`";
+pub const PUBLIC: &str = "others may read it; remove that permission with `chmod go-rwx`";
 
 /// Reads the secret in the file at `path`, without a newline at its end.
 ///
