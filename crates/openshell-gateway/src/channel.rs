@@ -58,11 +58,14 @@ pub trait CertificateSource: fmt::Debug + Send + Sync {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum AddressError {
-    #[error("{0} is no address of a gateway: http://HOST:PORT or https://HOST:PORT")]
+    #[error("{0} is not the address of a gateway; write http://HOST:PORT or https://HOST:PORT")]
     Invalid(String),
     #[error("{0} needs mutual TLS: set OPENSHELL_TLS_CA, OPENSHELL_TLS_CERT and OPENSHELL_TLS_KEY")]
     WithoutCertificates(String),
-    #[error("{0} is no name of a server")]
+    #[error(
+        "{0} is not a server name; set OPENSHELL_GATEWAY_TLS_SERVER_NAME to a name in the \
+         gateway's certificate"
+    )]
     ServerName(String),
 }
 
@@ -193,7 +196,7 @@ fn configuration(certificates: &Certificates) -> io::Result<ClientConfig> {
     let invalid = |what: &str| {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("{what} holds no valid PEM"),
+            format!("{what} does not hold valid PEM"),
         )
     };
     let Certificates {
@@ -308,7 +311,7 @@ mod tests {
             assert!(
                 opened(invalid)
                     .unwrap_err()
-                    .contains("is no address of a gateway"),
+                    .contains("is not the address of a gateway"),
                 "{invalid}"
             );
         }

@@ -174,7 +174,10 @@ impl Gateway {
             wait = match self.renew().await {
                 Ok(()) => self.0.token.renewal(),
                 Err(error) => {
-                    tracing::warn!("the gateway's token was not renewed: {error}");
+                    tracing::warn!(
+                        "cannot renew the gateway's token; next attempt in {} s: {error}",
+                        RENEWAL_RETRY.as_secs()
+                    );
                     RENEWAL_RETRY
                 }
             };
@@ -531,7 +534,7 @@ pub enum PolicyResult {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant's message is its documentation")]
 pub enum TokenError {
-    #[error("the sandbox's token cannot be read: {0}")]
+    #[error("cannot read the sandbox's token: {0}")]
     Source(#[from] io::Error),
     #[error(transparent)]
     Call(#[from] CallError),

@@ -108,10 +108,10 @@ impl fmt::Display for CallError {
             ),
             Code::Cancelled => (
                 "the gateway has closed the connection",
-                "for `https`: does it trust OPENSHELL_TLS_CERT, and is that still valid?",
+                "for `https`, check that it trusts OPENSHELL_TLS_CERT and that this is still valid",
             ),
-            Code::DeadlineExceeded => ("the gateway does not answer in time", "look at its load"),
-            Code::ResourceExhausted => ("the gateway has too much to do", "it is asked again"),
+            Code::DeadlineExceeded => ("the gateway does not answer in time", "check its load"),
+            Code::ResourceExhausted => ("the gateway has too much to do", "the sandbox asks again"),
             Code::Unauthenticated => (
                 "the gateway does not know who is calling",
                 "set OPENSHELL_SANDBOX_TOKEN, OPENSHELL_SANDBOX_TOKEN_FILE or \
@@ -131,12 +131,12 @@ impl fmt::Display for CallError {
             ),
             Code::InvalidArgument | Code::FailedPrecondition => (
                 "the gateway refuses the request",
-                "compare the versions of both",
+                "compare its version with the sandbox's",
             ),
             Code::Internal | Code::Unknown | Code::DataLoss => {
-                ("the gateway failed", "look at its log")
+                ("the gateway failed", "see its log")
             }
-            _ => ("the call failed", "look at the gateway's log"),
+            _ => ("the call failed", "see the gateway's log"),
         };
         write!(f, "{}: {what}: {} ({remedy})", self.call, self.message)
     }

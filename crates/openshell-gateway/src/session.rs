@@ -272,7 +272,7 @@ impl Sessions {
             Some(Target::Ssh(_)) | None => RelayTarget::Ssh,
         };
         let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else {
-            return refuse("there are too many relays".to_owned());
+            return refuse(format!("there are {RELAYS} relays already; close one"));
         };
         (self.changed)(Change::Relay(Ok(target)));
         let gateway = self.gateway.clone();
@@ -323,7 +323,7 @@ fn port(TcpRelayTarget { host, port }: &TcpRelayTarget) -> Result<u16, String> {
     let port = u16::try_from(*port).ok().filter(|port| *port != 0);
     match (is_loopback, port) {
         (true, Some(port)) => Ok(port),
-        (false, _) => Err("a relay leads to the loopback address inside alone".to_owned()),
+        (false, _) => Err("a relay can lead only to the loopback address inside".to_owned()),
         (true, None) => Err("the port of a relay is a number from 1 to 65535".to_owned()),
     }
 }

@@ -94,8 +94,9 @@ impl Token {
         let text = std::str::from_utf8(&header)
             .ok()
             .and_then(|text| text.parse::<MetadataValue<Ascii>>().ok());
-        let mut header = text
-            .ok_or_else(|| io::Error::other("the token has characters that no header may hold"))?;
+        let mut header = text.ok_or_else(|| {
+            io::Error::other("the token has characters that a header cannot carry")
+        })?;
         header.set_sensitive(true);
         let expires = expires
             .map(|expires| expires / 1000)

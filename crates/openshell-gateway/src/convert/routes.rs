@@ -40,9 +40,9 @@ pub(crate) fn read(response: GetInferenceBundleResponse) -> Bundle {
             .take(64)
             .collect();
         match route(resolved) {
-            Ok(_) if bundle.routes.len() >= MAX_ROUTES => {
-                bundle.left_out.push(format!("{name}: there are too many"))
-            }
+            Ok(_) if bundle.routes.len() >= MAX_ROUTES => bundle
+                .left_out
+                .push(format!("{name}: at most {MAX_ROUTES} routes are allowed")),
             Ok(route) => bundle.routes.push(route),
             Err(reason) => bundle.left_out.push(format!("{name}: {reason}")),
         }
@@ -67,7 +67,7 @@ fn route(route: ResolvedRoute) -> Result<RouteSpec, String> {
         .filter_map(|word| Interface::parse(word).ok());
     let interfaces: std::collections::BTreeSet<_> = known.collect();
     if interfaces.is_empty() {
-        return Err("it serves no interface that this build has".to_owned());
+        return Err("this build supports none of its protocols".to_owned());
     }
     if route.model_id.trim().is_empty() || route.model_id.chars().any(char::is_control) {
         return Err("it names no model".to_owned());

@@ -184,13 +184,13 @@ impl Placeholders {
 
 /// Returns the name of a credential beside as many others; or why it is left out.
 fn usable(name: &str, secret: &Secret, others: usize) -> Result<CredentialName, String> {
-    let parsed = CredentialName::parse(name).map_err(|_| "it is no name of a variable")?;
+    let parsed = CredentialName::parse(name).map_err(|_| "it is not a valid variable name")?;
     if is_refused(name) {
         return Err("a gateway may not set it".to_owned());
     }
     check_secret(secret.expose()).map_err(|violation| violation.to_string())?;
     if others == MAX_CREDENTIALS {
-        return Err("there are too many".to_owned());
+        return Err(format!("at most {MAX_CREDENTIALS} credentials are allowed"));
     }
     Ok(parsed)
 }

@@ -86,9 +86,9 @@ impl Launched {
                 .to_str()
                 .and_then(|level| level.parse().ok())
                 .unwrap_or_else(|| {
-                    variables
-                        .warnings
-                        .push("OPENSHELL_LOG_PUSH_LEVEL is no level; info is used".to_owned());
+                    variables.warnings.push(
+                        "OPENSHELL_LOG_PUSH_LEVEL is not a log level; info is used".to_owned(),
+                    );
                     Level::INFO
                 })
         });
@@ -169,7 +169,7 @@ impl Variables<'_> {
             .filter(|seconds| (1..=86_400).contains(seconds));
         if seconds.is_none() {
             self.warnings.push(format!(
-                "{name} is no number of seconds; {default} are used"
+                "{name} is not a number of seconds from 1 to 86400; {default} is used"
             ));
         }
         Duration::from_secs(seconds.unwrap_or(default))
@@ -184,7 +184,7 @@ fn check_process_limit(variables: &mut Variables<'_>) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "{NAME} is set, and no cgroup of this process limits processes (pids.max); start the \
+        "{NAME} is set, but no cgroup of this process limits processes (pids.max); start the \
          container with a limit"
     )
 }
@@ -237,7 +237,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let data = std::fs::metadata(path).map_err(named)?;
     if !data.is_file() || data.len() > FILE_BYTES {
         return Err(io::Error::other(format!(
-            "{} is no file of at most 1 MiB",
+            "{} is not a regular file of at most 1 MiB",
             path.display()
         )));
     }
@@ -256,14 +256,21 @@ fn certificates(
     let [authority, chain, key] = match files {
         [None, None, None] => return Ok(None),
         [Some(authority), Some(chain), Some(key)] => [authority, chain, key],
-        _ => bail!("{} are set together, or none of them", NAMES.join(", ")),
+        _ => bail!(
+            "{} must be set together; set all or none of them",
+            NAMES.join(", ")
+        ),
     };
     let files = CertificateFiles {
         authority,
         chain,
         key,
     };
-    drop(files.read().context("mutual TLS with the gateway")?);
+    drop(
+        files
+            .read()
+            .context("cannot read the files for mutual TLS with the gateway")?,
+    );
     Ok(Some(Arc::new(files)))
 }
 
@@ -325,20 +332,21 @@ fn token(variables: &mut Variables<'_>) -> anyhow::Result<Option<Box<dyn TokenSo
         path: path.into(),
         is_exchanged,
     };
-    drop(file.read().context("the sandbox's token cannot be read")?);
+    drop(file.read().context("cannot read the sandbox's token")?);
     Ok(Some(Box::new(file)))
 }
 
 /// Returns the user if the policy names none: by numbers, or the image's, or `sandbox`.
 fn run_as(variables: &mut Variables<'_>) -> anyhow::Result<RunAs> {
-    const NUMBERS: &str = "OPENSHELL_SANDBOX_UID and OPENSHELL_SANDBOX_GID are set together";
+    const NUMBERS: &str =
+        "OPENSHELL_SANDBOX_UID and OPENSHELL_SANDBOX_GID must be set together; set both or neither";
     let image = variables.environment.take("OPENSHELL_OCI_IMAGE_USER");
     let uid = variables.text("OPENSHELL_SANDBOX_UID")?;
     let gid = variables.text("OPENSHELL_SANDBOX_GID")?;
     let number = |name: &str, text: String| match Identity::parse(&text) {
         Ok(identity @ Identity::Id(_)) => Ok(identity),
         _ => Err(anyhow!(
-            "{name} is no number of a user or group other than root: {text}"
+            "{name} is not the number of a user or group other than root: {text}"
         )),
     };
     let image = image.map(|image| {
@@ -411,14 +419,14 @@ fn main_process(variables: &mut Variables<'_>) -> anyhow::Result<Option<MainProc
     let decoded = match text.strip_prefix("base64url:") {
         Some(coded) => BASE64_URL_SAFE_NO_PAD
             .decode(coded.trim_end_matches('='))
-            .with_context(|| format!("{NAME} is no Base64"))?,
+            .with_context(|| format!("{NAME} is not URL-safe Base64"))?,
         None => text.into_bytes(),
     };
     let spec: MainProcess =
         serde_json::from_slice(&decoded).with_context(|| format!("{NAME} is invalid"))?;
     if spec.version != 1 {
         bail!(
-            "{NAME} has version {}, and this build knows version 1",
+            "{NAME} has version {}, but this build knows only version 1",
             spec.version
         );
     }
@@ -435,7 +443,7 @@ fn user_environment(variables: &mut Variables<'_>) -> anyhow::Result<Vec<(String
         return Ok(Vec::new());
     };
     let named: std::collections::BTreeMap<String, String> = serde_json::from_str(&text)
-        .with_context(|| format!("{NAME} is no JSON object of texts"))?;
+        .with_context(|| format!("{NAME} is not a JSON object with strings as values"))?;
     let (refused, kept): (Vec<_>, Vec<_>) = named
         .into_iter()
         .partition(|(name, value)| variable::is_refused(name) || value.contains('\0'));

@@ -100,7 +100,7 @@ impl GatewaySource {
             Err(error) => {
                 if !std::mem::replace(&mut self.is_lost, true) {
                     let message = format!(
-                        "the gateway was not asked for changes; what is in force stays: {error}"
+                        "cannot ask the gateway for changes; what is in force stays: {error}"
                     );
                     logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
                 }
@@ -189,7 +189,7 @@ impl GatewaySource {
             Err(error) => {
                 if !std::mem::replace(&mut self.seen.lacks_credentials, true) {
                     let message = format!(
-                        "credentials withdrawn, as the gateway does not give them: {error}"
+                        "credentials withdrawn, because the gateway does not give them: {error}"
                     );
                     logging::config_event(ConfigState::Failed, Severity::High, &message);
                     return Some(Update {

@@ -76,8 +76,7 @@ impl RouteSource {
             Err(error) => {
                 if !std::mem::replace(&mut self.is_lost, true) {
                     let message = format!(
-                        "the gateway was not asked for routes to models; those in force stay: \
-                         {error}"
+                        "cannot ask the gateway for routes to models; those in force stay: {error}"
                     );
                     logging::config_event(ConfigState::Degraded, Severity::Low, &message);
                 }

@@ -191,7 +191,8 @@ async fn credentials(gateway: &Gateway, placeholders: &mut Placeholders) -> Opti
     match gateway.provider_environment().await {
         Ok(environment) => Some(placeholders.of(environment)),
         Err(error) => {
-            let message = format!("no credentials, as the gateway does not give them: {error}");
+            let message =
+                format!("no credentials, because the gateway does not give them: {error}");
             logging::config_event(ConfigState::Failed, Severity::High, &message);
             None
         }
@@ -234,7 +235,10 @@ async fn first(gateway: &Gateway) -> Result<SandboxConfig, CallError> {
             Ok(config) => return Ok(config),
             Err(error) => match waits.next().filter(|_| error.is_transient()) {
                 Some(wait) => {
-                    tracing::warn!("asked again in {} s: {error}", wait.as_secs());
+                    tracing::warn!(
+                        "cannot ask the gateway for its policy; next attempt in {} s: {error}",
+                        wait.as_secs()
+                    );
                     tokio::time::sleep(*wait).await;
                 }
                 None => return Err(error),
@@ -250,7 +254,7 @@ async fn with_policy(gateway: &Gateway) -> anyhow::Result<SandboxConfig> {
         return Ok(config);
     }
     let sent = gateway.send_policy(&of_image(), &config.workspace).await;
-    sent.context("the gateway has no policy, and took none")?;
+    sent.context("the gateway has no policy, and the sandbox cannot send it one")?;
     Ok(first(gateway).await?)
 }
 
@@ -294,8 +298,9 @@ fn of_image() -> ValidPolicy {
         return ValidPolicy::restrictive();
     };
     if path == Path::new(LEGACY_IMAGE_POLICY) {
-        let message =
-            format!("policy of the image at {LEGACY_IMAGE_POLICY}: move it to {IMAGE_POLICY}");
+        let message = format!(
+            "the policy of the image is at {LEGACY_IMAGE_POLICY}; move it to {IMAGE_POLICY}"
+        );
         logging::config_event(ConfigState::Validated, Severity::Medium, &message);
     }
     let files = PolicyFiles {
@@ -306,8 +311,9 @@ fn of_image() -> ValidPolicy {
         Ok(policy) if policy::survives(&policy) => policy,
         Ok(_) => {
             let message = format!(
-                "the policy of the image at {} says what a gateway cannot (`exact`, `pinned`, \
-                 `resolve`, `case_sensitive`), so it is not used, and nothing is permitted",
+                "the policy of the image at {} is not used, and nothing is permitted; remove the \
+                 keys that a gateway does not know (`hidden`, `noexec`, `debug`, `exact`, \
+                 `pinned`, `resolve`, `case_sensitive`, `upgrades`, `leaks`)",
                 path.display()
             );
             logging::finding_event("Unsafe Disk Policy Content", &message);

@@ -38,7 +38,7 @@ impl Shared {
             let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(32));
             while let Err(error) = gateway.report_status(version, &result).await {
                 if error.is_unimplemented() {
-                    tracing::warn!("the gateway takes no status of policies: {error}");
+                    tracing::warn!("the gateway does not accept the status of policies: {error}");
                     break;
                 }
                 tracing::debug!("the status of version {version} was not reported: {error}");
