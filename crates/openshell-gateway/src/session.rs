@@ -208,7 +208,7 @@ impl Sessions {
                     }
                     let beat = message(supervisor_message::Payload::Heartbeat(SupervisorHeartbeat {}));
                     if sender.try_send(beat).is_err() {
-                        return Ended::Lost("the gateway takes no messages".to_owned());
+                        return Ended::Lost("the gateway does not accept messages".to_owned());
                     }
                     continue;
                 }

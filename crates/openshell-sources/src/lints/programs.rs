@@ -57,7 +57,8 @@ pub(super) fn of_binary(
         }
         Err(error) => {
             return found.warn(format!(
-                "{path} matches only as it is written: cannot follow its symlinks: {error}"
+                "{path} matches only as it is written, because its symlinks cannot be followed: \
+                 {error}"
             ));
         }
     };
