@@ -3,12 +3,14 @@
 //!
 //! `cargo test -p openshell-sandbox pages` fails if a file is not current, and writes it again.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Args;
+use crate::invocation::Invocation;
 use crate::subcommands::Named;
 
 /// Returns the whole command line. [`crate::invocation::parse`] splits it by its first word.
@@ -104,4 +106,77 @@ fn bash_completes_the_flags_of_the_program_and_of_each_subcommand() {
         assert_eq!(completed(&format!("{name} --hel")), "--help", "{name}");
     }
     assert_eq!(completed("explain --bina"), "--binary");
+}
+
+#[test]
+fn each_option_of_a_run_stands_under_a_heading() {
+    let without: Vec<_> = Args::command()
+        .get_arguments()
+        .filter(|option| !option.is_positional() && option.get_help_heading().is_none())
+        .map(|option| option.get_id().to_string())
+        .collect();
+    assert!(without.is_empty(), "{without:?}");
+}
+
+#[test]
+fn the_short_help_has_a_dozen_options_and_the_long_help_all_of_them() {
+    let mut command = Args::command();
+    let shown: Vec<_> = command
+        .get_arguments()
+        .filter(|option| !option.is_positional() && !option.is_hide_short_help_set())
+        .filter_map(clap::Arg::get_long)
+        .map(str::to_owned)
+        .collect();
+    assert!((10..=16).contains(&shown.len()), "{shown:?}");
+    let short = command.render_help().to_string();
+    let long = command.render_long_help().to_string();
+    for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+        let is_shown = shown.iter().any(|shown| shown == option);
+        let written = format!("--{option}");
+        let is_listed = |help: &str| {
+            help.lines()
+                .filter_map(|line| line.trim_start().strip_prefix('-'))
+                .any(|line| format!("-{line} ").contains(&format!("{written} ")))
+        };
+        assert!(is_listed(&long), "{option}");
+        assert!(!is_shown || is_listed(&short), "{option}");
+        assert!(is_shown || !is_listed(&short), "{option}");
+    }
+}
+
+#[test]
+fn the_help_of_a_run_names_each_subcommand() {
+    let help = Args::command().render_help().to_string();
+    for subcommand in whole().get_subcommands() {
+        let line = format!("\n  {} ", subcommand.get_name());
+        assert!(help.contains(&line), "{}", subcommand.get_name());
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test runs bash itself")]
+#[test]
+fn each_help_has_exit_codes_and_examples_that_are_command_lines() {
+    let mut commands: Vec<_> = whole().get_subcommands().cloned().collect();
+    commands.push(Args::command());
+    for command in &mut commands {
+        let name = command.get_name().to_owned();
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("Exit codes:"), "{name}");
+        let (_, examples) = help.split_once("\nExample").expect("no example");
+        let examples: Vec<_> = examples
+            .lines()
+            .filter_map(|line| line.strip_prefix("  "))
+            .collect();
+        assert!(!examples.is_empty(), "{name}");
+        for example in examples {
+            let split = std::process::Command::new("bash")
+                .args(["--norc", "-c", &format!("printf '%s\\n' {example}")])
+                .output()
+                .unwrap();
+            let words = String::from_utf8(split.stdout).unwrap();
+            let words = words.lines().map(OsString::from);
+            let parsed = crate::invocation::parse(words, false);
+            assert!(!matches!(parsed, Invocation::Printed(_)), "{example}");
+        }
+    }
 }

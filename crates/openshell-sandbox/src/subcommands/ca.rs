@@ -7,15 +7,17 @@ use openshell_telemetry::logging;
 
 use crate::ca_dir;
 
-/// Shows or replaces the certificate authority of a folder (--ca-dir).
+/// Shows or replaces the certificate authority that a folder keeps (--ca-dir).
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(after_help = "\
-Exit codes: 0; 1 if there is no authority in the folder, or it cannot be replaced.
+Exit codes: 0; 1 if the folder has no authority, or it cannot be replaced.
 
-Example: openshell-sandbox ca show /var/lib/openshell/ca")]
+Examples:
+  openshell-sandbox ca show /var/lib/openshell/ca
+  openshell-sandbox ca rotate /var/lib/openshell/ca")]
 pub(crate) struct CaArgs {
-    /// `show` prints the certificates that programs inside trust; `rotate` makes the next authority
+    /// `show` prints the certificates that programs inside trust; `rotate` replaces the authority
     #[arg(value_name = "ACTION")]
     pub(crate) action: CaAction,
 

@@ -19,13 +19,16 @@ use openshell_telemetry::logging::{self, print_line};
 use crate::activation::Compiled;
 use crate::subcommands::replay;
 
-/// Reports all errors and warnings of a policy, and runs nothing.
+/// Reports the errors and warnings of policies, and runs nothing.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
-#[command(
-    after_help = "Exit codes: 0 if every file can be used; 1 if one cannot, or for warnings \
-                        that are denied; 3 if decisions of --replay change."
-)]
+#[command(after_help = "\
+Exit codes: 0 if every file can be used; 1 if one cannot, or if --deny-warnings finds a warning;
+3 if a decision of --replay changes.
+
+Examples:
+  openshell-sandbox check --deny-warnings policy.yaml
+  openshell-sandbox check --replay yesterday.log policy.yaml")]
 pub(crate) struct CheckArgs {
     /// Policy data (YAML)
     #[arg(value_name = "FILE", required = true)]
@@ -39,16 +42,17 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) policy_rules: Option<PathBuf>,
 
-    /// A log of an earlier run, of --log-format json, whose decisions are judged by the policy;
-    /// those that change are listed
+    /// Judge the decisions of an earlier run by the policy, and list those that change
+    ///
+    /// The log must be of --log-format json.
     #[arg(long, value_name = "LOG")]
     pub(crate) replay: Option<PathBuf>,
 
-    /// A credentials file to check too; its secrets are not read
+    /// Check this credentials file too; its secrets are not read
     #[arg(long, value_name = "FILE")]
     pub(crate) credentials: Option<PathBuf>,
 
-    /// A file of routes to models to check too; keys in other places are not read
+    /// Check this file of routes to models too; keys in other places are not read
     #[arg(long, value_name = "FILE")]
     pub(crate) inference_routes: Option<PathBuf>,
 }

@@ -9,15 +9,16 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use openshell_telemetry::logging;
 
-/// Copies this program to a place that other containers share, in one step.
+/// Copies this program to a place that containers share. Nobody sees a part of the copy.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(after_help = "\
-Exit codes: 0; 1 if it could not be copied.
+Exit codes: 0; 1 if the program cannot be copied.
 
-Example: openshell-sandbox copy-self /shared/openshell-sandbox")]
+Example:
+  openshell-sandbox copy-self /shared/openshell-sandbox")]
 pub(crate) struct CopySelfArgs {
-    /// A file, or a folder that the program gets into under its own name
+    /// The new file, or a folder in which the program keeps its name
     #[arg(value_name = "DEST")]
     pub(crate) destination: PathBuf,
 }

@@ -10,16 +10,18 @@ use openshell_telemetry::logging::print_stderr;
 use crate::process::terminal::HELD_LINES;
 use crate::subcommands::exec::places;
 
-/// Copies a file or folder into a running sandbox, or out of it. Out of it come no links that leave
-/// the copy, no devices, no set-id bits and no hooks of git repositories.
+/// Copies a file or folder into a running sandbox, or out of it. A copy out of it leaves out
+/// symlinks that point outside the copy, devices, set-id bits and hooks of git repositories.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(after_help = "\
-A folder that is there gets the copy under its own name; else the copy gets the name that is given.
+If DEST is an existing folder, the copy keeps its name in it. Otherwise DEST is the name of the copy.
 
-Exit codes: 0; 1 if something could not be copied.
+Exit codes: 0; 1 if something was not copied.
 
-Example: openshell-sandbox cp web:/sandbox/results .")]
+Examples:
+  openshell-sandbox cp web:/sandbox/results .
+  openshell-sandbox cp data.csv web:/sandbox/")]
 pub(crate) struct CpArgs {
     /// The source: a path, or NAME:PATH in the sandbox NAME
     #[arg(value_name = "SRC")]
@@ -29,11 +31,11 @@ pub(crate) struct CpArgs {
     #[arg(value_name = "DEST")]
     pub(crate) to: OsString,
 
-    /// Copy hooks of git repositories out too, which git runs
+    /// Also copy hooks of git repositories out; git executes them
     #[arg(long)]
     pub(crate) git_hooks: bool,
 
-    /// Directory of the sandboxes' own files, if they were started with one
+    /// The --run-dir that the sandboxes were started with
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 }

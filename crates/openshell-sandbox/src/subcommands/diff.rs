@@ -9,18 +9,23 @@ use openshell_sources::input::Phase;
 use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_telemetry::logging::print_line;
 
-/// Says what one policy permits more and less than another: hosts, requests, programs, files, user.
+/// Prints what one policy permits more (+) and less (-) than another.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(after_help = "\
-Exit codes: 0 if the policy after permits nothing more; 3 if it does; 1 if a policy cannot be used.
-A pattern that is written in another way may be named although it means the same.")]
+It compares hosts, requests, programs, files and the user. It may name a pattern that means the same
+but is written in another way.
+
+Exit codes: 0 if the second policy permits nothing more; 3 if it does; 1 if a policy cannot be used.
+
+Example:
+  openshell-sandbox diff before.yaml after.yaml")]
 pub(crate) struct DiffArgs {
-    /// Policy before (YAML)
+    /// The policy before (YAML)
     #[arg(value_name = "BEFORE")]
     pub(crate) before: PathBuf,
 
-    /// Policy after
+    /// The policy after (YAML)
     #[arg(value_name = "AFTER")]
     pub(crate) after: PathBuf,
 }

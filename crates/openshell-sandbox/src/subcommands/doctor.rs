@@ -25,12 +25,17 @@ use crate::startup::groundwork::Groundwork;
 use crate::startup::groundwork::network::PendingNetwork;
 use crate::startup::serve::sandbox::Sandbox;
 
-/// Checks what this host and caller have, and starts a sandbox on trial; leaves nothing.
+/// Checks what this host offers to you, and starts a sandbox on trial. Nothing is left behind.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 if a sandbox under the policy would start; 1 if not.")]
+#[command(after_help = "\
+Exit codes: 0 if a sandbox starts under the policy; 1 if not.
+
+Examples:
+  openshell-sandbox doctor
+  openshell-sandbox doctor --json policy.yaml")]
 pub(crate) struct DoctorArgs {
-    /// Policy data (YAML) [default: a policy that grants nothing]
+    /// The policy (YAML) [default: one that grants nothing]
     #[arg(value_name = "POLICY")]
     pub(crate) policy: Option<PathBuf>,
 

@@ -16,28 +16,33 @@ use crate::cli::parse_as;
 use crate::config;
 use crate::process::terminal::HELD_LINES;
 
-/// Runs a further command in a running sandbox, confined as its main command is.
+/// Runs another command in a running sandbox, confined as its main command is.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(override_usage = "openshell-sandbox exec [OPTIONS] NAME|PID [OPTIONS] [--] COMMAND...")]
 #[command(after_help = "\
-Exit codes: the command's own; 128+N if signal N ended it; 126 not executable; 127 not found; 1 for any error before it ran.
+Exit codes:
+  the command's own; 128+N if signal N ended it
+  126 if the command is not executable; 127 if it does not exist
+  1 for an error before the command ran
 
-Example: openshell-sandbox exec web -- sh -c 'id; pwd'")]
+Examples:
+  openshell-sandbox exec web
+  openshell-sandbox exec web -- sh -c 'id; pwd'")]
 pub(crate) struct ExecArgs {
     /// Give the command a terminal of its own [default: when standard input and output are one]
     #[arg(short, long = "tty")]
     pub(crate) terminal: bool,
 
-    /// Set a variable of the command; without a value, to that of this process; may be repeated
+    /// Set a variable of the command, or pass yours on; may be repeated
     #[arg(short = 'e', long = "env", value_name = "NAME[=VALUE]")]
     pub(crate) variables: Vec<String>,
 
-    /// Directory inside to start in [default: the main command's]
+    /// Working directory inside [default: the one of the main command]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
 
-    /// Directory of the sandboxes' own files, if they were started with one
+    /// The --run-dir that the sandboxes were started with
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 

@@ -33,14 +33,15 @@ pub(crate) enum DoorName {
     Name,
 }
 
-/// Prints the proxy's decision on a connection, and runs nothing. Names are looked up as by the
-/// proxy.
+/// Prints the proxy's decision on one connection, and runs nothing. It looks names up as the proxy
+/// does.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(after_help = "\
-Exit codes: 0 if it would be permitted; 1 if not, or if the policy cannot be used.
+Exit codes: 0 if the policy permits it; 1 if not, or if the policy cannot be used.
 
-Example: openshell-sandbox explain my.yaml --binary /usr/bin/curl --host example.com --port 443")]
+Example:
+  openshell-sandbox explain policy.yaml --binary /usr/bin/curl --host example.com --port 443")]
 pub(crate) struct ExplainArgs {
     /// Policy data (YAML)
     #[arg(value_name = "FILE")]
@@ -54,7 +55,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) binary: String,
 
-    /// Executable of an ancestor, nearest first; may be repeated
+    /// Executable of an ancestor of that program, nearest first; may be repeated
     #[arg(long, value_name = "PATH")]
     pub(crate) ancestor: Vec<String>,
 
@@ -66,8 +67,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "PORT", value_parser = port)]
     pub(crate) port: u16,
 
-    /// Way of the connection: by the proxy (connect, forward, socks), or by name, of a program that
-    /// knows no proxy
+    /// How the program connects: through the proxy (connect, forward, socks), or by name, without
+    /// knowing the proxy
     #[arg(long, value_name = "DOOR", value_enum, default_value = "connect")]
     pub(crate) door: DoorName,
 

@@ -15,13 +15,14 @@ use crate::activation::{Compiled, Origin};
 use crate::cli;
 use crate::config;
 
-/// Makes the calls of a start to the gateway that the environment names, and prints what each gave;
-/// changes nothing.
+/// Calls the gateway as a start does, and prints each answer. Changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
-#[command(
-    after_help = "Exit codes: 0 if a sandbox would start with what the gateway has; 1 if not."
-)]
+#[command(after_help = "\
+Exit codes: 0 if a sandbox would start with what the gateway has; 1 if not.
+
+Example:
+  openshell-sandbox gateway check --sandbox-id web --openshell-endpoint http://127.0.0.1:8080")]
 pub(crate) struct GatewayArgs {
     /// `check`
     #[arg(value_name = "ACTION", value_parser = ["check"])]

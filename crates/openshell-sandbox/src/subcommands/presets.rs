@@ -17,14 +17,16 @@ use openshell_telemetry::logging::{print_line, print_stderr};
 
 use crate::config::{SYSTEM_PRESETS, own_presets, own_settings};
 
-/// Lists presets, or makes those of package registries: each client is asked, in a sandbox, for
-/// something small, and the hosts that it downloads from get into the preset.
+/// Lists presets, or makes those of package registries. To make one, it runs the client in a
+/// sandbox for a small download, and adds the hosts that the client asks.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(override_usage = "openshell-sandbox presets [make [OPTIONS] NAME...]")]
-#[command(after_help = "Exit codes: 0; 1 if one was not made.
+#[command(after_help = "Exit codes: 0; 1 if a preset was not made.
 
-Example: openshell-sandbox presets make python node")]
+Examples:
+  openshell-sandbox presets
+  openshell-sandbox presets make python node")]
 pub(crate) struct PresetsArgs {
     /// `make`; without it, all presets are listed
     #[arg(value_name = "ACTION", value_parser = ["make"], requires = "names")]
@@ -34,12 +36,13 @@ pub(crate) struct PresetsArgs {
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
 
-    /// For all users: into /etc/openshell/presets instead of ~/.config/openshell/presets
+    /// Write to /etc/openshell/presets, for all users, instead of ~/.config/openshell/presets
     #[arg(long, requires = "names")]
     pub(crate) system: bool,
 
-    /// Let the client read a path besides its settings and programs where they usually are; may be
-    /// repeated
+    /// Let the client read this path too; may be repeated
+    ///
+    /// It can read its settings and programs where they usually are.
     #[arg(long, value_name = "PATH", requires = "names")]
     pub(crate) read: Vec<PathBuf>,
 

@@ -11,16 +11,20 @@ use openshell_telemetry::logging::{print_line, print_stderr};
 
 use crate::subcommands::exec::places;
 
-/// Lists this user's running sandboxes.
+/// Lists your running sandboxes.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
-#[command(after_help = "Exit codes: 0; 1 if a sandbox does not answer.")]
+#[command(after_help = "\
+Exit codes: 0; 1 if a sandbox does not answer.
+
+Example:
+  openshell-sandbox ps --json")]
 pub(crate) struct PsArgs {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Directory of the sandboxes' own files, if they were started with one
+    /// The --run-dir that the sandboxes were started with
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 }
