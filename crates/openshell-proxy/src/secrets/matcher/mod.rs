@@ -23,18 +23,31 @@ const BASE64_BYTES: usize = 8;
 pub struct Forms {
     plain: Zeroizing<Vec<u8>>,
     base64: Vec<Zeroizing<Vec<u8>>>,
+    /// All forms in lower case, to be searched for in names of fields.
+    lower: Vec<Zeroizing<Vec<u8>>>,
+    longest: usize,
 }
 
 impl Forms {
     /// Encodes `secret`.
     #[must_use]
     pub fn of(secret: &[u8]) -> Self {
-        let base64 = base64_forms(secret)
+        let plain = Zeroizing::new(secret.to_vec());
+        let base64: Vec<_> = base64_forms(secret)
             .into_iter()
-            .filter(|form| form.len() >= BASE64_BYTES);
+            .filter(|form| form.len() >= BASE64_BYTES)
+            .collect();
+        let lower = std::iter::once(&plain)
+            .chain(&base64)
+            .filter(|form| form.len() >= BASE64_BYTES)
+            .map(|form| Zeroizing::new(form.to_ascii_lowercase()))
+            .collect();
+        let longest = longest(&plain, &base64);
         Self {
-            plain: Zeroizing::new(secret.to_vec()),
-            base64: base64.collect(),
+            plain,
+            base64,
+            lower,
+            longest,
         }
     }
 
@@ -42,31 +55,22 @@ impl Forms {
     /// (`\u0061`, `&#x61;`), nine for any other byte (`&#x0002b;`, `&lbrack;`).
     #[must_use]
     pub fn longest(&self) -> usize {
-        let escaped = |byte: &u8| if byte.is_ascii_alphanumeric() { 6 } else { 9 };
-        // In Base64, only the characters that are not letters or digits can be escaped.
-        let in_base64 = |byte: &u8| if byte.is_ascii_alphanumeric() { 1 } else { 9 };
-        let plain = self.plain.iter().map(escaped).sum();
-        self.base64
-            .iter()
-            .map(|form| form.iter().map(in_base64).sum())
-            .fold(plain, usize::max)
+        self.longest
     }
 
     /// Returns true if the name of a field contains the secret, in upper or lower case. Short
     /// secrets match by chance and are not searched for.
     #[must_use]
     pub fn are_in_name(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
         let decoded: Vec<u8> = Escapes::Percent
             .decoded(name.as_bytes())
             .to_ascii_lowercase();
-        let is_in = |text: &[u8], form: &[u8]| {
-            let lower = Zeroizing::new(form.to_ascii_lowercase());
-            lower.len() >= BASE64_BYTES && memmem::find(text, &lower).is_some()
-        };
         let texts = [name.as_bytes(), &decoded];
-        texts
-            .iter()
-            .any(|text| self.all().any(|(form, _)| is_in(text, form)))
+        texts.iter().any(|text| {
+            let mut forms = self.lower.iter();
+            forms.any(|form| memmem::find(text, form).is_some())
+        })
     }
 
     /// Returns each form, and whether it is Base64.
@@ -74,6 +78,18 @@ impl Forms {
         let base64 = self.base64.iter().map(|form| (form.as_slice(), true));
         std::iter::once((self.plain.as_slice(), false)).chain(base64)
     }
+}
+
+/// Returns the length in bytes of the longest spelling of any form.
+fn longest(plain: &[u8], base64: &[Zeroizing<Vec<u8>>]) -> usize {
+    let escaped = |byte: &u8| if byte.is_ascii_alphanumeric() { 6 } else { 9 };
+    // In Base64, only the characters that are not letters or digits can be escaped.
+    let in_base64 = |byte: &u8| if byte.is_ascii_alphanumeric() { 1 } else { 9 };
+    let plain = plain.iter().map(escaped).sum();
+    base64
+        .iter()
+        .map(|form| form.iter().map(in_base64).sum())
+        .fold(plain, usize::max)
 }
 
 /// A search for all forms of several secrets.
