@@ -297,7 +297,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def answer(self):
         path, _, query = self.path.partition('?')
-        body = b''
+        body = bytearray()
         if self.headers.get('Transfer-Encoding') == 'chunked':
             while size := int(self.rfile.readline(), 16): body += self.rfile.read(size); self.rfile.readline()
             self.rfile.readline()
