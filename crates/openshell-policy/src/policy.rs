@@ -18,7 +18,7 @@ pub const MAX_ENDPOINTS: usize = 10_000;
 pub enum UnresolvedPath {
     #[error(transparent)]
     Missing(#[from] MissingPlace),
-    #[error("filesystem_policy: {hidden} is hidden, and {granted} is granted; list one of them", hidden = hidden.display(), granted = granted.display())]
+    #[error("filesystem_policy: {hidden} is hidden, and {granted} is granted; list only one of them", hidden = hidden.display(), granted = granted.display())]
     HiddenGrant { hidden: PathBuf, granted: PathBuf },
 }
 

@@ -137,7 +137,7 @@ pub enum ViolationKind {
     PathPattern(String),
     #[error("`{0}` cannot be hidden: every program needs it")]
     PathNeeded(String),
-    #[error("`{hidden}` is hidden, and `{granted}` is granted; list one of them")]
+    #[error("`{hidden}` is hidden, and `{granted}` is granted; list only one of them")]
     HiddenGrant { hidden: String, granted: String },
     #[error("the workload never runs as root; name an unprivileged user or group")]
     RunAsRoot,

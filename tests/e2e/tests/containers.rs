@@ -55,7 +55,7 @@ fn root_with_the_default_capabilities_is_nobody_in_a_user_namespace() {
             "{printed}"
         );
         assert_eq!(
-            printed.contains("shares the supervisor's process numbers"),
+            printed.contains("shares the supervisor's PID namespace"),
             is_masked,
             "{printed}"
         );

@@ -821,7 +821,7 @@ fn a_recorded_log_is_judged_by_another_policy() {
         &cut,
     );
     assert!(
-        changed.contains("refused now") && changed.contains("1 lines are not JSON"),
+        changed.contains("refused now") && changed.contains("1 line is not JSON"),
         "{changed}"
     );
     let none = lab

@@ -146,7 +146,7 @@ fn without_a_proc_of_its_own_a_sandbox_says_so_and_still_leaves_nothing() {
     );
     let printed = lab.shell(&command);
     for expected in [
-        "shares the supervisor's process numbers",
+        "shares the supervisor's PID namespace",
         "61184\n",
         "403",
         "exit 4",

@@ -277,6 +277,8 @@ fn what_hides_nothing_and_a_folder_that_the_user_may_not_write_to_are_said_at_th
         "nosuch",
         "--write",
         roots.to_str().unwrap(),
+        "--write",
+        roots.to_str().unwrap(),
     ];
     let finished = in_project(&lab, &flags).sh("true");
     let project = lab.folder("project").display().to_string();

@@ -82,7 +82,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<Option<Findings>> {
     let tier = match planned.caller() {
         None => "capabilities: commands become the user of the policy".to_owned(),
         Some(caller) => format!(
-            "a user namespace: commands stay the caller, user {}",
+            "a user namespace: commands run as the caller, user {}",
             caller.uid
         ),
     };
@@ -144,7 +144,7 @@ fn prepare(checks: &mut Vec<Check>) -> anyhow::Result<Option<(Privilege, Init)>>
                 Some(why) => Check::missing(
                     "/proc",
                     format!("cannot {why}"),
-                    "the sandbox shares the supervisor's process numbers",
+                    "the sandbox shares the supervisor's PID namespace",
                     "a container whose /proc is not masked (`--security-opt \
                      systempaths=unconfined`)",
                 ),

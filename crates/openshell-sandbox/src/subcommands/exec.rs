@@ -140,7 +140,7 @@ fn variable(text: &str) -> anyhow::Result<(String, OsString)> {
     Ok((
         text.to_owned(),
         value.with_context(|| {
-            format!("-e {text}: there is no such variable; set one by NAME=VALUE")
+            format!("-e {text}: there is no such variable; write NAME=VALUE to set one")
         })?,
     ))
 }

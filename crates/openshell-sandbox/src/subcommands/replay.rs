@@ -90,10 +90,10 @@ pub(super) fn replay(snapshot: &Snapshot, log: &Path) -> anyhow::Result<usize> {
     } else {
         String::new()
     };
-    let lost = if unreadable > 0 {
-        format!("; {unreadable} lines are not JSON")
-    } else {
-        String::new()
+    let lost = match unreadable {
+        0 => String::new(),
+        1 => "; 1 line is not JSON".to_owned(),
+        more => format!("; {more} lines are not JSON"),
     };
     print_line(&format!(
         "{}: {judged} decisions, {} changes{more}{lost}",

@@ -236,7 +236,7 @@ fn log_root(privilege: &Privilege) {
 
 fn log_shared_pids(init: &Init) {
     if let Some(why) = init.shared_pids() {
-        let message = format!("the sandbox shares the supervisor's process numbers: cannot {why}");
+        let message = format!("the sandbox shares the supervisor's PID namespace: cannot {why}");
         logging::config_event(ConfigState::Degraded, Severity::Medium, &message);
     }
 }

@@ -125,7 +125,7 @@ impl Files {
     /// # Errors
     /// Fails if the repository cannot be granted.
     fn of(config: &Config, policy: &Policy, user: &User) -> anyhow::Result<Self> {
-        let mut writable: Vec<_> = writable(policy, config).map(Path::to_owned).collect();
+        let mut writable = writable(policy, config);
         let mut filesystem = policy.filesystem().clone();
         if let Some(repository) = repository_elsewhere(config, &filesystem, &writable, user)? {
             writable.push(repository.clone());
@@ -394,19 +394,22 @@ fn check_directory(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the writable paths, including the working directory if the policy makes it one.
-fn writable<'c>(policy: &'c Policy, config: &'c Config) -> impl Iterator<Item = &'c Path> {
+/// Returns the writable paths, each once, including the working directory if the policy makes it
+/// one.
+fn writable(policy: &Policy, config: &Config) -> Vec<PathBuf> {
     let workdir = config
         .command
         .workdir
         .as_deref()
         .filter(|_| policy.filesystem().include_workdir);
-    policy
-        .filesystem()
-        .read_write
-        .iter()
-        .map(GrantedPath::as_path)
-        .chain(workdir)
+    let listed = policy.filesystem().read_write.iter();
+    let mut writable = Vec::new();
+    for path in listed.map(GrantedPath::as_path).chain(workdir) {
+        if !writable.iter().any(|listed| listed == path) {
+            writable.push(path.to_owned());
+        }
+    }
+    writable
 }
 
 /// Returns the repository of a working directory that is a linked work tree, if the policy says
@@ -517,7 +520,7 @@ fn work_folders(config: &Config, home: Option<&Path>) -> Vec<PathBuf> {
 fn check_hidden(config: &Config, filesystem: &Filesystem) -> anyhow::Result<()> {
     if let Some((hidden, granted)) = filesystem.hidden_grant() {
         bail!(
-            "filesystem_policy: {} is hidden, and {} is granted; list one of them",
+            "filesystem_policy: {} is hidden, and {} is granted; list only one of them",
             hidden.display(),
             granted.display()
         );
