@@ -479,9 +479,11 @@ fn a_missing_path_is_kept_by_a_placeholder_that_goes_with_the_last_sandbox_unles
         "until test -e go; do sleep 0.01; done; cat .env",
     ]);
     wait_for_lines(&lab, "PROC:LAUNCH", 3);
-    assert_eq!(project.run("touch end"), "");
+    let sign = |name: &str| std::fs::write(project.path(name), "").unwrap();
+    sign("end");
     assert_eq!(first.wait().code(), 1);
-    assert_eq!(project.run("rm end; ls -A; touch go"), ".env\nsub\n");
+    assert_eq!(project.run("rm end; ls -A"), ".env\nsub\n");
+    sign("go");
     let second = second.wait();
     assert!(second.stderr.contains("Permission denied"), "{second:?}");
     assert_eq!(project.run("rm go; find ."), ".\n./sub\n");
@@ -491,7 +493,8 @@ fn a_missing_path_is_kept_by_a_placeholder_that_goes_with_the_last_sandbox_unles
         .args(&["--carve-out-lost", "warn"])
         .start(&["sh", "-c", "until test -e go; do sleep 0.01; done"]);
     wait_for_lines(&lab, "PROC:LAUNCH", 4);
-    assert_eq!(project.run("echo KEY=1 > .env; touch go"), "");
+    assert_eq!(project.run("echo KEY=1 > .env"), "");
+    sign("go");
     assert_eq!(third.wait().ok(), "");
     assert_eq!(project.run("cat .env"), "KEY=1\n");
 }

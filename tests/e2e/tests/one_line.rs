@@ -696,7 +696,7 @@ fn variables_are_given_by_name_value_and_file_and_those_that_look_like_secrets_a
     assert!(
         run(&["--env-file", &bad])
             .stderr
-            .contains("line 2: BASH_ENV: it would")
+            .contains("line 2: cannot set BASH_ENV: it makes programs")
     );
     // A line of a secret over several is not shown.
     let bad = lab

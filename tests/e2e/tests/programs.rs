@@ -563,7 +563,7 @@ fn a_preset_is_made_whole_or_not_at_all() {
     );
     let unknown = presets.make(&["perl"]);
     assert!(
-        text(&unknown.stderr).contains("there are apt, go, java, node, python, rust"),
+        text(&unknown.stderr).contains("only apt, go, java, node, python, rust"),
         "{unknown:?}"
     );
     let left: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
