@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(arguments, ["cmd", "a b", "c", "d e", ""]);
         assert_eq!(variables, ["K=v w", "K2=x"]);
         assert_eq!(directory.as_deref(), Some("/my dir"));
-        assert!(parsed("a=b").unwrap_err().contains("no program"));
+        assert!(parsed("a=b").unwrap_err().contains("not name a program"));
         assert_eq!(parsed("cmd K=v '&&'").unwrap().0, ["cmd", "K=v", "&&"]);
     }
 

@@ -27,7 +27,7 @@ Exit codes:
   1 for an error before the command ran
 
 Examples:
-  openshell-sandbox exec web
+  openshell-sandbox exec --tty web -- bash
   openshell-sandbox exec web -- sh -c 'id; pwd'")]
 pub(crate) struct ExecArgs {
     /// Give the command a terminal of its own [default: when standard input and output are one]
