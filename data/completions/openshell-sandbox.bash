@@ -56,7 +56,7 @@ _openshell__sandbox() {
 
     case "${cmd}" in
         openshell__sandbox)
-            opts="-p -w -t -i -h -V --policy --policy-data --allow --write --read --hide --preset --print-policy --watch --policy-rules --network --publish --workdir --no-placeholders --carve-out-lost --git-config --no-keep-settings --tmp-size --timeout --grace --drain --interactive --no-interactive --clear-env --env --env-file --credentials --secrets-from-env --proposals --observe --observe-files --observe-merge --leaks --inference-routes --sandbox-id --sandbox --openshell-endpoint --log-level --log-files --timings --log-format --log-to --name --label --die-with-parent --keep --log-dir --run-dir --tls-dir --upstream-ca-file --ca-dir --proxy-port --name-addresses --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --ssh-socket-path --health-port --health-socket --help --version check explain diff doctor exec ps cp ca gateway presets copy-self"
+            opts="-p -w -i -t -h -V --policy --policy-data --allow --preset --print-policy --write --read --hide --policy-rules --watch --observe --observe-files --observe-merge --proposals --workdir --git-config --no-keep-settings --no-placeholders --carve-out-lost --run-dir --network --publish --upstream-ca-file --ca-dir --tls-dir --name-addresses --proxy-port --credentials --secrets-from-env --env --env-file --clear-env --leaks --inference-routes --name --keep --interactive --no-interactive --ssh-socket-path --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --sandbox-id --sandbox --openshell-endpoint --log-level --log-to --log-format --log-dir --log-files --label --timings --health-port --health-socket --timeout --grace --drain --tmp-size --die-with-parent --help --version check explain diff doctor exec ps cp ca gateway presets copy-self"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -78,6 +78,10 @@ _openshell__sandbox() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --preset)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --write)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -90,19 +94,15 @@ _openshell__sandbox() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --preset)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --policy-rules)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --network)
-                    COMPREPLY=($(compgen -W "proxy block allow" -- "${cur}"))
+                --observe)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --publish)
+                --proposals)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -114,31 +114,47 @@ _openshell__sandbox() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --carve-out-lost)
-                    COMPREPLY=($(compgen -W "end warn" -- "${cur}"))
-                    return 0
-                    ;;
                 --git-config)
                     COMPREPLY=($(compgen -W "ro rw" -- "${cur}"))
                     return 0
                     ;;
-                --tmp-size)
+                --carve-out-lost)
+                    COMPREPLY=($(compgen -W "end warn" -- "${cur}"))
+                    return 0
+                    ;;
+                --run-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --timeout)
+                --network)
+                    COMPREPLY=($(compgen -W "proxy block allow" -- "${cur}"))
+                    return 0
+                    ;;
+                --publish)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                -t)
+                --upstream-ca-file)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --grace)
+                --ca-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --drain)
+                --tls-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name-addresses)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --proxy-port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --credentials)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -150,23 +166,31 @@ _openshell__sandbox() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --credentials)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --proposals)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --observe)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --leaks)
                     COMPREPLY=($(compgen -W "report block off" -- "${cur}"))
                     return 0
                     ;;
                 --inference-routes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ssh-socket-path)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ssh-listen-addr)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ssh-handshake-secret)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ssh-handshake-skew-secs)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -186,67 +210,19 @@ _openshell__sandbox() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
-                    return 0
-                    ;;
                 --log-to)
                     COMPREPLY=($(compgen -W "stderr file both" -- "${cur}"))
                     return 0
                     ;;
-                --name)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --label)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --die-with-parent)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
                     return 0
                     ;;
                 --log-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --run-dir)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --tls-dir)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --upstream-ca-file)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ca-dir)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --proxy-port)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --name-addresses)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ssh-listen-addr)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ssh-handshake-secret)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ssh-handshake-skew-secs)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --ssh-socket-path)
+                --label)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -255,6 +231,30 @@ _openshell__sandbox() {
                     return 0
                     ;;
                 --health-socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --grace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --drain)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tmp-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --die-with-parent)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
