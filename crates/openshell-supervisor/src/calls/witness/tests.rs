@@ -348,7 +348,7 @@ fn a_socket_of_another_network_connects_nowhere() {
                 .lock()
                 .recv()
                 .unwrap()
-                .contains("another network")
+                .contains("does not belong to the sandbox's network")
         );
     });
     // The same socket connects where no witness looks.
