@@ -17,7 +17,7 @@ use crate::subcommands::exec::places;
 #[command(after_help = "\
 If DEST is an existing folder, the copy keeps its name in it. Otherwise DEST is the name of the copy.
 
-Exit codes: 0; 1 if something was not copied.
+Exit codes: 0, also if the copy leaves something out; 1 if something cannot be copied.
 
 Examples:
   openshell-sandbox cp web:/sandbox/results .
