@@ -8,6 +8,7 @@ use crate::address::{AddressClass, never_reachable};
 use crate::network::rule::Glob;
 use openshell_events::denial::DenialSummary;
 use openshell_events::reason::DenialStage;
+use openshell_events::text::counted;
 
 /// A rule that would have permitted a refused connection or request, for review by a person.
 #[derive(Clone, Debug, PartialEq)]
@@ -286,8 +287,9 @@ fn comment(text: &mut String, proposal: &Proposal) {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "  # {}: refused {count} times, confidence {confidence:.2}",
-        printable(rationale)
+        "  # {}: refused {}, confidence {confidence:.2}",
+        printable(rationale),
+        counted(*count, "time", "times")
     );
     if !security_notes.is_empty() {
         let _ = writeln!(text, "  # {security_notes}");

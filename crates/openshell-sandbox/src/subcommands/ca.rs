@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use openshell_telemetry::logging;
+use time::UtcOffset;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
 
 use crate::ca_dir;
 
@@ -33,6 +36,10 @@ pub(crate) enum CaAction {
     Rotate,
 }
 
+/// The form of a moment.
+const MOMENT: &[BorrowedFormatItem<'_>] =
+    format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
+
 /// Prints the certificates of the authority, after replacing it if that is asked for.
 ///
 /// # Errors
@@ -42,7 +49,7 @@ pub(crate) fn ca(args: &CaArgs) -> anyhow::Result<ExitCode> {
         CaAction::Show => ca_dir::show(&args.folder)?,
         CaAction::Rotate => ca_dir::rotate(&args.folder)?,
     };
-    let ends = authority.ends().truncate_to_second();
+    let ends = authority.ends().to_offset(UtcOffset::UTC).format(MOMENT)?;
     logging::print_line(&format!("# valid until {ends}"));
     for line in authority.pem().lines() {
         logging::print_line(line);
