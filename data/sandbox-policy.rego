@@ -1,6 +1,6 @@
 # The built-in rules: connections and requests that a policy document permits.
 #
-# The document is `data`, described in `docs/policy.md`, with ports in `ports` and presets expanded into `rules`.
+# The document is `data`, described in `docs/policy/reference.md`, with ports in `ports` and presets expanded into `rules`.
 # The query is `input`: `exec` (the executables of the caller and of its ancestors, and the absolute paths among their
 # arguments), `network` (host in lower case, port) and, for a request inside a connection, `request` (method,
 # canonical path, other readings of it, query parameters).

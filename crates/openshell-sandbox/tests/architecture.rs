@@ -305,7 +305,7 @@ fn no_test_is_left_out_and_no_code_left_open() {
 
 #[test]
 fn the_architecture_page_names_tests_that_exist() {
-    let page = read(&root().join("docs/architecture.md"));
+    let page = read(&root().join("docs/internals/architecture.md"));
     assert!(page.lines().count() <= 150);
     let all = all_sources();
     let invariants = page
@@ -337,7 +337,7 @@ fn the_architecture_page_names_tests_that_exist() {
 #[test]
 fn every_test_that_the_security_model_names_exists() {
     let all = all_sources();
-    let page = read(&root().join("docs/security.md"));
+    let page = read(&root().join("docs/security/model.md"));
     let quoted = page
         .split('`')
         .skip(1)

@@ -1,4 +1,4 @@
-//! The rows of docs/conformance.md and the tests that name them agree.
+//! The rows of docs/internals/conformance.md and the tests that name them agree.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ struct Catalogue {
 
 impl Catalogue {
     fn read() -> Self {
-        let page = std::fs::read_to_string(root().join("docs/conformance.md")).unwrap();
+        let page = std::fs::read_to_string(root().join("docs/internals/conformance.md")).unwrap();
         let rows = page.lines().filter_map(row).collect();
         let reserved = page
             .lines()

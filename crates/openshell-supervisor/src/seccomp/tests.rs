@@ -688,7 +688,7 @@ fn the_page_of_system_calls_shows_every_row_and_every_option() {
             format!("| {} | {} |\n", level.name, names.join(" "))
         })
         .collect();
-    let page = include_str!("../../../../docs/system-calls.md");
+    let page = include_str!("../../../../docs/security/system-calls.md");
     let commands: String = ALLOWED
         .iter()
         .map(|(name, number)| format!("| `{name}` | {number:#x} |\n"))
@@ -705,7 +705,7 @@ fn the_page_of_system_calls_shows_every_row_and_every_option() {
             .unwrap_or_default();
         assert!(
             found == table,
-            "docs/system-calls.md, between its marks `{what}`, should hold:\n{table}"
+            "docs/security/system-calls.md, between its marks `{what}`, should hold:\n{table}"
         );
     }
 }
