@@ -31,6 +31,7 @@ mod names;
 mod network;
 mod one_line;
 mod origin;
+mod pages;
 mod policy;
 mod process;
 mod programs;
