@@ -41,6 +41,7 @@ mod publish;
 mod relay;
 mod reload;
 mod requests;
+mod schemas;
 mod sdks;
 mod sites;
 mod ssh;
