@@ -6,6 +6,7 @@
 mod patterns;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
 
 use memchr::memmem;
@@ -19,7 +20,6 @@ use crate::secrets::placeholder::base64_forms;
 const BASE64_BYTES: usize = 8;
 
 /// The encodings of a secret: plain, and as a part of Base64.
-#[derive(Debug)]
 pub struct Forms {
     plain: Zeroizing<Vec<u8>>,
     base64: Vec<Zeroizing<Vec<u8>>>,
@@ -77,6 +77,13 @@ impl Forms {
     fn all(&self) -> impl Iterator<Item = (&[u8], bool)> {
         let base64 = self.base64.iter().map(|form| (form.as_slice(), true));
         std::iter::once((self.plain.as_slice(), false)).chain(base64)
+    }
+}
+
+/// Shows nothing of the secret.
+impl fmt::Debug for Forms {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Forms").finish_non_exhaustive()
     }
 }
 

@@ -209,3 +209,14 @@ fn a_secret_is_found_in_utf_32() {
         assert!(found.iter().any(|place| place.len() >= 25), "{found:?}");
     }
 }
+
+#[test]
+fn what_is_printed_of_the_forms_of_a_secret_shows_none_of_them() {
+    let forms = Forms::of(b"correct horse battery");
+    let search = SecretSearch::new(std::iter::once(&forms));
+    let printed = format!("{forms:?} {search:?}");
+    assert_eq!(
+        printed,
+        "Forms { .. } SecretSearch(Patterns { patterns: 4, .. })"
+    );
+}
