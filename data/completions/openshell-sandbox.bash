@@ -43,6 +43,9 @@ _openshell__sandbox() {
             openshell__sandbox,gateway)
                 cmd="openshell__sandbox__subcmd__gateway"
                 ;;
+            openshell__sandbox,init)
+                cmd="openshell__sandbox__subcmd__init"
+                ;;
             openshell__sandbox,presets)
                 cmd="openshell__sandbox__subcmd__presets"
                 ;;
@@ -56,7 +59,7 @@ _openshell__sandbox() {
 
     case "${cmd}" in
         openshell__sandbox)
-            opts="-p -w -i -t -h -V --policy --policy-data --allow --preset --print-policy --write --read --hide --policy-rules --watch --observe --observe-files --observe-merge --proposals --workdir --git-config --no-keep-settings --no-placeholders --carve-out-lost --run-dir --network --publish --upstream-ca-file --ca-dir --tls-dir --name-addresses --proxy-port --credentials --secrets-from-env --env --env-file --clear-env --leaks --inference-routes --name --keep --interactive --no-interactive --ssh-socket-path --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --sandbox-id --sandbox --openshell-endpoint --log-level --log-to --log-format --log-dir --log-files --label --timings --health-port --health-socket --timeout --grace --drain --tmp-size --die-with-parent --help --version check explain diff doctor exec ps cp ca gateway presets copy-self"
+            opts="-p -w -i -t -h -V --policy --policy-data --allow --preset --print-policy --write --read --hide --policy-rules --watch --observe --observe-files --observe-merge --proposals --workdir --git-config --no-keep-settings --no-placeholders --carve-out-lost --run-dir --network --publish --upstream-ca-file --ca-dir --tls-dir --name-addresses --proxy-port --credentials --secrets-from-env --env --env-file --clear-env --leaks --inference-routes --name --keep --interactive --no-interactive --ssh-socket-path --ssh-listen-addr --ssh-handshake-secret --ssh-handshake-skew-secs --sandbox-id --sandbox --openshell-endpoint --log-level --log-to --log-format --log-dir --log-files --label --timings --health-port --health-socket --timeout --grace --drain --tmp-size --die-with-parent --help --version init check explain diff doctor exec ps cp ca gateway presets copy-self"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -461,6 +464,44 @@ _openshell__sandbox() {
                     return 0
                     ;;
                 --openshell-endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        openshell__sandbox__subcmd__init)
+            opts="-h --agent --allow --preset --write --read --hide --replace --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --agent)
+                    COMPREPLY=($(compgen -W "claude-code codex opencode gemini copilot aider none" -- "${cur}"))
+                    return 0
+                    ;;
+                --allow)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --preset)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --write)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --read)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hide)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

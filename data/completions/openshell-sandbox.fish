@@ -93,6 +93,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l log
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l timings -d 'Print how long each stage of the start took, once the command runs'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -s V -l version -d 'Print version'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "init" -d 'Writes a policy for an agent, or for any command, that works in this folder. The policy has a comment for each part, and `check` passes it'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "check" -d 'Reports the errors and warnings of policies, and runs nothing'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "explain" -d 'Prints the proxy\'s decision on one connection, and runs nothing. It looks names up as the proxy does'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "diff" -d 'Prints what one policy permits more (+) and less (-) than another'
@@ -104,6 +105,20 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ca
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "gateway" -d 'Calls the gateway as a start does, and prints each answer. Changes nothing'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "presets" -d 'Lists presets, or makes those of package registries. To make one, it runs the client in a sandbox for a small download, and adds the hosts that the client asks'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "copy-self" -d 'Copies this program to a place that containers share. Nobody sees a part of the copy'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand init" -l agent -d 'The agent that works here, or `none` for another command' -r -f -a "claude-code\t''
+codex\t''
+opencode\t''
+gemini\t''
+copilot\t''
+aider\t''
+none\t''"
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand init" -l allow -d 'Let every program connect to HOST, by default at port 443; may be repeated' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand init" -l preset -d 'Add what a preset grants, such as git-read; may be repeated' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand init" -l write -d 'Let the command read and write a folder besides this one; may be repeated' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand init" -l read -d 'Let the command read a file or folder; may be repeated' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand init" -l hide -d 'Hide a file or folder, or what matches a pattern such as `**/.env`; may be repeated' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand init" -l replace -d 'Replace the file if it exists'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand init" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l policy-rules -d 'Policy rules (Rego) instead of the built-in ones' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l replay -d 'Judge the decisions of an earlier run by the policy, and list those that change' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand check" -l credentials -d 'Check this credentials file too; its secrets are not read' -r -F

@@ -22,6 +22,7 @@ mod homes;
 mod http2;
 mod identity;
 mod inference;
+mod init;
 mod lacking;
 mod leaks;
 mod leftovers;

@@ -41,7 +41,7 @@ fn on_terminal(steps: &[&str]) {
 
 /// The same on `lab`.
 #[track_caller]
-fn on_terminal_of(lab: &Lab, steps: &[&str]) {
+pub(super) fn on_terminal_of(lab: &Lab, steps: &[&str]) {
     let policy = lab.file("policy.yaml", super::policy("{}"));
     let sandbox = format!(
         "{} --policy-data {}",

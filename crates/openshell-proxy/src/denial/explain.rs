@@ -254,8 +254,9 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
              place of `access: read-only`"
         ),
         RequestFault::NoRule => format!(
-            "{endpoints}: add to the `rules` of {target} (or in place of its `access`) `- allow: \
-             {{method: {literal_method}, path: {literal_path}}}`"
+            "{endpoints}: add to the `rules` of {target} `- allow: {{method: {literal_method}, path: \
+             {literal_path}}}`; if it has `access`, replace that by `rules` that also have what it \
+             permitted, such as `- allow: {{method: GET, path: \"**\"}}`"
         ),
     }
 }

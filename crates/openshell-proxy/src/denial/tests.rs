@@ -162,8 +162,9 @@ fn all() -> Vec<(Refusal, &'static str)> {
         (
             denied(RequestFault::NoRule),
             "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; \
-             network_policies.web.endpoints: add to the `rules` of web.test:443 (or in place of \
-             its `access`) `- allow: {method: GET, path: /a}`",
+             network_policies.web.endpoints: add to the `rules` of web.test:443 `- allow: \
+             {method: GET, path: /a}`; if it has `access`, replace that by `rules` that also have \
+             what it permitted, such as `- allow: {method: GET, path: \"**\"}`",
         ),
         (
             denied(RequestFault::DenyRule),

@@ -13,12 +13,13 @@ use openshell_proxy::doors::dns::pool::NameAddresses;
 use openshell_sources::policy::composed::{Allowed, Flags};
 use openshell_telemetry::logging::{Form, Label};
 
-pub(crate) use self::values::{Published, label, name, port};
-use self::values::{allowed, bytes, duration, published};
+pub(crate) use self::values::{Published, allowed, label, name, port};
+use self::values::{bytes, duration, published};
 
 /// Text after the options in `--help`. `-h` prints the same.
 const AFTER: &str = "\
 Subcommands, each with its own --help:
+  init [FILE]                Write a policy with comments, from your answers or flags
   check FILE…                Report the errors and warnings of policies
   explain FILE --binary PATH --host HOST --port PORT
                              Print the proxy's decision on one connection
@@ -559,7 +560,7 @@ impl From<Leaks> for LeakMode {
 pub(crate) struct CarveOutArgs {
     /// Access to the configuration of git work trees, which can name programs to run
     ///
-    /// Hooks are read-only in any case.
+    /// Hooks are read-only with both; --no-keep-settings frees those of repositories in subfolders.
     #[arg(
         long,
         value_name = "ACCESS",

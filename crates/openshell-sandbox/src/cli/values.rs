@@ -122,7 +122,7 @@ pub(super) fn published(text: &str) -> Result<Published, String> {
 }
 
 /// Parses `HOST[:PORT][=ACCESS]`.
-pub(super) fn allowed(text: &str) -> Result<Allowed, String> {
+pub(crate) fn allowed(text: &str) -> Result<Allowed, String> {
     let (place, access) = match text.split_once('=') {
         None => (text, None),
         Some((place, word)) => {

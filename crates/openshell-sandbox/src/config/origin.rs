@@ -52,7 +52,7 @@ pub(crate) fn named(args: &Args) -> anyhow::Result<Origin> {
     let data = path(&args.policy_data, "OPENSHELL_POLICY_DATA");
     let home = path_in("HOME").filter(|home| home.is_absolute());
     let files = PolicyFiles {
-        folders: folders(args, home.as_deref())?,
+        folders: folders(args.workdir.as_deref(), home.as_deref())?,
         ..PolicyFiles::default()
     };
     // A run with `--observe` finds out what to grant, so it needs no policy.
@@ -85,6 +85,17 @@ pub(crate) fn named(args: &Args) -> anyhow::Result<Origin> {
     })
 }
 
+/// Returns the folders of a run without flags in a project: the current directory.
+///
+/// # Errors
+/// Fails if there is no current directory, or it holds too much to be a project.
+pub(crate) fn of_project() -> anyhow::Result<RunFolders> {
+    let home = path_in("HOME").filter(|home| home.is_absolute());
+    let folders = folders(None, home.as_deref())?;
+    project(&folders, home)?;
+    Ok(folders)
+}
+
 /// Returns the path in the variable `name`, if it is set and not empty.
 fn path_in(name: &str) -> Option<PathBuf> {
     #[expect(
@@ -99,15 +110,20 @@ fn path_in(name: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// Fails if `--workdir` is relative and there is no current directory.
-fn folders(args: &Args, home: Option<&Path>) -> anyhow::Result<RunFolders> {
-    let workdir = args.workdir.as_deref().map(std::path::absolute);
-    let number = |name: &str| path_in(name)?.to_str()?.parse().ok();
+fn folders(workdir: Option<&Path>, home: Option<&Path>) -> anyhow::Result<RunFolders> {
+    let workdir = workdir.map(std::path::absolute);
     Ok(RunFolders {
         workdir: workdir.transpose().context("--workdir")?,
         current: std::env::current_dir().ok(),
-        sudo: number("SUDO_UID").zip(number("SUDO_GID")),
+        sudo: caller_of_sudo(),
         presets: preset_folders(path_in("XDG_CONFIG_HOME"), home),
     })
+}
+
+/// Returns user and group of the caller of `sudo`, if it started this process.
+pub(crate) fn caller_of_sudo() -> Option<(u32, u32)> {
+    let number = |name: &str| path_in(name)?.to_str()?.parse().ok();
+    number("SUDO_UID").zip(number("SUDO_GID"))
 }
 
 /// Returns the folder that the command may write to if only the command line says what is granted.

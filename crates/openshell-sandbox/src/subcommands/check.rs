@@ -17,6 +17,7 @@ use openshell_supervisor::files::protected::ProtectedPath;
 use openshell_telemetry::logging::{self, print_line};
 
 use crate::activation::Compiled;
+use crate::config::origin;
 use crate::subcommands::replay;
 
 /// Reports the errors and warnings of policies, and runs nothing.
@@ -57,14 +58,27 @@ pub(crate) struct CheckArgs {
     pub(crate) inference_routes: Option<PathBuf>,
 }
 
+impl CheckArgs {
+    /// Returns the arguments that check a policy.
+    pub(crate) fn of(policy: PathBuf) -> Self {
+        Self {
+            files: vec![policy],
+            deny_warnings: false,
+            policy_rules: None,
+            replay: None,
+            credentials: None,
+            inference_routes: None,
+        }
+    }
+}
+
 /// Prints every violation and warning of the files. Returns a failure if a file cannot be used, or
 /// has warnings that are denied.
 pub(crate) fn check(args: CheckArgs) -> ExitCode {
     let credentials = args.credentials.as_deref();
-    let policies = args
-        .files
-        .into_iter()
-        .map(|data| PolicyFiles::to_look_at(data, args.policy_rules.clone()));
+    let policies = args.files.into_iter().map(|data| {
+        PolicyFiles::to_look_at(data, args.policy_rules.clone(), origin::caller_of_sudo())
+    });
     let mut found = Found::default();
     let mut is_usable = true;
     let mut add = |checked: anyhow::Result<Found>| match checked {
@@ -137,7 +151,7 @@ fn check_policy(
         ("policy rules", files.rules.as_deref()),
         ("credentials file", credentials),
     ];
-    let mut on_host = lints::files::missing(policy);
+    let mut on_host = lints::files::missing(policy, files.folders.sudo);
     let landlock = Request::new(policy.filesystem(), None);
     let find = |(what, path): (&str, Option<&Path>)| {
         ProtectedPath::find(what, path?, what == "credentials file", &landlock).err()

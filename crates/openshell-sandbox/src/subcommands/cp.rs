@@ -20,8 +20,8 @@ If DEST is an existing folder, the copy keeps its name in it. Otherwise DEST is 
 Exit codes: 0, also if the copy leaves something out; 1 if something cannot be copied.
 
 Examples:
-  openshell-sandbox cp web:/sandbox/results .
-  openshell-sandbox cp data.csv web:/sandbox/")]
+  openshell-sandbox cp web:results .
+  openshell-sandbox cp data.csv web:data/")]
 pub(crate) struct CpArgs {
     /// The source: a path, or NAME:PATH in the sandbox NAME
     #[arg(value_name = "SRC")]

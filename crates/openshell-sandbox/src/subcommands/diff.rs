@@ -9,6 +9,8 @@ use openshell_sources::input::Phase;
 use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_telemetry::logging::print_line;
 
+use crate::config::origin;
+
 /// Prints what one policy permits more (+) and less (-) than another.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
@@ -54,7 +56,7 @@ pub(crate) fn diff(args: DiffArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn policy(file: PathBuf) -> anyhow::Result<Policy> {
-    PolicyFiles::to_look_at(file, None)
+    PolicyFiles::to_look_at(file, None, origin::caller_of_sudo())
         .read(Phase::Start)?
         .validate()
 }

@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::activation::{Origin, Policy};
 use crate::cli::{self, NetworkMode};
 use crate::config::Config;
+use crate::config::origin;
 use crate::process::timings::Timings;
 use crate::startup;
 use crate::startup::groundwork::Groundwork;
@@ -202,7 +203,11 @@ fn clock() -> Check {
 /// Starts a sandbox with a command that ends at once, and removes it.
 fn try_start(args: &DoctorArgs, privilege: Privilege, init: Init) -> anyhow::Result<()> {
     let origin = Origin::Files(Box::new(match &args.policy {
-        Some(data) => Policy::load(PolicyFiles::to_look_at(data.clone(), None)),
+        Some(data) => Policy::load(PolicyFiles::to_look_at(
+            data.clone(),
+            None,
+            origin::caller_of_sudo(),
+        )),
         None => Policy::restrictive(),
     }));
     let run = cli::run_args([

@@ -23,6 +23,7 @@ use openshell_telemetry::logging::print_line;
 
 use crate::activation::Compiled;
 use crate::cli::port;
+use crate::config::origin;
 
 /// Way of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -100,7 +101,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let host = pattern
         .host()
         .with_context(|| format!("--host {}: name one host, without a wildcard", args.host))?;
-    let files = PolicyFiles::to_look_at(args.file, args.policy_rules);
+    let files = PolicyFiles::to_look_at(args.file, args.policy_rules, origin::caller_of_sudo());
     let snapshot = files.read(Phase::Start)?.compile::<Compiled>(1)?.compiled.0;
     let target = Target {
         host,

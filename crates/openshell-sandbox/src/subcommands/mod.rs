@@ -9,6 +9,7 @@ mod doctor;
 mod exec;
 mod explain;
 mod gateway;
+mod init;
 pub(crate) mod internal;
 mod presets;
 mod ps;
@@ -32,6 +33,7 @@ pub(crate) struct Named {
 /// A subcommand, each with its arguments.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
+    Init(init::InitArgs),
     Check(check::CheckArgs),
     Explain(explain::ExplainArgs),
     Diff(diff::DiffArgs),
@@ -64,6 +66,7 @@ impl Subcommand {
     /// Fails if that cannot be done.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
+            Self::Init(args) => init::init(args),
             Self::Check(args) => Ok(check::check(args)),
             Self::Explain(args) => explain::explain(args),
             Self::Diff(args) => diff::diff(args),

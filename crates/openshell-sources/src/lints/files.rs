@@ -64,13 +64,19 @@ fn of_everything(filesystem: &Filesystem) -> Option<String> {
 }
 
 /// Returns a line for the user, and for each path of `policy`, that is missing on this host. A
-/// start reports these itself.
-pub fn missing(policy: &Policy) -> Vec<String> {
+/// start reports these itself. `sudo` is the caller of `sudo`, whose user a start takes.
+pub fn missing(policy: &Policy, sudo: Option<(u32, u32)>) -> Vec<String> {
     let filesystem = policy.filesystem();
-    let user = user(policy)
+    let user_error = user(policy, sudo)
         .err()
         .map(|error| format!("process: {error:#}"));
-    let read = filesystem.read_only.iter().filter(|path| !path.is_folder());
+    // In a folder that can be written, a start puts an empty file in place of such a path.
+    let is_kept = |path: &Path| {
+        let mut written = filesystem.read_write.iter().map(GrantedPath::as_path);
+        written.any(|folder| path.starts_with(folder))
+    };
+    let read = filesystem.read_only.iter();
+    let read = read.filter(|path| !path.is_folder() && !is_kept(path.as_path()));
     let read =
         read.filter_map(|path| absent("read_only", path, "nothing is granted there until it does"));
     let write = filesystem
@@ -78,10 +84,11 @@ pub fn missing(policy: &Policy) -> Vec<String> {
         .iter()
         .filter_map(|path| absent("read_write", path, "a start creates it"));
     let single = single_files(filesystem);
-    user.into_iter()
+    user_error
+        .into_iter()
         .chain(read)
         .chain(write)
-        .chain(closed_to_user(policy))
+        .chain(closed_to_user(policy, sudo))
         .chain(single)
         .collect()
 }
@@ -128,8 +135,8 @@ pub fn closed_line(path: &Path, user: &User) -> String {
 
 /// Returns a line for each writable path to which the user of `policy` may not write, judged by
 /// owners and modes.
-fn closed_to_user(policy: &Policy) -> Vec<String> {
-    let Ok(user) = user(policy) else {
+fn closed_to_user(policy: &Policy, sudo: Option<(u32, u32)>) -> Vec<String> {
+    let Ok(user) = user(policy, sudo) else {
         return Vec::new();
     };
     let listed = policy
@@ -160,9 +167,9 @@ fn absent(key: &str, granted: &GrantedPath, then: &str) -> Option<String> {
 }
 
 /// Returns the user that commands of `policy` would have if this caller started them.
-pub fn user(policy: &Policy) -> anyhow::Result<User> {
+pub fn user(policy: &Policy, sudo: Option<(u32, u32)>) -> anyhow::Result<User> {
     let privilege = Privilege::of_start(true)?;
-    Ok(run_as::resolve(policy.run_as(), &privilege, None)?)
+    Ok(run_as::resolve(policy.run_as(), &privilege, sudo)?)
 }
 
 /// Returns a line for each path of `read_only` that is also the writable `workdir`.

@@ -1,8 +1,5 @@
 //! Lines about a policy, each with the place that it is about.
 
-/// The words in a finding about a pattern that matches all programs.
-pub const EVERY_PROGRAM: &str = "is every program";
-
 /// The findings about a policy, one per line.
 #[derive(Debug, Default)]
 pub struct Findings {

@@ -13,7 +13,6 @@ use openshell_policy::network::NetworkPolicy;
 use openshell_policy::network::endpoint::Endpoint;
 use openshell_policy::policy::Policy;
 
-pub use findings::EVERY_PROGRAM;
 use findings::Findings;
 
 /// A function that returns true if the workload may write in a folder.
@@ -266,6 +265,7 @@ mod tests {
             "/usr/lib/git-core/git-remote-http",
             "'/usr/lib/git-core/*'",
             "/usr/bin/python3",
+            "'/**'",
         ] {
             assert_eq!(of(path), Vec::<String>::new(), "{path}");
         }

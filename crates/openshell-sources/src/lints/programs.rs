@@ -6,7 +6,7 @@ use std::path::Path;
 use openshell_supervisor::paths::regular_files;
 use openshell_supervisor::paths::trusted_symlinks::{resolve, resolve_unwritable};
 
-use super::findings::{EVERY_PROGRAM, Findings};
+use super::findings::Findings;
 
 /// Shells: nearly every program of a workload has one as its ancestor.
 const SHELLS: &[&str] = &[
@@ -123,12 +123,12 @@ fn of_glob(path: &str, found: &mut Findings) {
              connect"
                 .to_owned(),
         ),
-        "**" | "/**" | "/**/*" => {
-            found.warn(format!(
-                "`{path}` {EVERY_PROGRAM}, including those that the workload writes; list the \
-                 programs that connect"
-            ));
-        }
+        "/**" => found
+            .note("`/**` is every program, including those that the workload writes".to_owned()),
+        "**" | "/**/*" => found.warn(format!(
+            "`{path}` is every program, including those that the workload writes; list the \
+             programs that connect, or write `/**` if you mean every program"
+        )),
         _ => {}
     }
 }

@@ -91,8 +91,6 @@ pub struct PolicyDocument {
     rules: Option<String>,
     /// The version that a gateway gave it; `None` for a file.
     of_gateway: Option<GatewayVersion>,
-    /// True if documents of the command line are joined with it.
-    has_additions: bool,
     folders: RunFolders,
     started: Arc<OnceLock<Request>>,
     /// When reading began.
@@ -174,9 +172,10 @@ pub struct PolicyReport {
 
 impl PolicyFiles {
     /// Returns the files of a policy that is only examined, not run.
-    pub fn to_look_at(data: PathBuf, rules: Option<PathBuf>) -> Self {
+    pub fn to_look_at(data: PathBuf, rules: Option<PathBuf>, sudo: Option<(u32, u32)>) -> Self {
         let folders = RunFolders {
             current: std::env::current_dir().ok(),
+            sudo,
             ..RunFolders::default()
         };
         Self {
@@ -219,7 +218,6 @@ impl PolicyFiles {
             data,
             rules: None,
             of_gateway,
-            has_additions: false,
             folders,
             started,
             began,
@@ -275,13 +273,11 @@ impl PolicyFiles {
         let folders = self.folders.clone();
         let started = Arc::clone(&self.started);
         let rules = rules.transpose()?;
-        let has_additions = !self.additions.is_empty();
         Ok(PolicyDocument {
             origin,
             data,
             rules,
             of_gateway: None,
-            has_additions,
             folders,
             started,
             began,
@@ -310,7 +306,6 @@ impl PolicyDocument {
             data,
             rules,
             of_gateway,
-            has_additions,
             folders,
             started,
             began,
@@ -339,13 +334,11 @@ impl PolicyDocument {
         let symlink_target = |path: &str| symlink_target(path, is_writable);
         let compiled = C::compile(generation, policy, rules.as_deref(), &symlink_target)?;
         let lints = lints::lints(compiled.policy(), &is_writable);
-        // Grants on a command line are meant for every program.
-        let is_meant = |lint: &String| has_additions && lint.contains(lints::EVERY_PROGRAM);
         let mut lines = Vec::new();
         for warning in &warnings {
             lines.push(format!("L7 policy validation warning: {origin}: {warning}"));
         }
-        for lint in lints.warnings.into_iter().filter(|lint| !is_meant(lint)) {
+        for lint in lints.warnings {
             lines.push(format!("policy warning: {origin}: {lint}"));
         }
         let notes = lints.notes.into_iter();

@@ -1,0 +1,112 @@
+//! The text of a policy, with a comment for each part.
+
+use std::path::Path;
+
+use openshell_events::text::printable;
+use openshell_sources::policy::presets::PresetEntry;
+
+/// Where the package puts the schema for editors.
+const SCHEMA: &str = "/usr/share/doc/openshell-sandbox/data/schema/policy.schema.json";
+
+/// Longest line of a comment, in characters.
+const WIDTH: usize = 100;
+
+/// What the parts of a policy mean: the line of each, and the comment above it.
+const PARTS: &[(&str, &str)] = &[
+    (
+        "filesystem_policy:",
+        "Files. System folders such as /usr can be read; what is not listed here does not exist \
+         inside. A path that ends with / or * may be missing. $WORKDIR is the folder in which you \
+         start the sandbox, ~ the home of its user.",
+    ),
+    ("  read_only:", "The command can read and execute these."),
+    (
+        "  read_write:",
+        "The command can also write these. Git hooks, and settings that editors and shells \
+         execute, stay read-only.",
+    ),
+    (
+        "  hidden:",
+        "The command cannot see these, wherever they lie in a granted folder.",
+    ),
+    (
+        "network_policies:",
+        "Connections. A program reaches a host only if one policy lists both; the end of a run \
+         names what was refused, and the line to add. Start with --watch to apply a change during \
+         a run.",
+    ),
+    (
+        "  hosts:",
+        "What every program may reach. `access: read-only` permits GET, HEAD and OPTIONS; without \
+         `protocol`, any request.",
+    ),
+];
+
+/// Returns `policy`, a policy as the program writes it, with comments. `run` is the command line
+/// that uses it, and `presets` say what their policies are for.
+pub(super) fn commented(policy: &str, run: &str, presets: &[PresetEntry]) -> String {
+    let mut text = String::new();
+    if Path::new(SCHEMA).exists() {
+        text.push_str(&format!("# yaml-language-server: $schema={SCHEMA}\n"));
+    }
+    text.push_str("# Written by `openshell-sandbox init`; change it as you like.\n");
+    text.push_str(&format!("# {}\n", printable(run)));
+    for line in policy.lines() {
+        // The name says where the hosts come from, and now that is this file.
+        let line = if line == "  command-line:" {
+            "  hosts:"
+        } else {
+            line
+        };
+        let part = PARTS.iter().find(|(part, _)| line.starts_with(part));
+        let of_preset = || {
+            let name = line.strip_prefix("  ")?.strip_suffix(':')?;
+            let preset = presets.iter().find(|preset| preset.name == name)?;
+            Some(preset.purpose.as_str())
+        };
+        if let Some(comment) = part.map(|(_, comment)| *comment).or_else(of_preset) {
+            let indent = line.len() - line.trim_start().len();
+            text.push_str(&wrapped(comment, indent));
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns lines of a comment that are indented by `indent` blanks.
+fn wrapped(comment: &str, indent: usize) -> String {
+    let start = format!("{:indent$}#", "");
+    let mut text = String::new();
+    let mut line = start.clone();
+    for word in comment.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > WIDTH && line != start {
+            text.push_str(&line);
+            text.push('\n');
+            line.clone_from(&start);
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    text + &line + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn comments_are_wrapped_between_words() {
+        let comment = "word ".repeat(40);
+        let text = wrapped(&comment, 2);
+        assert!(
+            text.lines()
+                .all(|line| line.starts_with("  # word") && line.len() <= 100)
+        );
+        assert_eq!(text.matches("word").count(), 40);
+        assert_eq!(
+            wrapped(&"w".repeat(200), 0),
+            format!("# {}\n", "w".repeat(200))
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! `init`: writes a policy with comments, from flags or from answers.
+
+mod agents;
+mod commented;
+mod questions;
+
+use std::fs::OpenOptions;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use openshell_sources::input::Phase;
+use openshell_sources::policy::composed::{Additions, Allowed, Flags};
+use openshell_sources::policy::policy_file::PolicyFiles;
+use openshell_sources::policy::presets;
+use openshell_telemetry::logging::print_line;
+
+use self::agents::{AGENTS, NO_AGENT};
+use crate::activation::Policy;
+use crate::cli::allowed;
+use crate::config::origin;
+use crate::subcommands::check::{CheckArgs, check};
+
+/// Writes a policy for an agent, or for any command, that works in this folder. The policy has a
+/// comment for each part, and `check` passes it.
+///
+/// Without an option it asks, if it has a terminal.
+#[derive(Debug, clap::Args)]
+#[command(max_term_width = 100)]
+#[command(after_help = "\
+Exit codes: 0; 1 if no policy was written.
+
+Examples:
+  openshell-sandbox init
+  openshell-sandbox init --agent claude-code --preset git-read --hide '**/.env'
+  openshell-sandbox init --agent none --allow api.example.com=read-only build.yaml")]
+pub(crate) struct InitArgs {
+    /// The file to write
+    #[arg(value_name = "FILE", default_value = "policy.yaml")]
+    file: PathBuf,
+
+    /// The agent that works here, or `none` for another command
+    #[arg(long, value_name = "NAME", value_parser = agents::names())]
+    agent: Option<String>,
+
+    /// Let every program connect to HOST, by default at port 443; may be repeated
+    #[arg(long, value_name = "HOST[:PORT][=ACCESS]", value_parser = allowed)]
+    allow: Vec<Allowed>,
+
+    /// Add what a preset grants, such as git-read; may be repeated
+    #[arg(long, value_name = "NAME", num_args = 1, value_delimiter = ',')]
+    preset: Vec<String>,
+
+    /// Let the command read and write a folder besides this one; may be repeated
+    #[arg(long, value_name = "PATH")]
+    write: Vec<PathBuf>,
+
+    /// Let the command read a file or folder; may be repeated
+    #[arg(long, value_name = "PATH")]
+    read: Vec<PathBuf>,
+
+    /// Hide a file or folder, or what matches a pattern such as `**/.env`; may be repeated
+    #[arg(long, value_name = "PATH")]
+    hide: Vec<PathBuf>,
+
+    /// Replace the file if it exists
+    #[arg(long)]
+    replace: bool,
+}
+
+/// The folder in which a run begins, as a policy names it.
+const PROJECT: &str = "$WORKDIR";
+
+/// Writes the policy, prints what `check` says of it, and how to use it.
+///
+/// # Errors
+/// Fails if the file exists or cannot be written; if the current directory is not a project; if an
+/// option is invalid; or if there is neither an option nor a terminal.
+pub(crate) fn init(mut args: InitArgs) -> anyhow::Result<ExitCode> {
+    if !args.replace && args.file.symlink_metadata().is_ok() {
+        bail!(
+            "init: {} already exists; --replace writes it again, or name another file",
+            args.file.display()
+        );
+    }
+    let folders = origin::of_project().context("init")?;
+    if args.has_no_option() {
+        args.ask()?;
+    }
+    let current = folders.current.clone().unwrap_or_default();
+    for paths in [&mut args.write, &mut args.read, &mut args.hide] {
+        for path in paths {
+            *path = portable(path, &current);
+        }
+    }
+    let agent = args.agent.as_deref().and_then(agents::find);
+    let mut chosen = agent.map_or(Vec::new(), |agent| agent.presets());
+    chosen.append(&mut args.preset);
+    let flags = Flags {
+        allow: &args.allow,
+        write: &args.write,
+        read: &args.read,
+        hide: &args.hide,
+        preset: &chosen,
+    };
+    let additions = Additions::of(flags, Some(Path::new(PROJECT)), &folders.presets)?;
+    let known = presets::all(&folders.presets);
+    let Policy { files, version } = Policy::load(PolicyFiles {
+        additions,
+        folders,
+        ..PolicyFiles::default()
+    });
+    version?;
+    let (_, policy) = files.text(Phase::Start)?;
+    let command = agent.map_or("COMMAND", |agent| agent.command);
+    let run = format!(
+        "openshell-sandbox --policy-data {} -- {command}",
+        quoted(&args.file)
+    );
+    let text = commented::commented(&policy, &run, &known);
+    write(&args.file, &text, args.replace)?;
+    let checked = check(CheckArgs::of(args.file));
+    print_line("Run it in this folder:");
+    print_line(&format!("  {run}"));
+    Ok(checked)
+}
+
+impl InitArgs {
+    fn has_no_option(&self) -> bool {
+        let granted = [&self.write, &self.read, &self.hide];
+        self.agent.is_none()
+            && self.allow.is_empty()
+            && self.preset.is_empty()
+            && granted.iter().all(|paths| paths.is_empty())
+    }
+
+    /// Takes the options from answers.
+    ///
+    /// # Errors
+    /// Fails if there is no terminal, or the answers end early.
+    fn ask(&mut self) -> anyhow::Result<()> {
+        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            let agents: Vec<_> = AGENTS.iter().map(|agent| agent.name).collect();
+            bail!(
+                "init asks questions, but this is not a terminal; give --agent NAME ({}, {NO_AGENT}) \
+                 or another option",
+                agents.join(", ")
+            );
+        }
+        let answers = questions::ask(&mut std::io::stdin().lock())?;
+        self.agent = Some(answers.agent);
+        self.allow = answers.allow;
+        self.write = answers.write;
+        self.read = answers.read;
+        self.hide = answers.hide;
+        Ok(())
+    }
+}
+
+/// Returns `path` such that it stays right if the project is moved: in the form `$WORKDIR/…` if it
+/// is below the current directory.
+fn portable(path: &Path, current: &Path) -> PathBuf {
+    let has_own_form = ["~", "**", PROJECT]
+        .iter()
+        .any(|start| path.starts_with(start));
+    let is_plain = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
+    if has_own_form || !is_plain {
+        return path.to_owned();
+    }
+    match current.join(path).strip_prefix(current) {
+        Ok(below) => Path::new(PROJECT).join(below),
+        Err(_) => path.to_owned(),
+    }
+}
+
+/// Writes a file that does not exist, or replaces one as a whole.
+///
+/// # Errors
+/// Fails if the file exists and is not to be replaced, or cannot be written. It is then unchanged.
+fn write(path: &Path, text: &str, replace: bool) -> anyhow::Result<()> {
+    let failed = || format!("init: cannot write {}", path.display());
+    let new = if replace {
+        beside(path)
+    } else {
+        path.to_owned()
+    };
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&new)
+        .with_context(failed)?;
+    let mut written = file.write_all(text.as_bytes());
+    if replace {
+        written = written.and_then(|()| std::fs::rename(&new, path));
+    }
+    if written.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    written.with_context(failed)
+}
+
+/// Returns a free name in the folder of `path`.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Returns a path as a word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./-".contains(&byte);
+    if text.bytes().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{portable, quoted};
+
+    #[test]
+    fn paths_of_the_project_move_with_it_and_others_stay() {
+        for (given, written) in [
+            ("docs", "$WORKDIR/docs"),
+            ("/home/me/project/docs", "$WORKDIR/docs"),
+            ("/home/me/other", "/home/me/other"),
+            ("../other", "../other"),
+            ("/home/me/project/../other", "/home/me/project/../other"),
+            ("~/notes", "~/notes"),
+            ("**/.env", "**/.env"),
+            ("$WORKDIR/docs", "$WORKDIR/docs"),
+        ] {
+            let made = portable(Path::new(given), Path::new("/home/me/project"));
+            assert_eq!(made, Path::new(written), "{given}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        for (path, word) in [
+            ("policy.yaml", "policy.yaml"),
+            ("a b.yaml", "'a b.yaml'"),
+            ("$(id).yaml", "'$(id).yaml'"),
+            ("it's.yaml", r"'it'\''s.yaml'"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), word);
+        }
+    }
+}
