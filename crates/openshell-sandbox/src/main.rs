@@ -27,6 +27,7 @@ use crate::process::exit::failed;
 use crate::subcommands::internal;
 
 fn main() -> ExitCode {
+    logging::set_colours(config::are_colours_wanted());
     let code = invoke();
     match logging::output_failure() {
         Some(error) => {

@@ -607,3 +607,58 @@ fn lines_of_the_log_on_standard_error_are_not_taken_out_of_it() {
         }
     }
 }
+
+#[test]
+fn refusals_are_red_and_warnings_yellow_on_a_terminal_unless_no_color_is_set() {
+    let lab = Lab::with_web();
+    let shell = "network_policies: {a: {endpoints: [{host: a.test, port: 443}], binaries: [{path: \
+                 /bin/sh}]}}";
+    let warned = lab.file("warned.yaml", shell);
+    let check = format!(
+        "{} check {}",
+        lab.program_path().display(),
+        warned.display()
+    );
+    let refused = "BOX -- bash -c 'exec 3<>/dev/tcp/10.99.0.9/80'";
+    on_terminal_of(
+        &lab,
+        &[
+            &format!(r"send:{refused}; echo RC=$((0+$?))\n"),
+            "expect:\x1b[31mopenshell-sandbox: refused by the policy:\x1b[0m",
+            "expect:\x1b[31m  1 x ",
+            "expect:\x1b[0m",
+            "expect:      it went past the proxy",
+            "expect:RC=1",
+            &format!(r"send:{check}\n"),
+            "expect:\x1b[33mpolicy warning: ",
+            "expect:, 1 warning",
+            &format!(r"send:{check} | cat\n"),
+            "until:, 1 warning",
+            "absent:\x1b[33m",
+            &format!(r"send:export NO_COLOR=1; {refused}; {check}; echo RC=$((1+$?))\n"),
+            "until:RC=1",
+            "absent:\x1b[3",
+        ],
+    );
+}
+
+#[test]
+fn work_of_more_than_a_second_is_named_with_its_time_on_a_terminal_until_it_ends() {
+    let lab = Lab::with_web();
+    let pipe = lab.folder("pipes").join("policy.yaml");
+    std::os::unix::fs::chown(lab.folder("pipes"), Some(lab::host::UID), None).unwrap();
+    let pipe = pipe.display();
+    let program = lab.program_path();
+    let program = program.display();
+    on_terminal_of(
+        &lab,
+        &[
+            &format!(r"send:mkfifo {pipe}; {program} check {pipe} &\n"),
+            "expect:: 2 s",
+            &format!(r"send:echo 'network_policies: {{}}' > {pipe}; wait; echo RC=$((0+$?))\n"),
+            "expect:\x1b[K",
+            "expect:0 warnings",
+            "expect:RC=0",
+        ],
+    );
+}

@@ -287,6 +287,13 @@ pub(crate) fn is_within_another() -> bool {
     std::env::var_os("OPENSHELL_SANDBOX").is_some_and(|value| value == "1")
 }
 
+/// Returns true if nothing asks for messages without colours (https://no-color.org).
+pub(crate) fn are_colours_wanted() -> bool {
+    let is_set = |name| variable_of_client(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = variable_of_client("TERM").is_some_and(|term| term == "dumb");
+    !is_set("NO_COLOR") && !is_dumb
+}
+
 /// Returns a variable for a client of running sandboxes, which has no other configuration.
 pub(crate) fn variable_of_client(name: &str) -> Option<OsString> {
     #[expect(clippy::disallowed_methods, reason = "this is its reader")]

@@ -14,7 +14,8 @@ use openshell_sources::secrets::credential_file::{self, ParsedCredentials};
 use openshell_sources::secrets::route_file;
 use openshell_supervisor::files::landlock::Request;
 use openshell_supervisor::files::protected::ProtectedPath;
-use openshell_telemetry::logging::{self, print_line};
+use openshell_telemetry::logging::progress::Progress;
+use openshell_telemetry::logging::{self, Tone, print_line, print_toned_line};
 
 use crate::activation::Compiled;
 use crate::config::origin;
@@ -88,7 +89,7 @@ pub(crate) fn check(args: CheckArgs) -> ExitCode {
         }
         Err(error) => {
             is_usable = false;
-            logging::print_stderr(&text::indented(&format!("openshell-sandbox: {error:#}")));
+            logging::print_failure(&text::indented(&format!("openshell-sandbox: {error:#}")));
         }
     };
     let mut known = Some(Vec::new());
@@ -143,7 +144,9 @@ fn check_policy(
     credentials: Option<&Path>,
     replayed: Option<&Path>,
 ) -> anyhow::Result<(Found, Policy)> {
+    let progress = Progress::start(&format!("checking {}", files.data.display()));
     let version = files.read(Phase::Start)?.compile::<Compiled>(1)?;
+    drop(progress);
     let policy = version.compiled.policy();
     let path = files.data.display();
     let inputs = [
@@ -172,7 +175,10 @@ fn check_policy(
         .cloned()
         .chain(on_host)
         .collect();
-    for line in warnings.iter().chain(&version.report.notes) {
+    for line in &warnings {
+        print_toned_line(Tone::Warning, line);
+    }
+    for line in &version.report.notes {
         print_line(line);
     }
     let policies = policies(policy.network().len());
@@ -213,7 +219,7 @@ fn check_credentials(path: &Path, policies: Option<&[Policy]>) -> anyhow::Result
         );
     }
     for warning in warnings.iter() {
-        print_line(&format!("credentials warning: {warning}"));
+        print_toned_line(Tone::Warning, &format!("credentials warning: {warning}"));
     }
     let credentials = counted(specs.len() as u64, "credential", "credentials");
     print_line(&format!(

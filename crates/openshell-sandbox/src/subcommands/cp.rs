@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use openshell_access::control::copy::{Copy, copy};
 use openshell_telemetry::logging::print_stderr;
+use openshell_telemetry::logging::progress::Progress;
 
 use crate::process::terminal::HELD_LINES;
 use crate::subcommands::exec::places;
@@ -45,6 +46,7 @@ pub(crate) struct CpArgs {
 /// # Errors
 /// Fails as [`copy`] does.
 pub(crate) fn cp(args: &CpArgs) -> anyhow::Result<ExitCode> {
+    let _progress = Progress::start("copying");
     let code = copy(&Copy {
         from: &args.from,
         to: &args.to,

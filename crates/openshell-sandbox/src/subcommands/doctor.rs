@@ -13,7 +13,7 @@ use openshell_supervisor::checks::{self, Check};
 use openshell_supervisor::host::privilege::Privilege;
 use openshell_supervisor::init::launch::Event;
 use openshell_supervisor::init::{self, Command, Forked, IgnoredSignals, Init, Session, Status};
-use openshell_telemetry::logging::{self, print_line};
+use openshell_telemetry::logging::{self, Tone, print_line, print_toned_line};
 use serde_json::json;
 
 use crate::activation::{Origin, Policy};
@@ -305,16 +305,17 @@ fn print(findings: &Findings, as_json: bool) {
         match missing {
             None => print_line(&format!("ok       {name}: {detail}")),
             Some(missing) => {
-                print_line(&format!(
+                let line = format!(
                     "missing  {name}: {detail}: {}; {}",
                     missing.costs, missing.remedy
-                ));
+                );
+                print_toned_line(Tone::Warning, &line);
             }
         }
     }
     print_line(&format!("A start has {tier}."));
     match failure {
         None => print_line("It would start."),
-        Some(why) => print_line(&format!("It would not start: {why}")),
+        Some(why) => print_toned_line(Tone::Refusal, &format!("It would not start: {why}")),
     }
 }

@@ -19,7 +19,7 @@ use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::reach::resolve::resolve;
 use openshell_sources::input::Phase;
 use openshell_sources::policy::policy_file::PolicyFiles;
-use openshell_telemetry::logging::print_line;
+use openshell_telemetry::logging::{Tone, print_line, print_toned_line};
 
 use crate::activation::Compiled;
 use crate::cli::port;
@@ -132,7 +132,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     if args.door == DoorName::Name
         && let Some(why) = closed(snapshot.policy(), &target)
     {
-        print_line(&format!("refused: {subject}: {why}"));
+        print_toned_line(Tone::Refusal, &format!("refused: {subject}: {why}"));
         return Ok(ExitCode::FAILURE);
     }
     let judged = judge(&snapshot, &caller, &target, || Ok(()));
@@ -216,7 +216,8 @@ fn print_allowed(
 }
 
 fn print_refusal(subject: &str, refusal: &Refusal, target: &Target, caller: &Caller) {
-    print_line(&format!("refused: {subject}: {}", refusal.code().as_str()));
+    let code = refusal.code().as_str();
+    print_toned_line(Tone::Refusal, &format!("refused: {subject}: {code}"));
     let reason = refusal.reason();
     let lines = [
         Some(reason)

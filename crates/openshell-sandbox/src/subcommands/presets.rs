@@ -13,7 +13,8 @@ use openshell_events::text::printable;
 use openshell_policy::yaml;
 use openshell_sources::policy::presets::{PresetEntry, PresetSource, all};
 use openshell_sources::policy::registries::{self, RECIPES, Recipe};
-use openshell_telemetry::logging::{print_line, print_stderr};
+use openshell_telemetry::logging::progress::Progress;
+use openshell_telemetry::logging::{print_failure, print_line, print_stderr};
 
 use crate::config::{SYSTEM_PRESETS, own_presets, own_settings};
 
@@ -93,7 +94,10 @@ pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
             "presets: asking {} for its registry, in a sandbox",
             recipe.client
         ));
-        match make(recipe, &folder, &read) {
+        let progress = Progress::start(&format!("waiting for {}", recipe.client));
+        let made = make(recipe, &folder, &read);
+        drop(progress);
+        match made {
             Ok((file, registries)) => {
                 print_line(&file.display().to_string());
                 for registry in registries.iter() {
@@ -101,7 +105,7 @@ pub(crate) fn presets(args: &PresetsArgs) -> anyhow::Result<ExitCode> {
                 }
             }
             Err(error) => {
-                print_stderr(&format!(
+                print_failure(&format!(
                     "openshell-sandbox: presets make {}: {error:#}",
                     recipe.name
                 ));

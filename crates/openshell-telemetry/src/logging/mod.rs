@@ -9,6 +9,7 @@ mod identity;
 mod json;
 mod layer;
 mod ocsf;
+pub mod progress;
 mod push;
 mod queue;
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod shorthand;
 mod sink;
 mod spans;
 mod stderr;
+mod tone;
 mod word;
 
 use std::io::{self, Write};
@@ -43,6 +45,7 @@ use push::PushSink;
 use shorthand::Content;
 use sink::{LogEvent, Sink};
 use stderr::StandardError;
+pub use tone::{Tone, set_colours};
 
 /// Settings of the log.
 pub struct Options<'o> {
@@ -176,20 +179,26 @@ fn open_first(options: &Options<'_>) -> Result<Option<(LogFile, Folder)>, String
 
 /// Prints a message on standard error, even before logging has started.
 pub fn print_stderr(text: &str) {
-    print_as(Level::WARN, text);
+    print_as(Level::WARN, Tone::Plain, text);
+}
+
+/// Does the same as [`print_stderr`], for a text of the given tone.
+pub fn print_toned(tone: Tone, text: &str) {
+    print_as(Level::WARN, tone, text);
 }
 
 /// Does the same as [`print_stderr`], for the cause of a failure.
 pub fn print_failure(text: &str) {
-    print_as(Level::ERROR, text);
+    print_as(Level::ERROR, Tone::Refusal, text);
 }
 
-fn print_as(level: Level, text: &str) {
+fn print_as(level: Level, tone: Tone, text: &str) {
     // The command chooses names of files and programs.
     let text = printable_lines(text);
+    progress::remove();
     match LOG.get() {
-        Some(log) => log.stderr.print(level, &text),
-        None => stderr::print_unqueued(&text),
+        Some(log) => log.stderr.print(level, tone, &text),
+        None => stderr::print_unqueued(&tone.paint(&text, &io::stderr())),
     }
 }
 
@@ -198,7 +207,15 @@ static OUTPUT_FAILURE: OnceLock<io::Error> = OnceLock::new();
 
 /// Prints a line on standard output, for a subcommand that runs nothing.
 pub fn print_line(line: &str) {
-    keep_output_failure(writeln!(io::stdout(), "{}", printable(line)));
+    print_toned_line(Tone::Plain, line);
+}
+
+/// Does the same as [`print_line`], for a line of the given tone.
+pub fn print_toned_line(tone: Tone, line: &str) {
+    let mut output = io::stdout();
+    let line = printable(line);
+    let line = tone.paint(&line, &output);
+    keep_output_failure(writeln!(output, "{line}"));
 }
 
 /// Keeps the error of a write to standard output, because the output is the result of the program.

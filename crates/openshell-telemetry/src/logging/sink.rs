@@ -15,6 +15,7 @@ use super::identity::RunIdentity;
 use super::ocsf;
 use super::queue::{Line, Priority};
 use super::shorthand::{self, Content};
+use super::tone::Tone;
 
 /// A destination of log events, such as a file.
 pub(super) trait Sink: Send + Sync {
@@ -75,6 +76,22 @@ impl<'e> LogEvent<'e> {
             Content::Audit(_) | Content::Diagnostic { .. } => return self.level(),
         };
         if is_warning { Level::WARN } else { Level::INFO }
+    }
+
+    /// Returns its tone for a reader on a terminal.
+    pub(super) fn tone(&self) -> Tone {
+        let is_refusal = match self.content {
+            Content::Audit(event) => event
+                .denial()
+                .is_some_and(|denial| denial.code.is_policy_denial()),
+            Content::Diagnostic { .. } => false,
+        };
+        match self.attention_level() {
+            _ if is_refusal => Tone::Refusal,
+            Level::ERROR => Tone::Refusal,
+            Level::WARN => Tone::Warning,
+            _ => Tone::Plain,
+        }
     }
 
     /// Returns its content.

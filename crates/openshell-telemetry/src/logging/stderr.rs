@@ -1,5 +1,6 @@
 //! Log lines on standard error, held back while the command has the terminal.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use super::form::Form;
 use super::identity::RunIdentity;
 use super::queue::{Line, Output, Priority, Queue};
 use super::sink::{LogEvent, Sink};
+use super::tone::Tone;
 
 /// Number of held-back lines that are shown at the end; the log has all lines from `info` up.
 const HELD: usize = 20;
@@ -60,9 +62,11 @@ impl StandardError {
         }
     }
 
-    /// Prints a message, whatever level is shown; only the JSON form contains `level`.
-    pub(super) fn print(&self, level: Level, text: &str) {
+    /// Prints a message, whatever level is shown; only the JSON form contains `level`, and only the
+    /// text form has the colour of `tone`.
+    pub(super) fn print(&self, level: Level, tone: Tone, text: &str) {
         let text = self.form.message(level, text, Some(&self.identity));
+        let text = self.painted(tone, &text);
         if !self.queue.start() {
             return print_unqueued(&text);
         }
@@ -95,12 +99,21 @@ impl StandardError {
         let lines = counted(count, "line", "lines");
         self.print(
             Level::INFO,
+            Tone::Plain,
             &format!(
                 "openshell-sandbox: {lines} held back while the command had the terminal{which}:"
             ),
         );
         for line in last {
             self.queue.push(line);
+        }
+    }
+
+    /// Returns a line of the text form in its colour.
+    fn painted<'t>(&self, tone: Tone, line: &'t str) -> Cow<'t, str> {
+        match self.form {
+            Form::Text => tone.paint(line, &std::io::stderr()),
+            Form::Json => Cow::Borrowed(line),
         }
     }
 
@@ -136,11 +149,13 @@ impl Sink for StandardError {
             .level
             .is_some_and(|level| event.attention_level() <= level)
         {
-            self.push(if self.is_plain {
+            let mut line = if self.is_plain {
                 message(&event.for_people())
             } else {
                 event.line(self.form)
-            });
+            };
+            line.text = self.painted(event.tone(), &line.text).into_owned();
+            self.push(line);
         }
     }
 

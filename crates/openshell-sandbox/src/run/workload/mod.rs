@@ -16,7 +16,7 @@ use openshell_supervisor::command::signals::{self, SignalAction};
 use openshell_supervisor::command::streams::Streams;
 use openshell_supervisor::init::{Command, IgnoredSignals, Session};
 use openshell_telemetry::health::Phase;
-use openshell_telemetry::logging;
+use openshell_telemetry::logging::{self, Tone};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -92,12 +92,12 @@ fn summarize(config: &Config, sandbox: &Sandbox, has_other_ways: bool) {
     let has_file = !config.inputs.policy.data.as_os_str().is_empty();
     let is_of_flags = !has_file && !config.is_launched;
     if let Some(summary) = sandbox.refusals.summary(is_of_flags) {
-        logging::print_stderr(&summary);
+        logging::print_toned(Tone::Refusal, &summary);
     }
     if let Some(refusals) = &sandbox.file_refusals
         && let Some(summary) = refusals.summary()
     {
-        logging::print_stderr(&summary);
+        logging::print_toned(Tone::Refusal, &summary);
     }
     if has_other_ways {
         return;
