@@ -5,7 +5,8 @@ use std::time::Instant;
 use lab::Lab;
 use lab::container::{Container, DEFAULT, DOCUMENTED};
 
-use super::{MILLI, init_of, pairs, pss};
+use super::results::{self, MB, MILLI};
+use super::{init_of, pairs, pss};
 
 /// Containers at once.
 const MANY: usize = 200;
@@ -80,12 +81,7 @@ pub(crate) fn memory(name: &str) {
         .map(|pid| pss(*pid) + pss(init_of(*pid)))
         .collect();
     sizes.sort_by(f64::total_cmp);
-    println!(
-        "{name:<44} {:>6.1} MB, {:.1} to {:.1}",
-        sizes[MANY / 2],
-        sizes[0],
-        sizes[MANY - 1]
-    );
+    results::figure(name, sizes[MANY / 2], MB);
     let all: Vec<_> = supervisors.iter().map(u32::to_string).collect();
     // Each ends its container.
     assert_eq!(lab.shell(&format!("kill -KILL {}", all.join(" "))), "");

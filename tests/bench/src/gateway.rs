@@ -10,7 +10,8 @@ use gateway::{Answers, Gateway, Serving, policy};
 use lab::Lab;
 use lab::sandbox::Sandbox;
 
-use super::{MILLI, host, installed, pairs, run, sandboxed, this};
+use super::results::{self, MIB, MICRO, MILLI, PERCENT, RATE, SPEED};
+use super::{host, installed, pairs, run, sandboxed, this};
 
 /// Bytes of a copy.
 const BYTES: usize = 1 << 30;
@@ -90,18 +91,13 @@ pub(crate) fn reload(name: &str) {
         host.gateway.wait(|heard| heard.statuses.len() > before);
         begin.elapsed().as_secs_f64()
     });
-    println!(
-        "{name:<44} {:>9.1} ms",
-        super::client::median_of(times.collect()) * 1e3
-    );
+    let time = super::client::median_of(times.collect());
+    results::figure(name, time * MILLI.factor, MILLI);
     let before = ticks(child.id());
     std::thread::sleep(Duration::from_secs(20));
     // A hundred ticks a second.
-    println!(
-        "{:<44} {:>9.2} % of a core",
-        "gateway: idle with a session",
-        (ticks(child.id()) - before) / 20.0
-    );
+    let share = (ticks(child.id()) - before) / 20.0;
+    results::figure("gateway: idle with a session", share, PERCENT);
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -172,7 +168,7 @@ pub(crate) fn cost(name: &str) {
         client.end();
         spent / 100.0 / (5000 * SECONDS) as f64
     };
-    pairs(name, 1e6, || per_request("error"), || per_request("info"));
+    pairs(name, MICRO, || per_request("error"), || per_request("info"));
     let file = lab.file("policy.yaml", document(0)).display().to_string();
     let files = ["--policy-data".to_owned(), file];
     let memory = |words: &[String]| {
@@ -189,8 +185,8 @@ pub(crate) fn cost(name: &str) {
         resident / 1024.0
     };
     pairs(
-        "gateway: memory after 1,000 requests, MiB / files",
-        1.0,
+        "gateway: memory after 1,000 requests / files",
+        MIB,
         || memory(&files),
         || memory(&host.words()),
     );
@@ -237,7 +233,8 @@ pub(crate) fn small(name: &str) {
         .flat_map(|task| host.serving.handle.block_on(task).unwrap())
         .collect();
     times.sort_by(f64::total_cmp);
-    println!("{name:<44} {:>9.2} ms", times[times.len() * 99 / 100] * 1e3);
+    let slowest = times[times.len() * 99 / 100];
+    results::figure(name, slowest * MILLI.factor, MILLI);
     client.end();
 }
 
@@ -259,7 +256,7 @@ pub(crate) fn logs(name: &str) {
         ]);
         finished.ok().lines().last().unwrap().parse().unwrap()
     };
-    pairs(name, 1.0, || rate("error"), || rate("info"));
+    pairs(name, RATE, || rate("error"), || rate("info"));
 }
 
 /// A gibibyte to a server inside by a relay, to a copy over loopback; then the same by a session
@@ -326,7 +323,7 @@ pub(crate) fn relay(name: &str) {
         .args(["--", &this(), "client", "sink"]);
     let supervisor = start(command);
     host.gateway.wait(|heard| !heard.hellos.is_empty());
-    pairs(name, 1.0, direct, || by_relay(&host));
+    pairs(name, SPEED, direct, || by_relay(&host));
     let without_logic = Host::start(&lab, &document(0));
     let mut command = std::process::Command::new(this());
     command.args(["client", "session", &without_logic.address.to_string()]);
@@ -334,7 +331,7 @@ pub(crate) fn relay(name: &str) {
     without_logic.gateway.wait(|heard| !heard.hellos.is_empty());
     pairs(
         "gateway: the same / a session without logic",
-        1.0,
+        SPEED,
         || by_relay(&without_logic),
         || by_relay(&host),
     );

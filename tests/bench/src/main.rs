@@ -1,5 +1,5 @@
 //! Costs of the sandbox, as ratios to the direct path in the same run: `cargo run --release
-//! --package bench [ROW…]`.
+//! --package bench [--json FILE] [ROW…]`.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,6 +12,7 @@ mod containers;
 mod gateway;
 mod http2;
 mod names;
+mod results;
 mod server;
 mod ssh;
 
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 use lab::Lab;
 use lab::host::{Program, UID};
 
+use results::{KIB, MB, MIB, MICRO, MILLI, RATE, SPEED, Unit};
+
 /// Pairs of a row; the median of their ratios counts.
 const PAIRS: usize = 9;
 
@@ -38,8 +41,14 @@ fn main() {
     }
 }
 
-/// Runs the rows named as arguments, all by default.
-fn report(asked: &[String]) {
+/// Runs the rows named as arguments, all by default, and writes their results into a file if one is
+/// asked for.
+fn report(words: &[String]) {
+    let mut asked = words.to_vec();
+    let json = asked.iter().position(|word| word == "--json").map(|at| {
+        assert!(at + 1 < asked.len(), "--json needs a file");
+        PathBuf::from(asked.drain(at..at + 2).next_back().unwrap())
+    });
     println!(
         "load before: {}",
         std::fs::read_to_string("/proc/loadavg").unwrap().trim()
@@ -51,6 +60,9 @@ fn report(asked: &[String]) {
     for (name, measure) in ROWS {
         if asked.is_empty() || asked.iter().any(|word| name.contains(word.as_str())) {
             measure(name);
+            if let Some(file) = &json {
+                results::write(file);
+            }
         }
     }
 }
@@ -67,10 +79,10 @@ const ROWS: &[Row] = &[
     ("crowd: PSS of supervisor and init, of 100", idle_memory),
     ("connect: new CONNECT + request / direct", connect),
     ("connect: new CONNECT + request / relay", connect_relay),
-    ("inside: connect of loopback / outside, us", |name| {
+    ("inside: connect of loopback / outside", |name| {
         connects(name, "loopback")
     }),
-    ("inside: connect of a Unix socket / outside, us", |name| {
+    ("inside: connect of a Unix socket / outside", |name| {
         connects(name, "unix")
     }),
     ("names: answer,", names::answers),
@@ -213,7 +225,7 @@ const ROWS: &[Row] = &[
 ];
 
 /// Measures both of a pair in turn, and prints the ratios of the second to the first.
-fn pairs(name: &str, unit: f64, mut first: impl FnMut() -> f64, mut second: impl FnMut() -> f64) {
+fn pairs(name: &str, unit: Unit, mut first: impl FnMut() -> f64, mut second: impl FnMut() -> f64) {
     let results: Vec<_> = (0..PAIRS).map(|_| (first(), second())).collect();
     let sorted = |values: Vec<f64>| {
         let mut values = values;
@@ -221,15 +233,12 @@ fn pairs(name: &str, unit: f64, mut first: impl FnMut() -> f64, mut second: impl
         values
     };
     let ratios = sorted(results.iter().map(|(one, other)| other / one).collect());
-    let one = sorted(results.iter().map(|(one, _)| one * unit).collect())[PAIRS / 2];
-    let other = sorted(results.iter().map(|(_, other)| other * unit).collect())[PAIRS / 2];
-    let median = ratios[PAIRS / 2];
-    let min = ratios[0];
-    let max = ratios[PAIRS - 1];
-    println!("{name:<44} {median:>9.2} {min:>9.2} {max:>9.2}   {other:.3} / {one:.3}");
+    let median = |values: Vec<f64>| sorted(values)[PAIRS / 2] * unit.factor;
+    let one = median(results.iter().map(|(one, _)| *one).collect());
+    let other = median(results.iter().map(|(_, other)| *other).collect());
+    let least_to_most = [ratios[PAIRS / 2], ratios[0], ratios[PAIRS - 1]];
+    results::ratio(name, least_to_most, Some(([other, one], unit)));
 }
-
-const MILLI: f64 = 1e3;
 
 fn this() -> String {
     std::env::current_exe().unwrap().display().to_string()
@@ -514,10 +523,7 @@ fn idle_memory(name: &str) {
         .map(|child| pss(child.id()) + pss(init_of(child.id())))
         .collect();
     sizes.sort_by(f64::total_cmp);
-    println!(
-        "{name:<44} {:>6.1} MB, {:.1} to {:.1}",
-        sizes[50], sizes[0], sizes[99]
-    );
+    results::figure(name, sizes[50], MB);
 }
 
 /// The oldest child of a supervisor.
@@ -586,7 +592,7 @@ fn connects(name: &str, kind: &str) {
     let task = ["connects", kind, "5000"];
     pairs(
         name,
-        1e6,
+        MICRO,
         || outside(&lab, &task),
         || inside(&lab, &policy, &task),
     );
@@ -601,10 +607,7 @@ fn crowded(name: &str) {
         .map(|_| inside(&lab, &policy, &["crowded", "200", "10000"]))
         .collect();
     ratios.sort_by(f64::total_cmp);
-    println!(
-        "{name:<44} {:>9.2} {:>9.2} {:>9.2}",
-        ratios[1], ratios[0], ratios[2]
-    );
+    results::ratio(name, [ratios[1], ratios[0], ratios[2]], None);
 }
 
 fn policies(name: &str) {
@@ -639,7 +642,7 @@ fn tunnel(name: &str) {
     let policy = policy(10);
     pairs(
         name,
-        MILLI,
+        MICRO,
         || outside(&lab, &["tunnel", "5000", server::RELAY]),
         || inside(&lab, &policy, &["tunnel", "5000"]),
     );
@@ -652,7 +655,7 @@ fn bytes(name: &str) {
     // Speeds: larger is better.
     pairs(
         name,
-        1.0,
+        SPEED,
         || outside(&lab, &task).recip(),
         || inside(&lab, &policy, &task).recip(),
     );
@@ -677,7 +680,7 @@ fn inspected(name: &str, how: &str, paths: usize) {
     let task = ["paths", how, "10000", &paths];
     pairs(
         name,
-        MILLI,
+        MICRO,
         || outside(&lab, &task),
         || inside(&lab, &policy, &task),
     );
@@ -688,7 +691,7 @@ fn inspected_policies(name: &str) {
     let few = judged(10);
     let many = judged(1000);
     let measure = |policy: &str| inside(&lab, policy, &["paths", "plain", "10000", "10000"]);
-    pairs(name, MILLI, || measure(&few), || measure(&many));
+    pairs(name, MICRO, || measure(&few), || measure(&many));
 }
 
 fn rate(name: &str, how: &str, connections: &str, bytes: &str) {
@@ -697,7 +700,7 @@ fn rate(name: &str, how: &str, connections: &str, bytes: &str) {
     let task = ["throughput", how, connections, bytes];
     pairs(
         name,
-        1.0,
+        RATE,
         || outside(&lab, &task),
         || inside(&lab, &policy, &task),
     );
@@ -709,7 +712,7 @@ fn http2_rate(name: &str) {
     let task = ["http2", "100"];
     pairs(
         name,
-        1.0,
+        RATE,
         || outside(&lab, &task),
         || inside(&lab, &policy, &task),
     );
@@ -721,7 +724,7 @@ fn calls(name: &str) {
     let task = ["calls", "5000"];
     pairs(
         name,
-        MILLI,
+        MICRO,
         || outside(&lab, &task),
         || inside(&lab, &policy, &task),
     );
@@ -740,7 +743,7 @@ fn tls_bytes(name: &str) {
     let task = ["tls-bytes", "1073741824"];
     pairs(
         name,
-        1.0,
+        SPEED,
         || outside(&lab, &task).recip(),
         || inside(&lab, &policy, &task).recip(),
     );
@@ -785,7 +788,7 @@ fn credential(name: &str, how: &str) {
     let placeholder = "openshell:resolve:env:KEY";
     pairs(
         name,
-        MILLI,
+        MICRO,
         || ask(BOUND_ELSEWHERE, "a-value-that-is-no-placeholder"),
         || ask(BOUND, placeholder),
     );
@@ -794,7 +797,7 @@ fn credential(name: &str, how: &str) {
 fn searched(name: &str) {
     let (lab, _server) = host();
     let down = |hosts: &str| with_credential(&lab, hosts, &["tls-bytes", "1073741824"]).recip();
-    pairs(name, 1.0, || down(BOUND_ELSEWHERE), || down(BOUND));
+    pairs(name, SPEED, || down(BOUND_ELSEWHERE), || down(BOUND));
 }
 
 /// Runs a task inside, with the benchmark's server as backend of the models; `base` selects its
@@ -833,7 +836,7 @@ fn completions(name: &str) {
     let task = ["completions", "16"];
     pairs(
         name,
-        1.0,
+        RATE,
         || outside(&lab, &task),
         || with_models(&lab, "ok", &task),
     );
@@ -876,8 +879,11 @@ fn model_memory(_: &str) {
             .find_map(|line| line.strip_prefix("VmHWM:"))
             .unwrap()
             .trim()
-            .to_owned();
-        println!("models: memory at most, with {name:<24} {peak}");
+            .trim_end_matches(" kB")
+            .parse::<f64>()
+            .unwrap();
+        let name = format!("models: memory at most, with {name}");
+        results::figure(&name, peak / 1024.0, MIB);
         drop(child.stdin.take());
         child.wait().unwrap();
     }
@@ -888,7 +894,7 @@ fn leaks_up(name: &str, how: &str, mode: &str) {
     let policy = judged(10).replace("/api/**\", query: {v: \"1*\"}", "/upload\"");
     let task = ["upload", how, "1073741824", "X-Any: header"];
     let upload = |mode: &str| inside_with(&lab, &policy, &["--leaks", mode], &task).recip();
-    pairs(name, 1.0, || upload("off"), || upload(mode));
+    pairs(name, SPEED, || upload("off"), || upload(mode));
 }
 
 fn observe(name: &str, how: &str) {
@@ -900,14 +906,14 @@ fn observe(name: &str, how: &str) {
         .to_string();
     let policy = judged(10);
     let ask = |flags: &[&str]| inside_with(&lab, &policy, flags, &["paths", how, "20000", "1"]);
-    pairs(name, MILLI, || ask(&[]), || ask(&["--observe", &observed]));
+    pairs(name, MICRO, || ask(&[]), || ask(&["--observe", &observed]));
 }
 
 fn opens(name: &str) {
     let (lab, _server) = host();
     let policy = policy(0);
     let open = |flags: &[&str]| inside_with(&lab, &policy, flags, &["opens", "5000"]);
-    pairs(name, MILLI, || open(&[]), || open(&["--log-files"]));
+    pairs(name, MICRO, || open(&[]), || open(&["--log-files"]));
 }
 
 /// File of an observed policy, which each run replaces.
@@ -946,7 +952,7 @@ fn leaks_small(name: &str, how: &str) {
             &["paths", how, "20000", "1"],
         )
     };
-    pairs(name, MILLI, || ask("off"), || ask("report"));
+    pairs(name, MICRO, || ask("off"), || ask("report"));
 }
 
 fn events(_: &str) {
@@ -1008,15 +1014,11 @@ fn memory(_: &str) {
     };
     let few = resident(&["waiting", "100"]);
     let many = resident(&["tunnels", "1000"]);
-    println!(
-        "{:<44} {:>6.1} MiB",
-        "memory: after 100 requests",
-        few / 1024.0
-    );
-    println!(
-        "{:<44} {:>6.1} KiB",
+    results::figure("memory: after 100 requests", few / 1024.0, MIB);
+    results::figure(
         "memory: an idle tunnel, of 1,000",
-        (many - few) / 1000.0
+        (many - few) / 1000.0,
+        KIB,
     );
 }
 

@@ -9,6 +9,7 @@ use lab::Lab;
 use lab::host::{Program, UID};
 
 use super::client::{median, median_of, timed};
+use super::results::{self, MICRO, MILLI, RATE, SPEED};
 use super::{host, inside, link_client, outside_with, pairs, this};
 
 /// The name of the upstream, and its port.
@@ -169,11 +170,8 @@ pub(crate) fn answers(name: &str) {
                 )
             })
             .collect();
-        println!(
-            "{:<44} {:>9.1} us",
-            format!("{name} {row}"),
-            median_of(times) * 1e6
-        );
+        let name = format!("{name} {row}");
+        results::figure(&name, median_of(times) * MICRO.factor, MICRO);
     }
 }
 
@@ -181,7 +179,7 @@ pub(crate) fn answers(name: &str) {
 pub(crate) fn beside_questions(name: &str) {
     let (lab, _server) = host();
     let asked = |rate| inside(&lab, &policy(&[]), &["asked", "10000", rate]);
-    pairs(name, 1e3, || asked("0"), || asked("10000"));
+    pairs(name, MILLI, || asked("0"), || asked("10000"));
 }
 
 /// From a changed policy to the answer for a name of it: with 1,000 names in use that it replaces,
@@ -223,7 +221,7 @@ pub(crate) fn swapped(name: &str) {
         child.wait().unwrap();
         end - begin
     };
-    pairs(name, 1e3, || swap("1"), || swap("1000"));
+    pairs(name, MILLI, || swap("1"), || swap("1000"));
 }
 
 /// Connections by name, to those through a relay that copies whatever comes.
@@ -231,7 +229,7 @@ pub(crate) fn connections(name: &str, how: &str) {
     let (lab, _server) = host();
     link_client(&lab);
     let by_relay = || outside_with(&lab, "ip netns exec client", &["named-relay", "500"]);
-    pairs(name, 1e3, by_relay, || {
+    pairs(name, MILLI, by_relay, || {
         inside(&lab, &policy(&[]), &["named", "500", how])
     });
 }
@@ -242,7 +240,7 @@ pub(crate) fn bytes(name: &str) {
     let by_name = || inside(&lab, &policy, &["named-bytes", "1073741824"]).recip();
     pairs(
         name,
-        1.0,
+        SPEED,
         || inside(&lab, &policy, &["bytes", "1073741824"]).recip(),
         by_name,
     );
@@ -260,7 +258,7 @@ fn database(name: &str, lab: &Lab, program: &str, command: &str, number: impl Fn
                 .ok(),
         )
     };
-    pairs(name, 1.0, outside, inside);
+    pairs(name, RATE, outside, inside);
 }
 
 /// Starts a server by a script that prints a line once it is ready.

@@ -13,7 +13,8 @@ use lab::host::UID;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::{MILLI, pairs, policy};
+use super::results::{self, KB, MILLI, SECONDS, SPEED, Unit};
+use super::{pairs, policy};
 
 /// A sandbox with an SSH server, and OpenSSH's server, with a configuration for clients that names
 /// both.
@@ -117,7 +118,7 @@ impl Servers {
         start.elapsed().as_secs_f64()
     }
 
-    fn both(&self, name: &str, unit: f64, value: impl Fn(f64) -> f64, script: &str) {
+    fn both(&self, name: &str, unit: Unit, value: impl Fn(f64) -> f64, script: &str) {
         pairs(
             name,
             unit,
@@ -176,7 +177,7 @@ pub(crate) fn bytes(name: &str) {
     let servers = Servers::start();
     servers.both(
         name,
-        1.0,
+        SPEED,
         f64::recip,
         "ssh $host 'head -c 1073741824 /dev/zero' > /dev/null",
     );
@@ -186,7 +187,7 @@ pub(crate) fn bytes(name: &str) {
     let up = "echo \"put up up.$host\" | sftp -q -b - $host > /dev/null";
     servers.both(
         "ssh: sftp up, 1 GiB, speed / sshd",
-        1.0,
+        SPEED,
         f64::recip,
         &format!("cd {}; {up}", servers.folder),
     );
@@ -196,7 +197,7 @@ pub(crate) fn bytes(name: &str) {
     );
     servers.both(
         "ssh: sftp down, 1 GiB, speed / sshd",
-        1.0,
+        SPEED,
         f64::recip,
         &down,
     );
@@ -212,7 +213,7 @@ pub(crate) fn files(name: &str) {
         "rsync -a files $host:{0}/copy.$host/ 2>&1; ssh $host rm -r {0}/copy.$host",
         servers.folder
     );
-    servers.both(name, 1.0, |time| time, &script);
+    servers.both(name, SECONDS, |time| time, &script);
 }
 
 /// Two hundred sessions at once: memory of the supervisor for each that is idle.
@@ -235,7 +236,7 @@ pub(crate) fn sessions(name: &str) {
         servers.config
     );
     assert_eq!(servers.shell(&clients), "");
-    println!("{name:<44} {:>9.0} KB", (resident() - before) / 200.0);
+    results::figure(name, (resident() - before) / 200.0, KB);
     assert_eq!(servers.shell("ssh box 'pkill -f ^sleep.600'; true"), "");
 }
 
