@@ -1,4 +1,4 @@
-//! What can break in the pages: links, blocks of commands, and their length.
+//! What can break in the pages: links, blocks of commands, pictures, figures, and their length.
 
 #![expect(
     clippy::unwrap_used,
@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
 
 /// The most words in all pages, and in a sentence; and the length from which on a sentence is long.
 /// One sentence in ten may be long.
@@ -303,4 +305,88 @@ fn the_pages_are_short_and_their_sentences_too() {
     assert!(too_long.is_empty(), "{too_long:#?}");
     assert!(sum <= WORDS, "{sum} words\n{pages}");
     assert!(long * 10 <= sentences, "{long} of {sentences} are long");
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the script is no command of a sandbox"
+)]
+fn pictures_and_tables_of_figures_are_as_the_script_makes_them() {
+    let checked = std::process::Command::new("python3")
+        .arg(root().join("docs/pictures/draw"))
+        .arg("--check")
+        .output()
+        .unwrap_or_else(|error| panic!("python3: {error}"));
+    let said = String::from_utf8(checked.stderr).unwrap();
+    assert!(checked.status.success(), "{said}");
+}
+
+/// Returns what a row of the benchmark's file says: what it measured, compared with what, the
+/// ratio, and when.
+fn figures(row: &Map<String, Value>) -> [String; 4] {
+    let text = |key: &str| {
+        let text = row.get(key).and_then(Value::as_str);
+        text.unwrap_or("–").to_owned()
+    };
+    let ratio = match ["median", "min", "max"].map(|key| row.get(key).and_then(Value::as_f64)) {
+        [Some(median), Some(min), Some(max)] => format!("{median:.2} ({min:.2}–{max:.2})"),
+        _ => "–".to_owned(),
+    };
+    [text("measured"), text("compared"), ratio, text("date")]
+}
+
+/// Returns the same of a line of the page, or nothing if it has no figures.
+fn shown_figures(line: &str) -> Option<[String; 4]> {
+    let cells: Vec<_> = line
+        .strip_prefix("| ")?
+        .strip_suffix(" |")?
+        .split(" | ")
+        .collect();
+    let cells = match cells[..] {
+        [measured, compared, ratio, _, date] => [measured, compared, ratio, date],
+        [measured, _, date] => [measured, "–", "–", date],
+        _ => return None,
+    };
+    let is_dated = cells[3].starts_with(|character: char| character.is_ascii_digit());
+    is_dated.then(|| cells.map(str::to_owned))
+}
+
+#[test]
+fn tables_of_figures_have_the_rows_of_the_benchmarks_file_and_no_others() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let rows: Vec<Map<String, Value>> =
+        serde_json::from_str(&read("docs/internals/performance.json")).unwrap();
+    let on_the_page = rows.iter().filter(|row| row.contains_key("table"));
+    let mut known: Vec<_> = on_the_page.map(figures).collect();
+    let page = read("docs/internals/performance.md");
+    let mut shown: Vec<_> = page.lines().filter_map(shown_figures).collect();
+    known.sort();
+    shown.sort();
+    assert!(!known.is_empty());
+    assert_eq!(shown, known);
+}
+
+#[test]
+fn each_picture_is_shown_by_a_page_and_each_shown_one_has_a_text() {
+    let mut shown = BTreeSet::new();
+    for page in Page::all() {
+        for (number, line) in page.lines() {
+            let line = without_code(line);
+            for picture in line.split("![").skip(1) {
+                let place = format!("{}:{number}", page.path.display());
+                let (text, rest) = picture.split_once("](").unwrap();
+                assert!(words(text) > 0, "{place}: a picture without a text");
+                let target = rest.split(')').next().unwrap();
+                shown.insert(normal(&page.path.parent().unwrap().join(target)));
+            }
+        }
+    }
+    let folder = Path::new("docs/pictures");
+    for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+        let path = folder.join(entry.unwrap().file_name());
+        if path.extension().is_some() {
+            assert!(shown.contains(&path), "no page shows {}", path.display());
+        }
+    }
 }
