@@ -57,6 +57,36 @@ fn manual_pages_are_those_of_the_command_line() {
     compare(pages.collect());
 }
 
+/// Returns a generated script with what only the program knows: presets, sandboxes, and the command
+/// after `--`.
+fn with_values(shell: Shell, script: &str) -> String {
+    match shell {
+        Shell::Bash => {
+            // The library writes the hyphen of the program's name in two ways, so that the script
+            // would not know any subcommand.
+            let script = script.replace("openshell__subcmd__sandbox", "openshell__sandbox");
+            let (script, _) = script
+                .split_once("\nif [[ \"${BASH_VERSINFO[0]}\"")
+                .unwrap();
+            format!("{script}{}", include_str!("../completions/values.bash"))
+        }
+        Shell::Zsh => {
+            let (script, start) = script.split_once("\nif [ \"$funcstack[1]\"").unwrap();
+            // The library takes a subcommand for the command of a run. After `--` no part of it is
+            // asked.
+            let is_command = |line: &&str| line.starts_with("'::command -- ");
+            let lines: Vec<_> = script.lines().filter(|line| !is_command(line)).collect();
+            let script = lines.join("\n").replace("$line[2]", "$line[1]").replace(
+                "\n_openshell-sandbox() {",
+                "\n_openshell_sandbox_generated() {",
+            );
+            let values = include_str!("../completions/values.zsh");
+            format!("{script}\n{values}\nif [ \"$funcstack[1]\"{start}")
+        }
+        _ => format!("{script}{}", include_str!("../completions/values.fish")),
+    }
+}
+
 #[test]
 fn completions_of_shells_are_pages_of_the_command_line() {
     let pages = [
@@ -67,15 +97,9 @@ fn completions_of_shells_are_pages_of_the_command_line() {
     let pages = pages.map(|(shell, file)| {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut whole(), "openshell-sandbox", &mut script);
-        if shell == Shell::Bash {
-            // The library writes the hyphen of the program's name in two ways, so that the script
-            // would not know any subcommand.
-            let text = String::from_utf8(script).unwrap();
-            script = text
-                .replace("openshell__subcmd__sandbox", "openshell__sandbox")
-                .into_bytes();
-        }
-        (format!("completions/{file}"), script)
+        let script = String::from_utf8(script).unwrap();
+        let script = with_values(shell, &script);
+        (format!("completions/{file}"), script.into_bytes())
     });
     compare(pages.into());
 }

@@ -8,6 +8,7 @@
 mod caller;
 mod carve_outs;
 mod clients;
+mod completions;
 mod containers;
 mod credentials;
 mod databases;
