@@ -287,53 +287,18 @@ fn git_pushes_fifty_megabytes_and_clones_them() {
                                    config http.receivepack true && chmod -R a+rwX {path}"
     ));
     assert_eq!(made, "");
-    // Git's server, a CGI program behind Python's HTTP server.
-    let server = lab.file(
-        "git.py",
-        r"
-import http.server, os, ssl, subprocess, sys
-root, certificates = sys.argv[1:]
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = 'HTTP/1.1'
-    def answer(self):
-        path, _, query = self.path.partition('?')
-        body = bytearray()
-        if self.headers.get('Transfer-Encoding') == 'chunked':
-            while size := int(self.rfile.readline(), 16): body += self.rfile.read(size); self.rfile.readline()
-            self.rfile.readline()
-        else: body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
-        environment = dict(os.environ, GIT_PROJECT_ROOT=root, GIT_HTTP_EXPORT_ALL='1', PATH_INFO=path, QUERY_STRING=query, REQUEST_METHOD=self.command,
-            CONTENT_TYPE=self.headers.get('Content-Type', ''), CONTENT_LENGTH=str(len(body)), REMOTE_USER='x', HTTP_CONTENT_ENCODING=self.headers.get('Content-Encoding', ''))
-        output = subprocess.run(['git', '-c', 'safe.directory=*', 'http-backend'], input=body, env=environment, stdout=subprocess.PIPE).stdout
-        head, _, content = output.partition(b'\r\n\r\n')
-        fields = [line.split(': ', 1) for line in head.decode().split('\r\n')]
-        status = next((int(value.split()[0]) for name, value in fields if name == 'Status'), 200)
-        self.send_response(status)
-        for name, value in fields:
-            if name != 'Status': self.send_header(name, value)
-        self.send_header('Content-Length', str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-    do_GET = do_POST = answer
-    def log_message(self, *words): pass
-server = http.server.ThreadingHTTPServer(('10.99.0.1', 8447), Handler)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(certificates + '/good.pem', certificates + '/good.key')
-server.socket = context.wrap_socket(server.socket, server_side=True)
-print('ready', flush=True)
-server.serve_forever()
-",
-    );
-    let certificates = std::path::Path::new(&origin.authority())
-        .parent()
-        .unwrap()
+    let server = lab.file("git.py", include_str!("data/git.py"));
+    let certificate = std::path::Path::new(&origin.authority())
+        .with_file_name("good")
         .display()
         .to_string();
     let _server = lab.program(&[
         "/usr/bin/python3",
         server.to_str().unwrap(),
         &path.to_string(),
-        &certificates,
+        &certificate,
+        "10.99.0.1",
+        "8447",
     ]);
     let remote = lab
         .shell("readlink -f $(git --exec-path)/git-remote-https")

@@ -47,7 +47,8 @@ fn postgresql() -> String {
     newest.join("bin").display().to_string()
 }
 
-fn start_postgresql(lab: &Lab) -> Program {
+/// Starts PostgreSQL at 10.99.0.1:5432 for the user `agent`.
+pub(crate) fn start_postgresql(lab: &Lab) -> Program {
     let folder = lab.folder("postgresql");
     let bin = postgresql();
     let run = format!(
@@ -170,14 +171,19 @@ fn node_postgres_needs_no_variable() {
     );
 }
 
-#[test]
-fn redis_is_reached_by_its_clients_and_by_no_other_program() {
-    let lab = lab();
+/// Starts Redis at 10.99.0.1:6379.
+pub(crate) fn start_redis(lab: &Lab) -> Program {
     let script = becomes(
         "redis-server --bind 10.99.0.1 --protected-mode no --save '' --dir /tmp",
         6379,
     );
-    let _server = server(&lab, "redis.sh", &script);
+    server(lab, "redis.sh", &script)
+}
+
+#[test]
+fn redis_is_reached_by_its_clients_and_by_no_other_program() {
+    let lab = lab();
+    let _server = start_redis(&lab);
     let data = database(6379, &["/usr/bin/redis-cli", &python()]);
     let script =
         "redis-cli -h db.test set a 1; redis-cli -h db.test incr a; redis-cli -h web.test ping 2>&1

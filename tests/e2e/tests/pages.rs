@@ -9,12 +9,13 @@ use lab::{Lab, only_as_root};
 const HOSTS: [&str; 3] = ["example.com", "api.example.com", "git.example.com"];
 const ADDRESS: &str = "11.7.7.7";
 
-/// Makes an authority that the host trusts, and a certificate for the names.
+/// Makes an authority that the host trusts, and a certificate for the names `$2`, as OpenSSL writes
+/// them.
 const CERTIFICATES: &str = "
 cd \"$1\"
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout authority.key -subj /CN=lab -days 2 -out authority.pem
 openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout server.key -subj /CN=example.com -out request
-echo subjectAltName=DNS:example.com,DNS:api.example.com,DNS:git.example.com > names
+echo subjectAltName=$2 > names
 openssl x509 -req -in request -CA authority.pem -CAkey authority.key -days 2 -extfile names -out server.pem
 cat /etc/ssl/certs/ca-certificates.crt authority.pem > bundle.pem
 mount --bind bundle.pem /etc/ssl/certs/ca-certificates.crt
@@ -39,6 +40,22 @@ threading.Thread(target=plain.serve_forever, daemon=True).start()
 print('ready', flush=True)
 tls.serve_forever()
 ";
+
+/// Returns a folder with `server.pem` and `server.key`, a certificate for `names` that the host
+/// trusts.
+pub(crate) fn trusted(lab: &Lab, names: &[&str]) -> PathBuf {
+    let certificates = lab.folder("certificates");
+    let script = lab.file("certificates.sh", CERTIFICATES);
+    let names: Vec<_> = names.iter().map(|name| format!("DNS:{name}")).collect();
+    let made = lab.shell(&format!(
+        "sh -e {} {} {}",
+        script.display(),
+        certificates.display(),
+        names.join(",")
+    ));
+    assert!(certificates.join("bundle.pem").exists(), "{made}");
+    certificates
+}
 
 /// A command of a session, with what the page says that it prints.
 struct Command {
@@ -150,15 +167,8 @@ fn each_session_of_a_page_prints_what_the_page_shows() {
         }
         let name = page.strip_prefix(root()).unwrap().display().to_string();
         let lab = Lab::new(&hosts);
-        let certificates = lab.folder("certificates");
-        let script = lab.file("certificates.sh", CERTIFICATES);
-        let made = lab.shell(&format!(
-            "sh -e {} {}",
-            script.display(),
-            certificates.display()
-        ));
+        let certificates = trusted(&lab, &HOSTS);
         let folder = certificates.to_str().unwrap();
-        assert!(certificates.join("bundle.pem").exists(), "{made}");
         let _server = lab.program(&["/usr/bin/python3", "-c", SERVER, ADDRESS, folder]);
         for (
             Command {

@@ -20,17 +20,22 @@ pub(crate) fn installed(name: &str, words: &str) -> Packages {
     // Not in /tmp, which is writable in every sandbox.
     let folder = PathBuf::from(format!("/var/tmp/e2e-sdk-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
+    install(&folder, words);
+    Packages(folder)
+}
+
+/// Installs packages by `words`, which get `folder` as `FOLDER`.
+pub(crate) fn install(folder: &Path, words: &str) {
     let output = Command::new("sh")
         .args(["-ec", words])
-        .env("FOLDER", &folder)
+        .env("FOLDER", folder)
         .output()
         .unwrap();
     assert!(
         output.status.success(),
-        "{name}: {}",
+        "{words}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    Packages(folder)
 }
 
 /// Removes the installed packages after the last test.
