@@ -12,6 +12,7 @@ mod completions;
 mod containers;
 mod credentials;
 mod databases;
+mod examples;
 mod exec;
 mod explain;
 mod file_access;

@@ -7,7 +7,7 @@ use lab::{Lab, Sandbox};
 use rustix::process::Signal;
 
 /// Returns a run in a folder of the workload's user, with `flags` and no policy file.
-pub(super) fn in_project<'l>(lab: &'l Lab, flags: &[&str]) -> Sandbox<'l> {
+pub(crate) fn in_project<'l>(lab: &'l Lab, flags: &[&str]) -> Sandbox<'l> {
     let folder = lab.folder("project");
     std::os::unix::fs::chown(&folder, Some(UID), Some(UID)).unwrap();
     // For root, who has called sudo.
