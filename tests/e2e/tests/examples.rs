@@ -242,8 +242,8 @@ fn is_permitted(lab: &Lab, example: &Example, binary: &str, request: [&str; 3]) 
     printed.ends_with("\n0\n")
 }
 
-/// Lets an agent complete a turn at its API, in which its model tells it to write a file, and then
-/// runs `script` in the same sandbox.
+/// Lets an agent complete a turn at its API, in which its model tells it to run a command that
+/// writes a file and asks for the API too. Then runs `script` in the same sandbox.
 fn run_agent(
     lab: &Lab,
     example: Example,
@@ -256,6 +256,15 @@ fn run_agent(
     let packages = super::sdks::installed(&name, &install);
     let place = packages.0.display().to_string();
     let example = example.replace("/opt/agents/", &format!("{place}/"));
+    let (host, permitted) = match package {
+        "@openai/codex" => ("api.openai.com", "/v1/responses"),
+        _ => ("api.anthropic.com", "/v1/messages"),
+    };
+    let by_model = format!(
+        "printf 'by a model\\n' > written; ({}) >> written",
+        connects(host).trim_end()
+    );
+    write(lab, "backend", &[("command", &by_model)]);
     let _backend = Backend::start(lab);
     write(
         lab,
@@ -273,7 +282,7 @@ fn run_agent(
          {script}"
     ));
     assert!(
-        finished.stdout.contains("Hello there.") && finished.stdout.contains("by a model"),
+        finished.stdout.contains("Hello there.") && finished.stdout.contains("by a model\n403\n"),
         "{finished:?}"
     );
     assert!(
@@ -289,10 +298,6 @@ fn run_agent(
         .next()
         .unwrap()
         .to_owned();
-    let (host, permitted) = match package {
-        "@openai/codex" => ("api.openai.com", "/v1/responses"),
-        _ => ("api.anthropic.com", "/v1/messages"),
-    };
     assert!(is_permitted(
         lab,
         &example,
@@ -314,7 +319,7 @@ fn claude_code_works_on_a_repository_and_reads_no_secret_pushes_nothing_and_shar
     let lab = lab();
     let example = Example::read(&lab, "claude-code.yaml");
     let command = format!(
-        "{} -p \"write into $PWD a file\" --permission-mode acceptEdits",
+        "{} -p \"write into $PWD a file\" --dangerously-skip-permissions",
         example.command()
     );
     let finished = run_agent(

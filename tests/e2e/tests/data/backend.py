@@ -1,7 +1,7 @@
 """A backend of models for the tests: `backend.py FOLDER PORT`. The first part of a path selects the behaviour, the rest is the
 path of the interface. Each request is a line of FOLDER/seen."""
 
-import asyncio, json, sys, time
+import asyncio, json, os, sys, time
 
 folder, port = sys.argv[1], int(sys.argv[2])
 
@@ -48,14 +48,19 @@ def answer_of(path, body):
 
 
 def agents_turn(path, body):
-    """Returns a call of the agent's tool that writes a file, then, or without such a tool, the final message."""
+    """Returns a call of the agent's tool that writes a file, or runs the command in FOLDER/command if there is one. Then, or without such
+    a tool, returns the final message."""
     whole, names = answer_of(path, {**body, 'tools': None}), [tool.get('name') for tool in body.get('tools') or []]
     said = json.dumps(body.get('messages') or body.get('input'))
     if 'toolu_9' in said or 'call_9' in said: return whole
+    command = open(folder + '/command').read() if os.path.exists(folder + '/command') else None
+    if path == '/v1/messages' and command and 'Bash' in names:
+        use = {'type': 'tool_use', 'id': 'toolu_9', 'name': 'Bash', 'input': {'command': command, 'description': 'Writes a file'}}
+        return {**whole, 'content': [use], 'stop_reason': 'tool_use'}
     if path == '/v1/messages' and 'Write' in names:
         use = {'type': 'tool_use', 'id': 'toolu_9', 'name': 'Write', 'input': {'file_path': body_folder(said) + '/written', 'content': 'by a model\n'}}
         return {**whole, 'content': [use], 'stop_reason': 'tool_use'}
-    command = "printf 'by a model\\n' > written"
+    command = command or "printf 'by a model\\n' > written"
     for name, arguments in [('exec_command', {'cmd': command}), ('shell_command', {'command': command}), ('shell', {'command': ['sh', '-c', command]})]:
         if path == '/v1/responses' and name in names:
             call = {'type': 'function_call', 'id': 'fc_9', 'call_id': 'call_9', 'name': name, 'arguments': json.dumps(arguments), 'status': 'completed'}
