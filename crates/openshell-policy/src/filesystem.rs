@@ -274,10 +274,12 @@ impl Filesystem {
             .map(|path| path.path.clone())
             .chain(workdir)
             .collect();
+        let read_only = resolve(self.read_only, &writable)?;
+        let searched = searched(writable, &read_only, places.workdir.as_deref());
         Ok(Self {
-            read_only: resolve(self.read_only, &writable)?,
-            hidden: resolve(self.hidden, &writable)?,
-            noexec: resolve(self.noexec, &writable)?,
+            hidden: resolve(self.hidden, &searched)?,
+            noexec: resolve(self.noexec, &searched)?,
+            read_only,
             read_write,
             ..self
         })
@@ -297,6 +299,32 @@ impl Filesystem {
             .map(GrantedPath::as_path)
             .find_map(|hidden| Some((hidden, granted().find(|path| path.starts_with(hidden))?)))
     }
+}
+
+/// Returns the folders in which `hidden` and `noexec` look for a pattern that names none: those of
+/// `writable`, and what `read_only` grants of the working directory.
+fn searched(
+    mut writable: Vec<PathBuf>,
+    read_only: &[GrantedPath],
+    workdir: Option<&Path>,
+) -> Vec<PathBuf> {
+    let Some(workdir) = workdir else {
+        return writable;
+    };
+    let granted = read_only.iter().filter(|path| !path.is_pattern());
+    for path in granted.map(GrantedPath::as_path) {
+        let of_workdir = if workdir.starts_with(path) {
+            workdir
+        } else if path.starts_with(workdir) {
+            path
+        } else {
+            continue;
+        };
+        if !writable.iter().any(|folder| of_workdir.starts_with(folder)) {
+            writable.push(of_workdir.to_owned());
+        }
+    }
+    writable
 }
 
 /// How to handle Landlock rights that the kernel lacks, and listed paths that cannot be opened.
@@ -484,6 +512,30 @@ mod tests {
             missing.contains("$WORKDIR/a*/b begins with the working directory"),
             "{missing}"
         );
+    }
+
+    #[test]
+    fn a_pattern_without_a_folder_is_for_what_can_be_read_of_the_working_directory_too() {
+        let hidden = |read_only: &[&str], read_write: &[&str]| {
+            let filesystem = Filesystem {
+                include_workdir: false,
+                read_only: paths(read_only),
+                read_write: paths(read_write),
+                hidden: paths(&["**/.env"]),
+                ..Filesystem::default()
+            };
+            let places = Places {
+                workdir: Some(PathBuf::from("/work")),
+                is_writable: true,
+                ..Places::default()
+            };
+            filesystem.resolved(&places).unwrap().hidden
+        };
+        assert_eq!(hidden(&["/usr"], &[]), []);
+        assert_eq!(hidden(&["$WORKDIR"], &[]), paths(&["/work/**/.env"]));
+        assert_eq!(hidden(&["/", "/work/a"], &[]), paths(&["/work/**/.env"]));
+        assert_eq!(hidden(&["/work/a"], &[]), paths(&["/work/a/**/.env"]));
+        assert_eq!(hidden(&["/work/a"], &["/work"]), paths(&["/work/**/.env"]));
     }
 
     #[test]

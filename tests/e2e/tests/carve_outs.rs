@@ -4,8 +4,8 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use lab::Lab;
 use lab::host::UID;
+use lab::{Lab, Sandbox};
 
 use super::reload::wait_for_lines;
 
@@ -40,7 +40,7 @@ impl<'l> Project<'l> {
 
     /// Returns a sandbox that may write to the project, with `rest` as further lists of paths, `@`
     /// for the project.
-    pub(super) fn sandbox(&self, rest: &str) -> lab::Sandbox<'l> {
+    pub(super) fn sandbox(&self, rest: &str) -> Sandbox<'l> {
         let folder = self.folder.display().to_string();
         let rest = rest.replace('@', &self.folder.display().to_string());
         let policy = super::policy("{}");
@@ -65,7 +65,7 @@ done
 "#;
 
 /// Asserts the ends of `attempts`, each with its line.
-pub(super) fn assert_attempts(sandbox: lab::Sandbox<'_>, attempts: &[(&str, &str)]) {
+pub(super) fn assert_attempts(sandbox: Sandbox<'_>, attempts: &[(&str, &str)]) {
     let lines: String = attempts
         .iter()
         .map(|(line, _)| format!("{line}\n"))
@@ -211,6 +211,42 @@ fn a_hidden_path_is_neither_read_nor_listed_wherever_it_lies() {
         project.sandbox(""),
         &[("cat keys/deep/key", "ok"), ("mv .env env", "ok")],
     );
+}
+
+#[test]
+fn a_pattern_without_a_folder_hides_in_a_working_directory_that_can_only_be_read() {
+    let lab = Lab::with_web();
+    let project = Project::new(
+        &lab,
+        "mkdir -p sub; echo s3cret | tee .env sub/.env > /dev/null; echo hello > sub/public",
+    );
+    for (granted, cat) in [
+        ("$WORKDIR", "cat .env sub/.env"),
+        ("$WORKDIR/sub, $WORKDIR/sub/public", "cat sub/.env"),
+        ("$WORKDIR/sub/public, $WORKDIR/sub", "cat sub/.env"),
+        ("/", "cat .env sub/.env"),
+    ] {
+        let policy = format!(
+            "process: {{run_as_user: \"{}\"}}\nfilesystem_policy: {{include_workdir: false, \
+             read_only: [{granted}], hidden: [\"**/.env\"]}}\nnetwork_policies: {{}}\n",
+            UID
+        );
+        let policy = lab.file("read.yaml", policy);
+        let folder = project.folder.to_str().unwrap();
+        let finished = Sandbox::bare(&lab)
+            .args(&[
+                "--policy-data",
+                policy.to_str().unwrap(),
+                "--workdir",
+                folder,
+            ])
+            .sh(&format!("{cat}; cat sub/public"));
+        assert_eq!(finished.stdout, "hello\n", "{granted}: {finished:?}");
+        assert!(
+            finished.stderr.contains("Permission denied"),
+            "{finished:?}"
+        );
+    }
 }
 
 #[test]
