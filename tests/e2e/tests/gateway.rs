@@ -19,10 +19,10 @@ const LOADED: i32 = 2;
 const FAILED: i32 = 3;
 
 /// A gateway on the lab's loopback interface.
-struct Host {
+pub(crate) struct Host {
     gateway: Gateway,
     serving: Option<Serving>,
-    address: std::net::SocketAddr,
+    pub(crate) address: std::net::SocketAddr,
 }
 
 impl Host {
@@ -36,6 +36,11 @@ impl Host {
             serving,
             address,
         }
+    }
+
+    /// Starts one that gives a policy.
+    pub(crate) fn of_today(lab: &Lab) -> Self {
+        Self::start(lab, answers(Generation::Today, Some(web("/a"))))
     }
 
     /// Ends the gateway's process, and starts it again at the same address.

@@ -20,6 +20,7 @@ mod files;
 mod forward;
 mod gateway;
 mod grpc;
+mod help;
 mod homes;
 mod http2;
 mod identity;

@@ -7,7 +7,7 @@ use lab::{Lab, only_as_root};
 
 /// The names that pages use, all at one address, which is not an internal one.
 const HOSTS: [&str; 3] = ["example.com", "api.example.com", "git.example.com"];
-const ADDRESS: &str = "11.7.7.7";
+pub(crate) const ADDRESS: &str = "11.7.7.7";
 
 /// Makes an authority that the host trusts, and a certificate for the names `$2`, as OpenSSL writes
 /// them.
@@ -22,7 +22,7 @@ mount --bind bundle.pem /etc/ssl/certs/ca-certificates.crt
 ";
 
 /// Answers `hello` to each request, plain and in TLS.
-const SERVER: &str = r"
+pub(crate) const SERVER: &str = r"
 import http.server, ssl, sys, threading
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'

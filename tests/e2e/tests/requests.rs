@@ -252,7 +252,7 @@ fn a_refused_request_says_what_would_allow_it_and_ends_the_connection() {
         body["fix"]
             .as_str()
             .unwrap()
-            .ends_with("`- allow: {method: POST, path: /a}`"),
+            .contains("add to the `rules` of web.test:8080 `- allow: {method: POST, path: /a}`"),
         "{body}"
     );
     assert_eq!(
