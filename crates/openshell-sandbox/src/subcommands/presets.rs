@@ -13,6 +13,7 @@ use openshell_events::text::printable;
 use openshell_policy::yaml;
 use openshell_sources::policy::presets::{PresetEntry, PresetSource, all};
 use openshell_sources::policy::registries::{self, RECIPES, Recipe};
+use openshell_sources::policy::schema::with_schema;
 use openshell_telemetry::logging::progress::Progress;
 use openshell_telemetry::logging::{print_failure, print_line, print_stderr};
 
@@ -217,7 +218,7 @@ fn make(
     let (preset, registries) = recipe
         .preset(&observed)
         .with_context(|| format!("{} reached no registry; no preset was made", recipe.client))?;
-    std::fs::write(&new, preset)?;
+    std::fs::write(&new, with_schema(&preset))?;
     let file = file(folder, recipe.name);
     std::fs::rename(&new, &file).with_context(|| format!("cannot write {}", file.display()))?;
     Ok((file, registries))

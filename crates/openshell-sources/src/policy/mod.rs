@@ -4,6 +4,7 @@ pub mod composed;
 pub mod policy_file;
 pub mod presets;
 pub mod registries;
+pub mod schema;
 
 use std::collections::BTreeMap;
 

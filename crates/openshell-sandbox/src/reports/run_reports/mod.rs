@@ -15,6 +15,7 @@ use openshell_policy::policy::Policy;
 use openshell_policy::proposal;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_proxy::report::observe::Observations;
+use openshell_sources::policy::schema::with_schema;
 use openshell_supervisor::identity::run_as::User;
 use openshell_telemetry::logging;
 
@@ -156,7 +157,7 @@ impl RunReports {
     pub(crate) async fn write(&mut self, refusals: &Refusals) -> anyhow::Result<()> {
         if let Some(output) = &mut self.proposals {
             let addresses = look_up(&self.resolver, refusals.hosts()).await;
-            output.write(&refusals.proposals(&addresses))?;
+            output.write(&with_schema(&refusals.proposals(&addresses)))?;
         }
         if let Some(Observed {
             output,
@@ -175,12 +176,8 @@ impl RunReports {
                 .unwrap_or_default();
             learned.is_incomplete |= !is_complete;
             let paths = paths.with(&learned, private, home.as_ref());
-            output.write(&observed_policy(
-                &self.started,
-                united(endpoints, all),
-                &paths,
-                &learned,
-            ))?;
+            let policy = observed_policy(&self.started, united(endpoints, all), &paths, &learned);
+            output.write(&with_schema(&policy))?;
             if !learned.not_written.is_empty() {
                 let message = format!(
                     "a run under {} will differ from this one: it does not grant writing to {} in \

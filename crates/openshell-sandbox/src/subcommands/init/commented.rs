@@ -1,12 +1,8 @@
 //! The text of a policy, with a comment for each part.
 
-use std::path::Path;
-
 use openshell_events::text::printable;
 use openshell_sources::policy::presets::PresetEntry;
-
-/// Where the package puts the schema for editors.
-const SCHEMA: &str = "/usr/share/doc/openshell-sandbox/data/schema/policy.schema.json";
+use openshell_sources::policy::schema::with_schema;
 
 /// Longest line of a comment, in characters.
 const WIDTH: usize = 100;
@@ -46,9 +42,6 @@ const PARTS: &[(&str, &str)] = &[
 /// that uses it, and `presets` say what their policies are for.
 pub(super) fn commented(policy: &str, run: &str, presets: &[PresetEntry]) -> String {
     let mut text = String::new();
-    if Path::new(SCHEMA).exists() {
-        text.push_str(&format!("# yaml-language-server: $schema={SCHEMA}\n"));
-    }
     text.push_str("# Written by `openshell-sandbox init`; change it as you like.\n");
     text.push_str(&format!("# {}\n", printable(run)));
     for line in policy.lines() {
@@ -71,7 +64,7 @@ pub(super) fn commented(policy: &str, run: &str, presets: &[PresetEntry]) -> Str
         text.push_str(line);
         text.push('\n');
     }
-    text
+    with_schema(&text)
 }
 
 /// Returns lines of a comment that are indented by `indent` blanks.
