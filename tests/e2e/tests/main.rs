@@ -33,6 +33,7 @@ mod logs;
 mod monitoring;
 mod names;
 mod network;
+mod newcomers;
 mod one_line;
 mod origin;
 mod pages;
