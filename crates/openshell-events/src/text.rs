@@ -9,7 +9,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     // Directional formatting (UAX 9) would show the characters in another order than the text has.
-    let reorders = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    let reorders = |c: char| matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() || reorders(c) {

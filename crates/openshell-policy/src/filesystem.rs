@@ -275,7 +275,7 @@ impl Filesystem {
             .chain(workdir)
             .collect();
         let read_only = resolve(self.read_only, &writable)?;
-        let searched = searched(writable, &read_only, places.workdir.as_deref());
+        let searched = search_folders(&writable, &read_only, places.workdir.as_deref());
         Ok(Self {
             hidden: resolve(self.hidden, &searched)?,
             noexec: resolve(self.noexec, &searched)?,
@@ -302,29 +302,28 @@ impl Filesystem {
 }
 
 /// Returns the folders in which `hidden` and `noexec` look for a pattern that names none: those of
-/// `writable`, and what `read_only` grants of the working directory.
-fn searched(
-    mut writable: Vec<PathBuf>,
+/// `writable` and `read_only`. Of the root, and of patterns, they look only in the working
+/// directory: the rest can be the whole machine.
+fn search_folders(
+    writable: &[PathBuf],
     read_only: &[GrantedPath],
     workdir: Option<&Path>,
 ) -> Vec<PathBuf> {
-    let Some(workdir) = workdir else {
-        return writable;
-    };
-    let granted = read_only.iter().filter(|path| !path.is_pattern());
-    for path in granted.map(GrantedPath::as_path) {
-        let of_workdir = if workdir.starts_with(path) {
-            workdir
-        } else if path.starts_with(workdir) {
-            path
-        } else {
-            continue;
+    let mut folders = writable.to_vec();
+    for granted in read_only {
+        let (start, _) = granted.matcher();
+        let is_large = granted.is_pattern() || start == Path::new("/");
+        let folder = match workdir {
+            Some(workdir) if is_large && workdir.starts_with(&start) => workdir.to_owned(),
+            Some(workdir) if is_large && start.starts_with(workdir) => start,
+            _ if is_large || BASELINE.iter().any(|row| Path::new(row.path) == start) => continue,
+            _ => start,
         };
-        if !writable.iter().any(|folder| of_workdir.starts_with(folder)) {
-            writable.push(of_workdir.to_owned());
+        if !folders.iter().any(|known| folder.starts_with(known)) {
+            folders.push(folder);
         }
     }
-    writable
+    folders
 }
 
 /// How to handle Landlock rights that the kernel lacks, and listed paths that cannot be opened.
@@ -499,6 +498,7 @@ mod tests {
             "/data/**/.env",
             "/home/kim/.cache/pip/**/.env",
             "/work/**/.env",
+            "/home/kim/.config/**/.env",
         ];
         assert_eq!(
             resolved.hidden,
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_without_a_folder_is_for_what_can_be_read_of_the_working_directory_too() {
+    fn a_pattern_without_a_folder_is_for_folders_that_can_only_be_read_too() {
         let hidden = |read_only: &[&str], read_write: &[&str]| {
             let filesystem = Filesystem {
                 include_workdir: false,
@@ -534,6 +534,9 @@ mod tests {
         assert_eq!(hidden(&["/usr"], &[]), []);
         assert_eq!(hidden(&["$WORKDIR"], &[]), paths(&["/work/**/.env"]));
         assert_eq!(hidden(&["/", "/work/a"], &[]), paths(&["/work/**/.env"]));
+        assert_eq!(hidden(&["/work/*"], &[]), paths(&["/work/**/.env"]));
+        assert_eq!(hidden(&["/wor*"], &[]), paths(&["/work/**/.env"]));
+        assert_eq!(hidden(&["/other"], &[]), paths(&["/other/**/.env"]));
         assert_eq!(hidden(&["/work/a"], &[]), paths(&["/work/a/**/.env"]));
         assert_eq!(hidden(&["/work/a"], &["/work"]), paths(&["/work/**/.env"]));
     }

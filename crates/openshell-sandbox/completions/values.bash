@@ -15,10 +15,13 @@ _openshell__sandbox_names() {
 
 # Offers what standard input lists, with $1 behind it.
 _openshell__sandbox_offer() {
-    local name word="${COMP_WORDS[COMP_CWORD]##*[,=]}"
+    local name whole="${COMP_WORDS[COMP_CWORD]}"
+    local word="${whole##*[,=]}"
+    # Bash makes a word of `=`, but not of what stands before a comma.
+    local before="${whole%"$word"}"
     COMPREPLY=()
     while read -r name; do
-        [[ $name$1 == "$word"* ]] && COMPREPLY+=("$name$1")
+        [[ $name$1 == "$word"* ]] && COMPREPLY+=("${before#=}$name$1")
     done
 }
 
@@ -46,9 +49,9 @@ _openshell__sandbox_values() {
         'presets make') _openshell__sandbox_offer '' < <(_openshell__sandbox_names presets unmade) ;;
         'exec exec') _openshell__sandbox_offer '' < <(_openshell__sandbox_names ps) ;;
         'cp cp')
+            # Without a name, bash offers files, and quotes what a shell would execute.
             _openshell__sandbox_offer : < <(_openshell__sandbox_names ps)
-            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")
-            compopt -o nospace 2>/dev/null
+            ((${#COMPREPLY[@]})) && compopt -o nospace 2>/dev/null
             ;;
         *) _openshell__sandbox "$@" ;;
     esac

@@ -276,6 +276,11 @@ fn with_values(shell: Shell, script: &str) -> String {
             let (script, _) = script
                 .split_once("\nif [[ \"${BASH_VERSINFO[0]}\"")
                 .unwrap();
+            // Bash itself offers files, and quotes their names. Words of a function stay as they are,
+            // and a name such as `$(…)` would be executed.
+            let files = "COMPREPLY=($(compgen -f \"${cur}\"))";
+            assert!(script.contains(files));
+            let script = script.replace(files, "COMPREPLY=()");
             format!("{script}{}", include_str!("../completions/values.bash"))
         }
         Shell::Zsh => {

@@ -135,21 +135,21 @@ fn on_host(completed: impl Fn(&Lab, &str)) {
     assert!(!lab.folder("home").join("hit").exists());
 }
 
-/// Types each line into `shell` after the line `ready`, and compares what it becomes.
-fn is_typed(shell: &str, ready: &str) {
+/// Types each of `lines` into `shell` after the line `ready`, and compares what it becomes.
+fn is_typed(shell: &str, ready: &str, lines: &[(&str, &str)]) {
     on_host(|lab, host| {
         let typist = lab.file("typist.py", TYPIST);
         let typist = typist.display();
-        let lines = LINES.iter().map(|(line, _)| format!("'{line}'"));
-        let lines = lines.collect::<Vec<_>>().join(" ");
+        let typed = lines.iter().map(|(line, _)| format!("'{line}'"));
+        let typed = typed.collect::<Vec<_>>().join(" ");
         let printed = lab.shell(&format!(
-            "{host} /usr/bin/python3 {typist} {shell} '{ready}' {lines}"
+            "{host} /usr/bin/python3 {typist} {shell} '{ready}' {typed}"
         ));
         // Zsh adds the sign that a value follows.
         let made = printed
             .lines()
             .map(|line| line.trim_end_matches(['=', ' ']));
-        let expected: Vec<_> = LINES.iter().map(|(_, line)| *line).collect();
+        let expected: Vec<_> = lines.iter().map(|(_, line)| *line).collect();
         assert_eq!(made.collect::<Vec<_>>(), expected, "{printed}");
     });
 }
@@ -160,6 +160,32 @@ fn bash_completes_subcommands_options_presets_sandboxes_and_the_command() {
     is_typed(
         "bash",
         &format!("source /usr/share/bash-completion/bash_completion; source {script}"),
+        LINES,
+    );
+    let file = "touch \"res\\$(touch hit).txt\"";
+    // Echo shows the name; unquoted, it would show what `touch` prints.
+    let quoted = "res$(touch hit).txt";
+    is_typed(
+        "bash",
+        &format!("source {script}; {file}"),
+        &[
+            (
+                "openshell-sandbox cp res",
+                &format!("openshell-sandbox cp {quoted}"),
+            ),
+            (
+                "openshell-sandbox -p res",
+                &format!("openshell-sandbox -p {quoted}"),
+            ),
+            (
+                "openshell-sandbox --write res",
+                &format!("openshell-sandbox --write {quoted}"),
+            ),
+            (
+                "openshell-sandbox --preset git-read,cla",
+                "openshell-sandbox --preset git-read,claude-code",
+            ),
+        ],
     );
 }
 
@@ -170,6 +196,7 @@ fn zsh_completes_subcommands_options_presets_sandboxes_and_the_command() {
     is_typed(
         "zsh",
         &format!("fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D"),
+        LINES,
     );
 }
 

@@ -331,7 +331,7 @@ fn colours_stay_out_of_files_pipes_and_json_while_other_streams_are_a_terminal()
             "expect:pipe-1-0",
             &format!(r"send:BOX --log-format json -- {refused}; echo JSON=$((0+$?))\n"),
             "until:JSON=1",
-            "absent:\x1b[3",
+            "absent:\x1b[0;3",
         ],
     );
     let log = lab.log();

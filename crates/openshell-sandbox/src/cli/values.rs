@@ -140,7 +140,12 @@ pub(crate) fn allowed(text: &str) -> Result<Allowed, String> {
             (place, Some(access))
         }
     };
-    // An IPv6 address is in brackets.
+    if place.contains("://") {
+        return Err("write only the host, without `https://`".to_owned());
+    }
+    if !place.starts_with('[') && place.matches(':').count() > 1 {
+        return Err(format!("write an IPv6 address in brackets: [{place}]"));
+    }
     let (host, port) = match place
         .strip_prefix('[')
         .and_then(|rest| rest.split_once(']'))

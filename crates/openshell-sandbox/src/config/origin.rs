@@ -21,7 +21,8 @@ const NO_POLICY: &str = "a sandbox policy is required; give one with\n  --allow 
                          rules\n  --policy-rules FILE (or OPENSHELL_POLICY_RULES) in addition: \
                          rules of your own\n  --sandbox-id ID and --openshell-endpoint URL (or \
                          OPENSHELL_SANDBOX_ID, OPENSHELL_ENDPOINT): the policy of a \
-                         gateway\ndata/examples holds policies to begin with";
+                         gateway\n`openshell-sandbox init` writes a policy; `openshell-sandbox --help` \
+                         lists all subcommands";
 
 /// Returns true if variables name a policy or a gateway, so that no flag has to.
 pub(crate) fn is_in_environment() -> bool {

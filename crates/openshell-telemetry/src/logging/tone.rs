@@ -23,11 +23,11 @@ pub fn set_colours(are_wanted: bool) {
     HAS_COLOURS.store(are_wanted, Ordering::Relaxed);
 }
 
-/// Start of a red text (ECMA-48, SGR 31).
-const RED: &str = "\x1b[31m";
+/// Start of a red text, without what the command has set (ECMA-48, SGR 0 and 31).
+const RED: &str = "\x1b[0;31m";
 
-/// Start of a yellow text (SGR 33).
-const YELLOW: &str = "\x1b[33m";
+/// The same for a yellow one (SGR 33).
+const YELLOW: &str = "\x1b[0;33m";
 
 /// End of a coloured text (SGR 0).
 const END: &str = "\x1b[0m";
@@ -72,7 +72,7 @@ mod tests {
     fn each_line_ends_its_colour_and_remedies_have_none() {
         assert_eq!(
             painted("refused:\n  1 x a\n      add b", RED),
-            "\x1b[31mrefused:\x1b[0m\n\x1b[31m  1 x a\x1b[0m\n      add b"
+            "\x1b[0;31mrefused:\x1b[0m\n\x1b[0;31m  1 x a\x1b[0m\n      add b"
         );
     }
 }

@@ -7,8 +7,8 @@ use openshell_sources::policy::schema::with_schema;
 /// Longest line of a comment, in characters.
 const WIDTH: usize = 100;
 
-/// What the parts of a policy mean: the line of each, and the comment above it.
-const PARTS: &[(&str, &str)] = &[
+/// What the parts about files mean: the line of each, and the comment above it.
+const FILE_PARTS: &[(&str, &str)] = &[
     (
         "filesystem_policy:",
         "Files. System folders such as /usr can be read; what is not listed here does not exist \
@@ -23,20 +23,25 @@ const PARTS: &[(&str, &str)] = &[
     ),
     (
         "  hidden:",
-        "The command cannot see these, wherever they lie in a granted folder.",
-    ),
-    (
-        "network_policies:",
-        "Connections. A program reaches a host only if one policy lists both; the end of a run \
-         names what was refused, and the line to add. Start with --watch to apply a change during \
-         a run.",
-    ),
-    (
-        "  hosts:",
-        "What every program may reach. `access: read-only` permits GET, HEAD and OPTIONS; without \
-         `protocol`, any request.",
+        "The command cannot see these. `**/` means: in each folder above, at any depth; of a path \
+         with `*`, only in $WORKDIR.",
     ),
 ];
+
+/// The same of the part about connections.
+const NETWORK: (&str, &str) = (
+    "network_policies:",
+    "Connections. A program reaches a host only if one policy lists both; the end of a run names \
+     what was refused, and the line to add. Start with --watch to apply a change during a run.",
+);
+
+/// The line of the network policy that flags make, and the one in a file.
+const FLAGS: &str = "  command-line:";
+const HOSTS: &str = "  hosts:";
+
+/// What that policy is for.
+const HOSTS_COMMENT: &str = "What every program may reach. `access: read-only` permits GET, HEAD \
+                             and OPTIONS; without `protocol`, any request.";
 
 /// Returns `policy`, a policy as the program writes it, with comments. `run` is the command line
 /// that uses it, and `presets` say what their policies are for.
@@ -44,20 +49,33 @@ pub(super) fn commented(policy: &str, run: &str, presets: &[PresetEntry]) -> Str
     let mut text = String::new();
     text.push_str("# Written by `openshell-sandbox init`; change it as you like.\n");
     text.push_str(&format!("# {}\n", printable(run)));
+    // The name of the hosts of flags, unless a preset has it.
+    let hosts = if policy.contains("\n  hosts:\n") {
+        FLAGS
+    } else {
+        HOSTS
+    };
+    let mut is_network = false;
     for line in policy.lines() {
-        // The name says where the hosts come from, and now that is this file.
-        let line = if line == "  command-line:" {
-            "  hosts:"
+        let line = if line == FLAGS { hosts } else { line };
+        is_network |= line.starts_with(NETWORK.0);
+        let comment = if !is_network {
+            let part = FILE_PARTS.iter().find(|(part, _)| line.starts_with(part));
+            part.map(|(_, comment)| *comment)
+        } else if line.starts_with(NETWORK.0) {
+            Some(NETWORK.1)
+        } else if line == hosts {
+            Some(HOSTS_COMMENT)
         } else {
-            line
+            let name = line
+                .strip_prefix("  ")
+                .and_then(|line| line.strip_suffix(':'));
+            let preset = presets
+                .iter()
+                .find(|preset| Some(preset.name.as_str()) == name);
+            preset.map(|preset| preset.purpose.as_str())
         };
-        let part = PARTS.iter().find(|(part, _)| line.starts_with(part));
-        let of_preset = || {
-            let name = line.strip_prefix("  ")?.strip_suffix(':')?;
-            let preset = presets.iter().find(|preset| preset.name == name)?;
-            Some(preset.purpose.as_str())
-        };
-        if let Some(comment) = part.map(|(_, comment)| *comment).or_else(of_preset) {
+        if let Some(comment) = comment {
             let indent = line.len() - line.trim_start().len();
             text.push_str(&wrapped(comment, indent));
         }

@@ -9,12 +9,14 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
+use openshell_policy::yaml;
 use openshell_sources::input::Phase;
 use openshell_sources::policy::composed::{Additions, Allowed, Flags};
 use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_sources::policy::presets;
 use openshell_telemetry::logging::print_line;
+use rustix::fs::{Gid, Uid};
 
 use self::agents::{AGENTS, NO_AGENT};
 use crate::activation::Policy;
@@ -91,7 +93,7 @@ pub(crate) fn init(mut args: InitArgs) -> anyhow::Result<ExitCode> {
     let current = folders.current.clone().unwrap_or_default();
     for paths in [&mut args.write, &mut args.read, &mut args.hide] {
         for path in paths {
-            *path = portable(path, &current);
+            *path = portable(path, &current)?;
         }
     }
     let agent = args.agent.as_deref().and_then(agents::find);
@@ -119,10 +121,13 @@ pub(crate) fn init(mut args: InitArgs) -> anyhow::Result<ExitCode> {
         quoted(&args.file)
     );
     let text = commented::commented(&policy, &run, &known);
+    yaml::policy(&text).map_err(|violations| anyhow!("init: nothing was written: {violations}"))?;
     write(&args.file, &text, args.replace)?;
     let checked = check(CheckArgs::of(args.file));
-    print_line("Run it in this folder:");
-    print_line(&format!("  {run}"));
+    if checked == ExitCode::SUCCESS {
+        print_line("Run it in this folder:");
+        print_line(&format!("  {run}"));
+    }
     Ok(checked)
 }
 
@@ -160,20 +165,30 @@ impl InitArgs {
 
 /// Returns `path` such that it stays right if the project is moved: in the form `$WORKDIR/…` if it
 /// is below the current directory.
-fn portable(path: &Path, current: &Path) -> PathBuf {
+///
+/// # Errors
+/// Fails if the path begins with what only a shell expands.
+fn portable(path: &Path, current: &Path) -> anyhow::Result<PathBuf> {
     let has_own_form = ["~", "**", PROJECT]
         .iter()
         .any(|start| path.starts_with(start));
-    let is_plain = path
-        .components()
-        .all(|part| matches!(part, Component::Normal(_) | Component::RootDir));
-    if has_own_form || !is_plain {
-        return path.to_owned();
+    let start = path.as_os_str().as_encoded_bytes().first();
+    if !has_own_form && matches!(start, Some(b'$' | b'~')) {
+        bail!(
+            "init: {}: only a shell expands this; write the path, or ~/… for the home of the \
+             command's user",
+            path.display()
+        );
     }
-    match current.join(path).strip_prefix(current) {
+    let has_parent = path.components().any(|part| part == Component::ParentDir);
+    if has_own_form || has_parent {
+        return Ok(path.to_owned());
+    }
+    let absolute = current.join(path);
+    Ok(match absolute.strip_prefix(current) {
         Ok(below) => Path::new(PROJECT).join(below),
         Err(_) => path.to_owned(),
-    }
+    })
 }
 
 /// Writes a file that does not exist, or replaces one as a whole.
@@ -193,6 +208,10 @@ fn write(path: &Path, text: &str, replace: bool) -> anyhow::Result<()> {
         .open(&new)
         .with_context(failed)?;
     let mut written = file.write_all(text.as_bytes());
+    if let Some((uid, gid)) = origin::caller_of_sudo() {
+        let given = rustix::fs::fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        written = written.and(given.map_err(std::io::Error::from));
+    }
     if replace {
         written = written.and_then(|()| std::fs::rename(&new, path));
     }
@@ -229,6 +248,7 @@ mod tests {
     fn paths_of_the_project_move_with_it_and_others_stay() {
         for (given, written) in [
             ("docs", "$WORKDIR/docs"),
+            ("./docs", "$WORKDIR/docs"),
             ("/home/me/project/docs", "$WORKDIR/docs"),
             ("/home/me/other", "/home/me/other"),
             ("../other", "../other"),
@@ -238,7 +258,11 @@ mod tests {
             ("$WORKDIR/docs", "$WORKDIR/docs"),
         ] {
             let made = portable(Path::new(given), Path::new("/home/me/project"));
-            assert_eq!(made, Path::new(written), "{given}");
+            assert_eq!(made.unwrap(), Path::new(written), "{given}");
+        }
+        for given in ["$HOME/a", "${HOME}/a", "~kim/a"] {
+            let made = portable(Path::new(given), Path::new("/home/me/project"));
+            assert!(made.is_err(), "{given}");
         }
     }
 
