@@ -287,7 +287,7 @@ pub(crate) fn is_within_another() -> bool {
     std::env::var_os("OPENSHELL_SANDBOX").is_some_and(|value| value == "1")
 }
 
-/// Returns true if nothing asks for messages without colours (https://no-color.org).
+/// Returns true if nothing asks for messages without colours (<https://no-color.org>).
 pub(crate) fn are_colours_wanted() -> bool {
     let is_set = |name| variable_of_client(name).is_some_and(|value| !value.is_empty());
     let is_dumb = variable_of_client("TERM").is_some_and(|term| term == "dumb");
