@@ -482,17 +482,20 @@ fn a_body_that_is_on_its_way_is_cut_off_wherever_the_placeholder_is_cut() {
             finished.log
         );
     }
-    for seen in upstream.seen() {
-        let seen = seen.escape_ascii().to_string();
-        assert!(
-            seen.contains("hello") && !seen.contains("env:A") && !seen.contains("end"),
-            "{seen}"
-        );
+    let all = upstream.seen();
+    let all: Vec<_> = all
+        .iter()
+        .map(|seen| seen.escape_ascii().to_string())
+        .collect();
+    for seen in &all {
+        assert!(!seen.contains("env:A") && !seen.contains("end"), "{seen}");
         assert!(
             !seen.ends_with(r"0\r\n\r\n"),
             "no upstream takes it for whole: {seen}"
         );
     }
+    // On a busy machine the parts of a body can arrive together, and then nothing is on its way.
+    assert!(all.iter().any(|seen| seen.contains("hello")), "{all:?}");
 }
 
 #[test]
