@@ -1,5 +1,6 @@
 //! The policy that `init` writes, from flags and from answers.
 
+use std::os::unix::fs::MetadataExt;
 use std::process::{Output, Stdio};
 
 use lab::Lab;
@@ -138,6 +139,29 @@ fn what_is_there_stays_and_what_fails_leaves_nothing() {
     let made = init(&lab, &["--agent", "none", "--replace"]);
     assert!(made.ok().contains("0 warnings"), "{made:?}");
     assert_eq!(names(), before);
+}
+
+#[test]
+fn the_file_belongs_to_the_caller_and_comes_through_no_symlink_to_where_only_root_may_write() {
+    let lab = Lab::with_web();
+    let project = lab.folder("project");
+    let elsewhere = lab.folder("elsewhere");
+    std::os::unix::fs::chown(&elsewhere, Some(0), Some(0)).unwrap();
+    let link = project.join("link");
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(UID), Some(UID)).unwrap();
+    for replace in [&[][..], &["--replace"]] {
+        let words = [&["--agent", "none", "link/x.yaml"][..], replace].concat();
+        let refused = init(&lab, &words);
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("link"), "{refused:?}");
+        assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+        let words = [&["--agent", "none"][..], replace].concat();
+        let made = init(&lab, &words);
+        assert!(made.ok().contains("0 warnings"), "{made:?}");
+        let owner = std::fs::metadata(project.join("policy.yaml")).unwrap();
+        assert_eq!((owner.uid(), owner.gid()), (UID, UID), "{replace:?}");
+    }
 }
 
 #[test]

@@ -163,7 +163,8 @@ fn flag(denial: &Denial) -> Option<String> {
         code,
         ReasonCode::EndpointNotInPolicy | ReasonCode::NoNetworkPolicies
     );
-    if !is_for_flag || *port == 0 || denial.fix.is_none() {
+    // A host that begins with a hyphen would be another flag.
+    if !is_for_flag || *port == 0 || denial.fix.is_none() || host.starts_with('-') {
         return None;
     }
     let host = if host.contains(':') {
@@ -330,6 +331,7 @@ mod tests {
         assert_eq!(of("a.test", 80, endpoint).unwrap(), "add --allow a.test:80");
         assert_eq!(of("::1", 443, endpoint).unwrap(), "add --allow [::1]");
         assert_eq!(of("a.test", 0, endpoint), None);
+        assert_eq!(of("-a", 443, endpoint), None);
         assert_eq!(of("a.test", 443, ReasonCode::InternalAddress), None);
         let refusals = Refusals::default();
         refusals.add(denial("a.test".to_owned(), "/bin/a"));

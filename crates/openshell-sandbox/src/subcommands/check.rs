@@ -9,7 +9,7 @@ use openshell_policy::policy::Policy;
 use openshell_sources::input::Phase;
 use openshell_sources::lints;
 use openshell_sources::policy::Compile as _;
-use openshell_sources::policy::policy_file::{PolicyFiles, policies};
+use openshell_sources::policy::policy_file::{PolicyFiles, PolicyVersion, policies};
 use openshell_sources::secrets::credential_file::{self, ParsedCredentials};
 use openshell_sources::secrets::route_file;
 use openshell_supervisor::files::landlock::Request;
@@ -57,20 +57,6 @@ pub(crate) struct CheckArgs {
     /// Check this file of routes to models too; keys in other places are not read
     #[arg(long, value_name = "FILE")]
     pub(crate) inference_routes: Option<PathBuf>,
-}
-
-impl CheckArgs {
-    /// Returns the arguments that check a policy.
-    pub(crate) fn of(policy: PathBuf) -> Self {
-        Self {
-            files: vec![policy],
-            deny_warnings: false,
-            policy_rules: None,
-            replay: None,
-            credentials: None,
-            inference_routes: None,
-        }
-    }
 }
 
 /// Prints every violation and warning of the files. Returns a failure if a file cannot be used, or
@@ -147,6 +133,22 @@ fn check_policy(
     let progress = Progress::start(&format!("checking {}", files.data.display()));
     let version = files.read(Phase::Start)?.compile::<Compiled>(1)?;
     drop(progress);
+    let warnings = report(files, &version, credentials);
+    let changes = replayed
+        .map(|log| replay::replay(&version.compiled.0, log))
+        .transpose()?
+        .unwrap_or(0);
+    let policy = version.compiled.policy().clone();
+    Ok((Found { warnings, changes }, policy))
+}
+
+/// Prints the warnings and notes about `version`, the policy of `files`. Returns how many warnings
+/// there are.
+pub(crate) fn report(
+    files: &PolicyFiles,
+    version: &PolicyVersion<Compiled>,
+    credentials: Option<&Path>,
+) -> usize {
     let policy = version.compiled.policy();
     let path = files.data.display();
     let inputs = [
@@ -186,17 +188,7 @@ fn check_policy(
         "{path}: {policies}, {}",
         counted_warnings(warnings.len())
     ));
-    let changes = replayed
-        .map(|log| replay::replay(&version.compiled.0, log))
-        .transpose()?
-        .unwrap_or(0);
-    Ok((
-        Found {
-            warnings: warnings.len(),
-            changes,
-        },
-        policy.clone(),
-    ))
+    warnings.len()
 }
 
 /// Prints the warnings about a credentials file, and the credentials that none of `policies` lets

@@ -4,25 +4,25 @@ mod agents;
 mod commented;
 mod questions;
 
-use std::fs::OpenOptions;
-use std::io::{IsTerminal as _, Write as _};
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, anyhow, bail};
-use openshell_policy::yaml;
+use anyhow::{Context as _, bail};
 use openshell_sources::input::Phase;
 use openshell_sources::policy::composed::{Additions, Allowed, Flags};
 use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_sources::policy::presets;
+use openshell_supervisor::paths::trusted_symlinks::place_to_make;
 use openshell_telemetry::logging::print_line;
-use rustix::fs::{Gid, Uid};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
 
 use self::agents::{AGENTS, NO_AGENT};
 use crate::activation::Policy;
 use crate::cli::allowed;
 use crate::config::origin;
-use crate::subcommands::check::{CheckArgs, check};
+use crate::subcommands::check;
 
 /// Writes a policy for an agent, or for any command, that works in this folder. The policy has a
 /// comment for each part, and `check` passes it.
@@ -121,14 +121,17 @@ pub(crate) fn init(mut args: InitArgs) -> anyhow::Result<ExitCode> {
         quoted(&args.file)
     );
     let text = commented::commented(&policy, &run, &known);
-    yaml::policy(&text).map_err(|violations| anyhow!("init: nothing was written: {violations}"))?;
+    let written = PolicyFiles::to_look_at(args.file.clone(), None, origin::caller_of_sudo());
+    let name = args.file.display().to_string();
+    let version = written
+        .document(name, text.clone(), None)
+        .compile(1)
+        .context("init: nothing was written")?;
     write(&args.file, &text, args.replace)?;
-    let checked = check(CheckArgs::of(args.file));
-    if checked == ExitCode::SUCCESS {
-        print_line("Run it in this folder:");
-        print_line(&format!("  {run}"));
-    }
-    Ok(checked)
+    check::report(&written, &version, None);
+    print_line("Run it in this folder:");
+    print_line(&format!("  {run}"));
+    Ok(ExitCode::SUCCESS)
 }
 
 impl InitArgs {
@@ -145,7 +148,7 @@ impl InitArgs {
     /// # Errors
     /// Fails if there is no terminal, or the answers end early.
     fn ask(&mut self) -> anyhow::Result<()> {
-        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             let agents: Vec<_> = AGENTS.iter().map(|agent| agent.name).collect();
             bail!(
                 "init asks questions, but this is not a terminal; give --agent NAME ({}, {NO_AGENT}) \
@@ -153,7 +156,7 @@ impl InitArgs {
                 agents.join(", ")
             );
         }
-        let answers = questions::ask(&mut std::io::stdin().lock())?;
+        let answers = questions::ask(&mut io::stdin().lock())?;
         self.agent = Some(answers.agent);
         self.allow = answers.allow;
         self.write = answers.write;
@@ -191,41 +194,52 @@ fn portable(path: &Path, current: &Path) -> anyhow::Result<PathBuf> {
     })
 }
 
-/// Writes a file that does not exist, or replaces one as a whole.
+/// Writes a file that does not exist, or replaces one as a whole. Root follows no symlink of others
+/// on the way, and gives the file to the caller of sudo.
 ///
 /// # Errors
 /// Fails if the file exists and is not to be replaced, or cannot be written. It is then unchanged.
 fn write(path: &Path, text: &str, replace: bool) -> anyhow::Result<()> {
     let failed = || format!("init: cannot write {}", path.display());
-    let new = if replace {
-        beside(path)
-    } else {
-        path.to_owned()
+    let path = std::path::absolute(path)?;
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        bail!(failed());
     };
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&new)
-        .with_context(failed)?;
-    let mut written = file.write_all(text.as_bytes());
-    if let Some((uid, gid)) = origin::caller_of_sudo() {
-        let given = rustix::fs::fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        written = written.and(given.map_err(std::io::Error::from));
-    }
+    let folder = place_to_make(folder).with_context(failed)?;
+    // Whatever takes its place later, the file comes into this folder.
+    let folder = rustix::fs::openat2(
+        CWD,
+        folder,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    )
+    .with_context(failed)?;
+    let mut new = name.to_owned();
     if replace {
-        written = written.and_then(|()| std::fs::rename(&new, path));
+        new.push(format!(".{}", std::process::id()));
     }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o644);
+    let file = rustix::fs::openat(&folder, &new, flags, mode).with_context(failed)?;
+    let written = fill(File::from(file), text).and_then(|()| {
+        if replace {
+            rustix::fs::renameat(&folder, &new, &folder, name)?;
+        }
+        Ok(())
+    });
     if written.is_err() {
-        let _ = std::fs::remove_file(&new);
+        let _ = rustix::fs::unlinkat(&folder, &new, AtFlags::empty());
     }
     written.with_context(failed)
 }
 
-/// Returns a free name in the folder of `path`.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    path.with_file_name(name)
+fn fill(mut file: File, text: &str) -> io::Result<()> {
+    file.write_all(text.as_bytes())?;
+    if let Some((uid, gid)) = origin::caller_of_sudo() {
+        rustix::fs::fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    Ok(())
 }
 
 /// Returns a path as a word of a shell.
