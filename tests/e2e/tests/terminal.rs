@@ -201,6 +201,37 @@ fn a_command_that_could_not_start_leaves_the_terminal_to_the_shell() {
     ]);
 }
 
+/// Takes the place of the program that its words name, with a gateway that never answers.
+const SILENT_GATEWAY: &str = r#"
+import os, socket, sys
+gateway = socket.create_server(("127.0.0.1", 0))
+gateway.set_inheritable(True)
+endpoint = f"http://127.0.0.1:{gateway.getsockname()[1]}"
+os.environ.update(OPENSHELL_ENDPOINT=endpoint, OPENSHELL_SANDBOX_ID="web")
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+#[test]
+fn a_start_that_takes_long_says_so_on_a_terminal_and_takes_it_back() {
+    let lab = Lab::with_web();
+    let gateway = lab.file("gateway.py", SILENT_GATEWAY);
+    let start = format!(
+        "/usr/bin/python3 {} {}",
+        gateway.display(),
+        lab.program_path().display()
+    );
+    on_terminal_of(
+        &lab,
+        &[
+            &format!(r"send:{start} -- true\n"),
+            "expect:openshell-sandbox: starting: 1 s",
+            r"send:\x03",
+            "expect:\x1b[K",
+            "expect:ended the start",
+        ],
+    );
+}
+
 #[test]
 fn in_the_background_the_terminal_is_not_taken() {
     on_terminal(&[

@@ -12,6 +12,7 @@ use openshell_sources::tasks::Tasks;
 use openshell_supervisor::command::signals::{Received, SignalAction, action};
 use openshell_supervisor::command::streams::{self, Inspected};
 use openshell_supervisor::init::Init;
+use openshell_telemetry::logging::progress::Progress;
 use rustix::stdio::{stderr, stdin, stdout};
 use tokio::sync::mpsc;
 
@@ -85,9 +86,11 @@ impl Planned {
         let streams = streams::inspect([stdin(), stdout(), stderr()])?;
         let mut tasks = Tasks::default();
         let monitoring = Monitoring::start(config, init.pid())?;
+        let progress = Progress::start("openshell-sandbox: starting");
         let lines = secrets.lines.take();
         let (given, signals) = open(origin, secrets, lines, parent, &mut tasks).await?;
         let plan = Plan::make(config, given.initial.policy.compiled.policy(), privilege)?;
+        drop(progress);
         let ssh = SshSockets::open(&mut config.ssh);
         // From here on, a signal must not end this process before it has removed what it makes.
         let signals = match signals {
