@@ -233,6 +233,38 @@ fn a_start_that_takes_long_says_so_on_a_terminal_and_takes_it_back() {
 }
 
 #[test]
+fn a_command_on_a_terminal_reaches_what_the_policy_permits_and_is_named() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:80");
+    let policy = lab.file(
+        "reach.yaml",
+        super::policy(
+            "{web: {endpoints: [{host: web.test, port: 80, allowed_ips: [10.0.0.0/8]}], binaries: \
+             [{path: /usr/bin/curl}]}}",
+        ),
+    );
+    let program = lab.program_path().display().to_string();
+    let sandbox = format!("{program} -p {}", policy.display());
+    on_terminal_of(
+        &lab,
+        &[
+            &format!(
+                r"send:{sandbox} -- sh -c 'curl -s http://web.test/; curl -s other.test; true'\n"
+            ),
+            "expect:hello",
+            "expect:/usr/bin/curl -> other.test:80: endpoint_not_in_policy",
+            &format!(r#"send:{sandbox} --name term -- sh -c 'echo U""P; sleep 60' &\n"#),
+            "expect:UP",
+            &format!(r"send:{program} exec term -- curl -s http://web.test/\n"),
+            "expect:hello",
+            "expect:$ ",
+            r"send:kill %1; wait; echo EN''D\n",
+            "expect:END",
+        ],
+    );
+}
+
+#[test]
 fn in_the_background_the_terminal_is_not_taken() {
     on_terminal(&[
         r"send:BOX -- sleep 30 &\n",

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::executable::{Executable, Executables, OpenError};
@@ -17,6 +17,10 @@ pub struct Processes {
     root: OwnedFd,
     init: i32,
 }
+
+/// The flag of a process that has not called execve(2) since fork(2): `PF_FORKNOEXEC` of the
+/// kernel's `include/linux/sched.h`.
+const FORKED: u32 = 0x40;
 
 /// How often the read of a process is repeated if its ancestors change meanwhile. Further changes
 /// are considered intentional.
@@ -83,6 +87,8 @@ pub(super) struct Described {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     parent: i32,
+    /// True if it still runs the program of the process that forked it.
+    is_fork: bool,
     threads: u32,
     start_time: u64,
 }
@@ -125,6 +131,9 @@ impl Processes {
                 return Err(ProcError::TooDeep(pid));
             }
             let stat = self.stat(parent)?;
+            if self.is_of_init(parent, stat) {
+                break;
+            }
             chain.push((parent, stat));
             opened.push(open(parent)?);
             parent = stat.parent;
@@ -148,7 +157,27 @@ impl Processes {
         })
     }
 
-    /// Reads parent, number of threads and start time: fields 4, 20 and 22 of proc_pid_stat(5).
+    /// Returns true if the process `number` is a part of init that stands between it and a command:
+    /// a fork of init which has started no program. It cannot be told from a fork of a program whose
+    /// file cannot be read either. Such a program could have ended as well, and would not be an
+    /// ancestor then.
+    fn is_of_init(&self, number: i32, stat: Stat) -> bool {
+        let file = |number: i32| {
+            let link = format!("{number}/exe");
+            let file = rustix::fs::statat(&self.root, link, AtFlags::empty())?;
+            Ok((file.st_dev, file.st_ino))
+        };
+        stat.parent == self.init
+            && stat.is_fork
+            && match (file(number), file(self.init)) {
+                (Ok(file), Ok(of_init)) => file == of_init,
+                (Err(Errno::ACCESS), Err(Errno::ACCESS)) => true,
+                (_, _) => false,
+            }
+    }
+
+    /// Reads parent, flags, number of threads and start time: fields 4, 9, 20 and 22 of
+    /// proc_pid_stat(5).
     fn stat(&self, number: i32) -> Result<Stat, ProcError> {
         let text = self
             .read(&format!("{number}/stat"), 1024)
@@ -162,9 +191,11 @@ impl Processes {
         let mut fields = fields.split_ascii_whitespace().skip(1);
         let mut stat = || {
             let parent = fields.next()?.parse().ok()?;
-            let threads = fields.nth(15)?.parse().ok()?;
+            let flags: u32 = fields.nth(4)?.parse().ok()?;
+            let threads = fields.nth(10)?.parse().ok()?;
             Some(Stat {
                 parent,
+                is_fork: flags & FORKED != 0,
                 threads,
                 start_time: fields.nth(1)?.parse().ok()?,
             })
