@@ -15,7 +15,8 @@ use crate::activation::{Compiled, Origin};
 use crate::cli;
 use crate::config;
 
-/// Calls the gateway as a start does, and prints each answer. Changes nothing.
+/// Calls the gateway as a start does, and prints each answer. A running sandbox of the same id may
+/// lose its session and connect again.
 #[derive(Debug, clap::Args)]
 #[command(max_term_width = 100)]
 #[command(after_help = "\
@@ -37,7 +38,7 @@ pub(crate) struct GatewayArgs {
     pub(crate) openshell_endpoint: Option<String>,
 }
 
-/// Makes the calls of a start, and prints what each returned. Changes nothing at the gateway.
+/// Makes the calls of a start, and prints what each returned. Changes no policy at the gateway.
 ///
 /// # Errors
 /// Fails if the environment names no gateway, or names it wrongly.
