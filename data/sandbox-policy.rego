@@ -114,8 +114,14 @@ name_matches(pattern) if {
 # `*` is one label, `**` one or more.
 name_matches(pattern) if {
 	contains(pattern, "*")
-	glob.match(lower(pattern), ["."], input.network.host)
+	labels := [label_glob(label) | some label in split(lower(pattern), ".")]
+	glob.match(concat(".", labels), ["."], input.network.host)
 }
+
+# Inside a label `*` is one or more characters; in a glob it is also none.
+label_glob(label) := label if label in {"*", "**"}
+
+label_glob(label) := replace(label, "*", "?*") if not label in {"*", "**"}
 
 path_matches(pattern, path) if {
 	not contains(pattern, "*")
@@ -191,19 +197,44 @@ allow_request if {
 }
 
 request_allowed_by contains name if {
-	some name in matching_policies
-	some endpoint in data.network_policies[name].endpoints
-	endpoint_matches(endpoint)
+	some [name, index] in request_endpoints
+	endpoint := data.network_policies[name].endpoints[index]
+	path_rank(endpoint) == highest_rank
 	some rule in endpoint.rules
 	request_matches(rule.allow)
 }
 
 request_denied_by contains name if {
-	some name in matching_policies
-	some endpoint in data.network_policies[name].endpoints
-	endpoint_matches(endpoint)
-	some rule in endpoint.deny_rules
+	some [name, index] in request_endpoints
+	some rule in data.network_policies[name].endpoints[index].deny_rules
 	request_hits(rule)
+}
+
+# The endpoints that count for the path of the request. Of these the most specific ones allow, and all deny.
+request_endpoints contains [name, index] if {
+	some [name, index] in matched_endpoints
+	endpoint_counts(data.network_policies[name].endpoints[index])
+}
+
+endpoint_counts(endpoint) if not endpoint.path
+
+endpoint_counts(endpoint) if request_path_matches(endpoint.path)
+
+highest_rank := max([path_rank(data.network_policies[name].endpoints[index]) |
+	some [name, index] in request_endpoints
+])
+
+# No path, a glob by the length of what is literal before it, a path without a wildcard.
+path_rank(endpoint) := 0 if not endpoint.path
+
+path_rank(endpoint) := 1 + count(literal) if {
+	literal := regex.split(`[*?\[{\\]`, endpoint.path)[0]
+	literal != endpoint.path
+}
+
+path_rank(endpoint) := 100000 if {
+	endpoint.path
+	not regex.match(`[*?\[{\\]`, endpoint.path)
 }
 
 # The names in logs and responses: the smallest keys.

@@ -102,7 +102,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ex
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ps" -d 'Lists your running sandboxes'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "cp" -d 'Copies a file or folder into a running sandbox, or out of it. A copy out of it leaves out symlinks that point outside the copy, devices, set-id bits and hooks of git repositories'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ca" -d 'Shows or replaces the certificate authority that a folder keeps (--ca-dir)'
-complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "gateway" -d 'Calls the gateway as a start does, and prints each answer. Changes nothing'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "gateway" -d 'Calls the gateway as a start does, and prints each answer. A running sandbox of the same id may lose its session and connect again'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "presets" -d 'Lists presets, or makes those of package registries. To make one, it runs the client in a sandbox for a small download, and adds the hosts that the client asks'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "copy-self" -d 'Copies this program to a place that containers share. Nobody sees a part of the copy'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand init" -l agent -d 'The agent that works here, or `none` for another command' -r -f -a "claude-code\t''

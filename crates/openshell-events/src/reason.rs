@@ -232,6 +232,8 @@ reasons! {
         "{request} denied by L7 policy" inside "{reason}";
     RequestInDenyRules "request_in_deny_rules" L7 403 "policy_denied" DENIED Denial Ends
         "{request} denied by L7 policy" inside "{reason}";
+    EndpointsAmbiguous "endpoints_ambiguous" L7 403 "policy_denied" DENIED Denial Ends
+        "{request} refused: {reason}";
     BadRequest "bad_request" L7 400 "bad_request" DENIED No Ends
         "{reason}";
     UnsupportedL7Protocol "unsupported_l7_protocol" L7 403 "unsupported_l7_protocol" DENIED No Ends

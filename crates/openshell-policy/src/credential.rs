@@ -185,7 +185,7 @@ impl BoundHost {
     /// follows.
     ///
     /// # Errors
-    /// Fails as [`HostPattern::parse`] does, and also for a wildcard behind the first label or an
+    /// Fails as [`HostPattern::parse`] does, and also for another wildcard than `*` and `**` or an
     /// invalid port.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let (is_clear, text) = match text.strip_prefix("http://") {
@@ -202,7 +202,10 @@ impl BoundHost {
         };
         let pattern = HostPattern::parse(host)?;
         if !pattern.is_simple() {
-            return Err(ViolationKind::HostWildcardPosition(host.to_owned()));
+            return Err(ViolationKind::HostInvalid {
+                host: host.to_owned(),
+                problem: "the only wildcards are `*` and `**`".to_owned(),
+            });
         }
         Ok(Self {
             pattern,
@@ -348,7 +351,7 @@ mod tests {
             "",
             "*",
             "*.test",
-            "a*.up.test",
+            "a?.*.up.test",
             "*.a.*.test",
             "a.test:",
             "a.test:0",

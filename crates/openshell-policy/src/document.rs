@@ -9,7 +9,7 @@ use crate::filesystem::{Compatibility, GrantedPath};
 use crate::network::NetworkPolicy;
 use crate::network::binary::Binary;
 use crate::network::endpoint::{Endpoint, Protocol, TlsMode};
-use crate::network::rule::{DenyRule, HttpRule};
+use crate::network::rule::{DenyRule, Glob, HttpRule};
 use crate::policy::Policy;
 use crate::process::Identity;
 
@@ -72,6 +72,8 @@ struct EndpointPart<'p> {
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<String>,
     ports: Vec<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'p str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -205,6 +207,7 @@ impl Serialize for Endpoint {
         let part = EndpointPart {
             host: self.host().map(ToString::to_string),
             ports: self.ports().iter().map(|port| port.get()).collect(),
+            path: self.path().map(Glob::as_str),
             tls: (self.tls() == TlsMode::Skip).then_some("skip"),
             allowed_ips: self.allowed_ips().iter().map(ToString::to_string).collect(),
             resolve: self.resolve().iter().map(ToString::to_string).collect(),
@@ -283,6 +286,7 @@ network_policies:
         deny_rules: [{method: "*", path: "/**"}, {method: GET, path: /Priv, case_sensitive: true}]
       - {port: 5, allowed_ips: [10.1.0.0/16], resolve: ["*.corp.test", one.test]}
       - {host: db.test, port: 6, protocol: tcp}
+      - {host: p.test, port: 8, path: "/api/**", protocol: rest, enforcement: enforce, access: full}
     binaries: [{path: /usr/bin/git}, {path: "/opt/*"}, {path: /opt/x, exact: true}]
 "#;
         let (policy, _) = yaml::policy(yaml).unwrap();

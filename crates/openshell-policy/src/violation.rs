@@ -148,7 +148,7 @@ pub enum ViolationKind {
     RunAsName,
     #[error("host `{0}` matches all hosts; name the hosts that are needed")]
     HostMatchesAll(String),
-    #[error("host `{0}`: a wildcard must begin `*.` or `**.`")]
+    #[error("host `{0}`: `**` may only be the whole first label")]
     HostWildcardPosition(String),
     #[error(
         "host `{0}`: TLD wildcard is not allowed; a wildcard needs at least two labels behind it"
@@ -176,6 +176,13 @@ pub enum ViolationKind {
     SqlEnforce,
     #[error("an empty list would refuse every request; leave `rules` out or add one")]
     RulesEmpty,
+    #[error("`path` needs a protocol whose requests have paths; write `protocol: rest`")]
+    PathWithoutRequests,
+    #[error(
+        "it has the host and port of `{other}`, and one of them has a `path`; so both need the same \
+         {key}, because no path is known when a connection begins"
+    )]
+    EndpointsDiffer { other: String, key: &'static str },
     #[error("`tls: skip` hides the requests that `protocol` asks to judge; remove one of them")]
     TlsSkipWithL7,
     #[error(
@@ -363,6 +370,11 @@ pub enum WarningKind {
     SqlNotInspected,
     #[error("{0} is not in this build: every connection is refused")]
     Unsupported(String),
+    #[error(
+        "it has the host and port of `{other}`, one of them has a `path`, and they differ in {key}: \
+         every connection is refused"
+    )]
+    EndpointsDiffer { other: String, key: &'static str },
     #[error(
         "without `host`, the endpoint permits only connections to IP addresses; `resolve: \
          [\"*.corp.example\"]` names the domains whose names may be looked up"

@@ -3,6 +3,7 @@
 
 use lab::{Finished, Lab, Upstream};
 
+use super::origin::Origin;
 use super::{connect, web};
 
 /// A Python program: for each argument, opens a tunnel to web.test:8080, sends the argument and
@@ -678,4 +679,82 @@ for tunnel in (True, False):
         "{}",
         finished.log
     );
+}
+
+#[test]
+fn the_path_of_an_endpoint_decides_through_every_door_and_in_every_version_of_http() {
+    let endpoint = |parts: &str| {
+        format!(
+            "{{host: web.test, ports: [8080, 443], allowed_ips: [10.99.0.1], protocol: rest, \
+             enforcement: enforce, {parts}}}"
+        )
+    };
+    let policy = super::policy(&format!(
+        "{{web: {{endpoints: [{}, {}, {}], binaries: [{{path: /usr/bin/curl}}]}}}}",
+        endpoint("access: read-only"),
+        endpoint(
+            "path: \"/api/**\", access: read-write, deny_rules: [{method: PUT, path: \"**\"}]"
+        ),
+        endpoint("path: /api/one, rules: [{allow: {method: DELETE, path: \"**\"}}]"),
+    ));
+    let cases = [
+        ("GET", "/hello", "200"),
+        ("POST", "/hello", "403 request_not_in_rules"),
+        ("POST", "/api/x", "200"),
+        ("PUT", "/api/x", "403 request_in_deny_rules"),
+        ("DELETE", "/api/one", "200"),
+        ("GET", "/api/one", "403 request_not_in_rules"),
+        ("GET", "/api/ONE", "403 endpoints_ambiguous"),
+        ("POST", "/api/one;x", "403 endpoints_ambiguous"),
+    ];
+    let plain = "http://web.test:8080";
+    let tls = "https://web.test";
+    type Start = fn(&Lab) -> Origin;
+    let servers: [(Start, &[(&str, &str)]); 2] = [
+        (
+            Origin::start,
+            &[
+                ("", plain),
+                ("--proxytunnel", plain),
+                ("--noproxy '*'", plain),
+                ("--http1.1", tls),
+                ("--http1.1 --noproxy '*'", tls),
+            ],
+        ),
+        (
+            Origin::http2,
+            &[
+                ("--http2", tls),
+                ("--http2 --noproxy '*'", tls),
+                ("--proxytunnel --http2-prior-knowledge", plain),
+            ],
+        ),
+    ];
+    for (start, ways) in servers {
+        let lab = Lab::with_web();
+        let origin = start(&lab);
+        for (way, base) in ways {
+            let before = origin.asked().len();
+            let mut script = String::new();
+            let mut expected = String::new();
+            let mut sent = Vec::new();
+            for (method, path, outcome) in cases {
+                script += &format!(
+                    "curl -s --suppress-connect-headers --path-as-is {way} -X {method} -w \
+                     '\\n%{{http_code}}\\n' '{base}{path}' | sed -n \
+                     's/.*\"reason_code\":\"\\([a-z_]*\\)\".*/\\1/p; /^[0-9]*$/p' | tac | xargs\n"
+                );
+                expected += &format!("{outcome}\n");
+                if outcome == "200" {
+                    sent.push(format!("{method} {path}"));
+                }
+            }
+            let finished = lab
+                .sandbox(&policy)
+                .args(&["--upstream-ca-file", &origin.authority()])
+                .sh(&script);
+            assert_eq!(finished.stdout, expected, "{way} {base}: {finished:?}");
+            assert_eq!(origin.asked()[before..], sent, "{way} {base}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 use openshell_policy::filesystem::{Compatibility, Filesystem};
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
-use openshell_policy::network::rule::{HttpRule, QueryMatcher};
+use openshell_policy::network::rule::{Glob, HttpRule, QueryMatcher};
 use openshell_policy::network::{NetworkPolicy, PolicyName};
 use openshell_policy::policy::Policy;
 use openshell_policy::yaml;
@@ -134,6 +134,7 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
         // Without that feature, nobody knows what the endpoint would permit.
         Some(what) => known.push(("unsupported", Some(what.into()))),
         None => known.extend([
+            ("path", text(&message.path)),
             ("protocol", text(&message.protocol)),
             ("enforcement", text(&message.enforcement)),
             ("access", text(&message.access)),
@@ -193,7 +194,10 @@ fn missing(endpoint: &NetworkEndpoint, has_middlewares: bool) -> Option<String> 
     }
     let fields = [
         (has_middlewares, "`network_middlewares`"),
-        (!endpoint.path.is_empty(), "`path` of an endpoint"),
+        (
+            !endpoint.path.is_empty() && !endpoint.protocol.eq_ignore_ascii_case("rest"),
+            "`path` without `protocol: rest`",
+        ),
         (
             !endpoint.persisted_queries.is_empty()
                 || !endpoint.graphql_persisted_queries.is_empty(),
@@ -391,6 +395,7 @@ fn endpoint_message(endpoint: &Endpoint) -> NetworkEndpoint {
     NetworkEndpoint {
         host: endpoint.host().map(ToString::to_string).unwrap_or_default(),
         ports: ports.collect(),
+        path: endpoint.path().map_or("", Glob::as_str).to_owned(),
         protocol: protocol.to_owned(),
         tls: if tls == TlsMode::Skip && !endpoint.is_tcp() {
             "skip".to_owned()
@@ -455,7 +460,7 @@ network_policies:
     endpoints:
       - {host: "*.api.test", ports: [443, 8443], protocol: rest, enforcement: enforce, allowed_ips: [10.0.0.0/8],
          rules: [{allow: {method: GET, path: "/a/**", query: {k: {any: ["1*", "2"]}, j: x}}}],
-         deny_rules: [{method: "*", path: "/a/b"}], allow_encoded_slash: true}
+         deny_rules: [{method: "*", path: "/a/b"}], allow_encoded_slash: true, path: "/a/**"}
       - {host: db.test, port: 5432, protocol: tcp}
       - {host: raw.test, port: 1, tls: skip}
     binaries: [{path: /usr/bin/curl}, {path: /opt/**}]
@@ -522,10 +527,10 @@ network_policies:
             (
                 with(NetworkEndpoint {
                     path: word("/x"),
-                    protocol: word("rest"),
+                    protocol: word("sql"),
                     ..Default::default()
                 }),
-                "`path` of an endpoint",
+                "`path` without `protocol: rest`",
             ),
             (
                 with(NetworkEndpoint {

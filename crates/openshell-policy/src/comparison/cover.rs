@@ -90,7 +90,7 @@ fn segment(one: &str, other: &str) -> bool {
 }
 
 /// Returns true if the path glob `one` covers `other`.
-fn path(one: &Glob, other: &Glob) -> bool {
+pub(super) fn path(one: &Glob, other: &Glob) -> bool {
     one.is_everything() || glob(one.as_str(), other.as_str(), '/')
 }
 
@@ -180,7 +180,7 @@ pub(super) fn host(one: &Endpoint, other: &Endpoint) -> bool {
             .resolve()
             .iter()
             .all(|pattern| one.resolve().contains(pattern)),
-        (Some(one), Some(other)) => glob(&one.to_string(), &other.to_string(), '.'),
+        (Some(one), Some(other)) => one == other || glob(&one.glob(), &other.glob(), '.'),
         (None, Some(_)) | (Some(_), None) => false,
     };
     let listed = |range| one.allowed_ips().iter().any(|known| known.includes(range));

@@ -8,7 +8,7 @@ use crate::comparison::cover;
 use crate::network::NetworkPolicies;
 use crate::network::binary::Binary;
 use crate::network::endpoint::{Endpoint, Enforcement, L7, Protocol, TlsMode, UpgradeProtocol};
-use crate::network::rule::{DenyRule, HttpRule};
+use crate::network::rule::{DenyRule, Glob, HttpRule, Specificity};
 
 /// An endpoint together with one of the programs that may use it.
 #[derive(Clone, Copy)]
@@ -20,11 +20,20 @@ struct Grant<'p> {
 /// The grants of a policy, by port.
 struct Grants<'p>(BTreeMap<NonZeroU16, Vec<Grant<'p>>>);
 
+/// A rule of an endpoint, which counts for the requests of the endpoint's path.
+#[derive(Clone, Copy)]
+struct AtPath<'p, R> {
+    path: Option<&'p Glob>,
+    rule: &'p R,
+}
+
 /// What a policy permits one program at one endpoint and port.
 struct Effect<'p> {
     /// Rules for requests; `None` if every request passes.
-    rules: Option<Vec<&'p HttpRule>>,
-    deny: Vec<&'p DenyRule>,
+    rules: Option<Vec<AtPath<'p, HttpRule>>>,
+    deny: Vec<AtPath<'p, DenyRule>>,
+    /// The paths of the endpoints. The rules of one hold before those of a less specific one.
+    paths: Vec<&'p Glob>,
     /// True if bytes that are not HTTP pass.
     takes_bytes: bool,
     /// True if the proxy does not look into the connection at all.
@@ -107,17 +116,26 @@ impl<'p> Grants<'p> {
             (_, None) => Vec::new(),
             (None, Some(_)) if is_open => Vec::new(),
             (None, Some(_)) => vec!["every request".to_owned()],
-            (Some(new), Some(known)) => {
-                let is_new = |new: &&&HttpRule| !known.iter().any(|known| cover::rule(known, new));
-                new.iter()
-                    .filter(is_new)
-                    .map(|rule| written(rule))
-                    .collect()
-            }
+            (Some(rules), Some(_)) => rules
+                .iter()
+                .filter(|rule| !known.permits(rule, &new.paths))
+                .map(written)
+                .collect(),
         };
-        let kept = |deny: &DenyRule| new.deny.iter().any(|kept| cover::deny(kept, deny));
+        let kept = |deny: &AtPath<'_, DenyRule>| {
+            let keeps = |kept: &AtPath<'_, DenyRule>| {
+                is_for(kept.path, deny.path) && cover::deny(kept.rule, deny.rule)
+            };
+            new.deny.iter().any(keeps)
+        };
         let freed = known.deny.iter().filter(|deny| !is_open && !kept(deny));
-        let freed = freed.map(|deny| format!("{}, which was denied", written(&deny.rule)));
+        let freed = freed.map(|deny| {
+            let rule = AtPath {
+                path: deny.path,
+                rule: &deny.rule.rule,
+            };
+            format!("{}, which was denied", written(&rule))
+        });
         let requests: Vec<_> = requests.into_iter().chain(freed).collect();
         if !requests.is_empty() {
             words.push(format!("send to {place}: {}", requests.join("; ")));
@@ -188,21 +206,33 @@ impl<'p> Grants<'p> {
         let all: Vec<_> = covering.iter().copied().chain(others).collect();
         let l7 = judged(&covering);
         let all_l7 = judged(&all);
-        let is_enforced = all_l7
+        let enforces = |endpoint: &&&Endpoint| {
+            let l7 = endpoint.l7();
+            l7.is_some_and(|l7| l7.enforcement == Enforcement::Enforce)
+        };
+        // What the rules of one path refuse, another path may permit. A comparison finds more
+        // rather than less in the policy whose permissions it asks for.
+        let is_enforced = all
             .iter()
-            .any(|l7| l7.enforcement == Enforcement::Enforce);
+            .any(|endpoint| enforces(&endpoint) && (endpoint.path().is_none() || after.is_some()))
+            || !all_l7.is_empty()
+                && all
+                    .iter()
+                    .filter(|e| e.l7().is_some())
+                    .all(|e| enforces(&e));
         let takes_slash =
             |endpoint: &&Endpoint| endpoint.allow_encoded_slash() || endpoint.l7().is_none();
         if is_refused(&covering, &l7) || is_refused(&all, &all_l7) {
             return None;
         }
         Some(Effect {
-            rules: is_enforced.then(|| l7.iter().flat_map(|l7| &l7.rules).collect()),
-            deny: all_l7
-                .iter()
-                .filter(|_| is_enforced)
-                .flat_map(|l7| &l7.deny_rules)
-                .collect(),
+            rules: is_enforced.then(|| rules_of(&covering)),
+            deny: if is_enforced {
+                deny_rules_of(&all)
+            } else {
+                Vec::new()
+            },
+            paths: all.iter().filter_map(|endpoint| endpoint.path()).collect(),
             takes_bytes: all_l7.is_empty(),
             is_opaque: covering.iter().any(is_opaque),
             allows_leaks: all.iter().all(|endpoint| endpoint.allows_leaks()),
@@ -210,6 +240,56 @@ impl<'p> Grants<'p> {
             upgrades: upgrades(&all),
         })
     }
+}
+
+impl Effect<'_> {
+    /// Returns true if every request that `rule` permits in a policy with endpoints at `paths` is
+    /// permitted here too.
+    fn permits(&self, rule: &AtPath<'_, HttpRule>, paths: &[&Glob]) -> bool {
+        let specificity = |path: Option<&Glob>| path.map_or(Specificity::Any, Glob::specificity);
+        let permits = |known: &&AtPath<'_, HttpRule>| {
+            let is_before = |path: &&&Glob| {
+                specificity(Some(path)) > specificity(known.path) && !paths.contains(path)
+            };
+            is_for(known.path, rule.path)
+                && cover::rule(known.rule, rule.rule)
+                && !self.paths.iter().any(|path| is_before(&path))
+        };
+        self.rules.iter().flatten().any(|known| permits(&known))
+    }
+}
+
+/// Returns true if an endpoint at the path `one` counts for every request of one at `other`.
+fn is_for(one: Option<&Glob>, other: Option<&Glob>) -> bool {
+    match (one, other) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(one), Some(other)) => cover::path(one, other),
+    }
+}
+
+/// Returns the rules of `endpoints` whose requests are judged.
+fn rules_of<'p>(endpoints: &[&'p Endpoint]) -> Vec<AtPath<'p, HttpRule>> {
+    let mut rules = Vec::new();
+    for endpoint in endpoints {
+        let path = endpoint.path();
+        for l7 in judged(&[endpoint]) {
+            rules.extend(l7.rules.iter().map(|rule| AtPath { path, rule }));
+        }
+    }
+    rules
+}
+
+/// Returns the deny rules of `endpoints` whose requests are judged.
+fn deny_rules_of<'p>(endpoints: &[&'p Endpoint]) -> Vec<AtPath<'p, DenyRule>> {
+    let mut rules = Vec::new();
+    for endpoint in endpoints {
+        let path = endpoint.path();
+        for l7 in judged(&[endpoint]) {
+            rules.extend(l7.deny_rules.iter().map(|rule| AtPath { path, rule }));
+        }
+    }
+    rules
 }
 
 /// Returns the rules of those of `endpoints` whose requests are judged. Other protocols are relayed
@@ -263,7 +343,9 @@ fn place(endpoint: &Endpoint, port: NonZeroU16) -> String {
 fn described(endpoint: &Endpoint) -> String {
     match endpoint.l7() {
         Some(l7) if l7.protocol == Protocol::Rest && l7.enforcement == Enforcement::Enforce => {
-            let rules: Vec<_> = l7.rules.iter().map(written).collect();
+            let path = endpoint.path();
+            let rules = l7.rules.iter().map(|rule| AtPath { path, rule });
+            let rules: Vec<_> = rules.map(|rule| written(&rule)).collect();
             format!(": {}", rules.join("; "))
         }
         Some(l7) if l7.protocol == Protocol::Rest => ": every request".to_owned(),
@@ -274,7 +356,7 @@ fn described(endpoint: &Endpoint) -> String {
     }
 }
 
-fn written(rule: &HttpRule) -> String {
+fn written(AtPath { path, rule }: &AtPath<'_, HttpRule>) -> String {
     let query: Vec<_> = rule
         .query
         .iter()
@@ -297,5 +379,6 @@ fn written(rule: &HttpRule) -> String {
     } else {
         rule.method.as_str()
     };
-    format!("{method} {}{query}", rule.path.as_str())
+    let place = path.map_or_else(String::new, |path| format!(" (path: {})", path.as_str()));
+    format!("{method} {}{query}{place}", rule.path.as_str())
 }

@@ -195,6 +195,45 @@ fn requests_are_compared_by_methods_paths_and_queries() {
 }
 
 #[test]
+fn paths_of_endpoints_are_compared_and_nothing_new_is_left_out() {
+    let at = |endpoints: &[&str]| {
+        let endpoint = |parts: &&str| {
+            format!("{{host: a.test, port: 443, protocol: rest, enforcement: enforce, {parts}}}")
+        };
+        let endpoints: Vec<_> = endpoints.iter().map(endpoint).collect();
+        web(&endpoints.join(", "), CURL)
+    };
+    let all = at(&["access: full"]);
+    let api = at(&["path: \"/api/**\", access: full"]);
+    narrower(
+        &all,
+        &api,
+        "/usr/bin/curl may send to a.test:443: every method **",
+    );
+    let one = at(&["path: /api/one, access: full"]);
+    narrower(
+        &api,
+        &one,
+        "/usr/bin/curl may send to a.test:443: every method ** (path: /api/**)",
+    );
+    // A path with narrower rules takes requests away from the endpoint without one.
+    let shadowed = at(&["access: full", "path: \"/api/**\", access: read-only"]);
+    assert_eq!(
+        compared(&shadowed, &all),
+        ["+ /usr/bin/curl may send to a.test:443: every method **"]
+    );
+    let denied = at(&[
+        "access: full",
+        "path: \"/api/**\", access: full, deny_rules: [{method: PUT, path: \"**\"}]",
+    ]);
+    let freed = at(&["access: full", "path: \"/api/**\", access: full"]);
+    assert_eq!(
+        compared(&denied, &freed),
+        ["+ /usr/bin/curl may send to a.test:443: PUT ** (path: /api/**), which was denied"]
+    );
+}
+
+#[test]
 fn files_users_and_modes_are_compared() {
     let files = |more: &str| format!("filesystem_policy: {{{more}}}\nnetwork_policies: {{}}");
     narrower(
@@ -372,16 +411,16 @@ fn nothing_that_is_new_is_left_out() {
         ),
         (
             two(
-                &entry(&rest("*.ab.example", "access: full"), "/usr/bin/curl"),
+                &entry(&rest("*.ab.x.example", "access: full"), "/usr/bin/curl"),
                 &entry(
                     &rest(
-                        "*.a*.example",
+                        "*.a*.x.example",
                         "access: full, deny_rules: [{method: DELETE, path: '/**'}]",
                     ),
                     "/usr/bin/curl",
                 ),
             ),
-            web(&rest("*.ab.example", "access: full"), CURL),
+            web(&rest("*.ab.x.example", "access: full"), CURL),
         ),
         (globs("/a/*/*"), globs("/a/{b,c/d}")),
         (globs("/{a/*/c}"), globs("/{a/b,d/c}")),

@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use crate::address::AddressRange;
 use crate::network::host::HostPattern;
 use crate::network::preset::Access;
-use crate::network::rule::{DenyRule, HttpRule};
+use crate::network::rule::{DenyRule, Glob, HttpRule};
 use crate::violation::ViolationKind;
 
 /// A permitted destination.
@@ -14,6 +14,7 @@ use crate::violation::ViolationKind;
 pub struct Endpoint {
     host: Option<HostPattern>,
     ports: BTreeSet<NonZeroU16>,
+    path: Option<Glob>,
     l7: Option<L7>,
     tls: TlsMode,
     allowed_ips: Vec<AddressRange>,
@@ -170,6 +171,7 @@ pub struct EndpointParts {
     pub host: Option<HostPattern>,
     pub port: Option<NonZeroU16>,
     pub ports: Option<Vec<NonZeroU16>>,
+    pub path: Option<Glob>,
     pub protocol: Option<Protocol>,
     pub enforcement: Option<Enforcement>,
     pub tls_skip: bool,
@@ -202,6 +204,7 @@ impl Endpoint {
                 .chain(parts.ports.unwrap_or_default())
                 .collect(),
             host: parts.host,
+            path: parts.path,
             l7,
             tls: if parts.tls_skip {
                 TlsMode::Skip
@@ -229,6 +232,13 @@ impl Endpoint {
     #[must_use]
     pub fn ports(&self) -> &BTreeSet<NonZeroU16> {
         &self.ports
+    }
+
+    /// Returns the glob over the canonical paths of the requests for which the endpoint counts;
+    /// `None` means all requests.
+    #[must_use]
+    pub fn path(&self) -> Option<&Glob> {
+        self.path.as_ref()
     }
 
     /// Returns the rules for requests; `None` means that connections are relayed as bytes.
@@ -274,8 +284,9 @@ impl Endpoint {
         self.allows_leaks
     }
 
-    /// Returns true if `%2F` may occur in a path: either the policy permits it, or no rule has a
-    /// path pattern that could match one reading of the path and not the other.
+    /// Returns true if `%2F` may occur in a path: either the policy permits it, or neither the
+    /// endpoint nor a rule has a path pattern that could match one reading of the path and not the
+    /// other.
     #[must_use]
     pub fn takes_encoded_slash(&self) -> bool {
         let rules = |l7: &L7| {
@@ -284,7 +295,7 @@ impl Endpoint {
                 .chain(l7.deny_rules.iter().map(|deny| &deny.rule))
                 .all(|rule| rule.path.is_everything())
         };
-        self.allow_encoded_slash || self.l7.as_ref().is_some_and(rules)
+        self.allow_encoded_slash || self.path.is_none() && self.l7.as_ref().is_some_and(rules)
     }
 
     /// Returns what a gateway demands of this endpoint that this build does not have, for which
@@ -341,6 +352,10 @@ fn contradictions(parts: &EndpointParts) -> Vec<ViolationKind> {
             ViolationKind::TcpWithoutHost,
         ),
         (is_tcp && is_narrowed, ViolationKind::TcpWithRules),
+        (
+            parts.path.is_some() && matches!(parts.protocol, Some(Protocol::Sql | Protocol::Tcp)),
+            ViolationKind::PathWithoutRequests,
+        ),
     ];
     checks
         .into_iter()
@@ -374,6 +389,7 @@ fn l7(parts: &mut EndpointParts, violations: &mut Vec<ViolationKind>) -> Option<
         }
         (None, rules) => {
             let strays = [
+                ("path", parts.path.is_some()),
                 ("rules` or `access", rules.is_some()),
                 ("deny_rules", parts.deny_rules.is_some()),
                 ("enforcement", parts.enforcement.is_some()),

@@ -120,8 +120,9 @@ impl fmt::Display for Host {
     }
 }
 
-/// A pattern of hosts: a name, an IP address, or a glob that begins with `*.` (one label) or `**.`
-/// (one or more). It is in ASCII (UTS 46) and lower case.
+/// A pattern of hosts: a name, an IP address, or a name with wildcards. As a label `*` stands for one
+/// label, and inside a label for one or more characters; `**` as the first label stands for one or
+/// more labels. It is in ASCII (UTS 46) and lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPattern(String);
 
@@ -129,9 +130,9 @@ impl HostPattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// Fails if a wildcard matches every host or every host of a top-level domain, or is not at the
-    /// front; if a glob does not compile; or if the text is neither a name nor an address, or
-    /// contains a port, a path or a blank.
+    /// Fails if a wildcard matches every host or every host of a top-level domain, or if `**` is not
+    /// the whole first label; if a glob does not compile; or if the text is neither a name nor an
+    /// address, or contains a port, a path or a blank.
     pub fn parse(text: &str) -> Result<Self, ViolationKind> {
         let invalid = |problem: String| ViolationKind::HostInvalid {
             host: text.to_owned(),
@@ -150,29 +151,31 @@ impl HostPattern {
         if text.bytes().all(|byte| matches!(byte, b'*' | b'.')) {
             return Err(ViolationKind::HostMatchesAll(text.to_owned()));
         }
-        if !text.starts_with("*.") && !text.starts_with("**.") {
+        let name = ascii
+            .strip_suffix('.')
+            .unwrap_or(&ascii)
+            .to_ascii_lowercase();
+        let mut labels = name.split('.');
+        let first = labels.next().unwrap_or_default();
+        if labels.any(|label| label.contains("**")) || first.contains("**") && first != "**" {
             return Err(ViolationKind::HostWildcardPosition(text.to_owned()));
         }
-        let labels: Vec<_> = text.split('.').filter(|label| !label.is_empty()).collect();
-        if labels.len() <= 2 {
+        let mut last = name.rsplit('.');
+        let [last, second] = [last.next(), last.next()].map(Option::unwrap_or_default);
+        if last.contains('*') || second.contains('*') {
             return Err(ViolationKind::HostTldWildcard(text.to_owned()));
         }
+        if name.split('.').any(str::is_empty) {
+            return Err(invalid(InvalidHost::EmptyLabel.to_string()));
+        }
         // If a glob matched an IP address, the address would count as listed by the policy.
-        if labels
-            .last()
-            .is_some_and(|last| is_number(last) || last.contains(['*', '?', '[', '{']))
-        {
+        if is_number(last) || last.contains(['?', '[', '{']) {
             return Err(invalid(
                 "its last label must be written out and must not be a number".to_owned(),
             ));
         }
-        glob(&ascii)?;
-        Ok(Self(
-            ascii
-                .strip_suffix('.')
-                .unwrap_or(&ascii)
-                .to_ascii_lowercase(),
-        ))
+        glob(&name)?;
+        Ok(Self(name))
     }
 }
 
@@ -206,39 +209,46 @@ fn in_ascii(pattern: &str) -> Result<Cow<'_, str>, String> {
     if pattern.is_ascii() {
         return Ok(Cow::Borrowed(pattern));
     }
-    let start = pattern.rfind('*').map_or(0, |star| star + 1);
-    let (wildcards, name) = pattern.split_at(start);
-    match idna::domain_to_ascii(name) {
-        Ok(ascii) => Ok(Cow::Owned(format!("{wildcards}{ascii}"))),
-        Err(_) => Err("it cannot be converted to a DNS name (UTS 46)".to_owned()),
+    let mut labels = Vec::new();
+    for label in pattern.split('.') {
+        if label.is_ascii() {
+            labels.push(label.to_owned());
+        } else if label.contains('*') {
+            return Err("a label with `*` must be in ASCII".to_owned());
+        } else {
+            let ascii = idna::domain_to_ascii(label);
+            labels.push(
+                ascii.map_err(|_| "it cannot be converted to a DNS name (UTS 46)".to_owned())?,
+            );
+        }
     }
+    Ok(Cow::Owned(labels.join(".")))
 }
 
 impl HostPattern {
-    /// Returns true if the pattern has no wildcard except `*.` or `**.` at its beginning.
+    /// Returns true if the pattern has no wildcard but `*` and `**`.
     #[must_use]
     pub fn is_simple(&self) -> bool {
-        !self
-            .parts()
-            .1
-            .contains(['*', '?', '[', ']', '{', '}', '\\'])
+        !self.0.contains(['?', '[', ']', '{', '}', '\\'])
     }
 
     /// Returns true if `host` matches. The pattern must be [simple](Self::is_simple).
     #[must_use]
     pub fn is_simple_match(&self, host: &Host) -> bool {
-        let (wildcard, rest) = self.parts();
-        match (wildcard, host) {
-            ("", host) => host.to_string() == rest,
-            (_, Host::Address(_)) => false,
-            (wildcard, Host::Name(name)) => {
-                let labels = name
-                    .as_str()
-                    .strip_suffix(rest)
-                    .and_then(|labels| labels.strip_suffix('.'));
-                labels.is_some_and(|labels| wildcard == "**." || !labels.contains('.'))
-            }
+        match host {
+            host if !self.0.contains('*') => host.to_string() == self.0,
+            Host::Address(_) => false,
+            Host::Name(name) => is_name_match(&self.0, name.as_str()),
         }
+    }
+
+    /// Returns the pattern as a glob, whose `*` may stand for no character.
+    pub(crate) fn glob(&self) -> String {
+        let label = |label: &str| match label {
+            "*" | "**" => label.to_owned(),
+            label => label.replace('*', "?*"),
+        };
+        self.0.split('.').map(label).collect::<Vec<_>>().join(".")
     }
 
     /// Returns the one host that the pattern stands for; `None` if it has a wildcard.
@@ -255,7 +265,7 @@ impl HostPattern {
     pub fn matcher(&self) -> HostMatcher {
         // A glob treats labels as it does the segments of a path.
         let glob = || {
-            GlobBuilder::new(&path(&self.0))
+            GlobBuilder::new(&path(&self.glob()))
                 .literal_separator(true)
                 .build()
                 .ok()
@@ -271,20 +281,53 @@ impl HostPattern {
         }
     }
 
-    /// Splits off the leading wildcard together with its dot.
-    fn parts(&self) -> (&str, &str) {
-        let wildcard = ["**.", "*."]
-            .into_iter()
-            .find(|wildcard| self.0.starts_with(wildcard))
-            .unwrap_or_default();
-        self.0.split_at(wildcard.len())
-    }
-
     /// Returns true if the pattern is exactly this address.
     #[must_use]
     pub fn is_address(&self, address: IpAddr) -> bool {
         self.0.parse() == Ok(address)
     }
+}
+
+/// Returns true if the simple `pattern` matches `name`.
+fn is_name_match(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = match pattern.strip_prefix("**.") {
+        None => (pattern, name),
+        Some(rest) => {
+            let count = rest.split('.').count();
+            let mut labels = name.rmatch_indices('.');
+            let Some((dot, _)) = labels.nth(count - 1) else {
+                return false;
+            };
+            (rest, name.get(dot + 1..).unwrap_or_default())
+        }
+    };
+    let mut labels = name.split('.');
+    let is_match = |wanted| {
+        labels
+            .next()
+            .is_some_and(|label| is_label_match(wanted, label))
+    };
+    pattern.split('.').all(is_match) && labels.next().is_none()
+}
+
+/// Returns true if `pattern`, in which each `*` stands for one or more characters, matches `label`.
+fn is_label_match(pattern: &str, label: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == label;
+    };
+    let Some(mut left) = label.strip_prefix(start) else {
+        return false;
+    };
+    let (middle, end) = rest
+        .rsplit_once('*')
+        .map_or((None, rest), |(middle, end)| (Some(middle), end));
+    for part in middle.into_iter().flat_map(|middle| middle.split('*')) {
+        let Some((_, behind)) = left.get(1..).and_then(|behind| behind.split_once(part)) else {
+            return false;
+        };
+        left = behind;
+    }
+    left.len() > end.len() && left.ends_with(end)
 }
 
 /// Returns the name with its labels as segments of a path.
@@ -320,7 +363,51 @@ impl fmt::Display for HostPattern {
 
 #[cfg(test)]
 mod tests {
-    use super::HostPattern;
+    use super::{Host, HostPattern};
+
+    #[test]
+    fn a_star_is_one_label_or_one_or_more_characters_of_one() {
+        for (pattern, matching, other) in [
+            ("*.a.test", "x.a.test", "a.test x.y.a.test x.b.test"),
+            ("**.a.test", "x.a.test x.y.a.test", "a.test xa.test"),
+            ("**.b.*.a.test", "x.b.c.a.test x.y.b.c.a.test", "b.c.a.test"),
+            (
+                "*-ai.a.test",
+                "eu-ai.a.test x-y-ai.a.test",
+                "-ai.a.test eu-ai.b.a.test eu.a.test",
+            ),
+            ("s3*.a.test", "s3x.a.test", "s3.a.test s.a.test"),
+            (
+                "s3.*.a.test",
+                "s3.eu.a.test",
+                "s3.a.test s3.eu.x.a.test s4.eu.a.test",
+            ),
+            ("*.s3.*.a.test", "b.s3.eu.a.test", "s3.eu.a.test"),
+            (
+                "a*b*c.a.test",
+                "axbxc.a.test axbbc.a.test",
+                "abc.a.test axbc.a.test abxc.a.test",
+            ),
+            ("a.test", "a.test", "b.test"),
+        ] {
+            let pattern = HostPattern::parse(pattern).unwrap();
+            let hosts =
+                |names: &'static str| names.split(' ').map(|name| Host::parse(name).unwrap());
+            let glob = pattern.clone().matcher();
+            for host in hosts(matching) {
+                assert!(
+                    pattern.is_simple_match(&host) && glob.is_match(&host),
+                    "{pattern} {host}"
+                );
+            }
+            for host in hosts(other) {
+                assert!(
+                    !pattern.is_simple_match(&host) && !glob.is_match(&host),
+                    "{pattern} {host}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn a_host_in_its_own_script_means_the_name_that_the_dns_has() {

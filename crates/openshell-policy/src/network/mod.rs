@@ -3,6 +3,7 @@
 pub mod binary;
 pub mod endpoint;
 pub mod host;
+pub mod overlap;
 pub mod preset;
 pub mod rule;
 

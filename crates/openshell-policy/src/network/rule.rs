@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use globset::{GlobBuilder, GlobMatcher};
+
 use crate::network::binary::glob;
 use crate::violation::ViolationKind;
 
@@ -117,6 +119,49 @@ impl Glob {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns how specific the glob is as the path of an endpoint.
+    #[must_use]
+    pub fn specificity(&self) -> Specificity {
+        match self.0.find(['*', '?', '[', '{', '\\']) {
+            None => Specificity::Exact,
+            Some(length) => Specificity::Prefix(length),
+        }
+    }
+
+    /// Compiles the glob with the meaning that it has in rules.
+    #[must_use]
+    pub fn compiled(&self) -> CompiledGlob {
+        if self.is_everything() {
+            return CompiledGlob(None);
+        }
+        // The glob has compiled in `parse`.
+        let glob = GlobBuilder::new(&self.0).literal_separator(true).build();
+        CompiledGlob(glob.ok().map(|glob| glob.compile_matcher()))
+    }
+}
+
+/// How specific the path of an endpoint is, in ascending order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Specificity {
+    /// It has no path.
+    Any,
+    /// The path is a glob that begins with this many literal bytes.
+    Prefix(usize),
+    /// The path has no wildcard.
+    Exact,
+}
+
+/// A compiled glob over paths; `None` matches every path.
+#[derive(Clone, Debug)]
+pub struct CompiledGlob(Option<GlobMatcher>);
+
+impl CompiledGlob {
+    /// Returns true if `path` matches.
+    #[must_use]
+    pub fn is_match(&self, path: &str) -> bool {
+        self.0.as_ref().is_none_or(|glob| glob.is_match(path))
     }
 }
 

@@ -13,7 +13,9 @@ use std::path::Path;
 use crate::credential::CredentialSpec;
 use crate::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem, GrantedPath};
 use crate::inference::RouteFile;
+use crate::network::NetworkPolicies;
 use crate::network::endpoint::Endpoint;
+use crate::network::overlap::{Conflict, conflicts};
 use crate::policy::Policy;
 use crate::process::{Identity, Processes, RunAs};
 use crate::violation::{
@@ -68,6 +70,7 @@ fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
     if reader.has_violations() {
         return None;
     }
+    report_conflicts(reader, at, &policies);
     match Policy::new(filesystem, processes, policies) {
         Ok(policy) => Some(policy),
         Err(violations) => {
@@ -75,6 +78,20 @@ fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
                 reader.reject_at_path(at, path, kind);
             }
             None
+        }
+    }
+}
+
+/// Reports the endpoints that contradict another one. At a gateway they are refused connections, and
+/// the rest of its policy is used.
+fn report_conflicts(reader: &mut Reader, root: &At<'_>, policies: &NetworkPolicies) {
+    for Conflict { at, other, key } in conflicts(policies) {
+        let path = at.path();
+        let other = other.to_string();
+        if reader.is_of_gateway {
+            reader.warn_at_path(root, path, WarningKind::EndpointsDiffer { other, key });
+        } else {
+            reader.reject_at_path(root, path, ViolationKind::EndpointsDiffer { other, key });
         }
     }
 }

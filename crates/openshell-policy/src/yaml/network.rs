@@ -18,6 +18,7 @@ const ENDPOINT_KEYS: &[&str] = &[
     "host",
     "port",
     "ports",
+    "path",
     "protocol",
     "enforcement",
     "tls",
@@ -151,6 +152,7 @@ fn endpoint_parts(reader: &mut Reader, keys: &mut Keys<'_>) -> EndpointParts {
             .unwrap_or(false),
         ..EndpointParts::default()
     };
+    parts.path = keys.read(reader, "path", |reader, at| reader.text(at, Glob::parse));
     parts.upgrades = keys.read(reader, "upgrades", |reader, at| {
         Some(
             reader

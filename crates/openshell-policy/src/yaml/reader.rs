@@ -66,6 +66,12 @@ impl Reader {
         self.violations.push(Violation { path, line, kind });
     }
 
+    /// Warns of a combination of values that have already been read; the path gives the line.
+    pub(super) fn warn_at_path(&mut self, root: &At<'_>, path: FieldPath, kind: WarningKind) {
+        let line = line_of(root.node, &FieldPath::root(), &path);
+        self.warnings.push(Warning { path, line, kind });
+    }
+
     pub(super) fn warn(&mut self, at: &At<'_>, kind: WarningKind) {
         self.warnings.push(Warning {
             path: at.path.clone(),

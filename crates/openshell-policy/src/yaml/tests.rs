@@ -292,10 +292,29 @@ fn wildcards_are_narrow() {
     check("{host: \"*.*\", port: 1}", &["matches all hosts"]);
     check("{host: \"*.com\", port: 1}", &["TLD wildcard"]);
     check("{host: \"*.com.\", port: 1}", &["TLD wildcard"]);
-    check("{host: \"api*.example.com\", port: 1}", &["must begin"]);
+    for (host, problem) in [
+        ("a.*", "TLD wildcard"),
+        ("a.*.com", "TLD wildcard"),
+        ("api*.com", "TLD wildcard"),
+        ("x.**.example.com", "whole first label"),
+        ("a**.example.com", "whole first label"),
+        ("***.example.com", "whole first label"),
+        ("*..example.com", "empty label"),
+        ("ж*.example.com", "in ASCII"),
+    ] {
+        check(&format!("{{host: \"{host}\", port: 1}}"), &[problem]);
+    }
+    for host in [
+        "api*.example.com",
+        "*-aiplatform.googleapis.com",
+        "s3.*.amazonaws.com",
+        "*.s3.*.amazonaws.com",
+    ] {
+        check(&format!("{{host: \"{host}\", port: 1}}"), &[]);
+    }
     check("{host: \"*.[unclosed.test\", port: 1}", &["unclosed"]);
     check("{host: \"*.99.0.1\", port: 1}", &["last label"]);
-    check("{host: \"*.example.*\", port: 1}", &["last label"]);
+    check("{host: \"*.example.*\", port: 1}", &["TLD wildcard"]);
     check("{host: \"*.example.com\", port: 1}", &[]);
     check("{host: \"**.example.com\", port: 1}", &[]);
     check("{host: \"a b.test\", port: 1}", &["letters, digits"]);
@@ -391,6 +410,48 @@ fn skipping_what_is_judged_is_an_error_across_policies() {
         "{:?}",
         messages(document)
     );
+}
+
+#[test]
+fn a_path_needs_a_protocol_with_requests_and_endpoints_beside_it_agree() {
+    let l7 = "protocol: rest, enforcement: enforce, access: full";
+    check(&format!("{{host: a.test, port: 1, path: /x, {l7}}}"), &[]);
+    check(
+        &format!("{{host: a.test, port: 1, path: \"/[x\", {l7}}}"),
+        &["endpoints[0].path: glob `/[x`"],
+    );
+    for (other, problem) in [
+        ("", "`path` needs a `protocol`"),
+        (", protocol: tcp", "`path` needs a protocol whose requests"),
+        (
+            ", protocol: sql, enforcement: audit, access: full",
+            "`path` needs a protocol whose requests",
+        ),
+    ] {
+        check(
+            &format!("{{host: a.test, port: 1, path: /x{other}}}"),
+            &[problem],
+        );
+    }
+    let both = |one: &str, other: &str| {
+        format!(
+            "network_policies:\n  a: {{endpoints: [{{host: X.test, ports: [80, 443]{one}}}]}}\n  b: \
+             {{endpoints: [{{host: x.test, port: 443, {l7}{other}}}]}}\n"
+        )
+    };
+    assert_eq!(
+        messages(&both(", allowed_ips: [10.0.0.0/24]", ", path: /x")),
+        [
+            "line 3: network_policies.b.endpoints[0]: it has the host and port of \
+             `network_policies.a.endpoints[0]`, and one of them has a `path`; so both need the same \
+             `allowed_ips`, because no path is known when a connection begins"
+        ]
+    );
+    assert_eq!(messages(&both("", ", path: /x")), [""; 0]);
+    assert_eq!(messages(&both(", allowed_ips: [10.0.0.0/24]", "")), [""; 0]);
+    let of_gateway = both(", allowed_ips: [10.0.0.0/24]", ", path: /x");
+    let (_, warnings) = crate::yaml::policy_of_gateway(&of_gateway).unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use openshell_events::reason::ReasonCode;
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
 use openshell_policy::network::host::Host;
+use openshell_policy::network::overlap::disagreement;
 
 use crate::decide::permit::{Inspection, Permit, PermittedAddresses};
 use crate::decide::snapshot::{CachedDecision, Snapshot, Verdict};
@@ -37,6 +38,9 @@ pub fn judge(
         Verdict::Allow { policy, endpoints } => {
             if let Some(what) = endpoints.iter().find_map(Endpoint::unsupported) {
                 return Err(Refusal::not_in_this_build(what, policy.clone()));
+            }
+            if let Some(what) = disagreement(endpoints) {
+                return Err(Refusal::endpoints_ambiguous(what, policy.clone()));
             }
             let inspection = inspection(&answer, policy.as_deref(), endpoints)?;
             verify()?;

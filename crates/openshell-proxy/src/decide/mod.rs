@@ -8,6 +8,7 @@ pub mod connection;
 pub mod engine;
 pub mod identify;
 pub mod message;
+mod paths;
 pub mod permit;
 pub mod rego_data;
 pub mod rules;

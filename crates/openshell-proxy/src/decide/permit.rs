@@ -10,7 +10,8 @@ use openshell_policy::address::AddressRange;
 use crate::decide::message::http::HttpRequest;
 use crate::decide::message::{Message, Need, Reading};
 use crate::decide::rules::Rules;
-use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
+use crate::denial::judged::{JudgedRequest, RequestFault};
+use crate::denial::refusal::Refusal;
 use crate::ground::target::Target;
 use crate::wire::http::target::TargetError;
 

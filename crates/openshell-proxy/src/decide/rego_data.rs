@@ -67,9 +67,9 @@ fn make_readable(rule: &mut Value) {
     }
 }
 
-/// Normalizes a deny rule's `pattern` for comparison with the readings of a path: decodes escapes
+/// Normalizes the `pattern` of a deny rule or an endpoint for comparison with the readings of a path: decodes escapes
 /// and folds repeated slashes. A decoded character is never a wildcard.
-fn readable(pattern: &str) -> String {
+pub(super) fn readable(pattern: &str) -> String {
     let mut text = String::with_capacity(pattern.len());
     let mut rest = pattern;
     while let Some(at) = rest.find('%') {

@@ -1,11 +1,11 @@
 //! The rules for the messages of one connection, evaluated over the slice of the policy that they
 //! need.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, UpgradeProtocol};
+use openshell_policy::network::endpoint::{Endpoint, L7, UpgradeProtocol};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
@@ -13,8 +13,11 @@ use regorus::Value;
 use crate::decide::engine::{Engine, EngineError, Query};
 use crate::decide::message::http::Reads;
 use crate::decide::message::{Action, JudgedProtocol};
-use crate::denial::refusal::{Refusal, RequestFault};
+use crate::decide::paths::{Ambiguous, Counting, Paths};
+use crate::denial::judged::RequestFault;
+use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
+use crate::wire::http::target::RequestTarget;
 
 /// The rules of one connection.
 pub struct Rules {
@@ -22,10 +25,9 @@ pub struct Rules {
     id: u64,
     protocol: JudgedProtocol,
     slice: Slice,
-    enforcement: Enforcement,
+    /// The endpoints that judge messages.
+    paths: Paths,
     takes_encoded_slash: bool,
-    /// Protocols to which messages may switch in addition to WebSocket.
-    upgrades: BTreeSet<UpgradeProtocol>,
     /// The parts of messages that the rules read.
     reads: Reads,
     /// True if an evaluation is too slow for a connection thread.
@@ -86,6 +88,8 @@ pub(super) enum MessageVerdict {
         fault: RequestFault,
         policy: Option<String>,
         reason: String,
+        /// False if the message passes, and is only recorded.
+        is_enforced: bool,
     },
 }
 
@@ -110,34 +114,19 @@ impl Rules {
             }
         }
         let protocol = protocol?;
-        let is_enforced = judging
-            .iter()
-            .any(|(_, l7)| l7.enforcement == Enforcement::Enforce);
         let count: usize = judging
             .iter()
             .map(|(_, l7)| l7.rules.len() + l7.deny_rules.len())
             .sum();
-        let permitted = |upgrade: &&UpgradeProtocol| {
+        let paths = Paths::new(
             judging
                 .iter()
-                .all(|(endpoint, _)| endpoint.upgrades().contains(*upgrade))
-        };
-        let first = judging.first().map(|(endpoint, _)| endpoint.upgrades());
-        let upgrades = first
-            .into_iter()
-            .flatten()
-            .filter(permitted)
-            .cloned()
-            .collect();
+                .map(|(endpoint, _)| (*endpoint).clone())
+                .collect(),
+        );
         Some(Self {
-            upgrades,
             id: IDS.fetch_add(1, Ordering::Relaxed),
             protocol,
-            enforcement: if is_enforced {
-                Enforcement::Enforce
-            } else {
-                Enforcement::Audit
-            },
             takes_encoded_slash: judging
                 .iter()
                 .all(|(endpoint, _)| endpoint.takes_encoded_slash()),
@@ -146,6 +135,7 @@ impl Rules {
                 readings: !slice.is_built_in
                     || judging.iter().any(|(_, l7)| !l7.deny_rules.is_empty()),
             },
+            paths,
             is_costly: !slice.is_built_in || count > CHEAP_RULES,
             slice,
             cache,
@@ -164,16 +154,18 @@ impl Rules {
         self.takes_encoded_slash
     }
 
-    /// Returns true if a message may switch to `upgrade`.
+    /// Returns true if a request for `target` may switch to `upgrade`.
     #[must_use]
-    pub fn permit_upgrade(&self, upgrade: &UpgradeProtocol) -> bool {
-        self.upgrades.contains(upgrade)
+    pub fn permit_upgrade(&self, target: &RequestTarget, upgrade: &UpgradeProtocol) -> bool {
+        let counting = self.paths.counting(target);
+        counting.is_ok_and(|counting| counting.permits(upgrade))
     }
 
-    /// Returns true if messages that no rule allows are refused.
+    /// Returns true if a request for `target` that no rule allows is refused.
     #[must_use]
-    pub fn are_enforced(&self) -> bool {
-        self.enforcement == Enforcement::Enforce
+    pub fn are_enforced(&self, target: &RequestTarget) -> bool {
+        let counting = self.paths.counting(target);
+        counting.is_ok_and(|counting| counting.is_enforced())
     }
 
     /// Returns true if judging `action` is too slow for a connection thread.
@@ -204,19 +196,42 @@ impl Rules {
     /// Evaluates the rules on every way in which an upstream may read `action`; all must be
     /// permitted.
     fn evaluate(&self, action: &Action) -> Result<MessageVerdict, EngineError> {
+        let counting = match self.paths.counting(action.target()) {
+            Ok(counting) => counting,
+            Err(Ambiguous(path)) => return Ok(self.ambiguous(&path)),
+        };
         let (form, other) = action.inputs(self.reads).map_err(EngineError::Evaluate)?;
-        let verdict = self.evaluate_form(form)?;
+        let verdict = self.evaluate_form(form, &counting)?;
         match (verdict, other) {
-            (MessageVerdict::Allow { policy }, Some(other)) => match self.evaluate_form(other)? {
-                MessageVerdict::Allow { .. } => Ok(MessageVerdict::Allow { policy }),
-                deny @ MessageVerdict::Deny { .. } => Ok(deny),
-            },
+            (MessageVerdict::Allow { policy }, Some(other)) => {
+                match self.evaluate_form(other, &counting)? {
+                    MessageVerdict::Allow { .. } => Ok(MessageVerdict::Allow { policy }),
+                    deny @ MessageVerdict::Deny { .. } => Ok(deny),
+                }
+            }
             (verdict, _) => Ok(verdict),
         }
     }
 
+    /// Returns the verdict on a request that a server may read as one for an endpoint with this
+    /// `path`, by whose rules it was not judged.
+    fn ambiguous(&self, path: &str) -> MessageVerdict {
+        MessageVerdict::Deny {
+            fault: RequestFault::Ambiguous,
+            policy: self.slice.policy.clone(),
+            reason: format!(
+                "a server may read its path as one for the endpoint with `path: {path}`"
+            ),
+            is_enforced: true,
+        }
+    }
+
     /// Evaluates the rules on one reading of a message, which is `request` in their input.
-    fn evaluate_form(&self, request: Value) -> Result<MessageVerdict, EngineError> {
+    fn evaluate_form(
+        &self,
+        request: Value,
+        counting: &Counting<'_>,
+    ) -> Result<MessageVerdict, EngineError> {
         let mut input = self.slice.input.clone();
         input.insert(Value::from("request"), request);
         let mut session = self.slice.engine.about(Value::from(input))?;
@@ -233,12 +248,13 @@ impl Rules {
         let fault = if denying.is_some() {
             RequestFault::DenyRule
         } else {
-            RequestFault::NoRule
+            RequestFault::NoRule(counting.at())
         };
         Ok(MessageVerdict::Deny {
             fault,
             policy: named(denying),
             reason,
+            is_enforced: counting.is_enforced(),
         })
     }
 }

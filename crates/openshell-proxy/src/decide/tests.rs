@@ -128,6 +128,24 @@ fn wildcards_stand_for_labels() {
     check(&many, "apps.test:1", Err(EndpointNotInPolicy));
 }
 
+#[test]
+fn a_wildcard_inside_a_label_stands_for_one_or_more_characters() {
+    let parts = web("{host: \"*-ai.*.apps.test\", port: 1}");
+    check(&parts, "eu-ai.x.apps.test:1", Ok("web"));
+    check(&parts, "EU-ai.x.apps.TEST.:1", Ok("web"));
+    for other in [
+        "-ai.x.apps.test:1",
+        "eu-ai.apps.test:1",
+        "eu-ai.x.y.apps.test:1",
+        "a.eu-ai.x.apps.test:1",
+        "10.0.0.1:1",
+    ] {
+        check(&parts, other, Err(EndpointNotInPolicy));
+    }
+    let address = web("{host: \"1*.0.0.test\", port: 1}");
+    check(&address, "10.0.0.1:1", Err(EndpointNotInPolicy));
+}
+
 // Conformance: L4-11, L4-12, L4-13, L4-14, L4-15.
 #[test]
 fn binaries_match_the_program_and_its_ancestors() {
@@ -352,6 +370,198 @@ fn asked(
 
 fn allowed(policy: &str) -> Result<(Option<String>, Judged), ReasonCode> {
     Ok((Some(policy.to_owned()), Judged::Allowed))
+}
+
+/// Returns the permit of curl for a.test:1 under `endpoints`, each with `host`, `port`, `protocol` and
+/// what it is given here.
+fn at_paths(endpoints: &[&str]) -> Permit {
+    let endpoint = |parts: &&str| format!("{{host: a.test, port: 1, protocol: rest, {parts}}}");
+    let endpoints: Vec<_> = endpoints.iter().map(endpoint).collect();
+    by_curl(&web(&endpoints.join(", ")), "a.test:1").unwrap()
+}
+
+#[test]
+fn an_endpoint_with_a_path_counts_only_for_requests_of_that_path() {
+    let permit = at_paths(&[
+        "path: \"/api/**\", enforcement: enforce, access: full",
+        "path: /one, enforcement: enforce, access: read-only",
+    ]);
+    assert_eq!(asked(&permit, "POST", "/api/x"), allowed("web"));
+    assert_eq!(asked(&permit, "POST", "/a/../api/x?q=1"), allowed("web"));
+    assert_eq!(asked(&permit, "GET", "/one"), allowed("web"));
+    for (method, path) in [
+        ("POST", "/one"),
+        ("GET", "/"),
+        ("GET", "/two"),
+        ("GET", "/apix"),
+    ] {
+        let outcome = asked(&permit, method, path);
+        assert_eq!(
+            outcome,
+            Err(ReasonCode::RequestNotInRules),
+            "{method} {path}"
+        );
+    }
+}
+
+#[test]
+fn of_the_endpoints_that_match_the_most_specific_allows_and_equal_ones_unite() {
+    let permit = at_paths(&[
+        "enforcement: enforce, access: full",
+        "path: \"/a/**\", enforcement: enforce, access: read-only",
+        "path: \"/a/b/**\", enforcement: enforce, access: read-write",
+        "path: /a/b/c, enforcement: enforce, rules: [{allow: {method: DELETE, path: \"**\"}}]",
+        "path: /a/b/c, enforcement: enforce, rules: [{allow: {method: PUT, path: /a/b/c}}]",
+    ]);
+    for (method, path, is_allowed) in [
+        ("DELETE", "/x", true),
+        ("GET", "/a/x", true),
+        ("POST", "/a/x", false),
+        ("POST", "/a/b/x", true),
+        ("DELETE", "/a/b/x", false),
+        ("DELETE", "/a/b/c", true),
+        ("PUT", "/a/b/c", true),
+        ("GET", "/a/b/c", false),
+    ] {
+        let expected = if is_allowed {
+            allowed("web")
+        } else {
+            Err(ReasonCode::RequestNotInRules)
+        };
+        assert_eq!(asked(&permit, method, path), expected, "{method} {path}");
+    }
+}
+
+#[test]
+fn deny_rules_of_every_endpoint_that_matches_hold_and_of_no_other() {
+    let permit = at_paths(&[
+        "enforcement: enforce, access: full, deny_rules: [{method: PUT, path: \"**\"}]",
+        "path: \"/a/**\", enforcement: enforce, access: full, deny_rules: [{method: DELETE, path: \
+         \"**\"}]",
+    ]);
+    assert_eq!(asked(&permit, "POST", "/a/x"), allowed("web"));
+    assert_eq!(asked(&permit, "DELETE", "/x"), allowed("web"));
+    for (method, path) in [("PUT", "/a/x"), ("DELETE", "/a/x"), ("PUT", "/x")] {
+        let outcome = asked(&permit, method, path);
+        assert_eq!(
+            outcome,
+            Err(ReasonCode::RequestInDenyRules),
+            "{method} {path}"
+        );
+    }
+}
+
+#[test]
+fn a_request_is_enforced_where_any_endpoint_that_matches_says_so() {
+    let audited = |outcome: Result<(Option<String>, Judged), ReasonCode>| {
+        matches!(outcome, Ok((_, Judged::Audited { .. })))
+    };
+    let permit = at_paths(&[
+        "enforcement: audit, access: read-only",
+        "path: /strict, enforcement: enforce, access: read-only",
+    ]);
+    assert!(audited(asked(&permit, "POST", "/loose")));
+    let strict = asked(&permit, "POST", "/strict");
+    assert_eq!(strict, Err(ReasonCode::RequestNotInRules));
+    let permit = at_paths(&[
+        "enforcement: enforce, access: read-only",
+        "path: /loose, enforcement: audit, access: read-only",
+    ]);
+    let loose = asked(&permit, "POST", "/loose");
+    assert_eq!(
+        loose,
+        Err(ReasonCode::RequestNotInRules),
+        "the other matches too"
+    );
+    let permit = at_paths(&["path: /loose, enforcement: audit, access: read-only"]);
+    assert!(audited(asked(&permit, "POST", "/loose")));
+    let elsewhere = asked(&permit, "GET", "/elsewhere");
+    assert_eq!(
+        elsewhere,
+        Err(ReasonCode::RequestNotInRules),
+        "no endpoint matches"
+    );
+}
+
+#[test]
+fn a_path_that_a_server_may_read_as_one_for_another_endpoint_is_refused_and_that_one_named() {
+    let permit = at_paths(&[
+        "enforcement: enforce, access: full, allow_encoded_slash: true",
+        "path: /mcp, enforcement: enforce, access: read-only, allow_encoded_slash: true",
+        "path: \"/v1/*/keys\", enforcement: enforce, access: read-only, allow_encoded_slash: true",
+    ]);
+    assert_eq!(asked(&permit, "GET", "/mcp"), allowed("web"));
+    assert_eq!(
+        asked(&permit, "GET", "//mcp"),
+        allowed("web"),
+        "it is sent as /mcp"
+    );
+    assert_eq!(asked(&permit, "POST", "/x/mcp"), allowed("web"));
+    assert_eq!(asked(&permit, "POST", "/mcpx"), allowed("web"));
+    for path in [
+        "/MCP",
+        "/mcp/",
+        "/mcp;x",
+        "/mcp;x/",
+        "/Mcp%2f",
+        "/%6dc%50",
+        "/v1/a/KEYS",
+        "/v1/a/keys/",
+        "/v1/a/keys;x=1",
+        "/v1/a%2fkeys",
+    ] {
+        for method in ["GET", "POST"] {
+            let outcome = asked(&permit, method, path);
+            assert_eq!(
+                outcome,
+                Err(ReasonCode::EndpointsAmbiguous),
+                "{method} {path}"
+            );
+        }
+    }
+    let message = Message::of_head(Method::POST, "/MCP".parse().unwrap());
+    let refusal = verdict::judge_read(&permit, &message).unwrap_err();
+    assert_eq!(
+        refusal.reason(),
+        "a server may read its path as one for the endpoint with `path: /mcp`"
+    );
+}
+
+#[test]
+fn an_endpoint_without_rules_adds_no_requests_beside_one_with_a_path() {
+    let policy = web(
+        "{host: a.apps.test, port: 1}, {host: \"*.apps.test\", port: 1, path: /x, protocol: rest, enforcement: \
+         enforce, access: read-only}",
+    );
+    let permit = by_curl(&policy, "a.apps.test:1").unwrap();
+    assert_eq!(asked(&permit, "GET", "/x"), allowed("web"));
+    assert_eq!(
+        asked(&permit, "GET", "/y"),
+        Err(ReasonCode::RequestNotInRules)
+    );
+}
+
+#[test]
+fn endpoints_of_which_one_has_a_path_agree_in_what_a_connection_needs() {
+    let path = "path: /x, protocol: rest, enforcement: enforce, access: full";
+    for other in ["tls: skip", "allowed_ips: [10.0.0.0/24]", "protocol: tcp"] {
+        let both = web(&format!(
+            "{{host: \"*.apps.test\", port: 1, {other}}}, {{host: a.apps.test, port: 1, {path}}}"
+        ));
+        check(&both, "a.apps.test:1", Err(ReasonCode::EndpointsAmbiguous));
+        let allowed_elsewhere = by_curl(&both, "b.apps.test:1");
+        assert!(allowed_elsewhere.is_ok(), "{other}");
+    }
+    let same = web(&format!(
+        "{{host: \"*.apps.test\", port: 1, allowed_ips: [10.0.0.0/24, 10.1.0.0/24]}}, {{host: a.apps.test, \
+         port: 1, allowed_ips: [10.1.0.0/24, 10.0.0.0/24], {path}}}"
+    ));
+    check(&same, "a.apps.test:1", Ok("web"));
+    let other_program = format!(
+        "{{web: {{endpoints: [{{host: a.apps.test, port: 1, {path}}}], {CURL}}}, wget: {{endpoints: \
+         [{{host: \"*.apps.test\", port: 1, tls: skip}}], binaries: [{{path: /usr/bin/wget}}]}}}}"
+    );
+    check(&other_program, "a.apps.test:1", Ok("web"));
 }
 
 // Conformance: L7-23, L7-24.
@@ -967,6 +1177,8 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
         "access: full, deny_rules: [{method: \"*\", path: \"/q/**\", query: {a: \"1\"}}]",
         "access: full, deny_rules: [{method: GET, path: \"**\", query: {a: \"1\", b: \"x\"}}, \
          {method: DELETE, path: /p}]",
+        "path: \"/q/*\", access: read-write, deny_rules: [{method: HEAD, path: \"**\"}]",
+        "path: /q, access: full",
     ];
     let queries = [
         json!({}),
@@ -1041,5 +1253,5 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
             }
         }
     }
-    assert_eq!(count, 15 * 3 * 5 * 9);
+    assert_eq!(count, 28 * 3 * 5 * 9);
 }

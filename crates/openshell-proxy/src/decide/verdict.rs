@@ -9,7 +9,8 @@ use tokio::sync::Semaphore;
 use crate::decide::message::{Action, Message};
 use crate::decide::permit::Permit;
 use crate::decide::rules::MessageVerdict;
-use crate::denial::refusal::{JudgedRequest, Refusal};
+use crate::denial::judged::JudgedRequest;
+use crate::denial::refusal::Refusal;
 
 /// A permit to send one message. Only the functions of this module make one.
 #[derive(Debug)]
@@ -125,7 +126,8 @@ pub fn judge_now(permit: &Permit, action: &Action) -> Result<MessagePermit, Refu
             fault,
             policy,
             reason,
-        } if rules.are_enforced() && !permit.is_observed() => {
+            is_enforced: true,
+        } if !permit.is_observed() => {
             let (method, path) = action.rule();
             let request = JudgedRequest {
                 policy: policy.clone(),
@@ -139,6 +141,7 @@ pub fn judge_now(permit: &Permit, action: &Action) -> Result<MessagePermit, Refu
             fault,
             policy,
             reason,
+            ..
         } => {
             let judged = Judged::Audited {
                 code: fault.code(),

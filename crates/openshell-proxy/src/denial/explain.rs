@@ -6,9 +6,9 @@ use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
 use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::is_one_program;
 
+use crate::denial::judged::{At, JudgedRequest, RequestFault};
 use crate::denial::refusal::{
-    AddressFault, Facts, JudgedRequest, Matches, Nearest, ProgramFault, Refusal, RequestFault,
-    Subject,
+    AddressFault, Facts, Matches, Nearest, ProgramFault, Refusal, Subject,
 };
 use crate::ground::peer::Caller;
 use crate::ground::target::Target;
@@ -242,22 +242,47 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
                  bytes follow that nobody judges"
             )
         }
+        RequestFault::Ambiguous => format!(
+            "{endpoints}: if the server reads {literal_path} as its own path, add an endpoint for \
+             {target} with `path: {literal_path}` and `rules`"
+        ),
         RequestFault::DenyRule => {
             format!(
                 "{endpoints}: `deny_rules` of {target} match {literal_method} {literal_path}, and \
                  win over any rule"
             )
         }
-        RequestFault::NoRule if method == "POST" && path.ends_with(GIT_FETCH) => format!(
-            "{endpoints}: git fetches by POST; add to the `rules` of {target} `- allow: {{method: \
+        RequestFault::NoRule(at @ (At::Any | At::Path(_)))
+            if method == "POST" && path.ends_with(GIT_FETCH) =>
+        {
+            format!(
+                "{endpoints}: git fetches by POST; add to the `rules` of {target}{at} `- allow: {{method: \
              POST, path: \"/**{GIT_FETCH}\"}}`, beside `- allow: {{method: GET, path: \"**\"}}` in \
-             place of `access: read-only`"
+             place of `access: read-only`",
+                at = with_path(at)
+            )
+        }
+        RequestFault::NoRule(At::Nowhere) => format!(
+            "{endpoints}: add `- {{host: {}, port: {}, path: {literal_path}, protocol: rest, \
+             enforcement: enforce, rules: [{{allow: {{method: {literal_method}, path: \
+             {literal_path}}}}}]}}`",
+            flow_text(&target.host.to_string()),
+            target.port
         ),
-        RequestFault::NoRule => format!(
-            "{endpoints}: add to the `rules` of {target} `- allow: {{method: {literal_method}, path: \
+        RequestFault::NoRule(at) => format!(
+            "{endpoints}: add to the `rules` of {target}{} `- allow: {{method: {literal_method}, path: \
              {literal_path}}}`; if it has `access`, replace that by `rules` that also have what it \
-             permitted, such as `- allow: {{method: GET, path: \"**\"}}`"
+             permitted, such as `- allow: {{method: GET, path: \"**\"}}`",
+            with_path(at)
         ),
+    }
+}
+
+/// Returns the words that tell the endpoints at `at` from the others of a target.
+fn with_path(at: &At) -> String {
+    match at {
+        At::Any | At::Nowhere => String::new(),
+        At::Path(path) => format!(" with `path: {}`", flow_text(path)),
     }
 }
 
@@ -278,7 +303,8 @@ mod tests {
     use openshell_policy::network::endpoint::UpgradeProtocol;
     use openshell_policy::network::host::Host;
 
-    use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault, Subject};
+    use crate::denial::judged::{At, JudgedRequest, RequestFault};
+    use crate::denial::refusal::{Refusal, Subject};
     use crate::ground::target::Target;
 
     fn subject(is_inside: bool) -> Subject {
@@ -340,7 +366,7 @@ mod tests {
         };
         let asked = Some(("GET".to_owned(), "/a".to_owned()));
         let cases = [
-            (RequestFault::NoRule, asked.clone()),
+            (RequestFault::NoRule(At::Any), asked.clone()),
             (RequestFault::EncodedSlash, asked),
             (
                 RequestFault::Upgrade(UpgradeProtocol::parse("tcp").unwrap()),
@@ -358,11 +384,11 @@ mod tests {
         }
         assert!(!Refusal::bad_request("no rule would help").is_counted());
         assert_eq!(
-            of(RequestFault::NoRule).detail(&subject(true)),
+            of(RequestFault::NoRule(At::Any)).detail(&subject(true)),
             "the reason"
         );
         assert_eq!(
-            of(RequestFault::NoRule).detail(&subject(false)),
+            of(RequestFault::NoRule(At::Any)).detail(&subject(false)),
             "GET /a denied by L7 policy"
         );
     }

@@ -3,6 +3,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod explain;
+pub mod judged;
 pub mod refusal;
 pub mod reply;
 

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use openshell_events::reason::{Counted, DenialStage, ReasonCode};
-use openshell_policy::network::endpoint::UpgradeProtocol;
 
+use crate::denial::judged::{JudgedRequest, RequestFault};
 use crate::ground::limits::Limits;
 use crate::ground::peer::Caller;
 use crate::ground::target::Target;
@@ -75,45 +75,6 @@ pub enum AddressFault {
     NeverReachable,
     /// The addresses are unknown, or the port is one of a control plane.
     Other,
-}
-
-/// A request that was judged by rules, and refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JudgedRequest {
-    /// The policy with the rules.
-    pub policy: Option<String>,
-    /// Its method.
-    pub method: String,
-    /// Its canonical path.
-    pub path: String,
-    /// Its fault.
-    pub fault: RequestFault,
-}
-
-/// The fault of a judged request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RequestFault {
-    /// No rule allows it.
-    NoRule,
-    /// A rule denies it.
-    DenyRule,
-    /// Its path holds an encoded slash.
-    EncodedSlash,
-    /// It asks to switch to this protocol, inside which no rule can judge anything.
-    Upgrade(UpgradeProtocol),
-}
-
-impl RequestFault {
-    /// Returns the reason code of the fault.
-    #[must_use]
-    pub fn code(&self) -> ReasonCode {
-        match self {
-            Self::NoRule => ReasonCode::RequestNotInRules,
-            Self::DenyRule => ReasonCode::RequestInDenyRules,
-            Self::EncodedSlash => ReasonCode::BadRequest,
-            Self::Upgrade(_) => ReasonCode::UnsupportedL7Protocol,
-        }
-    }
 }
 
 /// The policy that comes nearest to permitting a connection.
@@ -300,6 +261,16 @@ impl Refusal {
     #[must_use]
     pub fn unsupported_protocol(reason: &'static str, policy: Option<String>) -> Self {
         Self::new(ReasonCode::UnsupportedL7Protocol, reason).with(Facts::Policy(policy))
+    }
+
+    /// Refuses a connection to a target whose endpoints contradict each other.
+    #[must_use]
+    pub fn endpoints_ambiguous(what: &str, policy: Option<String>) -> Self {
+        let reason = format!(
+            "the endpoints for this host and port have paths and differ in {what}; give them the \
+             same"
+        );
+        Self::because(ReasonCode::EndpointsAmbiguous, reason).with(Facts::Policy(policy))
     }
 
     /// Refuses an upstream's switch of protocols that the client did not ask for.
@@ -665,8 +636,10 @@ impl Refusal {
         let request = self
             .judged_request()
             .filter(|request| match request.fault {
-                RequestFault::NoRule | RequestFault::EncodedSlash => true,
-                RequestFault::DenyRule | RequestFault::Upgrade(_) => false,
+                RequestFault::NoRule(_) | RequestFault::EncodedSlash => true,
+                RequestFault::DenyRule | RequestFault::Ambiguous | RequestFault::Upgrade(_) => {
+                    false
+                }
             })?;
         Some((request.method.clone(), request.path.clone()))
     }

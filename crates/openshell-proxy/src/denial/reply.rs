@@ -9,7 +9,8 @@ use hyper::{Response, StatusCode};
 use openshell_events::reason::Connection;
 use serde::Serialize;
 
-use crate::denial::refusal::{Facts, JudgedRequest, Refusal, RequestFault, Subject};
+use crate::denial::judged::{JudgedRequest, RequestFault};
+use crate::denial::refusal::{Facts, Refusal, Subject};
 
 /// The body of a refusal; unknown facts are left out.
 #[derive(Serialize)]
@@ -106,7 +107,7 @@ fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
     refusal
         .judged_request()
         .filter(|request| match request.fault {
-            RequestFault::NoRule | RequestFault::DenyRule => true,
+            RequestFault::NoRule(_) | RequestFault::DenyRule | RequestFault::Ambiguous => true,
             RequestFault::EncodedSlash | RequestFault::Upgrade(_) => false,
         })
 }

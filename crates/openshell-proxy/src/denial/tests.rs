@@ -7,9 +7,8 @@ use openshell_events::reason::ReasonCode;
 use openshell_policy::network::endpoint::UpgradeProtocol;
 use serde_json::{Value, json};
 
-use super::refusal::{
-    AddressFault, JudgedRequest, Matches, Nearest, Refusal, RequestFault, Subject,
-};
+use super::judged::{At, JudgedRequest, RequestFault};
+use super::refusal::{AddressFault, Matches, Nearest, Refusal, Subject};
 use super::reply;
 use crate::testing;
 
@@ -160,7 +159,31 @@ fn all() -> Vec<(Refusal, &'static str)> {
              connection is to web.test:443",
         ),
         (
-            denied(RequestFault::NoRule),
+            denied(RequestFault::NoRule(At::Path("/v1/**".to_owned()))),
+            "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; network_policies.web.endpoints: add to \
+             the `rules` of web.test:443 with `path: \"/v1/**\"` `- allow: {method: GET, path: /a}`; \
+             if it has `access`, replace that by `rules` that also have what it permitted, such as \
+             `- allow: {method: GET, path: \"**\"}`",
+        ),
+        (
+            denied(RequestFault::NoRule(At::Nowhere)),
+            "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; network_policies.web.endpoints: add \
+             `- {host: web.test, port: 443, path: /a, protocol: rest, enforcement: enforce, rules: \
+             [{allow: {method: GET, path: /a}}]}`",
+        ),
+        (
+            denied(RequestFault::Ambiguous),
+            "403 policy_denied endpoints_ambiguous: GET /a refused: no rule; \
+             network_policies.web.endpoints: if the server reads /a as its own path, add an endpoint \
+             for web.test:443 with `path: /a` and `rules`",
+        ),
+        (
+            Refusal::endpoints_ambiguous("`tls`", None),
+            "403 policy_denied endpoints_ambiguous: GET /a refused: the endpoints for this host and \
+             port have paths and differ in `tls`; give them the same",
+        ),
+        (
+            denied(RequestFault::NoRule(At::Any)),
             "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; \
              network_policies.web.endpoints: add to the `rules` of web.test:443 `- allow: \
              {method: GET, path: /a}`; if it has `access`, replace that by `rules` that also have \
@@ -371,7 +394,7 @@ fn no_answer_holds_what_only_the_log_may() {
 
 #[test]
 fn an_answer_names_everything_that_is_known() {
-    let response = reply::refused(&denied(RequestFault::NoRule), &subject());
+    let response = reply::refused(&denied(RequestFault::NoRule(At::Any)), &subject());
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(response.headers()["x-openshell-policy"], "web");
     assert_eq!(response.headers()[CONTENT_TYPE], "application/json");

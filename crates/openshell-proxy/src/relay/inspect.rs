@@ -9,7 +9,8 @@ use openshell_policy::network::endpoint::UpgradeProtocol;
 
 use crate::decide::message::{Message, Reading};
 use crate::decide::permit::Permit;
-use crate::denial::refusal::{JudgedRequest, Refusal, RequestFault};
+use crate::denial::judged::{JudgedRequest, RequestFault};
+use crate::denial::refusal::Refusal;
 use crate::ground::peer::Caller;
 use crate::reach::authorize::authorizer::Authorizer;
 use crate::relay::body::Unsent;
@@ -57,9 +58,9 @@ fn upgrade(
     };
     match protocols
         .into_iter()
-        .find(|protocol| !rules.permit_upgrade(protocol))
+        .find(|protocol| !rules.permit_upgrade(target, protocol))
     {
-        Some(protocol) if rules.are_enforced() && !permit.is_observed() => {
+        Some(protocol) if rules.are_enforced(target) && !permit.is_observed() => {
             let reason = format!(
                 "it asks to switch to {}, which no rule can judge",
                 protocol.as_str()

@@ -9,8 +9,10 @@ use std::path::Path;
 
 use openshell_policy::address::CONTROL_PLANE_PORTS;
 use openshell_policy::address::never_reachable;
-use openshell_policy::network::NetworkPolicy;
-use openshell_policy::network::endpoint::Endpoint;
+use openshell_policy::network::endpoint::{Endpoint, Enforcement};
+use openshell_policy::network::overlap::overlaps;
+use openshell_policy::network::rule::Glob;
+use openshell_policy::network::{NetworkPolicies, NetworkPolicy};
 use openshell_policy::policy::Policy;
 
 use findings::Findings;
@@ -31,6 +33,7 @@ pub fn lints(policy: &Policy, is_writable: IsWritable<'_>) -> Findings {
                 .to_owned(),
         );
     }
+    of_overlaps(policy.network(), &mut found);
     for (name, network) in policy.network() {
         of_network(
             &format!("network_policies.{}", name.as_str()),
@@ -40,6 +43,26 @@ pub fn lints(policy: &Policy, is_writable: IsWritable<'_>) -> Findings {
         );
     }
     found
+}
+
+/// Warns of endpoints of one host and port, one of them with a path, of which only some enforce.
+fn of_overlaps(network: &NetworkPolicies, found: &mut Findings) {
+    for overlap in overlaps(network) {
+        let is_enforced = |endpoint: &Endpoint| {
+            let l7 = endpoint.l7();
+            l7.is_some_and(|l7| l7.enforcement == Enforcement::Enforce)
+        };
+        let Some(audited) = overlap.iter().find(|at| !is_enforced(at.endpoint)) else {
+            continue;
+        };
+        if let Some(other) = overlap.iter().find(|at| is_enforced(at.endpoint)) {
+            found.place = audited.to_string();
+            found.warn(format!(
+                "`enforcement: audit` has no effect on requests that {other} matches too, because it \
+                 says `enforce`"
+            ));
+        }
+    }
 }
 
 fn of_network(
@@ -88,7 +111,11 @@ fn of_endpoint(endpoint: &Endpoint, found: &mut Findings) {
             .iter()
             .chain(l7.deny_rules.iter().map(|deny| &deny.rule))
     });
-    for path in rules.map(|rule| rule.path.as_str()) {
+    let paths = endpoint
+        .path()
+        .into_iter()
+        .chain(rules.map(|rule| &rule.path));
+    for path in paths.map(Glob::as_str) {
         if path == "*" {
             found.warn(
                 "`path: \"*\"` matches no path, because `*` stays within a segment; write `**` for \
@@ -143,6 +170,32 @@ mod tests {
         for (line, (start, end)) in found.iter().zip(expected) {
             assert!(line.starts_with(start) && line.ends_with(end), "{line}");
         }
+    }
+
+    #[test]
+    fn an_endpoint_that_audits_beside_one_that_enforces_is_named_if_one_has_a_path() {
+        let both = |one: &str, other: &str| {
+            let endpoint = |parts: &str| {
+                format!("{{host: x.test, port: 1, protocol: rest, access: full, {parts}}}")
+            };
+            let found = of(&format!(
+                "{{a: {{endpoints: [{}, {}], binaries: []}}}}",
+                endpoint(one),
+                endpoint(other)
+            ));
+            let about = |line: &String| line.contains("enforcement");
+            found.into_iter().filter(about).collect::<Vec<_>>()
+        };
+        let path = "path: /x, enforcement: enforce";
+        assert_eq!(
+            both("enforcement: audit", path),
+            [
+                "network_policies.a.endpoints[0]: `enforcement: audit` has no effect on requests that \
+                 network_policies.a.endpoints[1] matches too, because it says `enforce`"
+            ]
+        );
+        assert_eq!(both("enforcement: enforce", path), [""; 0]);
+        assert_eq!(both("enforcement: audit", "enforcement: enforce"), [""; 0]);
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl HttpRequest {
 /// each of these decoded forms without parameters, blanks around segments, and dots at the ends of
 /// segments. Decoded readings have repeated slashes folded; each reading is given with and without
 /// a slash at its end.
-fn readings(path: &str) -> Vec<String> {
+pub(in crate::decide) fn readings(path: &str) -> Vec<String> {
     let mut all = Vec::with_capacity(4);
     let whole = decoded(path);
     let twice = decoded(&whole);

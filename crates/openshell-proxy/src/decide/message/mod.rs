@@ -161,6 +161,13 @@ impl Action {
         }
     }
 
+    /// Returns the target of the request.
+    pub(in crate::decide) fn target(&self) -> &RequestTarget {
+        match self {
+            Self::Http(request) => &request.target,
+        }
+    }
+
     /// Returns the number of bytes that the workload chose.
     pub(in crate::decide) fn bytes(&self) -> usize {
         match self {
