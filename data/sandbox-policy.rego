@@ -205,20 +205,36 @@ request_allowed_by contains name if {
 }
 
 request_denied_by contains name if {
-	some [name, index] in request_endpoints
-	some rule in data.network_policies[name].endpoints[index].deny_rules
+	some [name, index] in matched_endpoints
+	endpoint := data.network_policies[name].endpoints[index]
+	endpoint_may_count(endpoint)
+	some rule in endpoint.deny_rules
 	request_hits(rule)
 }
 
-# The endpoints that count for the path of the request. Of these the most specific ones allow, and all deny.
+# The endpoints that count for the path of the request. The most specific of them allow.
 request_endpoints contains [name, index] if {
 	some [name, index] in matched_endpoints
 	endpoint_counts(data.network_policies[name].endpoints[index])
 }
 
-endpoint_counts(endpoint) if not endpoint.path
+endpoint_counts(endpoint) if {
+	endpoint.protocol == "rest"
+	not endpoint.path
+}
 
-endpoint_counts(endpoint) if request_path_matches(endpoint.path)
+endpoint_counts(endpoint) if {
+	endpoint.protocol == "rest"
+	request_path_matches(endpoint.path)
+}
+
+# What denies counts for other readings of the path too.
+endpoint_may_count(endpoint) if endpoint_counts(endpoint)
+
+endpoint_may_count(endpoint) if {
+	endpoint.protocol == "rest"
+	some_reading_matches({"path": endpoint.path, "case_sensitive": false})
+}
 
 highest_rank := max([path_rank(data.network_policies[name].endpoints[index]) |
 	some [name, index] in request_endpoints

@@ -213,7 +213,7 @@ impl Gateway {
     /// Fetches everything that is in force for the sandbox.
     ///
     /// # Errors
-    /// Fails if the call fails.
+    /// Fails if the call fails, or the policy is not an encoded message.
     pub async fn config(&self) -> Result<SandboxConfig, CallError> {
         let request = GetSandboxConfigRequest {
             sandbox_id: self.0.id.clone(),
@@ -223,7 +223,10 @@ impl Gateway {
             request,
             |mut client, request| async move { client.get_sandbox_config(request).await },
         );
-        let config = config::read(response.await?);
+        let config = config::read(response.await?).map_err(|error| {
+            let status = Status::internal(error.to_string());
+            CallError::new("GetSandboxConfig", &status)
+        })?;
         if config.is_later {
             self.note_later();
         }

@@ -152,8 +152,10 @@ fn skipped_but_inspected(network: &NetworkPolicies) -> Vec<(&PolicyName, usize)>
             .iter()
             .flat_map(|(name, policy)| policy.endpoints.iter().enumerate().map(move |e| (name, e)))
     };
+    // With a path they differ in `tls`, which is reported as such.
+    let is_judged = |endpoint: &Endpoint| endpoint.l7().is_some() && endpoint.path().is_none();
     let mut judged = BTreeMap::new();
-    for (_, (_, endpoint)) in all().filter(|(_, (_, endpoint))| endpoint.l7().is_some()) {
+    for (_, (_, endpoint)) in all().filter(|(_, (_, endpoint))| is_judged(endpoint)) {
         judged.extend(
             endpoint
                 .ports()

@@ -92,7 +92,7 @@ fn web(path: &str) -> SandboxPolicy {
 /// Everything of a gateway of `generation` that has `policy`.
 fn answers(generation: Generation, policy: Option<SandboxPolicy>) -> Answers {
     let mut config = GetSandboxConfigResponse {
-        policy,
+        policy: policy.map(|policy| policy.encode_to_vec()),
         version: 1,
         config_revision: 1,
         policy_hash: "hash1".to_owned(),
@@ -376,7 +376,7 @@ fn a_changed_policy_is_in_force_after_a_poll_and_an_invalid_one_leaves_what_was(
         assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "403\n200");
         // The same under another number is no better.
         let same = gateway.answer(|answers| answers.config.policy.clone().unwrap());
-        gateway.set_policy(same);
+        gateway.set_policy(SandboxPolicy::decode(same.as_slice()).unwrap());
         let heard = gateway.wait(|heard| heard.statuses.len() == 4);
         assert_eq!(
             (heard.statuses[3].version, heard.statuses[3].status),
@@ -425,6 +425,65 @@ fn a_gateway_of_today_fails_closed_until_a_valid_policy_comes() {
     host.gateway.wait(|heard| heard.statuses.len() == 3);
     assert_eq!(steps.step(&format!("{FETCH}/a")), "200");
     assert!(steps.end().logged("[code:policy_invalid]").len() == 1);
+}
+
+/// Encodes the field `number` of a message, which has these bytes (Protocol Buffers, "Encoding").
+fn field(number: u32, bytes: &[u8]) -> Vec<u8> {
+    let mut field = Vec::new();
+    for mut value in [u64::from(number << 3 | 2), bytes.len() as u64] {
+        while value > 0x7f {
+            field.push((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        field.push(value as u8);
+    }
+    field.extend(bytes);
+    field
+}
+
+#[test]
+fn an_endpoint_with_a_field_that_is_not_known_refuses_is_named_once_and_leaves_the_others() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let _other = lab.http("10.99.0.1:8081");
+    let known = gateway::policy(
+        "network_policies: {web: {endpoints: [{host: web.test, port: 8080, allowed_ips: \
+         [10.99.0.1], path: /a, protocol: rest, enforcement: enforce, access: full}], binaries: \
+         [{path: /usr/bin/curl}]}}",
+    );
+    let endpoint = [
+        field(1, b"web.test"),
+        vec![2 << 3, 0x91, 0x3f],
+        field(8, b"10.99.0.1"),
+        field(27, b"narrower"),
+    ];
+    let rule = [
+        field(2, &endpoint.concat()),
+        field(3, &field(1, b"/usr/bin/curl")),
+    ];
+    let later = field(5, &[field(1, b"later"), field(2, &rule.concat())].concat());
+    let mut given = answers(Generation::Today, Some(known.clone()));
+    given.config.policy = Some([known.encode_to_vec(), later].concat());
+    let host = Host::start(&lab, given);
+    let steps = Steps::start(&lab, host.sandbox(&lab));
+    assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "200\n403");
+    let asked = "curl -s http://web.test:8081/ | grep -o not_in_this_build | head -1";
+    assert_eq!(steps.step(asked), "not_in_this_build");
+    // A wrong wire type is no policy: what is in force stays.
+    let broken = field(5, &[field(1, b"web"), vec![2 << 3, 7]].concat());
+    host.gateway.answer(|answers| {
+        answers.config.version += 1;
+        answers.config.config_revision += 1;
+        answers.config.policy = Some(broken);
+    });
+    lab::wait_until(
+        || lab.log().contains("the policy cannot be decoded"),
+        || lab.log(),
+    );
+    assert_eq!(steps.step(&format!("{FETCH}/a; {FETCH}/b")), "200\n403");
+    let finished = steps.end();
+    let warning = "field 27 of an endpoint is not in this build: every connection is refused";
+    assert_eq!(finished.logged(warning).len(), 1, "{}", finished.log);
 }
 
 // Conformance: POL-27, SEC-15.
@@ -1204,6 +1263,11 @@ fn a_session_is_kept_and_the_exit_of_the_main_process_reported() {
 #[test]
 fn a_check_says_what_a_gateway_has_and_changes_nothing() {
     let lab = Lab::with_web();
+    let unnamed = lab.shell(&format!("{} gateway check 2>&1; echo $?", lab.binary()));
+    assert!(
+        unnamed.contains("no gateway is named; give --sandbox-id") && unnamed.ends_with("\n1\n"),
+        "{unnamed}"
+    );
     for (generation, session) in [
         (Generation::April, "not offered"),
         (Generation::Today, "offered"),
@@ -2171,17 +2235,10 @@ fn what_is_no_gateway_ends_the_start_with_a_line_and_a_large_answer_is_taken() {
         last.starts_with("openshell-sandbox: GetSandboxConfig: "),
         "{last}"
     );
-    let mut given = answers(Generation::Today, Some(web("/a")));
+    let mut large = web("/a");
     // Fields that nobody reads, of 32 MiB.
-    given
-        .config
-        .policy
-        .as_mut()
-        .unwrap()
-        .network_policies
-        .get_mut("web")
-        .unwrap()
-        .name = "x".repeat(32 * 1024 * 1024);
+    large.network_policies.get_mut("web").unwrap().name = "x".repeat(32 * 1024 * 1024);
+    let given = answers(Generation::Today, Some(large));
     let host = Host::start(&lab, given);
     assert_eq!(host.sandbox(&lab).sh("echo ran").ok(), "ran");
     // More than a message may have is a failure like any other.

@@ -175,7 +175,7 @@ impl Gateway {
             answers.config.version += 1;
             answers.config.config_revision += 1;
             answers.config.policy_hash = format!("hash{}", answers.config.version);
-            answers.config.policy = Some(policy);
+            answers.config.policy = Some(policy.encode_to_vec());
         });
     }
 

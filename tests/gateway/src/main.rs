@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use gateway::{Answers, Gateway, Generation, policy};
+use gateway::{Answers, Gateway, Generation, Message as _, policy};
 
 const USAGE: &str =
     "usage: gateway --policy FILE [--listen ADDR:PORT] [--april] [--env NAME=VALUE]…";
@@ -14,7 +14,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(USAGE);
         match word.as_str() {
-            "--policy" => answers.config.policy = Some(policy(&std::fs::read_to_string(value()?)?)),
+            "--policy" => {
+                let policy = policy(&std::fs::read_to_string(value()?)?);
+                answers.config.policy = Some(policy.encode_to_vec());
+            }
             "--listen" => listen = value()?,
             "--april" => answers.generation = Generation::April,
             "--env" => {

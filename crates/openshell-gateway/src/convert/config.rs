@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::convert::policy::{self, GatewayPolicy};
+use crate::convert::policy::{self, GatewayPolicy, PolicyMalformed};
 use crate::proto::sandbox::v1::setting_value::Value;
 use crate::proto::sandbox::v1::{
     EffectiveSetting, GetSandboxConfigResponse, PolicySource, SettingScope,
@@ -53,7 +53,11 @@ pub struct Setting {
     pub scope: &'static str,
 }
 
-pub(crate) fn read(response: GetSandboxConfigResponse) -> SandboxConfig {
+/// Converts the response to a call for the configuration.
+///
+/// # Errors
+/// Fails if the policy is not an encoded message.
+pub(crate) fn read(response: GetSandboxConfigResponse) -> Result<SandboxConfig, PolicyMalformed> {
     let is_global = response.policy_source == i32::from(PolicySource::Global);
     let mode = response.policy_validation_failure_mode.as_str();
     let is_later = response.provider_env_revision != 0
@@ -61,14 +65,14 @@ pub(crate) fn read(response: GetSandboxConfigResponse) -> SandboxConfig {
         || !mode.is_empty()
         || !response.supervisor_middleware_services.is_empty()
         || response.extension_authentication_enabled;
-    SandboxConfig {
+    Ok(SandboxConfig {
         on_invalid: match mode {
             "retain_last_valid" => OnInvalid::Retain,
             "" => OnInvalid::Unsaid,
             // A word that this build does not know must not permit anything.
             _ => OnInvalid::Refuse,
         },
-        policy: response.policy.map(policy::read),
+        policy: response.policy.as_deref().map(policy::decode).transpose()?,
         version: response.version,
         hash: response.policy_hash,
         revision: response.config_revision,
@@ -81,7 +85,7 @@ pub(crate) fn read(response: GetSandboxConfigResponse) -> SandboxConfig {
             .map(|(key, setting)| (key, setting_of(setting)))
             .collect(),
         is_later,
-    }
+    })
 }
 
 fn setting_of(EffectiveSetting { value, scope }: EffectiveSetting) -> Setting {

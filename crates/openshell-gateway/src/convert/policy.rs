@@ -1,14 +1,18 @@
 //! Conversion of policies: a gateway's message becomes a policy document, so that the same reader
 //! validates policies of every source; and a policy becomes a message.
 
+use std::collections::BTreeMap;
+
 use openshell_policy::filesystem::{Compatibility, Filesystem};
 use openshell_policy::network::endpoint::{Endpoint, TlsMode};
 use openshell_policy::network::rule::{Glob, HttpRule, QueryMatcher};
 use openshell_policy::network::{NetworkPolicy, PolicyName};
 use openshell_policy::policy::Policy;
 use openshell_policy::yaml;
+use prost::{DecodeError, Message as _};
 use serde_json::{Map, Value, json};
 
+use crate::convert::unknown::{self, Malformed, Unknown};
 use crate::proto::sandbox::v1::{
     FilesystemPolicy, L7Allow, L7DenyRule, L7QueryMatcher, L7Rule, LandlockPolicy, NetworkBinary,
     NetworkEndpoint, NetworkPolicyRule, ProcessPolicy, SandboxPolicy,
@@ -35,9 +39,27 @@ pub struct ProviderBinding {
     pub ports: Vec<u32>,
 }
 
-/// Converts the message of a policy. An empty text, 0 and an empty list mean that a field is
-/// absent.
-pub(crate) fn read(message: SandboxPolicy) -> GatewayPolicy {
+/// The error of a policy that is not an encoded message.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum PolicyMalformed {
+    #[error("the policy cannot be decoded: {0}")]
+    Decode(#[from] DecodeError),
+    #[error("the policy cannot be searched for fields that are not known: {0}")]
+    Scan(#[from] Malformed),
+}
+
+/// Decodes and converts the message of a policy. An empty text, 0 and an empty list mean that a
+/// field is absent.
+///
+/// # Errors
+/// Fails if the bytes are not such a message.
+pub(crate) fn decode(bytes: &[u8]) -> Result<GatewayPolicy, PolicyMalformed> {
+    let message = SandboxPolicy::decode(bytes)?;
+    Ok(read(message, &unknown::scan(bytes)?))
+}
+
+fn read(message: SandboxPolicy, unknown: &BTreeMap<String, Unknown>) -> GatewayPolicy {
     let mut document = Map::new();
     let mut put = |key: &str, value: Option<Value>| {
         document.extend(value.map(|value| (key.to_owned(), value)))
@@ -78,10 +100,12 @@ pub(crate) fn read(message: SandboxPolicy) -> GatewayPolicy {
             ..
         } = rule;
         bindings.extend(endpoints.iter().filter_map(binding));
-        let endpoints: Vec<_> = endpoints
-            .into_iter()
-            .map(|one| endpoint(one, has_middlewares))
-            .collect();
+        let unknown = unknown.get(&key);
+        let endpoints = endpoints.into_iter().enumerate().map(|(index, one)| {
+            let unknown = unknown.and_then(|unknown| unknown.of_endpoint(index));
+            endpoint(one, has_middlewares, unknown)
+        });
+        let endpoints: Vec<_> = endpoints.collect();
         let binaries: Vec<_> = binaries
             .iter()
             .map(|binary| json!({ "path": binary.path }))
@@ -115,7 +139,7 @@ fn filesystem(
     json!({ "include_workdir": include_workdir, "read_only": read_only, "read_write": read_write })
 }
 
-fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
+fn endpoint(message: NetworkEndpoint, has_middlewares: bool, unknown: Option<&str>) -> Value {
     let mut known = vec![
         ("host", text(&message.host)),
         ("ports", Some(ports(&message).into())),
@@ -130,7 +154,8 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool) -> Value {
             ),
         ),
     ];
-    match missing(&message, has_middlewares) {
+    let unknown = unknown.map(str::to_owned);
+    match unknown.or_else(|| missing(&message, has_middlewares)) {
         // Without that feature, nobody knows what the endpoint would permit.
         Some(what) => known.push(("unsupported", Some(what.into()))),
         None => known.extend([
@@ -197,6 +222,10 @@ fn missing(endpoint: &NetworkEndpoint, has_middlewares: bool) -> Option<String> 
         (
             !endpoint.path.is_empty() && !endpoint.protocol.eq_ignore_ascii_case("rest"),
             "`path` without `protocol: rest`",
+        ),
+        (
+            !endpoint.path.is_empty() && Glob::parse(&endpoint.path).is_err(),
+            "a `path` that is not a glob",
         ),
         (
             !endpoint.persisted_queries.is_empty()
@@ -294,7 +323,8 @@ fn fields<'k>(fields: impl IntoIterator<Item = (&'k str, Option<Value>)>) -> Val
 /// cannot express everything that a file can.
 #[must_use]
 pub fn survives(policy: &Policy) -> bool {
-    yaml::policy_of_gateway(&read(message(policy)).document).is_ok_and(|(back, _)| back == *policy)
+    let sent = read(message(policy), &BTreeMap::new());
+    yaml::policy_of_gateway(&sent.document).is_ok_and(|(back, _)| back == *policy)
 }
 
 /// Returns the encoded message of `policy`, for gateways in tests, which have message types of
@@ -443,11 +473,17 @@ fn allow_message(rule: &HttpRule) -> L7Allow {
 
 #[cfg(test)]
 mod tests {
-    use super::{message, read, yaml};
+    use prost::Message as _;
+
+    use super::{GatewayPolicy, message, yaml};
     use crate::proto::sandbox::v1::{
         McpOptions, NetworkBinary, NetworkCredentialBinding, NetworkEndpoint,
         NetworkMiddlewareConfig, NetworkPolicyRule, SandboxPolicy,
     };
+
+    fn read(policy: SandboxPolicy) -> GatewayPolicy {
+        super::decode(&policy.encode_to_vec()).unwrap()
+    }
 
     #[test]
     fn a_policy_survives_the_way_to_the_gateway_and_back() {

@@ -37,13 +37,20 @@ pub(super) fn glob(one: &str, other: &str, separator: char) -> bool {
 
 /// Returns true if the glob `one` matches `text`, with the same meaning of globs as in rules.
 fn matches(one: &str, text: &str, separator: char) -> bool {
+    // `**.` stands for at least one label, so `**.NAME` does not match `NAME`.
+    let text = if separator == '.' && one.starts_with("**.") {
+        let Some((_, behind)) = text.split_once('.') else {
+            return false;
+        };
+        behind
+    } else {
+        text
+    };
     let as_path = |text: &str| text.replace(separator, "/");
     let glob = GlobBuilder::new(&as_path(one))
         .literal_separator(true)
         .build();
-    // `**.` stands for at least one label, so `**.NAME` does not match `NAME`.
-    let is_bare = separator == '.' && one.strip_prefix("**.") == Some(text);
-    !is_bare && glob.is_ok_and(|glob| glob.compile_matcher().is_match(as_path(text)))
+    glob.is_ok_and(|glob| glob.compile_matcher().is_match(as_path(text)))
 }
 
 /// A comparison of globs.

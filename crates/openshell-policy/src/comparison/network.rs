@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
+use std::sync::LazyLock;
 
 use crate::comparison::cover;
 use crate::network::NetworkPolicies;
 use crate::network::binary::Binary;
 use crate::network::endpoint::{Endpoint, Enforcement, L7, Protocol, TlsMode, UpgradeProtocol};
+use crate::network::overlap::disagreement;
+use crate::network::preset::Access;
 use crate::network::rule::{DenyRule, Glob, HttpRule, Specificity};
 
 /// An endpoint together with one of the programs that may use it.
@@ -40,7 +43,8 @@ struct Effect<'p> {
     is_opaque: bool,
     allows_leaks: bool,
     takes_encoded_slash: bool,
-    upgrades: BTreeSet<&'p UpgradeProtocol>,
+    /// Protocols to which requests may switch, each with the path for which it counts.
+    upgrades: BTreeSet<(Option<&'p str>, &'p UpgradeProtocol)>,
 }
 
 /// Returns what `one` permits and `other` does not, in words.
@@ -147,8 +151,12 @@ impl<'p> Grants<'p> {
         }
         let upgrades: Vec<_> = new
             .upgrades
-            .difference(&known.upgrades)
-            .map(|upgrade| upgrade.as_str())
+            .iter()
+            .filter(|(path, upgrade)| {
+                !known.upgrades.contains(&(*path, *upgrade))
+                    && !known.upgrades.contains(&(None, *upgrade))
+            })
+            .map(|(_, upgrade)| upgrade.as_str())
             .collect();
         if !upgrades.is_empty() && !is_open {
             words.push(format!(
@@ -206,32 +214,14 @@ impl<'p> Grants<'p> {
         let all: Vec<_> = covering.iter().copied().chain(others).collect();
         let l7 = judged(&covering);
         let all_l7 = judged(&all);
-        let enforces = |endpoint: &&&Endpoint| {
-            let l7 = endpoint.l7();
-            l7.is_some_and(|l7| l7.enforcement == Enforcement::Enforce)
-        };
-        // What the rules of one path refuse, another path may permit. A comparison finds more
-        // rather than less in the policy whose permissions it asks for.
-        let is_enforced = all
-            .iter()
-            .any(|endpoint| enforces(&endpoint) && (endpoint.path().is_none() || after.is_some()))
-            || !all_l7.is_empty()
-                && all
-                    .iter()
-                    .filter(|e| e.l7().is_some())
-                    .all(|e| enforces(&e));
         let takes_slash =
             |endpoint: &&Endpoint| endpoint.allow_encoded_slash() || endpoint.l7().is_none();
         if is_refused(&covering, &l7) || is_refused(&all, &all_l7) {
             return None;
         }
         Some(Effect {
-            rules: is_enforced.then(|| rules_of(&covering)),
-            deny: if is_enforced {
-                deny_rules_of(&all)
-            } else {
-                Vec::new()
-            },
+            rules: rules(&covering, &all),
+            deny: rules_at(&all, |l7| &l7.deny_rules),
             paths: all.iter().filter_map(|endpoint| endpoint.path()).collect(),
             takes_bytes: all_l7.is_empty(),
             is_opaque: covering.iter().any(is_opaque),
@@ -248,8 +238,11 @@ impl Effect<'_> {
     fn permits(&self, rule: &AtPath<'_, HttpRule>, paths: &[&Glob]) -> bool {
         let specificity = |path: Option<&Glob>| path.map_or(Specificity::Any, Glob::specificity);
         let permits = |known: &&AtPath<'_, HttpRule>| {
+            // Rules of a more specific endpoint hold before it, unless it was there and the rule is
+            // not its own.
             let is_before = |path: &&&Glob| {
-                specificity(Some(path)) > specificity(known.path) && !paths.contains(path)
+                specificity(Some(path)) > specificity(known.path)
+                    && !(paths.contains(path) && specificity(Some(path)) > specificity(rule.path))
             };
             is_for(known.path, rule.path)
                 && cover::rule(known.rule, rule.rule)
@@ -268,25 +261,45 @@ fn is_for(one: Option<&Glob>, other: Option<&Glob>) -> bool {
     }
 }
 
-/// Returns the rules of `endpoints` whose requests are judged.
-fn rules_of<'p>(endpoints: &[&'p Endpoint]) -> Vec<AtPath<'p, HttpRule>> {
-    let mut rules = Vec::new();
-    for endpoint in endpoints {
+/// Returns the rules for requests of the endpoints `covering`, which are some of `all`; `None` if
+/// every request passes.
+fn rules<'p>(covering: &[&'p Endpoint], all: &[&'p Endpoint]) -> Option<Vec<AtPath<'p, HttpRule>>> {
+    /// The rule for what is only audited.
+    static EVERYTHING: LazyLock<Vec<HttpRule>> = LazyLock::new(|| Access::Full.rules());
+    let judging = all
+        .iter()
+        .filter(|endpoint| !judged(&[endpoint]).is_empty());
+    let enforcing: Vec<_> = judging
+        .filter(|endpoint| {
+            let l7 = endpoint.l7();
+            l7.is_some_and(|l7| l7.enforcement == Enforcement::Enforce)
+        })
+        .collect();
+    let has_paths = all.iter().any(|endpoint| endpoint.path().is_some());
+    if enforcing.is_empty() && !has_paths {
+        return None;
+    }
+    let mut rules = rules_at(covering, |l7| &l7.rules);
+    for endpoint in covering {
         let path = endpoint.path();
-        for l7 in judged(&[endpoint]) {
-            rules.extend(l7.rules.iter().map(|rule| AtPath { path, rule }));
+        let is_enforced = enforcing.iter().any(|other| is_for(other.path(), path));
+        if !judged(&[endpoint]).is_empty() && !is_enforced {
+            rules.extend(EVERYTHING.iter().map(|rule| AtPath { path, rule }));
         }
     }
-    rules
+    Some(rules)
 }
 
-/// Returns the deny rules of `endpoints` whose requests are judged.
-fn deny_rules_of<'p>(endpoints: &[&'p Endpoint]) -> Vec<AtPath<'p, DenyRule>> {
+/// Returns the rules that `of` takes from those of `endpoints` whose requests are judged.
+fn rules_at<'p, R>(
+    endpoints: &[&'p Endpoint],
+    of: impl Fn(&'p L7) -> &'p [R],
+) -> Vec<AtPath<'p, R>> {
     let mut rules = Vec::new();
     for endpoint in endpoints {
         let path = endpoint.path();
         for l7 in judged(&[endpoint]) {
-            rules.extend(l7.deny_rules.iter().map(|rule| AtPath { path, rule }));
+            rules.extend(of(l7).iter().map(|rule| AtPath { path, rule }));
         }
     }
     rules
@@ -307,23 +320,33 @@ fn is_opaque(endpoint: &&Endpoint) -> bool {
 /// or an endpoint needs a feature that this build lacks.
 fn is_refused(endpoints: &[&Endpoint], l7: &[&L7]) -> bool {
     let lacks = |endpoint: &&Endpoint| endpoint.unsupported().is_some();
-    endpoints.iter().any(is_opaque) && !l7.is_empty() || endpoints.iter().any(lacks)
+    endpoints.iter().any(is_opaque) && !l7.is_empty()
+        || endpoints.iter().any(lacks)
+        || disagreement(endpoints.iter().copied()).is_some()
 }
 
 /// Returns the protocols to which requests may switch: those that every endpoint with rules
-/// permits.
-fn upgrades<'p>(endpoints: &[&'p Endpoint]) -> BTreeSet<&'p UpgradeProtocol> {
-    let mut judging = endpoints.iter().filter(|endpoint| endpoint.l7().is_some());
-    let first: BTreeSet<_> = judging
-        .next()
-        .map(|endpoint| endpoint.upgrades().iter().collect())
-        .unwrap_or_default();
-    judging.fold(first, |permitted, endpoint| {
-        permitted
-            .into_iter()
-            .filter(|upgrade| endpoint.upgrades().contains(*upgrade))
-            .collect()
-    })
+/// permits; where they have paths, those of each for its own.
+fn upgrades<'p>(endpoints: &[&'p Endpoint]) -> BTreeSet<(Option<&'p str>, &'p UpgradeProtocol)> {
+    let judging: Vec<_> = endpoints
+        .iter()
+        .filter(|endpoint| endpoint.l7().is_some())
+        .collect();
+    let has_paths = judging.iter().any(|endpoint| endpoint.path().is_some());
+    let mut permitted = BTreeSet::new();
+    for endpoint in &judging {
+        for upgrade in endpoint.upgrades() {
+            if has_paths {
+                permitted.insert((endpoint.path().map(Glob::as_str), upgrade));
+            } else if judging
+                .iter()
+                .all(|other| other.upgrades().contains(upgrade))
+            {
+                permitted.insert((None, upgrade));
+            }
+        }
+    }
+    permitted
 }
 
 fn place(endpoint: &Endpoint, port: NonZeroU16) -> String {

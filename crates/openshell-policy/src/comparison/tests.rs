@@ -222,6 +222,50 @@ fn paths_of_endpoints_are_compared_and_nothing_new_is_left_out() {
         compared(&shadowed, &all),
         ["+ /usr/bin/curl may send to a.test:443: every method **"]
     );
+    let with_own = at(&[
+        "access: full",
+        "path: \"/api/**\", access: read-only",
+        "path: /api/x, access: full",
+    ]);
+    assert_eq!(
+        compared(&shadowed, &with_own)[0],
+        "+ /usr/bin/curl may send to a.test:443: every method ** (path: /api/x)"
+    );
+    let audited = |path: &str| {
+        web(
+            &format!(
+                "{{host: a.test, port: 443, protocol: rest, enforcement: audit, access: full{path}}}"
+            ),
+            CURL,
+        )
+    };
+    assert_eq!(
+        compared(&audited(", path: \"/api/**\""), &audited("")),
+        ["+ /usr/bin/curl may send to a.test:443: every request"]
+    );
+    let mixed = at(&["path: /x, access: read-only"]).replace(
+        "endpoints: [",
+        "endpoints: [{host: a.test, port: 443, protocol: rest, enforcement: audit, access: full}, ",
+    );
+    assert_eq!(compared(&mixed, &mixed), [""; 0]);
+    let upgrade = at(&[
+        "path: \"/api/**\", access: full",
+        "path: /ws, access: full, upgrades: [tcp]",
+    ]);
+    let plain = at(&["path: \"/api/**\", access: full", "path: /ws, access: full"]);
+    assert_eq!(
+        compared(&plain, &upgrade),
+        ["+ /usr/bin/curl may switch to tcp at a.test:443 (upgrades)"]
+    );
+    let wildcard = |host: &str| web(&format!("{{host: '{host}', port: 443}}"), CURL);
+    assert_eq!(
+        compared(
+            &wildcard("**.s3.*.amazonaws.com"),
+            &wildcard("s3.eu.amazonaws.com")
+        )
+        .len(),
+        2
+    );
     let denied = at(&[
         "access: full",
         "path: \"/api/**\", access: full, deny_rules: [{method: PUT, path: \"**\"}]",

@@ -169,9 +169,11 @@ impl HostPattern {
             return Err(invalid(InvalidHost::EmptyLabel.to_string()));
         }
         // If a glob matched an IP address, the address would count as listed by the policy.
-        if is_number(last) || last.contains(['?', '[', '{']) {
+        let is_glob = |label: &str| label.contains(['?', '[', ']', '{', '}', ',', '\\']);
+        if is_number(last) || is_glob(last) || is_glob(second) {
             return Err(invalid(
-                "its last label must be written out and must not be a number".to_owned(),
+                "its last two labels must be written out and the last must not be a number"
+                    .to_owned(),
             ));
         }
         glob(&name)?;

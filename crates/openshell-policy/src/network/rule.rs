@@ -133,7 +133,7 @@ impl Glob {
     /// Compiles the glob with the meaning that it has in rules.
     #[must_use]
     pub fn compiled(&self) -> CompiledGlob {
-        if self.is_everything() {
+        if self.0 == "**" {
             return CompiledGlob(None);
         }
         // The glob has compiled in `parse`.

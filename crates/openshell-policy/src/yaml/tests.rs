@@ -301,6 +301,9 @@ fn wildcards_are_narrow() {
         ("***.example.com", "whole first label"),
         ("*..example.com", "empty label"),
         ("ж*.example.com", "in ASCII"),
+        ("*.{a.b,8.8.8}", "last two labels"),
+        ("*.{x.example,com}", "last two labels"),
+        ("*.8.8.\\\\8", "last two labels"),
     ] {
         check(&format!("{{host: \"{host}\", port: 1}}"), &[problem]);
     }
@@ -312,8 +315,8 @@ fn wildcards_are_narrow() {
     ] {
         check(&format!("{{host: \"{host}\", port: 1}}"), &[]);
     }
-    check("{host: \"*.[unclosed.test\", port: 1}", &["unclosed"]);
-    check("{host: \"*.99.0.1\", port: 1}", &["last label"]);
+    check("{host: \"*.[unclosed.a.test\", port: 1}", &["unclosed"]);
+    check("{host: \"*.99.0.1\", port: 1}", &["must not be a number"]);
     check("{host: \"*.example.*\", port: 1}", &["TLD wildcard"]);
     check("{host: \"*.example.com\", port: 1}", &[]);
     check("{host: \"**.example.com\", port: 1}", &[]);
@@ -449,9 +452,12 @@ fn a_path_needs_a_protocol_with_requests_and_endpoints_beside_it_agree() {
     );
     assert_eq!(messages(&both("", ", path: /x")), [""; 0]);
     assert_eq!(messages(&both(", allowed_ips: [10.0.0.0/24]", "")), [""; 0]);
-    let of_gateway = both(", allowed_ips: [10.0.0.0/24]", ", path: /x");
-    let (_, warnings) = crate::yaml::policy_of_gateway(&of_gateway).unwrap();
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    for one in [", allowed_ips: [10.0.0.0/24]", ", tls: skip"] {
+        assert_eq!(messages(&both(one, ", path: /x")).len(), 1, "{one}");
+        let of_gateway = both(one, ", path: /x");
+        let (_, warnings) = crate::yaml::policy_of_gateway(&of_gateway).unwrap();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+    }
 }
 
 #[test]

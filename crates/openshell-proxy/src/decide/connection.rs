@@ -82,7 +82,9 @@ pub fn observe(
             is_observed: true,
             ..permit
         }),
-        Err(refusal) if refusal.is_policy_denial() => {
+        Err(refusal)
+            if refusal.is_policy_denial() || refusal.code() == ReasonCode::EndpointsAmbiguous =>
+        {
             verify()?;
             Ok(Permit {
                 target: target.clone(),

@@ -35,11 +35,17 @@ struct PathMatcher {
 
 /// The endpoints that count for one request.
 #[derive(Debug)]
-pub(super) struct Counting<'p>(Vec<&'p Endpoint>);
+pub(super) struct Counting<'p> {
+    /// Those whose path matches.
+    matching: Vec<&'p PathEndpoint>,
+    /// Those whose path matches in one of the ways in which servers may read the request's.
+    read: Vec<&'p PathEndpoint>,
+}
 
-/// The error of a path that a server may read as one for another endpoint, which has this path.
+/// The error of a path that a server may read as one for another endpoint, which has this path if it
+/// has one.
 #[derive(Debug)]
-pub(super) struct Ambiguous(pub(super) String);
+pub(super) struct Ambiguous(pub(super) Option<String>);
 
 impl Paths {
     /// Compiles the paths of `endpoints`.
@@ -49,45 +55,59 @@ impl Paths {
         Self { endpoints, differ }
     }
 
-    /// Returns the endpoints.
-    pub(super) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
-        self.endpoints.iter().map(|counting| &counting.endpoint)
-    }
-
     /// Returns the endpoints that count for a request for `target`.
     ///
     /// # Errors
     /// Fails if servers may read the path in a way for which other endpoints allow requests.
     pub(super) fn counting(&self, target: &RequestTarget) -> Result<Counting<'_>, Ambiguous> {
         if !self.differ {
-            return Ok(Counting(self.endpoints().collect()));
+            let all: Vec<_> = self.endpoints.iter().collect();
+            return Ok(Counting {
+                matching: all.clone(),
+                read: all,
+            });
         }
         let path = target.path();
-        let is_match = |matcher: &PathMatcher| matcher.canonical.is_match(path);
-        let matching = self
-            .endpoints
-            .iter()
-            .filter(|endpoint| endpoint.path.as_ref().is_none_or(is_match));
-        let matching: Vec<_> = matching.collect();
+        let matching = self.matching(|matcher| matcher.canonical.is_match(path));
         let highest = matching.iter().map(|endpoint| endpoint.specificity).max();
-        let other_readings = [Some(path), target.without_parameters()];
-        for reading in other_readings.into_iter().flatten().flat_map(readings) {
-            let caseless = without_case(&reading);
-            let leads_elsewhere = |endpoint: &&PathEndpoint| {
-                let is_read = |matcher: &PathMatcher| {
-                    !matcher.canonical.is_match(path) && matcher.caseless.is_match(&caseless)
-                };
-                highest.is_some_and(|highest| endpoint.specificity >= highest)
-                    && endpoint.path.as_ref().is_some_and(is_read)
-            };
-            let other = self.endpoints.iter().find(leads_elsewhere);
-            if let Some(path) = other.and_then(|other| other.endpoint.path()) {
-                return Err(Ambiguous(path.as_str().to_owned()));
+        let allows = |endpoint: &PathEndpoint| {
+            highest.is_some_and(|highest| endpoint.specificity >= highest)
+        };
+        let mut read = matching.clone();
+        let written = [Some(path), target.without_parameters()];
+        for reading in written.into_iter().flatten().flat_map(readings) {
+            let others = self.matching(|matcher| matcher.is_read(&reading));
+            let is_new = |other: &&PathEndpoint| !matching.iter().any(|known| known.is(other));
+            if let Some(other) = others.iter().find(|other| is_new(other) && allows(other)) {
+                let path = other.endpoint.path();
+                return Err(Ambiguous(path.map(|path| path.as_str().to_owned())));
+            }
+            // A server that decodes a slash sees other segments.
+            if segments(&reading) != segments(path) && !others.iter().any(|other| allows(other)) {
+                let other = others.iter().find_map(|other| other.endpoint.path());
+                return Err(Ambiguous(other.map(|path| path.as_str().to_owned())));
+            }
+            for other in others {
+                if !read.iter().any(|known| known.is(other)) {
+                    read.push(other);
+                }
             }
         }
-        let endpoints = matching.into_iter().map(|matching| &matching.endpoint);
-        Ok(Counting(endpoints.collect()))
+        Ok(Counting { matching, read })
     }
+
+    /// Returns the endpoints whose path matches by `is_match`, and those without a path.
+    fn matching(&self, is_match: impl Fn(&PathMatcher) -> bool) -> Vec<&PathEndpoint> {
+        self.endpoints
+            .iter()
+            .filter(|endpoint| endpoint.path.as_ref().is_none_or(&is_match))
+            .collect()
+    }
+}
+
+/// Returns the number of segments of `path`, in which a slash at the end begins none.
+fn segments(path: &str) -> usize {
+    path.trim_end_matches('/').matches('/').count()
 }
 
 impl PathEndpoint {
@@ -99,9 +119,18 @@ impl PathEndpoint {
             endpoint,
         }
     }
+
+    fn is(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
 }
 
 impl PathMatcher {
+    /// Returns true if the path matches this `reading` of a request's, in any letter case.
+    fn is_read(&self, reading: &str) -> bool {
+        self.canonical.is_match(reading) || self.caseless.is_match(&without_case(reading))
+    }
+
     fn new(path: &Glob) -> Self {
         // A class of letters may not have a form without letter case. Then each reading may be meant.
         let caseless = Glob::parse(&without_case(&readable(path.as_str())));
@@ -115,18 +144,13 @@ impl PathMatcher {
 impl Counting<'_> {
     /// Returns true if no endpoint counts.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.matching.is_empty()
     }
 
     /// Returns the endpoints whose rules could allow the request: the most specific ones.
     pub(super) fn at(&self) -> At {
-        let specificity = |endpoint: &&&Endpoint| endpoint.path().map(Glob::specificity);
-        match self
-            .0
-            .iter()
-            .max_by_key(specificity)
-            .map(|most| most.path())
-        {
+        let most = self.matching.iter().max_by_key(|most| most.specificity);
+        match most.map(|most| most.endpoint.path()) {
             None => At::Nowhere,
             Some(None) => At::Any,
             Some(Some(path)) => At::Path(path.as_str().to_owned()),
@@ -135,17 +159,16 @@ impl Counting<'_> {
 
     /// Returns true if messages that no rule allows are refused.
     pub(super) fn is_enforced(&self) -> bool {
-        let enforces = |endpoint: &&Endpoint| {
-            endpoint
-                .l7()
-                .is_some_and(|l7| l7.enforcement == Enforcement::Enforce)
+        let enforces = |endpoint: &&PathEndpoint| {
+            let l7 = endpoint.endpoint.l7();
+            l7.is_some_and(|l7| l7.enforcement == Enforcement::Enforce)
         };
-        self.is_empty() || self.0.iter().any(enforces)
+        self.is_empty() || self.read.iter().any(enforces)
     }
 
     /// Returns true if a message may switch to `upgrade`, besides WebSocket.
     pub(super) fn permits(&self, upgrade: &UpgradeProtocol) -> bool {
-        let permits = |endpoint: &&Endpoint| endpoint.upgrades().contains(upgrade);
-        !self.is_empty() && self.0.iter().all(permits)
+        let permits = |endpoint: &&PathEndpoint| endpoint.endpoint.upgrades().contains(upgrade);
+        !self.is_empty() && self.read.iter().all(permits)
     }
 }

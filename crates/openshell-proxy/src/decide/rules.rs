@@ -14,7 +14,7 @@ use crate::decide::engine::{Engine, EngineError, Query};
 use crate::decide::message::http::Reads;
 use crate::decide::message::{Action, JudgedProtocol};
 use crate::decide::paths::{Ambiguous, Counting, Paths};
-use crate::denial::judged::RequestFault;
+use crate::denial::judged::{At, RequestFault};
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::wire::http::target::RequestTarget;
@@ -198,8 +198,11 @@ impl Rules {
     fn evaluate(&self, action: &Action) -> Result<MessageVerdict, EngineError> {
         let counting = match self.paths.counting(action.target()) {
             Ok(counting) => counting,
-            Err(Ambiguous(path)) => return Ok(self.ambiguous(&path)),
+            Err(Ambiguous(path)) => return Ok(self.ambiguous(path)),
         };
+        if counting.is_empty() {
+            return Ok(self.nowhere(action));
+        }
         let (form, other) = action.inputs(self.reads).map_err(EngineError::Evaluate)?;
         let verdict = self.evaluate_form(form, &counting)?;
         match (verdict, other) {
@@ -213,15 +216,28 @@ impl Rules {
         }
     }
 
-    /// Returns the verdict on a request that a server may read as one for an endpoint with this
-    /// `path`, by whose rules it was not judged.
-    fn ambiguous(&self, path: &str) -> MessageVerdict {
+    /// Returns the verdict on a request that a server may read as one for another endpoint, by whose
+    /// rules it was not judged. That endpoint may have a `path`.
+    fn ambiguous(&self, path: Option<String>) -> MessageVerdict {
+        let which = match &path {
+            Some(path) => format!("the endpoint with `path: {path}`"),
+            None => "an endpoint without `path`".to_owned(),
+        };
         MessageVerdict::Deny {
-            fault: RequestFault::Ambiguous,
+            fault: RequestFault::Ambiguous(path),
             policy: self.slice.policy.clone(),
-            reason: format!(
-                "a server may read its path as one for the endpoint with `path: {path}`"
-            ),
+            reason: format!("a server may read its path as one for {which}"),
+            is_enforced: true,
+        }
+    }
+
+    /// Returns the verdict on a message for which no endpoint counts.
+    fn nowhere(&self, action: &Action) -> MessageVerdict {
+        let (method, path) = action.rule();
+        MessageVerdict::Deny {
+            fault: RequestFault::NoRule(At::Nowhere),
+            policy: self.slice.policy.clone(),
+            reason: format!("{method} {path} not permitted by policy"),
             is_enforced: true,
         }
     }

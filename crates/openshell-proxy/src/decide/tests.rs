@@ -528,6 +528,72 @@ fn a_path_that_a_server_may_read_as_one_for_another_endpoint_is_refused_and_that
 }
 
 #[test]
+fn what_denies_or_enforces_does_so_for_every_reading_of_a_path() {
+    let permit = at_paths(&[
+        "path: \"/files/**\", enforcement: enforce, access: full",
+        "path: \"/**/secret/**\", enforcement: enforce, access: full, deny_rules: [{method: DELETE, \
+         path: \"**\"}]",
+    ]);
+    assert_eq!(asked(&permit, "DELETE", "/files/x"), allowed("web"));
+    for path in ["/files/secret/x", "/files/Secret/x", "/files/secret;y/x"] {
+        let outcome = asked(&permit, "DELETE", path);
+        assert_eq!(outcome, Err(ReasonCode::RequestInDenyRules), "{path}");
+    }
+    let permit = at_paths(&[
+        "path: \"/files/**\", enforcement: audit, access: read-only",
+        "path: \"/**/secret/**\", enforcement: enforce, access: read-only",
+    ]);
+    assert!(asked(&permit, "POST", "/files/x").is_ok());
+    for path in ["/files/secret/x", "/files/SECRET/x"] {
+        let outcome = asked(&permit, "POST", path);
+        assert_eq!(outcome, Err(ReasonCode::RequestNotInRules), "{path}");
+    }
+    let slash = "enforcement: enforce, allow_encoded_slash: true";
+    let permit = at_paths(&[
+        &format!("path: \"/v1/*\", access: full, {slash}"),
+        &format!("access: read-only, {slash}"),
+    ]);
+    assert_eq!(asked(&permit, "POST", "/v1/a"), allowed("web"));
+    let decoded = asked(&permit, "POST", "/v1/a%2Fkeys");
+    assert_eq!(decoded, Err(ReasonCode::EndpointsAmbiguous));
+}
+
+#[test]
+fn the_rules_of_a_protocol_that_is_not_inspected_allow_no_request_beside_a_path() {
+    let policy = web(
+        "{host: a.test, port: 1, path: \"/v1/**\", protocol: rest, enforcement: enforce, access: \
+         read-only}, {host: a.test, port: 1, protocol: sql, enforcement: audit, access: full}",
+    );
+    let permit = by_curl(&policy, "a.test:1").unwrap();
+    assert_eq!(asked(&permit, "GET", "/v1/x"), allowed("web"));
+    for (method, path) in [("POST", "/v1/x"), ("POST", "/admin"), ("GET", "/admin")] {
+        let outcome = asked(&permit, method, path);
+        assert_eq!(
+            outcome,
+            Err(ReasonCode::RequestNotInRules),
+            "{method} {path}"
+        );
+    }
+}
+
+#[test]
+fn where_no_endpoint_matches_rules_of_ones_own_are_not_asked() {
+    let data = format!(
+        "network_policies: {}",
+        web(
+            "{host: a.test, port: 1, path: \"/v1/**\", protocol: rest, enforcement: enforce, access: \
+             full}"
+        )
+    );
+    let rules = format!("{BUILT_IN}\n# of one's own\nallow_request if true\n");
+    let snapshot = load(&data, Some(&rules)).unwrap();
+    let permit = decide(&snapshot, caller("/usr/bin/curl", &[]), "a.test:1").unwrap();
+    assert!(asked(&permit, "POST", "/v1/x").is_ok());
+    let elsewhere = asked(&permit, "POST", "/admin");
+    assert_eq!(elsewhere, Err(ReasonCode::RequestNotInRules));
+}
+
+#[test]
 fn an_endpoint_without_rules_adds_no_requests_beside_one_with_a_path() {
     let policy = web(
         "{host: a.apps.test, port: 1}, {host: \"*.apps.test\", port: 1, path: /x, protocol: rest, enforcement: \

@@ -242,9 +242,14 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
                  bytes follow that nobody judges"
             )
         }
-        RequestFault::Ambiguous => format!(
-            "{endpoints}: if the server reads {literal_path} as its own path, add an endpoint for \
-             {target} with `path: {literal_path}` and `rules`"
+        RequestFault::Ambiguous(Some(other)) => format!(
+            "{endpoints}: if the endpoint of {target} with `path: {}` is meant, ask for that path, or \
+             write a glob there that matches {literal_path} too",
+            flow_text(other)
+        ),
+        RequestFault::Ambiguous(None) => format!(
+            "{endpoints}: a `path` of {target} matches {literal_path} only as it is written, and not \
+             decoded; `**` in it matches both"
         ),
         RequestFault::DenyRule => {
             format!(
@@ -265,7 +270,7 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
         RequestFault::NoRule(At::Nowhere) => format!(
             "{endpoints}: add `- {{host: {}, port: {}, path: {literal_path}, protocol: rest, \
              enforcement: enforce, rules: [{{allow: {{method: {literal_method}, path: \
-             {literal_path}}}}}]}}`",
+             {literal_path}}}}}]}}`, with the `allowed_ips` of the others, if they have any",
             flow_text(&target.host.to_string()),
             target.port
         ),

@@ -23,8 +23,8 @@ pub enum RequestFault {
     NoRule(At),
     /// A rule denies it.
     DenyRule,
-    /// Its path may be read as one for another endpoint.
-    Ambiguous,
+    /// Its path may be read as one for another endpoint, which has this path if it has one.
+    Ambiguous(Option<String>),
     /// Its path holds an encoded slash.
     EncodedSlash,
     /// It asks to switch to this protocol, inside which no rule can judge anything.
@@ -49,7 +49,7 @@ impl RequestFault {
         match self {
             Self::NoRule(_) => ReasonCode::RequestNotInRules,
             Self::DenyRule => ReasonCode::RequestInDenyRules,
-            Self::Ambiguous => ReasonCode::EndpointsAmbiguous,
+            Self::Ambiguous(_) => ReasonCode::EndpointsAmbiguous,
             Self::EncodedSlash => ReasonCode::BadRequest,
             Self::Upgrade(_) => ReasonCode::UnsupportedL7Protocol,
         }

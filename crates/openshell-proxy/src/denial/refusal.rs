@@ -637,7 +637,7 @@ impl Refusal {
             .judged_request()
             .filter(|request| match request.fault {
                 RequestFault::NoRule(_) | RequestFault::EncodedSlash => true,
-                RequestFault::DenyRule | RequestFault::Ambiguous | RequestFault::Upgrade(_) => {
+                RequestFault::DenyRule | RequestFault::Ambiguous(_) | RequestFault::Upgrade(_) => {
                     false
                 }
             })?;

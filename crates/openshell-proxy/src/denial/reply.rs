@@ -107,7 +107,7 @@ fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
     refusal
         .judged_request()
         .filter(|request| match request.fault {
-            RequestFault::NoRule(_) | RequestFault::DenyRule | RequestFault::Ambiguous => true,
+            RequestFault::NoRule(_) | RequestFault::DenyRule | RequestFault::Ambiguous(_) => true,
             RequestFault::EncodedSlash | RequestFault::Upgrade(_) => false,
         })
 }

@@ -169,13 +169,14 @@ fn all() -> Vec<(Refusal, &'static str)> {
             denied(RequestFault::NoRule(At::Nowhere)),
             "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; network_policies.web.endpoints: add \
              `- {host: web.test, port: 443, path: /a, protocol: rest, enforcement: enforce, rules: \
-             [{allow: {method: GET, path: /a}}]}`",
+             [{allow: {method: GET, path: /a}}]}`, with the `allowed_ips` of the others, if they have \
+             any",
         ),
         (
-            denied(RequestFault::Ambiguous),
+            denied(RequestFault::Ambiguous(Some("/b".to_owned()))),
             "403 policy_denied endpoints_ambiguous: GET /a refused: no rule; \
-             network_policies.web.endpoints: if the server reads /a as its own path, add an endpoint \
-             for web.test:443 with `path: /a` and `rules`",
+             network_policies.web.endpoints: if the endpoint of web.test:443 with `path: /b` is meant, \
+             ask for that path, or write a glob there that matches /a too",
         ),
         (
             Refusal::endpoints_ambiguous("`tls`", None),

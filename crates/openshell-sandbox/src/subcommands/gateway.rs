@@ -43,6 +43,13 @@ pub(crate) struct GatewayArgs {
 /// # Errors
 /// Fails if the environment names no gateway, or names it wrongly.
 pub(crate) fn gateway(args: &GatewayArgs) -> anyhow::Result<ExitCode> {
+    let is_named = args.sandbox_id.is_some() || args.openshell_endpoint.is_some();
+    if !is_named && !config::origin::is_in_environment() {
+        bail!(
+            "no gateway is named; give --sandbox-id ID and --openshell-endpoint URL, or set \
+             OPENSHELL_SANDBOX_ID and OPENSHELL_ENDPOINT"
+        );
+    }
     let mut words = vec!["openshell-sandbox".to_owned()];
     for (flag, value) in [
         ("--sandbox-id", &args.sandbox_id),

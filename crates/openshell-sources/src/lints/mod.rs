@@ -10,8 +10,8 @@ use std::path::Path;
 use openshell_policy::address::CONTROL_PLANE_PORTS;
 use openshell_policy::address::never_reachable;
 use openshell_policy::network::endpoint::{Endpoint, Enforcement};
-use openshell_policy::network::overlap::overlaps;
-use openshell_policy::network::rule::Glob;
+use openshell_policy::network::overlap::{EndpointAt, overlaps};
+use openshell_policy::network::rule::{Glob, Specificity};
 use openshell_policy::network::{NetworkPolicies, NetworkPolicy};
 use openshell_policy::policy::Policy;
 
@@ -45,23 +45,41 @@ pub fn lints(policy: &Policy, is_writable: IsWritable<'_>) -> Findings {
     found
 }
 
-/// Warns of endpoints of one host and port, one of them with a path, of which only some enforce.
+/// Warns of endpoints of one host and port, one of them with a path, of which only one enforces what
+/// the other matches too.
 fn of_overlaps(network: &NetworkPolicies, found: &mut Findings) {
+    let enforcement = |at: &EndpointAt<'_>| at.endpoint.l7().map(|l7| l7.enforcement);
     for overlap in overlaps(network) {
-        let is_enforced = |endpoint: &Endpoint| {
-            let l7 = endpoint.l7();
-            l7.is_some_and(|l7| l7.enforcement == Enforcement::Enforce)
-        };
-        let Some(audited) = overlap.iter().find(|at| !is_enforced(at.endpoint)) else {
-            continue;
-        };
-        if let Some(other) = overlap.iter().find(|at| is_enforced(at.endpoint)) {
+        let mut audited = overlap
+            .iter()
+            .filter(|at| enforcement(at) == Some(Enforcement::Audit));
+        let pair = audited.find_map(|one| {
+            let enforces = |other: &&EndpointAt<'_>| {
+                enforcement(other) == Some(Enforcement::Enforce)
+                    && may_match_one_path(one.endpoint, other.endpoint)
+            };
+            Some((one, overlap.iter().find(enforces)?))
+        });
+        if let Some((audited, other)) = pair {
             found.place = audited.to_string();
             found.warn(format!(
                 "`enforcement: audit` has no effect on requests that {other} matches too, because it \
                  says `enforce`"
             ));
         }
+    }
+}
+
+/// Returns false if the paths of two endpoints are texts without wildcards, or one is and the other
+/// does not match it.
+fn may_match_one_path(one: &Endpoint, other: &Endpoint) -> bool {
+    let (Some(one), Some(other)) = (one.path(), other.path()) else {
+        return true;
+    };
+    match (one.specificity(), other.specificity()) {
+        (Specificity::Exact, _) => other.compiled().is_match(one.as_str()),
+        (_, Specificity::Exact) => one.compiled().is_match(other.as_str()),
+        _ => true,
     }
 }
 

@@ -2,7 +2,7 @@
 messages. Each message it gets is a line of FOLDER/seen: its type, whether protobuf encodes it to the same bytes, and its content.
 What it sends is kept beside it, in TYPE.sent."""
 
-import json, sys, threading, time
+import base64, json, sys, threading, time
 from concurrent import futures
 
 import grpc
@@ -35,7 +35,9 @@ rule = {'allow': {'method': 'GET', 'path': '/a'}}
 endpoint = {'host': 'web.test', 'port': 8080, 'allowed_ips': ['10.99.0.1'], 'protocol': 'rest', 'enforcement': 'enforce', 'rules': [rule]}
 policy = {'version': 1, 'filesystem': {'include_workdir': True, 'read_only': ['/usr', '/etc'], 'read_write': ['/tmp']},
     'network_policies': {'web': {'name': 'web', 'endpoints': [endpoint], 'binaries': [{'path': '/usr/bin/curl'}]}}}
-config = {'policy': policy, 'version': 1, 'policy_hash': 'hash1', 'config_revision': '1',
+policy = encoded(pool.FindMessageTypeByName('openshell.sandbox.v1.SandboxPolicy'), policy)
+# Bytes are in base64 here (ProtoJSON).
+config = {'policy': base64.b64encode(policy).decode(), 'version': 1, 'policy_hash': 'hash1', 'config_revision': '1',
     'settings': {'ocsf_json_enabled': {'value': {'bool_value': False}}}}
 credentials = {'environment': {'API_KEY': 's3cret-Value', 'REGION': 'north'}, 'credential_expires_at_ms': {'API_KEY': '4102444800000'},
     'non_secret_environment_keys': ['REGION']}
