@@ -30,6 +30,7 @@ use openshell_proxy::inference::usage::Meter;
 use openshell_proxy::secrets::placeholder::{Coding, MARKER, find, is_hidden_in, redacted};
 use openshell_proxy::wire::detect::protocol;
 use openshell_proxy::wire::http::target::RequestTarget;
+use openshell_proxy::wire::json::Json;
 use openshell_proxy::wire::tls::authority::Authority;
 use openshell_proxy::wire::tls::terminate::read_client_hello;
 use serde_json::value::RawValue;
@@ -655,4 +656,61 @@ fn fuzzed_questions_for_names_are_answered_in_a_datagram_or_not_at_all() {
             }
         },
     );
+}
+
+/// Copies a value with the functions that look values up.
+fn copied(json: Json<'_>) -> serde_json::Value {
+    if json.is_object() {
+        let entries = json.entries();
+        return entries
+            .map(|(key, value)| (key.into_owned(), copied(value)))
+            .collect();
+    }
+    if json.is_array() {
+        return json.items().map(copied).collect();
+    }
+    if let Some(text) = json.text() {
+        return text.into();
+    }
+    json.number().map_or_else(
+        || json.boolean().map_or(serde_json::Value::Null, Into::into),
+        |number| serde_json::from_str(number).unwrap(),
+    )
+}
+
+#[test]
+fn fuzzed_json_that_has_no_fault_is_what_another_reader_reads() {
+    let samples: [&[u8]; 4] = [
+        br#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","arguments":{"a":[1,2.5e-3,null,true]}}}"#,
+        br#"[{"a\u0062":"\ud83d\ude00"}, [], {}, [[-0]], "x"]"#,
+        b" 12345678901234567890 ",
+        "\"\u{e9}\u{fffd}\u{17f}\\\\\\\"\"".as_bytes(),
+    ];
+    let words: [&[u8]; 12] = [
+        b"\\u",
+        b"\\ud83d",
+        b"\"",
+        b"{",
+        b"}",
+        b"[",
+        b",",
+        b":",
+        b"1e9",
+        b"\\",
+        b"\"a\":",
+        b"\xef\xbb\xbf",
+    ];
+    fuzz("strict JSON", &samples, &words, |bytes| {
+        let other = serde_json::from_slice::<serde_json::Value>(bytes);
+        match (Json::read(bytes), other) {
+            (Ok(json), Ok(other)) => assert_eq!(copied(json), other),
+            (Ok(_), Err(error)) => {
+                assert!(
+                    error.to_string().starts_with("number out of range"),
+                    "{error}"
+                );
+            }
+            (Err(_), _) => {}
+        }
+    });
 }

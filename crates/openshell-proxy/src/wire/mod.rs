@@ -3,5 +3,6 @@
 pub mod detect;
 pub mod http;
 pub mod io;
+pub mod json;
 pub mod memory;
 pub mod tls;

@@ -7,7 +7,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use compression_codecs::core::util::{PartialBuffer, WriteBuffer};
 use compression_codecs::zstd::params::DParameter;
 use compression_codecs::{
@@ -49,13 +49,58 @@ impl ContentCoding {
         }
     }
 
+    /// Returns the registered name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+            Self::Brotli => "br",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// Decodes `body`, which must be one whole member, stream or frame, and stand for at most `most`
+    /// bytes. Deflate is only the form of RFC 1950.
+    ///
+    /// # Errors
+    /// Fails if it is more or less than that.
+    pub fn decode(self, body: &[u8], most: usize) -> Result<Bytes, DecodeError> {
+        if self == Self::Deflate && !is_zlib(body) {
+            return Err(DecodeError::Malformed);
+        }
+        let mut decoder = self.decoder(body);
+        let mut input = PartialBuffer::new(body);
+        let mut part = vec![0; PART];
+        let mut whole = BytesMut::new();
+        loop {
+            let before = input.written_len();
+            let mut output = WriteBuffer::new_initialized(&mut part);
+            let decoded = decoder.decode(&mut input, &mut output);
+            let is_end = decoded.map_err(|_| DecodeError::Malformed)?;
+            let written = output.written_len();
+            whole.extend_from_slice(part.get(..written).unwrap_or_default());
+            if whole.len() > most {
+                return Err(DecodeError::TooLong);
+            }
+            let is_stuck = written == 0 && input.written_len() == before;
+            match (is_end, is_stuck) {
+                (true, _) => break,
+                (false, true) => return Err(DecodeError::Malformed),
+                (false, false) => {}
+            }
+        }
+        if input.written_len() < body.len() {
+            return Err(DecodeError::Malformed);
+        }
+        Ok(whole.freeze())
+    }
+
     /// Returns the decoder of a body that begins with `first`.
     fn decoder(self, first: &[u8]) -> Box<dyn DecodeV2 + Send> {
         match self {
             Self::Gzip => Box::new(GzipDecoder::new()),
-            Self::Deflate if first.first().is_some_and(|byte| byte & 0x8f == 8) => {
-                Box::new(ZlibDecoder::new())
-            }
+            Self::Deflate if is_zlib(first) => Box::new(ZlibDecoder::new()),
             Self::Deflate => Box::new(DeflateDecoder::new()),
             Self::Brotli => Box::new(BrotliDecoder::new()),
             Self::Zstd => Box::new(ZstdDecoder::new_with_params(&[DParameter::window_log_max(
@@ -63,6 +108,20 @@ impl ContentCoding {
             )])),
         }
     }
+}
+
+/// The error of a body that is decoded as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// It stands for too many bytes.
+    TooLong,
+    /// It is not what its coding says, ends early, or something stands behind it.
+    Malformed,
+}
+
+/// Returns true if `body` begins as RFC 1950 says.
+fn is_zlib(body: &[u8]) -> bool {
+    body.first().is_some_and(|byte| byte & 0x8f == 8)
 }
 
 /// A body, decoded if it has a coding.
