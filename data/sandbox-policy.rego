@@ -3,7 +3,8 @@
 # The document is `data`, described in `docs/policy/reference.md`, with ports in `ports` and presets expanded into `rules`.
 # The query is `input`: `exec` (the executables of the caller and of its ancestors, and the absolute paths among their
 # arguments), `network` (host in lower case, port) and, for a request inside a connection, `request` (method,
-# canonical path, other readings of it, query parameters).
+# canonical path, other readings of it, query parameters). For a message of JSON-RPC or MCP in that request there is
+# `message` too (protocol, type, method, tool, arguments, URIs, name, the conditions of rules that hold).
 package openshell.sandbox
 
 import rego.v1
@@ -190,7 +191,7 @@ nearest_policy := {"name": min(policies_by_endpoint), "matches": "endpoint"} if 
 
 default allow_request := false
 
-# A request is permitted if any matching endpoint allows it and none denies it.
+# A request is permitted if the most specific matching endpoint allows it and none denies it.
 allow_request if {
 	count(request_allowed_by) > 0
 	count(request_denied_by) == 0
@@ -199,6 +200,7 @@ allow_request if {
 request_allowed_by contains name if {
 	some [name, index] in request_endpoints
 	endpoint := data.network_policies[name].endpoints[index]
+	endpoint.protocol == "rest"
 	path_rank(endpoint) == highest_rank
 	some rule in endpoint.rules
 	request_matches(rule.allow)
@@ -207,6 +209,7 @@ request_allowed_by contains name if {
 request_denied_by contains name if {
 	some [name, index] in matched_endpoints
 	endpoint := data.network_policies[name].endpoints[index]
+	endpoint.protocol == "rest"
 	endpoint_may_count(endpoint)
 	some rule in endpoint.deny_rules
 	request_hits(rule)
@@ -219,20 +222,22 @@ request_endpoints contains [name, index] if {
 }
 
 endpoint_counts(endpoint) if {
-	endpoint.protocol == "rest"
+	endpoint.protocol in judged_protocols
 	not endpoint.path
 }
 
 endpoint_counts(endpoint) if {
-	endpoint.protocol == "rest"
+	endpoint.protocol in judged_protocols
 	request_path_matches(endpoint.path)
 }
+
+judged_protocols := {"rest", "json-rpc", "mcp"}
 
 # What denies counts for other readings of the path too.
 endpoint_may_count(endpoint) if endpoint_counts(endpoint)
 
 endpoint_may_count(endpoint) if {
-	endpoint.protocol == "rest"
+	endpoint.protocol in judged_protocols
 	some_reading_matches({"path": endpoint.path, "case_sensitive": false})
 }
 
@@ -341,4 +346,195 @@ some_reading_matches(rule) if {
 value_matches(matcher, value) if {
 	some pattern in matcher.any
 	glob.match(pattern, [], value)
+}
+
+# --- messages of JSON-RPC and MCP in a request ------------------------------------------------------------------------
+
+default allow_message := false
+
+# A message is permitted if the most specific matching endpoint allows it, and none denies it or its request.
+allow_message if {
+	count(message_allowed_by) > 0
+	count(message_denied_by | request_denied_by) == 0
+}
+
+message_allowed_by contains name if {
+	some [name, index] in request_endpoints
+	endpoint := data.network_policies[name].endpoints[index]
+	endpoint.protocol == input.message.protocol
+	path_rank(endpoint) == highest_rank
+	message_permitted(endpoint)
+}
+
+message_denied_by contains name if {
+	some [name, index] in matched_endpoints
+	endpoint := data.network_policies[name].endpoints[index]
+	endpoint.protocol == input.message.protocol
+	endpoint_may_count(endpoint)
+	some rule in endpoint.deny_rules
+	message_hits(rule)
+}
+
+# The names in logs and responses: the smallest keys.
+message_allowing_policy := min(message_allowed_by)
+
+message_denying_policy := min(message_denied_by | request_denied_by)
+
+message_permitted(endpoint) if {
+	calls_method
+	some rule in endpoint.rules
+	message_matches(rule.allow)
+}
+
+# Without rules: every known method.
+message_permitted(endpoint) if {
+	calls_method
+	not endpoint.rules
+	endpoint.mcp.allow_all_known_mcp_methods
+	input.message.method in known_methods
+}
+
+message_permitted(endpoint) if {
+	calls_method
+	endpoint.protocol == "mcp"
+	input.message.method in methods_beside_initialize
+	permits_initialize(endpoint)
+}
+
+# A browser asks before a POST; the stream of the server's messages holds what requests have asked for.
+message_permitted(_) if input.message.type == "preflight"
+
+message_permitted(endpoint) if {
+	endpoint.protocol == "mcp"
+	input.message.type in {"stream", "response"}
+}
+
+message_permitted(endpoint) if {
+	endpoint.protocol == "mcp"
+	input.message.type == "end"
+	permits_initialize(endpoint)
+}
+
+calls_method if input.message.type in {"request", "notification"}
+
+permits_initialize(endpoint) if {
+	some rule in endpoint.rules
+	method_is(rule.allow, "initialize")
+}
+
+permits_initialize(endpoint) if {
+	not endpoint.rules
+	endpoint.mcp.allow_all_known_mcp_methods
+}
+
+methods_beside_initialize := {"ping", "notifications/initialized", "notifications/cancelled", "notifications/progress"}
+
+known_methods := {
+	"initialize", "ping", "server/discover",
+	"notifications/initialized", "notifications/cancelled", "notifications/progress", "notifications/roots/list_changed",
+	"tools/list", "tools/call",
+	"resources/list", "resources/templates/list", "resources/read", "resources/subscribe", "resources/unsubscribe",
+	"prompts/list", "prompts/get",
+	"completion/complete", "logging/setLevel", "subscriptions/listen",
+	"tasks/list", "tasks/get", "tasks/result", "tasks/update", "tasks/cancel",
+}
+
+message_matches(rule) if {
+	method_is(rule, input.message.method)
+	tool_matches(rule)
+	uris_match(rule)
+	name_allowed(rule)
+	conditions_hold(rule)
+}
+
+message_hits(rule) if {
+	method_is(rule, input.message.method)
+	tool_hits(rule)
+	uri_hits(rule)
+	name_hits(rule)
+	conditions_hold(rule)
+}
+
+method_is(rule, method) if rule.method == method
+
+method_is(rule, method) if {
+	contains(rule.method, "*")
+	glob.match(rule.method, null, method)
+}
+
+method_is(rule, method) if {
+	not rule.method
+	method in known_methods
+}
+
+# Where a rule allows, `*` in names stops at a dot; where it denies, it crosses everything.
+tool_matches(rule) if not rule.tool
+
+tool_matches(rule) if {
+	some pattern in rule.tool.any
+	glob.match(pattern, ["."], input.message.tool)
+}
+
+tool_hits(rule) if not rule.tool
+
+tool_hits(rule) if {
+	some pattern in rule.tool.any
+	glob.match(pattern, null, input.message.tool)
+}
+
+name_allowed(rule) if not rule.name
+
+name_allowed(rule) if glob.match(rule.name, ["."], input.message.name)
+
+name_hits(rule) if not rule.name
+
+name_hits(rule) if glob.match(rule.name, null, input.message.name)
+
+uris_match(rule) if not rule.uri
+
+uris_match(rule) if {
+	input.message.uris_are_canonical
+	count([uri | some uri in input.message.uris; not glob.match(rule.uri, ["/"], uri)]) == 0
+}
+
+# What has another form may be what the rule means.
+uri_hits(rule) if not rule.uri
+
+uri_hits(rule) if not input.message.uris_are_canonical
+
+uri_hits(rule) if {
+	some uri in input.message.uris
+	glob.match(rule.uri, ["/"], uri)
+}
+
+# Conditions on arguments are decided before, because these rules would compare numbers as doubles.
+conditions_hold(rule) if not rule.conditions
+
+conditions_hold(rule) if rule.conditions in input.message.conditions
+
+message_deny_reason := sprintf("%s is not permitted by policy%s", [message_words, with_arguments]) if {
+	input.message
+	not allow_message
+}
+
+message_words := sprintf("tool %s", [input.message.tool]) if {
+	input.message.tool
+} else := sprintf("resource %s", [concat(", ", input.message.uris)]) if {
+	count(input.message.uris) > 0
+} else := sprintf("prompt %s", [input.message.name]) if {
+	input.message.name
+} else := sprintf("method %s", [input.message.method]) if {
+	input.message.method
+} else := sprintf("%s of the protocol", [input.message.type])
+
+default with_arguments := ""
+
+with_arguments := " with these arguments" if {
+	count(request_denied_by) == 0
+	some [name, index] in request_endpoints
+	endpoint := data.network_policies[name].endpoints[index]
+	path_rank(endpoint) == highest_rank
+	some rule in endpoint.rules
+	rule.allow.conditions
+	tool_matches(rule.allow)
 }

@@ -152,8 +152,25 @@ pub struct RequestDecided<'e> {
     pub credentials: &'e str,
     /// The call of a model, if the request is one.
     pub model: Option<ModelCall<'e>>,
+    /// The message in its body that the decision is on, if it is on one.
+    pub message: Option<&'e RpcMessage<'e>>,
     /// The denial that it is counted as.
     pub denial: Option<&'e Denial>,
+}
+
+/// A message of JSON-RPC or of the Model Context Protocol (MCP).
+#[derive(Clone, Copy, Debug)]
+pub struct RpcMessage<'e> {
+    /// True for MCP.
+    pub is_mcp: bool,
+    /// Its method if it is a known one, or what it is.
+    pub label: &'e str,
+    /// Its method; empty if it has none.
+    pub method: &'e str,
+    /// The tool, resource or prompt that it is about; empty if it is about none.
+    pub about: &'e str,
+    /// Its id, as JSON; empty if it has none.
+    pub id: &'e str,
 }
 
 /// A call of a model.

@@ -160,7 +160,17 @@ fn connection<'e>(event: &ConnectionDecided<'e>) -> Facts<'e> {
 }
 
 fn request<'e>(event: &RequestDecided<'e>) -> Facts<'e> {
-    let mut facts = Facts::new(Class::Request, event.method, event.decided.severity);
+    let (class, activity) = match &event.message {
+        None => (Class::Request, event.method),
+        Some(message) if message.is_mcp => (Class::Mcp, message.label),
+        Some(message) => (Class::Rpc, message.label),
+    };
+    let mut facts = Facts::new(class, activity, event.decided.severity);
+    if let Some(message) = &event.message {
+        facts.put(Key::RpcMethod, message.method);
+        facts.put(Key::RpcTarget, message.about);
+        facts.put(Key::Id, message.id);
+    }
     facts.put(Key::Method, event.method);
     facts.put(Key::Scheme, event.scheme);
     facts.put(Key::Path, event.path);

@@ -236,6 +236,8 @@ reasons! {
         "{request} refused: {reason}";
     BadRequest "bad_request" L7 400 "bad_request" DENIED No Ends
         "{reason}";
+    MessageInvalid "message_invalid" L7 400 "message_invalid" DENIED No Stays
+        "{reason}";
     UnsupportedL7Protocol "unsupported_l7_protocol" L7 403 "unsupported_l7_protocol" DENIED No Ends
         "{request} refused: {reason}";
     UnsolicitedUpgrade "unsolicited_upgrade" L7 403 "unsolicited_upgrade" DENIED No Ends

@@ -183,6 +183,65 @@ pub enum ViolationKind {
          {key}, because no path is known when a connection begins"
     )]
     EndpointsDiffer { other: String, key: &'static str },
+    #[error("`{0}` cannot stand beside this protocol; write `rules`")]
+    RpcWith(&'static str),
+    #[error("`protocol: mcp` needs a `host`")]
+    McpWithoutHost,
+    #[error(
+        "the protocol needs `rules`, else every message would be refused; with `mcp: \
+         {{allow_all_known_mcp_methods: true}}` MCP needs none"
+    )]
+    RpcWithoutRules,
+    #[error("`{key}` belongs to `protocol: {protocol}`")]
+    OfProtocol {
+        key: &'static str,
+        protocol: &'static str,
+    },
+    #[error("`{0}` is not a method; write one method, or `*` for all")]
+    RpcMethod(String),
+    #[error("`{0}`: a method of MCP is one method, or a pattern such as `tools/*`")]
+    McpMethod(String),
+    #[error(
+        "`method` is missing; only with `mcp: {{allow_all_known_mcp_methods: true}}` may a rule \
+         leave it out"
+    )]
+    McpMethodMissing,
+    #[error("`tool` and `params` are two spellings of one thing; keep one")]
+    ToolTwice,
+    #[error("`{key}` stands only in a rule for {methods}")]
+    NeedsMethod {
+        key: &'static str,
+        methods: &'static str,
+    },
+    #[error(
+        "a pattern of tools needs names of a known form; remove `strict_tool_names: false`, or \
+         list the tools"
+    )]
+    ToolGlobNotStrict,
+    #[error(
+        "a rule for every `tools/call` stands beside one with `tool`, which then has no effect; \
+         remove one of them"
+    )]
+    ToolRuleWithoutEffect,
+    #[error("an empty list would refuse every message; leave `versions` out or add one")]
+    VersionsEmpty,
+    #[error("expected a whole number of bytes, from 1024 to 16777216")]
+    BodyBytes,
+    #[error(
+        "`{0}` is not a place in arguments; write `key`, `key.key` or `key[*]`, and a key with \
+         `.`, `[` or `\"` in double quotes"
+    )]
+    ArgumentPath(String),
+    #[error("a condition compares texts, numbers, true, false and null")]
+    ArgumentValue,
+    #[error("the number has more than 15 digits, and could be read in several ways")]
+    ArgumentDigits,
+    #[error("expected `[LOW, HIGH]`, two numbers, of which one may be null, the lower one first")]
+    ArgumentRange,
+    #[error("what is `absent` has no other conditions; remove them")]
+    ArgumentAbsent,
+    #[error("`other_arguments` is `deny` or left out, and stands in allow rules")]
+    OtherArguments,
     #[error("`tls: skip` hides the requests that `protocol` asks to judge; remove one of them")]
     TlsSkipWithL7,
     #[error(

@@ -246,6 +246,7 @@ fn only_the_record_reports_decisions() {
             reports,
             [
                 "record.rs",
+                "finding.rs",
                 "bypass.rs",
                 "publish.rs",
                 "dns/report.rs",

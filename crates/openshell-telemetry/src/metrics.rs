@@ -31,7 +31,7 @@ pub(crate) const DOORS: [Door; 5] = [
     Door::Models,
 ];
 /// The protocols of requests.
-pub(crate) const PROTOCOLS: [&str; 2] = ["http", "https"];
+pub(crate) const PROTOCOLS: [&str; 4] = ["http", "https", "mcp", "json-rpc"];
 /// The layers of decisions that are not refusals: on connections, and on requests.
 pub(crate) const LAYERS: [DenialStage; 2] = [DenialStage::L4, DenialStage::L7];
 
@@ -216,8 +216,13 @@ impl Metrics {
         if let (Some(_), Some(door)) = (request.took.connect, place(&DOORS, &Door::Forward)) {
             self.connections[door].fetch_add(1, Relaxed);
         }
+        let protocol = match &request.message {
+            None => request.scheme,
+            Some(message) if message.is_mcp => "mcp",
+            Some(_) => "json-rpc",
+        };
         if let (Some(protocol), Some(decision)) = (
-            place(&PROTOCOLS, &request.scheme),
+            place(&PROTOCOLS, &protocol),
             place(&DECISIONS, &decided.decision),
         ) {
             self.requests[protocol][decision].fetch_add(1, Relaxed);

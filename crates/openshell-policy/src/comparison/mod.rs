@@ -5,6 +5,7 @@
 
 mod cover;
 mod files;
+mod messages;
 mod network;
 
 use crate::policy::Policy;

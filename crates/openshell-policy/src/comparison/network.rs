@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::sync::LazyLock;
 
 use crate::comparison::cover;
+use crate::comparison::messages::Messages;
 use crate::network::NetworkPolicies;
 use crate::network::binary::Binary;
 use crate::network::endpoint::{Endpoint, Enforcement, L7, Protocol, TlsMode, UpgradeProtocol};
@@ -35,6 +36,8 @@ struct Effect<'p> {
     /// Rules for requests; `None` if every request passes.
     rules: Option<Vec<AtPath<'p, HttpRule>>>,
     deny: Vec<AtPath<'p, DenyRule>>,
+    /// Rules for messages.
+    messages: Vec<Messages<'p>>,
     /// The paths of the endpoints. The rules of one hold before those of a less specific one.
     paths: Vec<&'p Glob>,
     /// True if bytes that are not HTTP pass.
@@ -140,7 +143,11 @@ impl<'p> Grants<'p> {
             };
             format!("{}, which was denied", written(&rule))
         });
-        let requests: Vec<_> = requests.into_iter().chain(freed).collect();
+        let messages = Messages::of(grant.endpoint)
+            .filter(|_| !is_open && known.rules.is_some())
+            .map(|new| new.beyond(&known.messages));
+        let requests = requests.into_iter().chain(freed);
+        let requests: Vec<_> = requests.chain(messages.into_iter().flatten()).collect();
         if !requests.is_empty() {
             words.push(format!("send to {place}: {}", requests.join("; ")));
         }
@@ -222,6 +229,10 @@ impl<'p> Grants<'p> {
         Some(Effect {
             rules: rules(&covering, &all),
             deny: rules_at(&all, |l7| &l7.deny_rules),
+            messages: covering
+                .iter()
+                .filter_map(|endpoint| Messages::of(endpoint))
+                .collect(),
             paths: all.iter().filter_map(|endpoint| endpoint.path()).collect(),
             takes_bytes: all_l7.is_empty(),
             is_opaque: covering.iter().any(is_opaque),
@@ -253,7 +264,7 @@ impl Effect<'_> {
 }
 
 /// Returns true if an endpoint at the path `one` counts for every request of one at `other`.
-fn is_for(one: Option<&Glob>, other: Option<&Glob>) -> bool {
+pub(super) fn is_for(one: Option<&Glob>, other: Option<&Glob>) -> bool {
     match (one, other) {
         (None, _) => true,
         (Some(_), None) => false,
@@ -283,7 +294,8 @@ fn rules<'p>(covering: &[&'p Endpoint], all: &[&'p Endpoint]) -> Option<Vec<AtPa
     for endpoint in covering {
         let path = endpoint.path();
         let is_enforced = enforcing.iter().any(|other| is_for(other.path(), path));
-        if !judged(&[endpoint]).is_empty() && !is_enforced {
+        let is_of_requests = endpoint.l7().is_some_and(|l7| l7.rpc.is_none());
+        if !judged(&[endpoint]).is_empty() && is_of_requests && !is_enforced {
             rules.extend(EVERYTHING.iter().map(|rule| AtPath { path, rule }));
         }
     }
@@ -309,7 +321,8 @@ fn rules_at<'p, R>(
 /// as bytes.
 fn judged<'p>(endpoints: &[&'p Endpoint]) -> Vec<&'p L7> {
     let l7 = endpoints.iter().filter_map(|endpoint| endpoint.l7());
-    l7.filter(|l7| l7.protocol == Protocol::Rest).collect()
+    l7.filter(|l7| l7.protocol == Protocol::Rest || l7.rpc.is_some())
+        .collect()
 }
 
 fn is_opaque(endpoint: &&Endpoint) -> bool {
@@ -364,6 +377,9 @@ fn place(endpoint: &Endpoint, port: NonZeroU16) -> String {
 
 /// Describes the requests that a new endpoint permits.
 fn described(endpoint: &Endpoint) -> String {
+    if let Some(messages) = Messages::of(endpoint) {
+        return format!(": {}", messages.described().join("; "));
+    }
     match endpoint.l7() {
         Some(l7) if l7.protocol == Protocol::Rest && l7.enforcement == Enforcement::Enforce => {
             let path = endpoint.path();

@@ -1,14 +1,18 @@
 //! Serialisation of a policy as a document that reads back as the same policy: presets are
 //! expanded, `port` becomes `ports`, and absent fields are left out.
 
+mod rpc;
+
 use std::collections::BTreeMap;
 
+use rpc::SettingsPart;
 use serde::{Serialize, Serializer};
 
 use crate::filesystem::{Compatibility, GrantedPath};
 use crate::network::NetworkPolicy;
 use crate::network::binary::Binary;
-use crate::network::endpoint::{Endpoint, Protocol, TlsMode};
+use crate::network::endpoint::{Endpoint, L7, Protocol, TlsMode};
+use crate::network::rpc::RpcRule;
 use crate::network::rule::{DenyRule, Glob, HttpRule};
 use crate::policy::Policy;
 use crate::process::Identity;
@@ -92,8 +96,12 @@ struct EndpointPart<'p> {
     enforcement: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rules: Option<Vec<AllowPart<'p>>>,
-    #[serde(skip_serializing_if = "is_empty")]
-    deny_rules: &'p [DenyRule],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    deny_rules: Vec<RuleRef<'p>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mcp: Option<SettingsPart>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    json_rpc: Option<SettingsPart>,
     /// Only an endpoint of a gateway's policy has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     unsupported: Option<&'p str>,
@@ -101,7 +109,16 @@ struct EndpointPart<'p> {
 
 #[derive(Serialize)]
 struct AllowPart<'p> {
-    allow: &'p HttpRule,
+    allow: RuleRef<'p>,
+}
+
+/// A rule of one of the protocols.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum RuleRef<'p> {
+    Http(&'p HttpRule),
+    HttpDeny(&'p DenyRule),
+    Rpc(&'p RpcRule),
 }
 
 #[derive(Serialize)]
@@ -203,7 +220,11 @@ impl Serialize for Endpoint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let l7 = self.l7();
         let tcp = self.is_tcp().then_some(Protocol::Tcp);
-        let rules = l7.map(|l7| l7.rules.iter().map(|allow| AllowPart { allow }).collect());
+        let rpc = l7.and_then(|l7| l7.rpc.as_ref());
+        let settings = |protocol| {
+            let of_protocol = rpc.filter(|_| l7.is_some_and(|l7| l7.protocol == protocol));
+            of_protocol.map(SettingsPart::of)
+        };
         let part = EndpointPart {
             host: self.host().map(ToString::to_string),
             ports: self.ports().iter().map(|port| port.get()).collect(),
@@ -220,12 +241,35 @@ impl Serialize for Endpoint {
             leaks: self.allows_leaks().then_some("allow"),
             protocol: l7.map(|l7| l7.protocol).or(tcp).map(Protocol::as_str),
             enforcement: l7.map(|l7| l7.enforcement.as_str()),
-            rules,
-            deny_rules: l7.map_or(&[], |l7| &l7.deny_rules),
+            rules: l7.and_then(allowing),
+            deny_rules: l7.map(denying).unwrap_or_default(),
+            mcp: settings(Protocol::Mcp),
+            json_rpc: settings(Protocol::JsonRpc),
             unsupported: self.unsupported(),
         };
         part.serialize(serializer)
     }
+}
+
+/// Returns the allow rules of `l7`, if it has any.
+fn allowing(l7: &L7) -> Option<Vec<AllowPart<'_>>> {
+    let rules = match &l7.rpc {
+        None => l7.rules.iter().map(RuleRef::Http).collect(),
+        Some(rpc) => rpc
+            .rules
+            .as_ref()?
+            .iter()
+            .map(RuleRef::Rpc)
+            .collect::<Vec<_>>(),
+    };
+    Some(rules.into_iter().map(|allow| AllowPart { allow }).collect())
+}
+
+/// Returns the deny rules of `l7`.
+fn denying(l7: &L7) -> Vec<RuleRef<'_>> {
+    let of_http = l7.deny_rules.iter().map(RuleRef::HttpDeny);
+    let of_rpc = l7.rpc.iter().flat_map(|rpc| &rpc.deny_rules);
+    of_http.chain(of_rpc.map(RuleRef::Rpc)).collect()
 }
 
 impl<'p> RulePart<'p> {
@@ -286,6 +330,21 @@ network_policies:
         deny_rules: [{method: "*", path: "/**"}, {method: GET, path: /Priv, case_sensitive: true}]
       - {port: 5, allowed_ips: [10.1.0.0/16], resolve: ["*.corp.test", one.test]}
       - {host: db.test, port: 6, protocol: tcp}
+      - host: m.test
+        port: 9
+        path: /mcp
+        protocol: mcp
+        enforcement: enforce
+        mcp: {max_body_bytes: 2048, versions: ["2025-06-18"]}
+        rules:
+          - allow: {method: initialize}
+          - allow: {method: tools/call, tool: {any: ["search_*", get]}}
+          - allow: {method: tools/call, tool: put, other_arguments: deny, arguments: {repo: {in: [a/b, 7, null]}, "x[*].\"y.z\"": {glob: "a-*", optional: true}, n: {range: [1, null]}, m: {range: [-0.5, 2.25]}, t: {max_length: 20, any: ["a*"]}, u: {absent: true}, v: {equals: 1.5}, w: {}}}
+          - allow: {method: resources/read, uri: "file:///docs/**"}
+          - allow: {method: prompts/get, name: "review-*"}
+        deny_rules: [{method: tools/call, params: {name: "delete_*"}}]
+      - {host: m.test, port: 10, protocol: mcp, enforcement: audit, mcp: {allow_all_known_mcp_methods: true, strict_tool_names: false}, deny_rules: [{tool: x}, {method: ping}]}
+      - {host: j.test, port: 9, protocol: json-rpc, enforcement: enforce, json_rpc: {max_body_bytes: 1024}, rules: [{allow: {method: "*"}}], deny_rules: [{method: sum}]}
       - {host: p.test, port: 8, path: "/api/**", protocol: rest, enforcement: enforce, access: full}
     binaries: [{path: /usr/bin/git}, {path: "/opt/*"}, {path: /opt/x, exact: true}]
 "#;

@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use crate::address::AddressRange;
 use crate::network::host::HostPattern;
 use crate::network::preset::Access;
+use crate::network::rpc::RpcRules;
 use crate::network::rule::{DenyRule, Glob, HttpRule};
 use crate::violation::ViolationKind;
 
@@ -33,17 +34,34 @@ pub struct L7 {
     pub protocol: Protocol,
     /// Handling of requests that no rule allows.
     pub enforcement: Enforcement,
-    /// Allow rules, of which at least one must match.
+    /// Allow rules for HTTP requests, of which at least one must match.
     pub rules: Vec<HttpRule>,
-    /// Deny rules, of which none may match.
+    /// Deny rules for HTTP requests, of which none may match.
     pub deny_rules: Vec<DenyRule>,
+    /// Rules for the messages of JSON-RPC and MCP in place of those for HTTP requests.
+    pub rpc: Option<RpcRules>,
+}
+
+impl L7 {
+    /// Returns the number of rules.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let of_rpc = self.rpc.as_ref().map_or(0, |rpc| {
+            rpc.rules.as_ref().map_or(0, Vec::len) + rpc.deny_rules.len()
+        });
+        self.rules.len() + self.deny_rules.len() + of_rpc
+    }
 }
 
 /// Protocol of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// HTTP; every request is judged.
     Rest,
+    /// JSON-RPC 2.0 over HTTP; every message is judged.
+    JsonRpc,
+    /// The Model Context Protocol over HTTP; every message is judged.
+    Mcp,
     /// SQL, relayed as bytes and audited per connection.
     Sql,
     /// Bytes that are never inspected, TLS included.
@@ -58,11 +76,13 @@ impl Protocol {
     pub fn parse(word: &str) -> Result<Self, ViolationKind> {
         match word.to_ascii_lowercase().as_str() {
             "rest" => Ok(Self::Rest),
+            "json-rpc" => Ok(Self::JsonRpc),
+            "mcp" => Ok(Self::Mcp),
             "sql" => Ok(Self::Sql),
             "tcp" => Ok(Self::Tcp),
             _ => Err(ViolationKind::UnknownWord {
                 word: word.to_owned(),
-                known: "rest, sql, tcp",
+                known: "rest, json-rpc, mcp, sql, tcp",
             }),
         }
     }
@@ -72,9 +92,17 @@ impl Protocol {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Rest => "rest",
+            Self::JsonRpc => "json-rpc",
+            Self::Mcp => "mcp",
             Self::Sql => "sql",
             Self::Tcp => "tcp",
         }
+    }
+
+    /// Returns true if messages in the bodies of requests are judged.
+    #[must_use]
+    pub fn is_rpc(self) -> bool {
+        matches!(self, Self::JsonRpc | Self::Mcp)
     }
 }
 
@@ -178,6 +206,7 @@ pub struct EndpointParts {
     pub access: Option<Access>,
     pub rules: Option<Vec<HttpRule>>,
     pub deny_rules: Option<Vec<DenyRule>>,
+    pub rpc: Option<RpcRules>,
     pub allowed_ips: Vec<AddressRange>,
     pub resolve: Vec<HostPattern>,
     pub allow_encoded_slash: bool,
@@ -315,7 +344,10 @@ impl Endpoint {
 /// Returns the contradictions between parts that do not concern the rules of a protocol.
 fn contradictions(parts: &EndpointParts) -> Vec<ViolationKind> {
     let has_ports = parts.ports.as_ref().is_some_and(|ports| !ports.is_empty());
-    let has_empty_rules = parts.rules.as_ref().is_some_and(Vec::is_empty);
+    let rpc_rules = parts.rpc.as_ref().and_then(|rpc| rpc.rules.as_ref());
+    let has_empty_rules =
+        parts.rules.as_ref().is_some_and(Vec::is_empty) || rpc_rules.is_some_and(Vec::is_empty);
+    let is_rpc = parts.protocol.is_some_and(Protocol::is_rpc);
     let is_tcp = parts.protocol == Some(Protocol::Tcp);
     let is_narrowed = parts.rules.is_some()
         || parts.upgrades.is_some()
@@ -353,6 +385,18 @@ fn contradictions(parts: &EndpointParts) -> Vec<ViolationKind> {
         ),
         (is_tcp && is_narrowed, ViolationKind::TcpWithRules),
         (
+            is_rpc && parts.access.is_some(),
+            ViolationKind::RpcWith("access"),
+        ),
+        (
+            is_rpc && parts.upgrades.is_some(),
+            ViolationKind::RpcWith("upgrades"),
+        ),
+        (
+            parts.protocol == Some(Protocol::Mcp) && parts.host.is_none(),
+            ViolationKind::McpWithoutHost,
+        ),
+        (
             parts.path.is_some() && matches!(parts.protocol, Some(Protocol::Sql | Protocol::Tcp)),
             ViolationKind::PathWithoutRequests,
         ),
@@ -371,6 +415,22 @@ fn l7(parts: &mut EndpointParts, violations: &mut Vec<ViolationKind>) -> Option<
         .or_else(|| parts.access.map(Access::rules));
     match (parts.protocol, rules) {
         (Some(Protocol::Tcp), _) => None,
+        (Some(protocol), _) if protocol.is_rpc() => {
+            let rpc = parts.rpc.take()?;
+            let mcp = rpc.mcp.as_ref();
+            let allows_all = mcp.is_some_and(|mcp| mcp.allow_all_known_methods);
+            if rpc.rules.is_none() && !allows_all {
+                violations.push(ViolationKind::RpcWithoutRules);
+            }
+            violations.extend(rpc.contradictions());
+            Some(L7 {
+                protocol,
+                enforcement: parts.enforcement.unwrap_or(Enforcement::Audit),
+                rules: Vec::new(),
+                deny_rules: Vec::new(),
+                rpc: Some(rpc),
+            })
+        }
         (Some(protocol), Some(rules)) => {
             let enforcement = parts.enforcement.unwrap_or(Enforcement::Audit);
             if (protocol, enforcement) == (Protocol::Sql, Enforcement::Enforce) {
@@ -381,6 +441,7 @@ fn l7(parts: &mut EndpointParts, violations: &mut Vec<ViolationKind>) -> Option<
                 enforcement,
                 rules,
                 deny_rules: parts.deny_rules.take().unwrap_or_default(),
+                rpc: None,
             })
         }
         (Some(_), None) => {

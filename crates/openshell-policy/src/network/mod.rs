@@ -5,6 +5,7 @@ pub mod endpoint;
 pub mod host;
 pub mod overlap;
 pub mod preset;
+pub mod rpc;
 pub mod rule;
 
 use std::collections::BTreeMap;

@@ -11,6 +11,7 @@ enum Tree {
     Null,
     Boolean(bool),
     Integer(i64),
+    Float(f64),
     Text(String),
     Sequence(Vec<Tree>),
     Mapping(Vec<(String, Tree)>),
@@ -40,9 +41,10 @@ pub fn merged(documents: &[&str]) -> Result<String, Violations> {
 fn tree(node: &Node) -> Tree {
     match node.value() {
         // A valid policy contains no floating-point number.
-        Value::Null | Value::Float => Tree::Null,
+        Value::Null => Tree::Null,
         Value::Boolean(value) => Tree::Boolean(*value),
         Value::Integer(value) => Tree::Integer(*value),
+        Value::Float(value) => Tree::Float(*value),
         Value::Text(text) => Tree::Text(text.clone()),
         Value::Sequence(items) => Tree::Sequence(items.iter().map(tree).collect()),
         Value::Mapping(entries) => Tree::Mapping(
@@ -108,6 +110,7 @@ impl Serialize for Tree {
             Self::Null => serializer.serialize_unit(),
             Self::Boolean(value) => serializer.serialize_bool(*value),
             Self::Integer(value) => serializer.serialize_i64(*value),
+            Self::Float(value) => serializer.serialize_f64(*value),
             Self::Text(text) => serializer.serialize_str(text),
             Self::Sequence(items) => {
                 let mut sequence = serializer.serialize_seq(Some(items.len()))?;

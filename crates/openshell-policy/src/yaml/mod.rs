@@ -7,6 +7,7 @@ mod network;
 mod node;
 mod reader;
 mod routes;
+mod rpc;
 
 use std::path::Path;
 

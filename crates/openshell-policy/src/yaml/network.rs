@@ -13,6 +13,7 @@ use crate::network::{NetworkPolicies, NetworkPolicy, PolicyName};
 use crate::violation::{ViolationKind, WarningKind};
 use crate::yaml::node::Value;
 use crate::yaml::reader::{At, Fields, Reader};
+use crate::yaml::rpc::rpc;
 
 const ENDPOINT_KEYS: &[&str] = &[
     "host",
@@ -25,6 +26,8 @@ const ENDPOINT_KEYS: &[&str] = &[
     "access",
     "rules",
     "deny_rules",
+    "mcp",
+    "json_rpc",
     "allowed_ips",
     "resolve",
     "allow_encoded_slash",
@@ -167,10 +170,13 @@ fn endpoint_parts(reader: &mut Reader, keys: &mut Keys<'_>) -> EndpointParts {
     parts.tls_skip = keys
         .read(reader, "tls", |reader, at| Some(tls_skip(reader, at)))
         .unwrap_or(false);
-    parts.rules = keys.read(reader, "rules", |reader, at| rules(reader, at, allow_rule));
-    parts.deny_rules = keys.read(reader, "deny_rules", |reader, at| {
-        rules(reader, at, deny_rule)
-    });
+    parts.rpc = rpc(reader, keys, parts.protocol);
+    if parts.rpc.is_none() {
+        parts.rules = keys.read(reader, "rules", |reader, at| rules(reader, at, allow_rule));
+        parts.deny_rules = keys.read(reader, "deny_rules", |reader, at| {
+            rules(reader, at, deny_rule)
+        });
+    }
     parts.allowed_ips = keys
         .read(reader, "allowed_ips", |reader, at| Some(ranges(reader, at)))
         .unwrap_or_default();
@@ -215,7 +221,7 @@ fn warn_of(reader: &mut Reader, at: &At<'_>, parts: &EndpointParts) {
 }
 
 /// Keys of an endpoint and their state.
-struct Keys<'n> {
+pub(super) struct Keys<'n> {
     fields: Fields<'n>,
     written: Vec<&'static str>,
     /// Keys with an invalid value.
@@ -223,7 +229,7 @@ struct Keys<'n> {
 }
 
 impl<'n> Keys<'n> {
-    fn read<T>(
+    pub(super) fn read<T>(
         &mut self,
         reader: &mut Reader,
         key: &'static str,
@@ -248,7 +254,9 @@ impl<'n> Keys<'n> {
                 ViolationKind::TcpWithoutHost => &["host"],
                 ViolationKind::PortMissing => &["port", "ports"],
                 ViolationKind::RulesEmpty => &["rules"],
-                ViolationKind::ProtocolWithoutRules => &["rules", "access"],
+                ViolationKind::ProtocolWithoutRules | ViolationKind::RpcWithoutRules => {
+                    &["rules", "access"]
+                }
                 ViolationKind::NeedsProtocol(_) => &["protocol"],
                 _ => &[],
             };

@@ -18,7 +18,7 @@ pub(super) enum Value {
     Null,
     Boolean(bool),
     Integer(i64),
-    Float,
+    Float(f64),
     Text(String),
     Sequence(Vec<Node>),
     Mapping(Vec<(String, Node)>),
@@ -60,7 +60,7 @@ impl Node {
                     node.wipe();
                 }
             }
-            Value::Null | Value::Boolean(_) | Value::Integer(_) | Value::Float => {}
+            Value::Null | Value::Boolean(_) | Value::Integer(_) | Value::Float(_) => {}
         }
     }
 
@@ -119,7 +119,7 @@ impl Value {
             Self::Null => "nothing",
             Self::Boolean(_) => "true or false",
             Self::Integer(_) => "a number",
-            Self::Float => "a decimal number",
+            Self::Float(_) => "a decimal number",
             Self::Text(_) => "a text",
             Self::Sequence(_) => "a list",
             Self::Mapping(_) => "a map",
@@ -170,8 +170,8 @@ impl<'de> Visitor<'de> for ValueVisitor {
             .map_err(|_| E::custom("the number is too large for any key"))
     }
 
-    fn visit_f64<E: Error>(self, _: f64) -> Result<Value, E> {
-        Ok(Value::Float)
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {

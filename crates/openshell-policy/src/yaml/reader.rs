@@ -209,6 +209,8 @@ fn line_of(node: &Node, here: &FieldPath, wanted: &FieldPath) -> Option<u64> {
             .iter()
             .enumerate()
             .find_map(|(index, item)| line_of(item, &here.index(index), wanted)),
-        Value::Null | Value::Boolean(_) | Value::Integer(_) | Value::Float | Value::Text(_) => None,
+        Value::Null | Value::Boolean(_) | Value::Integer(_) | Value::Float(_) | Value::Text(_) => {
+            None
+        }
     }
 }

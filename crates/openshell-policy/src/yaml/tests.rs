@@ -201,7 +201,7 @@ fn unknown_words_never_mean_the_weaker_mode() {
     );
     check(
         "{host: a.test, port: 1, protocol: http, access: full}",
-        &["`http` is not one of rest, sql"],
+        &["`http` is not one of rest, json-rpc, mcp, sql"],
     );
     check("{host: a.test, port: 1, protocol: REST, access: full}", &[]);
     check(

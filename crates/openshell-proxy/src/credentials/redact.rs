@@ -12,7 +12,7 @@ use hyper::{Response, StatusCode};
 
 use crate::credentials::watched::Watched;
 use crate::ground::quota::QuotaGuard;
-use crate::report::record::LeakFinding;
+use crate::report::finding::LeakFinding;
 use crate::secrets::matcher::Matcher;
 use crate::wire::http::head;
 use crate::wire::io::pace::{Paced, longer};

@@ -26,13 +26,17 @@ pub enum Query {
     AllowingPolicy,
     DenyingPolicy,
     RequestDenyReason,
+    AllowMessage,
+    MessageAllowingPolicy,
+    MessageDenyingPolicy,
+    MessageDenyReason,
     FilesystemPolicy,
     LandlockPolicy,
     ProcessPolicy,
 }
 
 impl Query {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 19] = [
         Self::NetworkAction,
         Self::MatchedNetworkPolicy,
         Self::MatchedEndpoints,
@@ -45,6 +49,10 @@ impl Query {
         Self::AllowingPolicy,
         Self::DenyingPolicy,
         Self::RequestDenyReason,
+        Self::AllowMessage,
+        Self::MessageAllowingPolicy,
+        Self::MessageDenyingPolicy,
+        Self::MessageDenyReason,
         Self::FilesystemPolicy,
         Self::LandlockPolicy,
         Self::ProcessPolicy,
@@ -65,6 +73,10 @@ impl Query {
             Self::AllowingPolicy => "allowing_policy",
             Self::DenyingPolicy => "denying_policy",
             Self::RequestDenyReason => "request_deny_reason",
+            Self::AllowMessage => "allow_message",
+            Self::MessageAllowingPolicy => "message_allowing_policy",
+            Self::MessageDenyingPolicy => "message_denying_policy",
+            Self::MessageDenyReason => "message_deny_reason",
             Self::FilesystemPolicy => "filesystem_policy",
             Self::LandlockPolicy => "landlock_policy",
             Self::ProcessPolicy => "process_policy",

@@ -1,6 +1,9 @@
 //! The endpoints of a connection that count for a request, by its path.
 
-use openshell_policy::network::endpoint::{Endpoint, Enforcement, UpgradeProtocol};
+use std::collections::BTreeSet;
+
+use openshell_policy::network::endpoint::{Endpoint, Enforcement, Protocol, UpgradeProtocol};
+use openshell_policy::network::rpc::{Revision, RpcRules};
 use openshell_policy::network::rule::{CompiledGlob, Glob, Specificity};
 
 use crate::decide::message::http::readings;
@@ -42,10 +45,14 @@ pub(super) struct Counting<'p> {
     read: Vec<&'p PathEndpoint>,
 }
 
-/// The error of a path that a server may read as one for another endpoint, which has this path if it
-/// has one.
+/// The error of a request that may be one for several endpoints.
 #[derive(Debug)]
-pub(super) struct Ambiguous(pub(super) Option<String>);
+pub(super) enum Ambiguous {
+    /// A server may read its path as one for another endpoint, which has this path if it has one.
+    Path(Option<String>),
+    /// The endpoints of its path, which is this if they have one, have several protocols.
+    Protocols(Option<String>),
+}
 
 impl Paths {
     /// Compiles the paths of `endpoints`.
@@ -62,7 +69,7 @@ impl Paths {
     pub(super) fn counting(&self, target: &RequestTarget) -> Result<Counting<'_>, Ambiguous> {
         if !self.differ {
             let all: Vec<_> = self.endpoints.iter().collect();
-            return Ok(Counting {
+            return of_one_protocol(Counting {
                 matching: all.clone(),
                 read: all,
             });
@@ -80,12 +87,12 @@ impl Paths {
             let is_new = |other: &&PathEndpoint| !matching.iter().any(|known| known.is(other));
             if let Some(other) = others.iter().find(|other| is_new(other) && allows(other)) {
                 let path = other.endpoint.path();
-                return Err(Ambiguous(path.map(|path| path.as_str().to_owned())));
+                return Err(Ambiguous::Path(path.map(|path| path.as_str().to_owned())));
             }
             // A server that decodes a slash sees other segments.
             if segments(&reading) != segments(path) && !others.iter().any(|other| allows(other)) {
                 let other = others.iter().find_map(|other| other.endpoint.path());
-                return Err(Ambiguous(other.map(|path| path.as_str().to_owned())));
+                return Err(Ambiguous::Path(other.map(|path| path.as_str().to_owned())));
             }
             for other in others {
                 if !read.iter().any(|known| known.is(other)) {
@@ -93,7 +100,12 @@ impl Paths {
                 }
             }
         }
-        Ok(Counting { matching, read })
+        of_one_protocol(Counting { matching, read })
+    }
+
+    /// Returns the endpoints.
+    pub(super) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.endpoints.iter().map(|endpoint| &endpoint.endpoint)
     }
 
     /// Returns the endpoints whose path matches by `is_match`, and those without a path.
@@ -103,6 +115,21 @@ impl Paths {
             .filter(|endpoint| endpoint.path.as_ref().is_none_or(&is_match))
             .collect()
     }
+}
+
+/// Returns `counting`, if the endpoints that could allow the request have one protocol.
+fn of_one_protocol(counting: Counting<'_>) -> Result<Counting<'_>, Ambiguous> {
+    let protocol = counting.protocol();
+    let is_of_another = |endpoint: &PathEndpoint| endpoint.protocol() != protocol;
+    if !counting.allowing().any(is_of_another) {
+        return Ok(counting);
+    }
+    let path = counting
+        .allowing()
+        .find_map(|endpoint| endpoint.endpoint.path());
+    Err(Ambiguous::Protocols(
+        path.map(|path| path.as_str().to_owned()),
+    ))
 }
 
 /// Returns the number of segments of `path`, in which a slash at the end begins none.
@@ -118,6 +145,10 @@ impl PathEndpoint {
             path: path.map(PathMatcher::new),
             endpoint,
         }
+    }
+
+    fn protocol(&self) -> Option<Protocol> {
+        self.endpoint.l7().map(|l7| l7.protocol)
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -141,7 +172,37 @@ impl PathMatcher {
     }
 }
 
-impl Counting<'_> {
+impl<'p> Counting<'p> {
+    /// Returns the endpoints whose rules could allow the request: the most specific ones.
+    fn allowing(&self) -> impl Iterator<Item = &'p PathEndpoint> {
+        let highest = self
+            .matching
+            .iter()
+            .map(|endpoint| endpoint.specificity)
+            .max();
+        let matching = self.matching.iter().copied();
+        matching.filter(move |endpoint| Some(endpoint.specificity) == highest)
+    }
+
+    /// Returns the protocol in which the request is judged; `None` if no endpoint counts.
+    pub(super) fn protocol(&self) -> Option<Protocol> {
+        self.allowing().find_map(PathEndpoint::protocol)
+    }
+
+    /// Returns the rules for messages that could allow the request.
+    pub(super) fn rpc(&self) -> impl Iterator<Item = &'p RpcRules> {
+        let l7 = self
+            .allowing()
+            .filter_map(|endpoint| endpoint.endpoint.l7());
+        l7.filter_map(|l7| l7.rpc.as_ref())
+    }
+
+    /// Returns the revisions of MCP that may be spoken.
+    pub(super) fn versions(&self) -> BTreeSet<Revision> {
+        let mcp = self.rpc().filter_map(|rules| rules.mcp.as_ref());
+        mcp.flat_map(|mcp| &mcp.versions).copied().collect()
+    }
+
     /// Returns true if no endpoint counts.
     pub(super) fn is_empty(&self) -> bool {
         self.matching.is_empty()
@@ -149,8 +210,7 @@ impl Counting<'_> {
 
     /// Returns the endpoints whose rules could allow the request: the most specific ones.
     pub(super) fn at(&self) -> At {
-        let most = self.matching.iter().max_by_key(|most| most.specificity);
-        match most.map(|most| most.endpoint.path()) {
+        match self.allowing().next().map(|most| most.endpoint.path()) {
             None => At::Nowhere,
             Some(None) => At::Any,
             Some(Some(path)) => At::Path(path.as_str().to_owned()),

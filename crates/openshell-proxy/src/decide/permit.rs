@@ -4,13 +4,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use hyper::{Method, Uri};
 use openshell_events::reason::ReasonCode;
 use openshell_policy::address::AddressRange;
 
 use crate::decide::message::http::HttpRequest;
-use crate::decide::message::{Message, Need, Reading};
-use crate::decide::rules::Rules;
-use crate::denial::judged::{JudgedRequest, RequestFault};
+use crate::decide::message::{Action, Message, Need, Reading};
+use crate::decide::rules::{Rules, unread};
+use crate::denial::judged::RequestFault;
 use crate::denial::refusal::Refusal;
 use crate::ground::target::Target;
 use crate::wire::http::target::TargetError;
@@ -22,7 +23,7 @@ use crate::wire::http::target::TargetError;
 /// use openshell_proxy::decide::permit::Permit;
 /// let forged = Permit { policy: None };
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Permit {
     pub(super) target: Target,
     pub(super) policy: Option<String>,
@@ -53,7 +54,7 @@ impl fmt::Display for Inspection {
         match self {
             Self::Passthrough => f.write_str("passthrough"),
             Self::Unjudged => f.write_str("unjudged"),
-            Self::Judged(rules) => f.write_str(rules.protocol().as_str()),
+            Self::Judged(rules) => f.write_str(rules.protocol()),
         }
     }
 }
@@ -125,11 +126,16 @@ impl Permit {
         self.is_observed
     }
 
-    /// Returns how much of a request must be read before its messages can be judged.
+    /// Returns how much of a `method` request for `uri` must be read before its messages can be
+    /// judged.
     #[must_use]
-    pub fn need(&self) -> Need {
-        self.rules()
-            .map_or(Need::Head, |rules| rules.protocol().need())
+    pub fn need(&self, method: &Method, uri: &Uri) -> Need {
+        let Some(rules) = self.rules().filter(|rules| rules.judge_bodies()) else {
+            return Need::Head;
+        };
+        // What has no canonical form is refused when it is read.
+        let http = self.canonical(method, uri, rules);
+        http.map_or(Need::Head, |http| rules.need(&http))
     }
 
     /// Reads `message` in the form in which it is judged and sent.
@@ -138,37 +144,31 @@ impl Permit {
     /// There are rules, and the target has no canonical form, the request holds no message, or less
     /// of it was read than the rules need.
     pub fn read(&self, message: &Message) -> Result<Reading, Refusal> {
+        let Message {
+            method, uri, ahead, ..
+        } = message;
         let Some(rules) = self.rules() else {
-            let http = HttpRequest::as_written(&message.method, &message.uri);
-            return Ok(Reading::of_head(http));
+            return Ok(Reading::of_head(HttpRequest::as_written(method, uri)));
         };
-        if !message.ahead.meets(self.need()) {
-            let reason = "the policy now has rules for a part of the body that the proxy did not \
-                          read";
-            return Err(Refusal::policy_changed(reason.to_owned()));
+        let http = self.canonical(method, uri, rules)?;
+        if rules.judge_bodies() && !ahead.meets(rules.need(&http)) {
+            return Err(unread());
         }
-        let http = self.canonical(message, rules)?;
-        let reading = rules.protocol().read(http);
+        let reading = rules.read(http, message)?;
         if reading.actions.is_empty() {
             return Err(Refusal::bad_request("the request holds no message"));
         }
         Ok(reading)
     }
 
-    /// Returns the head of `message` in the form that `rules` read.
-    fn canonical(&self, message: &Message, rules: &Rules) -> Result<HttpRequest, Refusal> {
-        let canonical = |takes_encoded_slash| {
-            HttpRequest::canonical(&message.method, &message.uri, takes_encoded_slash)
-        };
+    /// Returns the head of a `method` request for `uri` in the form that `rules` read.
+    fn canonical(&self, method: &Method, uri: &Uri, rules: &Rules) -> Result<HttpRequest, Refusal> {
+        let canonical =
+            |takes_encoded_slash| HttpRequest::canonical(method, uri, takes_encoded_slash);
         match canonical(rules.takes_encoded_slash() || self.is_observed) {
             Err(error @ TargetError::EncodedSlash) => {
-                let (method, path) = canonical(true).map_err(Refusal::target)?.rule();
-                let request = JudgedRequest {
-                    policy: self.policy.clone(),
-                    method,
-                    path,
-                    fault: RequestFault::EncodedSlash,
-                };
+                let action = Action::Http(canonical(true).map_err(Refusal::target)?);
+                let request = action.refused(self.policy.clone(), RequestFault::EncodedSlash);
                 Err(Refusal::request(error.to_string(), request))
             }
             http => http.map_err(Refusal::target),

@@ -5,14 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hyper::Method;
 use openshell_policy::network::endpoint::{Endpoint, L7, UpgradeProtocol};
+use openshell_policy::network::rpc::{Revision, is_strict_name};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
 
-use crate::decide::engine::{Engine, EngineError, Query};
-use crate::decide::message::http::Reads;
-use crate::decide::message::{Action, JudgedProtocol};
+use crate::decide::engine::{Engine, EngineError};
+use crate::decide::message::http::{HttpRequest, Reads};
+use crate::decide::message::rpc::conditions::Conditions;
+use crate::decide::message::rpc::{self, RpcKind, RpcMessage, RpcSettings};
+use crate::decide::message::{Action, Input, Message, Need, Queries, Reading, judging};
 use crate::decide::paths::{Ambiguous, Counting, Paths};
 use crate::denial::judged::{At, RequestFault};
 use crate::denial::refusal::Refusal;
@@ -23,10 +27,13 @@ use crate::wire::http::target::RequestTarget;
 pub struct Rules {
     /// Separates its cached decisions from those of other connections.
     id: u64,
-    protocol: JudgedProtocol,
     slice: Slice,
     /// The endpoints that judge messages.
     paths: Paths,
+    /// True if an endpoint judges messages in bodies.
+    judges_bodies: bool,
+    /// The conditions on arguments in their rules.
+    conditions: Conditions,
     takes_encoded_slash: bool,
     /// The parts of messages that the rules read.
     reads: Reads,
@@ -105,19 +112,15 @@ impl Rules {
         cache: Arc<MessageCache>,
     ) -> Option<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        let mut protocol = None;
-        let mut judging: Vec<(&Endpoint, &L7)> = Vec::new();
-        for endpoint in endpoints {
-            if let Some((of_endpoint, l7)) = JudgedProtocol::of(endpoint) {
-                protocol.get_or_insert(of_endpoint);
-                judging.push((endpoint, l7));
-            }
-        }
-        let protocol = protocol?;
-        let count: usize = judging
+        let judging: Vec<(&Endpoint, &L7)> = endpoints
             .iter()
-            .map(|(_, l7)| l7.rules.len() + l7.deny_rules.len())
-            .sum();
+            .filter_map(|endpoint| Some((endpoint, judging(endpoint)?)))
+            .collect();
+        if judging.is_empty() {
+            return None;
+        }
+        let rpc = || judging.iter().filter_map(|(_, l7)| l7.rpc.as_ref());
+        let count: usize = judging.iter().map(|(_, l7)| l7.count()).sum();
         let paths = Paths::new(
             judging
                 .iter()
@@ -126,7 +129,8 @@ impl Rules {
         );
         Some(Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            protocol,
+            judges_bodies: rpc().next().is_some(),
+            conditions: Conditions::of(rpc()),
             takes_encoded_slash: judging
                 .iter()
                 .all(|(endpoint, _)| endpoint.takes_encoded_slash()),
@@ -134,6 +138,7 @@ impl Rules {
                 queries: !slice.is_built_in || judging.iter().any(|(_, l7)| has_query(l7)),
                 readings: !slice.is_built_in
                     || judging.iter().any(|(_, l7)| !l7.deny_rules.is_empty()),
+                whole_messages: !slice.is_built_in,
             },
             paths,
             is_costly: !slice.is_built_in || count > CHEAP_RULES,
@@ -142,10 +147,68 @@ impl Rules {
         })
     }
 
-    /// Returns the protocol of the judged messages.
+    /// Returns the word for the protocol of the judged messages.
     #[must_use]
-    pub(super) fn protocol(&self) -> JudgedProtocol {
-        self.protocol
+    pub(super) fn protocol(&self) -> &'static str {
+        let mut l7 = self.paths.endpoints().filter_map(judging);
+        l7.next().map_or("", |l7| l7.protocol.as_str())
+    }
+
+    /// Returns the parts of messages that the rules read.
+    #[cfg(test)]
+    pub(in crate::decide) fn reads(&self) -> Reads {
+        self.reads
+    }
+
+    /// Returns true if an endpoint judges messages in bodies.
+    #[must_use]
+    pub(super) fn judge_bodies(&self) -> bool {
+        self.judges_bodies
+    }
+
+    /// Returns the part of the request `http` that the rules need.
+    pub(super) fn need(&self, http: &HttpRequest) -> Need {
+        let Ok(counting) = self.paths.counting(&http.target) else {
+            return Need::Head;
+        };
+        match counting.rpc().map(|rules| rules.max_body_bytes).min() {
+            None => Need::Head,
+            Some(most) if http.method == Method::POST => Need::Body(most),
+            // The protocols have no other requests with a body.
+            Some(_) => Need::Prefix(1),
+        }
+    }
+
+    /// Reads the messages in `message`, whose head has the canonical form `http`.
+    ///
+    /// # Errors
+    /// It holds no message, or a server could find other messages in it.
+    pub(super) fn read(&self, http: HttpRequest, message: &Message) -> Result<Reading, Refusal> {
+        let counting = match self.paths.counting(&http.target) {
+            Ok(counting) if self.judges_bodies => counting,
+            // The verdict says why it is ambiguous.
+            _ => return Ok(Reading::of_head(http)),
+        };
+        let protocol = match counting.protocol() {
+            Some(protocol) if protocol.is_rpc() => protocol,
+            _ => return Ok(Reading::of_head(http)),
+        };
+        let Some(head) = &message.head else {
+            return Err(unread());
+        };
+        let settings = RpcSettings {
+            protocol,
+            versions: counting.versions(),
+            conditions: &self.conditions,
+        };
+        let messages = rpc::read(&http, head, &message.ahead, &settings)?;
+        Ok(Reading {
+            target: http.target,
+            actions: messages
+                .into_iter()
+                .map(|message| Action::Rpc(Box::new(message)))
+                .collect(),
+        })
     }
 
     /// Returns true if a path may contain `%2F`.
@@ -198,16 +261,22 @@ impl Rules {
     fn evaluate(&self, action: &Action) -> Result<MessageVerdict, EngineError> {
         let counting = match self.paths.counting(action.target()) {
             Ok(counting) => counting,
-            Err(Ambiguous(path)) => return Ok(self.ambiguous(path)),
+            Err(ambiguous) => return Ok(self.ambiguous(ambiguous)),
         };
         if counting.is_empty() {
             return Ok(self.nowhere(action));
         }
+        if let Some(message) = action.rpc()
+            && let Some(denied) = self.denied(message, &counting)
+        {
+            return Ok(denied);
+        }
+        let queries = action.queries();
         let (form, other) = action.inputs(self.reads).map_err(EngineError::Evaluate)?;
-        let verdict = self.evaluate_form(form, &counting)?;
+        let verdict = self.evaluate_form(form, queries, &counting)?;
         match (verdict, other) {
             (MessageVerdict::Allow { policy }, Some(other)) => {
-                match self.evaluate_form(other, &counting)? {
+                match self.evaluate_form(other, queries, &counting)? {
                     MessageVerdict::Allow { .. } => Ok(MessageVerdict::Allow { policy }),
                     deny @ MessageVerdict::Deny { .. } => Ok(deny),
                 }
@@ -216,17 +285,79 @@ impl Rules {
         }
     }
 
+    /// Returns the verdict on a message that is refused whatever the rules say of its method.
+    fn denied(&self, message: &RpcMessage, counting: &Counting<'_>) -> Option<MessageVerdict> {
+        let deny = |fault: RequestFault, reason: String| MessageVerdict::Deny {
+            fault,
+            policy: self.slice.policy.clone(),
+            reason,
+            is_enforced: counting.is_enforced(),
+        };
+        let no_rule = || RequestFault::NoRule(counting.at());
+        let protocol = message.protocol.as_str();
+        match message.kind {
+            RpcKind::Other => {
+                let method = &message.http.method;
+                return Some(deny(
+                    no_rule(),
+                    format!("`protocol: {protocol}` has no such {method}"),
+                ));
+            }
+            RpcKind::Response => {
+                let reason = "no request of the server with this id is open".to_owned();
+                return Some(deny(no_rule(), reason));
+            }
+            RpcKind::Request
+            | RpcKind::Notification
+            | RpcKind::Stream
+            | RpcKind::End
+            | RpcKind::Preflight => {}
+        }
+        let versions = counting.versions();
+        if let Some(requested) = &message.revision
+            && !Revision::parse(requested).is_ok_and(|revision| versions.contains(&revision))
+        {
+            let fault = RequestFault::Version {
+                supported: versions.into_iter().collect(),
+                requested: requested.clone(),
+            };
+            return Some(deny(
+                fault,
+                format!("MCP {requested} is not permitted by policy"),
+            ));
+        }
+        let mut mcp = counting.rpc().filter_map(|rules| rules.mcp.as_ref());
+        let is_strict = mcp.any(|mcp| mcp.strict_tool_names);
+        let tool = message
+            .tool
+            .as_ref()
+            .filter(|tool| is_strict && !is_strict_name(tool))?;
+        let reason =
+            format!("the name of the tool {tool} has characters that the policy does not permit");
+        Some(deny(no_rule(), reason))
+    }
+
     /// Returns the verdict on a request that a server may read as one for another endpoint, by whose
     /// rules it was not judged. That endpoint may have a `path`.
-    fn ambiguous(&self, path: Option<String>) -> MessageVerdict {
-        let which = match &path {
+    fn ambiguous(&self, ambiguous: Ambiguous) -> MessageVerdict {
+        let which = |path: &Option<String>| match path {
             Some(path) => format!("the endpoint with `path: {path}`"),
             None => "an endpoint without `path`".to_owned(),
+        };
+        let (path, reason) = match ambiguous {
+            Ambiguous::Path(path) => {
+                let reason = format!("a server may read its path as one for {}", which(&path));
+                (path, reason)
+            }
+            Ambiguous::Protocols(path) => {
+                let reason = format!("{} has another `protocol` than one beside it", which(&path));
+                (path, reason)
+            }
         };
         MessageVerdict::Deny {
             fault: RequestFault::Ambiguous(path),
             policy: self.slice.policy.clone(),
-            reason: format!("a server may read its path as one for {which}"),
+            reason,
             is_enforced: true,
         }
     }
@@ -242,23 +373,24 @@ impl Rules {
         }
     }
 
-    /// Evaluates the rules on one reading of a message, which is `request` in their input.
+    /// Evaluates the rules by `queries` on one reading of a message, whose parts are `form`.
     fn evaluate_form(
         &self,
-        request: Value,
+        form: Input,
+        queries: Queries,
         counting: &Counting<'_>,
     ) -> Result<MessageVerdict, EngineError> {
         let mut input = self.slice.input.clone();
-        input.insert(Value::from("request"), request);
+        input.extend(form);
         let mut session = self.slice.engine.about(Value::from(input))?;
         let named = |policy: Option<String>| policy.or_else(|| self.slice.policy.clone());
-        if session.ask(Query::AllowRequest)? == Some(Value::from(true)) {
+        if session.ask(queries.allow)? == Some(Value::from(true)) {
             return Ok(MessageVerdict::Allow {
-                policy: named(session.ask_text(Query::AllowingPolicy)?),
+                policy: named(session.ask_text(queries.allowing)?),
             });
         }
-        let denying = session.ask_text(Query::DenyingPolicy)?;
-        let reason = session.ask_text(Query::RequestDenyReason)?;
+        let denying = session.ask_text(queries.denying)?;
+        let reason = session.ask_text(queries.reason)?;
         let mut reason = reason.unwrap_or_else(|| "request denied by policy".to_owned());
         reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
         let fault = if denying.is_some() {
@@ -273,6 +405,12 @@ impl Rules {
             is_enforced: counting.is_enforced(),
         })
     }
+}
+
+/// Returns the refusal of a request of which too little was read.
+pub(super) fn unread() -> Refusal {
+    let reason = "the policy now has rules for a part of the request that the proxy did not read";
+    Refusal::policy_changed(reason.to_owned())
 }
 
 /// Returns true if a rule looks at the query.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use openshell_policy::document::StaticParts;
 use openshell_policy::network::binary::Binary;
-use openshell_policy::network::endpoint::Endpoint;
+use openshell_policy::network::endpoint::{Endpoint, L7};
 use openshell_policy::network::host::Host;
 use openshell_policy::policy::Policy;
 use openshell_policy::violation::Violations;
@@ -16,8 +16,8 @@ use regorus::Value;
 use serde_json::{Value as Json, json};
 
 use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
-use crate::decide::message::JudgedProtocol;
-use crate::decide::rego_data::rego_data;
+use crate::decide::message::judging;
+use crate::decide::rego_data::{rego_data, without_names};
 use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice};
 use crate::denial::refusal::{Matches, Nearest};
 use crate::ground::limits::Limits;
@@ -87,7 +87,7 @@ impl Weighter<CacheKey, Arc<CachedDecision>> for DecisionWeighter {
             Verdict::Allow { endpoints, .. } => endpoints
                 .iter()
                 .filter_map(Endpoint::l7)
-                .map(|l7| l7.rules.len() + l7.deny_rules.len())
+                .map(L7::count)
                 .sum(),
             Verdict::Deny { .. } => 0,
         };
@@ -314,6 +314,19 @@ impl Snapshot {
         Ok(reason)
     }
 
+    /// Opens a session about a message, whose parts are `form`, over the whole policy.
+    #[cfg(test)]
+    pub(in crate::decide) fn session(
+        &self,
+        program: &Program,
+        target: &Target,
+        form: crate::decide::message::Input,
+    ) -> Session {
+        let mut input = input(program, target);
+        input.extend(form);
+        self.engine().unwrap().about(Value::from(input)).unwrap()
+    }
+
     fn evaluate(
         &self,
         CacheKey { program, target }: &CacheKey,
@@ -385,7 +398,7 @@ impl Snapshot {
                 .and_then(|policy| policy.endpoints.get(place))
                 .ok_or_else(unexpected)?;
             // The answer is sorted, so this is the smallest key.
-            if judging_policy.is_none() && JudgedProtocol::of(endpoint).is_some() {
+            if judging_policy.is_none() && judging(endpoint).is_some() {
                 judging_policy = Some(name.to_string());
             }
             slices
@@ -429,9 +442,7 @@ impl Snapshot {
                     .collect::<Vec<_>>(),
             ),
         };
-        let text = endpoints
-            .to_json_str()
-            .map_err(|error| EngineError::Evaluate(error.to_string()))?;
+        let text = without_names(&endpoints)?;
         let endpoints = yaml::endpoints(&text).map_err(|violations| EngineError::Answer {
             query: Query::MatchedEndpointConfigs.name(),
             answer: violations.to_string(),

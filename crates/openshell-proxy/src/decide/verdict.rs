@@ -9,7 +9,6 @@ use tokio::sync::Semaphore;
 use crate::decide::message::{Action, Message};
 use crate::decide::permit::Permit;
 use crate::decide::rules::MessageVerdict;
-use crate::denial::judged::JudgedRequest;
 use crate::denial::refusal::Refusal;
 
 /// A permit to send one message. Only the functions of this module make one.
@@ -128,13 +127,7 @@ pub fn judge_now(permit: &Permit, action: &Action) -> Result<MessagePermit, Refu
             reason,
             is_enforced: true,
         } if !permit.is_observed() => {
-            let (method, path) = action.rule();
-            let request = JudgedRequest {
-                policy: policy.clone(),
-                method,
-                path,
-                fault: fault.clone(),
-            };
+            let request = action.refused(policy.clone(), fault.clone());
             Err(Refusal::request(reason.clone(), request))
         }
         MessageVerdict::Deny {

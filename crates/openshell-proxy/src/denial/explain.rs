@@ -6,7 +6,7 @@ use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
 use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::is_one_program;
 
-use crate::denial::judged::{At, JudgedRequest, RequestFault};
+use crate::denial::judged::{At, JudgedMessage, JudgedRequest, RequestFault};
 use crate::denial::refusal::{
     AddressFault, Facts, Matches, Nearest, ProgramFault, Refusal, Subject,
 };
@@ -225,8 +225,14 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
         method,
         path,
         fault,
+        message,
     } = request;
     let endpoints = endpoints(policy.as_deref());
+    if let Some(message) = message
+        && let Some(line) = message_line(message, fault, &endpoints, target)
+    {
+        return line;
+    }
     let literal_method = flow_text(method);
     let literal_path = flow_text(&Glob::literal(path));
     match fault {
@@ -251,6 +257,9 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
             "{endpoints}: a `path` of {target} matches {literal_path} only as it is written, and not \
              decoded; `**` in it matches both"
         ),
+        RequestFault::Version { requested, .. } => {
+            format!("{endpoints}: add \"{requested}\" to `mcp: {{versions: […]}}` of {target}")
+        }
         RequestFault::DenyRule => {
             format!(
                 "{endpoints}: `deny_rules` of {target} match {literal_method} {literal_path}, and \
@@ -280,6 +289,46 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
              permitted, such as `- allow: {{method: GET, path: \"**\"}}`",
             with_path(at)
         ),
+    }
+}
+
+/// Returns the line that would permit a message; `None` if it is that of the request.
+fn message_line(
+    message: &JudgedMessage,
+    fault: &RequestFault,
+    endpoints: &str,
+    target: &Target,
+) -> Option<String> {
+    let method = message.method.as_deref().map(flow_text);
+    let about = message.about.as_ref();
+    let about = about.map(|(key, value)| format!("{key}: {}", flow_text(&Glob::literal(value))));
+    let keys: Vec<_> = method
+        .map(|method| format!("method: {method}"))
+        .into_iter()
+        .chain(about)
+        .collect();
+    let keys = keys.join(", ");
+    match fault {
+        RequestFault::NoRule(_) if keys.is_empty() => {
+            let protocol = message.protocol.as_str();
+            Some(format!(
+                "no rule of {target} permits it; `protocol: {protocol}` has POST, and for MCP the \
+                 stream by GET and the end of a session by DELETE"
+            ))
+        }
+        RequestFault::NoRule(at) => {
+            let at = with_path(at);
+            Some(format!(
+                "{endpoints}: add to the `rules` of {target}{at} `- allow: {{{keys}}}`"
+            ))
+        }
+        RequestFault::DenyRule => Some(format!(
+            "{endpoints}: `deny_rules` of {target} match {{{keys}}}, and win over any rule"
+        )),
+        RequestFault::Ambiguous(_)
+        | RequestFault::EncodedSlash
+        | RequestFault::Version { .. }
+        | RequestFault::Upgrade(_) => None,
     }
 }
 
@@ -366,6 +415,7 @@ mod tests {
                 method: "GET".to_owned(),
                 path: "/a".to_owned(),
                 fault,
+                message: None,
             };
             Refusal::request("the reason".to_owned(), request)
         };

@@ -1,7 +1,10 @@
 //! The facts of a request that rules have refused.
 
 use openshell_events::reason::ReasonCode;
-use openshell_policy::network::endpoint::UpgradeProtocol;
+use openshell_policy::network::endpoint::{Protocol, UpgradeProtocol};
+use openshell_policy::network::rpc::Revision;
+
+use crate::secrets::needles::{CONCEALED, has_secret};
 
 /// A request that was judged by rules, and refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +17,35 @@ pub struct JudgedRequest {
     pub path: String,
     /// Its fault.
     pub fault: RequestFault,
+    /// The message in its body that was refused, if that was judged.
+    pub message: Option<JudgedMessage>,
+}
+
+impl JudgedRequest {
+    /// Conceals the words of the workload that hold a secret.
+    pub(super) fn conceal(&mut self) {
+        let message = self.message.iter_mut();
+        let of_message = message.flat_map(|message| {
+            let about = message.about.iter_mut().map(|(_, value)| value);
+            message.method.iter_mut().chain(about)
+        });
+        for word in of_message.chain([&mut self.path]) {
+            if has_secret(word) {
+                CONCEALED.clone_into(word);
+            }
+        }
+    }
+}
+
+/// A message of JSON-RPC or MCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JudgedMessage {
+    /// JSON-RPC or MCP.
+    pub protocol: Protocol,
+    /// Its method; `None` for what is no request and no notification.
+    pub method: Option<String>,
+    /// The key of a rule for what it is about, and the value: a tool, a URI or a name.
+    pub about: Option<(&'static str, String)>,
 }
 
 /// The fault of a judged request.
@@ -27,6 +59,13 @@ pub enum RequestFault {
     Ambiguous(Option<String>),
     /// Its path holds an encoded slash.
     EncodedSlash,
+    /// It speaks a revision of MCP that the policy does not list.
+    Version {
+        /// Those that the policy lists.
+        supported: Vec<Revision>,
+        /// The name of the one that it speaks.
+        requested: String,
+    },
     /// It asks to switch to this protocol, inside which no rule can judge anything.
     Upgrade(UpgradeProtocol),
 }
@@ -47,7 +86,7 @@ impl RequestFault {
     #[must_use]
     pub fn code(&self) -> ReasonCode {
         match self {
-            Self::NoRule(_) => ReasonCode::RequestNotInRules,
+            Self::NoRule(_) | Self::Version { .. } => ReasonCode::RequestNotInRules,
             Self::DenyRule => ReasonCode::RequestInDenyRules,
             Self::Ambiguous(_) => ReasonCode::EndpointsAmbiguous,
             Self::EncodedSlash => ReasonCode::BadRequest,

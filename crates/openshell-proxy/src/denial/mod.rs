@@ -2,6 +2,7 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub mod answer;
 pub mod explain;
 pub mod judged;
 pub mod refusal;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use openshell_events::reason::{Counted, DenialStage, ReasonCode};
 
+use crate::denial::answer::RpcAnswer;
 use crate::denial::judged::{JudgedRequest, RequestFault};
 use crate::ground::limits::Limits;
 use crate::ground::peer::Caller;
@@ -22,6 +23,8 @@ pub struct Refusal {
     detail: Option<&'static str>,
     /// Overrides the code's HTTP status.
     status: Option<u16>,
+    /// The answer in the protocol of the refused message.
+    answer: Option<Box<RpcAnswer>>,
     facts: Facts,
 }
 
@@ -121,6 +124,7 @@ impl Refusal {
             reason: Cow::Borrowed(reason),
             detail: None,
             status: None,
+            answer: None,
             facts: Facts::None,
         }
     }
@@ -251,9 +255,7 @@ impl Refusal {
         } else {
             reason
         };
-        if has_secret(&request.path) {
-            CONCEALED.clone_into(&mut request.path);
-        }
+        request.conceal();
         Self::because(request.fault.code(), reason).with(Facts::Request(Box::new(request)))
     }
 
@@ -462,6 +464,28 @@ impl Refusal {
         Self::new(ReasonCode::BadRequest, reason)
     }
 
+    /// Refuses a request in whose body a server could find other messages than the rules.
+    #[must_use]
+    pub fn message_invalid(reason: String) -> Self {
+        Self::because(ReasonCode::MessageInvalid, reason)
+    }
+
+    /// Returns the same refusal with an answer in the protocol of the refused message.
+    #[must_use]
+    pub fn answered(self, answer: RpcAnswer) -> Self {
+        Self {
+            status: Some(answer.status),
+            answer: Some(Box::new(answer)),
+            ..self
+        }
+    }
+
+    /// Returns the answer in the protocol of the refused message, if there is one.
+    #[must_use]
+    pub fn answer(&self) -> Option<&RpcAnswer> {
+        self.answer.as_deref()
+    }
+
     /// Refuses a request whose body has more than the `most` bytes that its rules read.
     #[must_use]
     pub fn body_too_large(most: usize) -> Self {
@@ -635,17 +659,20 @@ impl Refusal {
     pub fn allowable_request(&self) -> Option<(String, String)> {
         let request = self
             .judged_request()
+            .filter(|request| request.message.is_none())
             .filter(|request| match request.fault {
                 RequestFault::NoRule(_) | RequestFault::EncodedSlash => true,
-                RequestFault::DenyRule | RequestFault::Ambiguous(_) | RequestFault::Upgrade(_) => {
-                    false
-                }
+                RequestFault::DenyRule
+                | RequestFault::Ambiguous(_)
+                | RequestFault::Version { .. }
+                | RequestFault::Upgrade(_) => false,
             })?;
         Some((request.method.clone(), request.path.clone()))
     }
 
     /// Returns the judged request that was refused.
-    pub(super) fn judged_request(&self) -> Option<&JudgedRequest> {
+    #[must_use]
+    pub fn judged_request(&self) -> Option<&JudgedRequest> {
         match &self.facts {
             Facts::Request(request) => Some(request),
             Facts::None

@@ -3,12 +3,13 @@
 
 use bytes::Bytes;
 use hyper::ext::ReasonPhrase;
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{Response, StatusCode};
 use openshell_events::reason::Connection;
 use serde::Serialize;
 
+use crate::denial::answer::RpcAnswer;
 use crate::denial::judged::{JudgedRequest, RequestFault};
 use crate::denial::refusal::{Facts, Refusal, Subject};
 
@@ -80,7 +81,7 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
         | Facts::Placeholder
         | Facts::Program(..) => serde_json::to_vec(&Content {
             policy: ruled(refusal).and_then(|request| request.policy.as_deref()),
-            rule: ruled(refusal).map(|request| format!("{} {}", request.method, request.path)),
+            rule: ruled(refusal).map(rule),
             method: ruled(refusal).map(|request| request.method.as_str()),
             path: ruled(refusal).map(|request| request.path.as_str()),
             error: code.error(),
@@ -102,17 +103,41 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
     message(refusal, content.unwrap_or_default())
 }
 
+/// Returns the word for what was refused of `request` in its rules.
+fn rule(request: &JudgedRequest) -> String {
+    match &request.message {
+        None => format!("{} {}", request.method, request.path),
+        Some(message) => {
+            let about = message.about.as_ref().map(|(_, value)| value.as_str());
+            let words = [message.method.as_deref(), about];
+            words.into_iter().flatten().collect::<Vec<_>>().join(" ")
+        }
+    }
+}
+
 /// Returns the request that the rules denied.
 fn ruled(refusal: &Refusal) -> Option<&JudgedRequest> {
     refusal
         .judged_request()
         .filter(|request| match request.fault {
-            RequestFault::NoRule(_) | RequestFault::DenyRule | RequestFault::Ambiguous(_) => true,
+            RequestFault::NoRule(_)
+            | RequestFault::DenyRule
+            | RequestFault::Version { .. }
+            | RequestFault::Ambiguous(_) => true,
             RequestFault::EncodedSlash | RequestFault::Upgrade(_) => false,
         })
 }
 
 fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
+    let mut media_type = "application/json";
+    let answer = refusal.answer();
+    if let Some(answer) = answer
+        && let Ok(data) = std::str::from_utf8(&content)
+        && let Some((body, of_body)) = answer.body(refusal, data)
+    {
+        content = body;
+        media_type = of_body;
+    }
     // A terminal that shows the body then shows its prompt on a new line.
     content.push(b'\n');
     let mut response = Response::new(Bytes::from(content));
@@ -123,19 +148,25 @@ fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
     ));
     response
         .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    if answer.is_some_and(RpcAnswer::is_about_method) {
+        response
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("POST"));
+    }
     // The key of a policy is always valid in a field value.
     let policy = ruled(refusal).and_then(|request| request.policy.as_deref());
     if let Some(Ok(policy)) = policy.map(HeaderValue::from_str) {
         response.headers_mut().insert("X-OpenShell-Policy", policy);
     }
     match refusal.code().connection() {
-        Connection::Ends => {
+        // The request was read to its end.
+        Connection::Ends if answer.is_none() => {
             response
                 .headers_mut()
                 .insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Connection::Stays => {}
+        Connection::Ends | Connection::Stays => {}
     }
     response.into_parts()
 }

@@ -4,10 +4,11 @@ use bytes::Bytes;
 use hyper::header::{CONNECTION, CONTENT_TYPE};
 use hyper::{Response, StatusCode};
 use openshell_events::reason::ReasonCode;
-use openshell_policy::network::endpoint::UpgradeProtocol;
+use openshell_policy::network::endpoint::{Protocol, UpgradeProtocol};
+use openshell_policy::network::rpc::Revision;
 use serde_json::{Value, json};
 
-use super::judged::{At, JudgedRequest, RequestFault};
+use super::judged::{At, JudgedMessage, JudgedRequest, RequestFault};
 use super::refusal::{AddressFault, Matches, Nearest, Refusal, Subject};
 use super::reply;
 use crate::testing;
@@ -29,6 +30,27 @@ fn denied(fault: RequestFault) -> Refusal {
         method: "GET".into(),
         path: "/a".into(),
         fault,
+        message: None,
+    };
+    Refusal::request("no rule".to_owned(), request)
+}
+
+/// Refuses a message of MCP with this method, which is about this.
+fn of_message(
+    method: Option<&str>,
+    about: Option<(&'static str, &str)>,
+    fault: RequestFault,
+) -> Refusal {
+    let request = JudgedRequest {
+        policy: Some("web".into()),
+        method: "POST".into(),
+        path: "/mcp".into(),
+        fault,
+        message: Some(JudgedMessage {
+            protocol: Protocol::Mcp,
+            method: method.map(str::to_owned),
+            about: about.map(|(key, value)| (key, value.to_owned())),
+        }),
     };
     Refusal::request("no rule".to_owned(), request)
 }
@@ -296,6 +318,41 @@ fn all() -> Vec<(Refusal, &'static str)> {
             "400 bad_request bad_request: malformed",
         ),
         (
+            Refusal::message_invalid("no message".to_owned()),
+            "400 message_invalid message_invalid: no message",
+        ),
+        (
+            of_message(
+                Some("tools/call"),
+                Some(("tool", "x.*")),
+                RequestFault::NoRule(At::Any),
+            ),
+            "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; network_policies.web.endpoints: add to \
+             the `rules` of web.test:443 `- allow: {method: tools/call, tool: \"x.\\\\*\"}`",
+        ),
+        (
+            of_message(Some("ping"), None, RequestFault::DenyRule),
+            "403 policy_denied request_in_deny_rules: GET /a denied by L7 policy; network_policies.web.endpoints: \
+             `deny_rules` of web.test:443 match {method: ping}, and win over any rule",
+        ),
+        (
+            of_message(None, None, RequestFault::NoRule(At::Any)),
+            "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; no rule of web.test:443 permits it; \
+             `protocol: mcp` has POST, and for MCP the stream by GET and the end of a session by DELETE",
+        ),
+        (
+            of_message(
+                Some("ping"),
+                None,
+                RequestFault::Version {
+                    supported: vec![Revision::R20251125],
+                    requested: "2026-07-28".to_owned(),
+                },
+            ),
+            "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; network_policies.web.endpoints: add \
+             \"2026-07-28\" to `mcp: {versions: […]}` of web.test:443",
+        ),
+        (
             Refusal::target("malformed"),
             "400 bad_request bad_request: malformed",
         ),
@@ -439,7 +496,8 @@ fn a_refusal_ends_its_connection_unless_the_next_request_may_fare_better() {
         let response = reply::refused(&refusal, &subject());
         let stays = matches!(
             refusal.code(),
-            ReasonCode::InferenceBudgetExhausted
+            ReasonCode::MessageInvalid
+                | ReasonCode::InferenceBudgetExhausted
                 | ReasonCode::InferenceUnavailable
                 | ReasonCode::InferenceError
         );

@@ -7,8 +7,9 @@ use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use openshell_policy::network::endpoint::UpgradeProtocol;
 
-use crate::decide::message::{Message, Reading};
+use crate::decide::message::{Action, Message, Need, Reading};
 use crate::decide::permit::Permit;
+use crate::denial::answer::RpcAnswer;
 use crate::denial::judged::{JudgedRequest, RequestFault};
 use crate::denial::refusal::Refusal;
 use crate::ground::peer::Caller;
@@ -70,6 +71,7 @@ fn upgrade(
                 method: request.method.to_string(),
                 path: target.path().to_owned(),
                 fault: RequestFault::Upgrade(protocol),
+                message: None,
             };
             Err(Refusal::request(reason, request))
         }
@@ -78,22 +80,60 @@ fn upgrade(
     }
 }
 
-/// Checks the head of `request`, and reads as much of its `body` as the rules of `permit` need.
+/// Checks the head of `request`, and reads as much of its `body` as the rules of `permit` need. A
+/// body that they judge is decoded, and sent as it was judged.
 ///
 /// # Errors
 /// Fails if the head is malformed, or the body cannot be read.
 pub async fn read_message(
     memory: &Memory,
     permit: &Permit,
-    request: &Parts,
+    request: &mut Parts,
     body: &mut Unsent,
     record: &Record,
 ) -> Result<Message, Refusal> {
     head::check_method(&request.method)?;
     head::check_size(request)?;
     head::check_framing(&request.headers)?;
-    let ahead = body.read(permit.need(), memory, record.program()).await?;
-    Ok(Message::of(request, ahead))
+    let need = permit.need(&request.method, &request.uri);
+    let mut ahead = body.read(need, memory, record.program()).await?;
+    if let Need::Body(most) = need {
+        let headers = &mut request.headers;
+        ahead = body.decode(headers, most, memory, record.program()).await?;
+    }
+    Ok(Message::of(request, ahead, need))
+}
+
+/// The number of bytes of a body from which reading its messages would hold up others.
+const LONG_BODY: usize = 64 * 1024;
+
+/// Reads `message` in the form in which it is judged under `permit` and sent.
+///
+/// # Errors
+/// As for [`Permit::read`].
+async fn read(permit: &Permit, message: &Message) -> Result<Reading, Refusal> {
+    if message.head.is_none() || message.ahead.bytes.len() < LONG_BODY {
+        return permit.read(message);
+    }
+    let permit = permit.clone();
+    let message = message.clone();
+    let reading = tokio::task::spawn_blocking(move || permit.read(&message)).await;
+    reading.map_err(|error| Refusal::engine(error.to_string()))?
+}
+
+/// Returns the `refusal` of the action at `index` of `message` with an answer in the protocol of the
+/// refused message.
+fn answered(refusal: Refusal, message: &Message, actions: &[Action], index: usize) -> Refusal {
+    let messages: Vec<_> = actions.iter().filter_map(Action::rpc).collect();
+    let is_event = message
+        .head
+        .as_ref()
+        .is_some_and(|head| head.accepts_only_events());
+    let fault = refusal.judged_request().map(|request| &request.fault);
+    match fault.and_then(|fault| RpcAnswer::of(&messages, index, fault, is_event)) {
+        Some(answer) => refusal.answered(answer),
+        None => refusal,
+    }
 }
 
 /// Judges `message`, which was read from `request` of `caller`, on a connection with `permit`.
@@ -108,14 +148,16 @@ pub async fn authorize_request(
     message: &Message,
     record: &mut Record,
 ) -> Result<AuthorizedRequest, Refusal> {
-    let Reading { target, actions } = permit.read(message)?;
+    let Reading { target, actions } = read(permit, message).await?;
     record.asks_for(target.path());
-    for action in &actions {
+    record.holds(actions.iter().filter_map(Action::rpc));
+    for (index, action) in actions.iter().enumerate() {
         let began = Instant::now();
         let judged = authorizer.authorize_message(permit, caller, action).await;
         record.decided_since(began);
-        let judged = judged?;
+        let judged = judged.map_err(|refusal| answered(refusal, message, &actions, index))?;
         record.request_permitted_by(judged.policy(), judged.judged());
+        record.message_permitted_by(index, judged.policy(), judged.judged());
     }
     let upgrade = upgrade(permit, request, &target)?;
     Ok(AuthorizedRequest { target, upgrade })
@@ -167,9 +209,9 @@ mod tests {
             testing::target("web.test:80"),
         );
         let authorizer = &services.authorizer;
-        let head = testing::head(request);
+        let mut head = testing::head(request);
         let mut body = Unsent::whole(Bytes::new());
-        let read = read_message(&services.memory, &permit, &head, &mut body, &record).await;
+        let read = read_message(&services.memory, &permit, &mut head, &mut body, &record).await;
         let asked = match read {
             Ok(message) => {
                 authorize_request(authorizer, &permit, caller, &head, &message, &mut record).await

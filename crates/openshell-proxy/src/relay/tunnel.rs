@@ -235,13 +235,13 @@ impl UpstreamSource for TunnelSource<'_> {
         loop {
             head::check_authority(parts, origin)?;
             let permit = connection.current_permit(&services.authorizer).await?;
-            if self.stream.is_none() && permit.need() != Need::Head {
+            if self.stream.is_none() && permit.need(&parts.method, &parts.uri) != Need::Head {
                 // The body of the last message holds memory, which this one may need.
                 connection.forget_message();
             }
             let message = read_message(&services.memory, &permit, parts, body, record).await?;
             let permit = self.permit(&message).await?;
-            if !message.ahead.meets(permit.need()) && body.is_readable() {
+            if !message.ahead.meets(permit.need(&parts.method, &parts.uri)) && body.is_readable() {
                 // The policy has changed while the body was read.
                 continue;
             }

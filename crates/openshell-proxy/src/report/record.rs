@@ -13,10 +13,14 @@ use openshell_events::words::{
     Action, Activity, Confidence, Decision, Engine, FindingActivity, Severity,
 };
 
+use crate::decide::message::rpc::RpcMessage;
 use crate::decide::verdict::Judged;
+use crate::denial::answer::NOT_SENT;
 use crate::denial::refusal::{Refusal, Subject};
 use crate::ground::peer::Caller;
 use crate::ground::target::{Scheme, Target};
+use crate::report::finding::{LeakFinding, SecretFinding};
+use crate::report::message::Message;
 use crate::secrets::needles::{CONCEALED, has_secret};
 use crate::secrets::placeholder::redacted;
 
@@ -27,6 +31,8 @@ pub struct Record {
     subject: Subject,
     /// The request, if the decision is on a request and not on a connection.
     http: Option<Http>,
+    /// The messages in its body, if the decision is on these.
+    messages: Vec<Message>,
     policy: Option<String>,
     /// How the rules judged the request.
     judged: Option<Judged>,
@@ -108,6 +114,7 @@ impl Record {
                 is_inside: false,
             },
             http: None,
+            messages: Vec::new(),
             policy: None,
             judged: None,
             observed: None,
@@ -226,6 +233,19 @@ impl Record {
             self.policy = policy.map(str::to_owned);
         }
         self.judged = Some(judged.clone());
+    }
+
+    /// Notes the messages in the body of the request, which are decided on one by one.
+    pub fn holds<'m>(&mut self, messages: impl Iterator<Item = &'m RpcMessage>) {
+        self.messages = messages.map(Message::of).collect();
+    }
+
+    /// Notes that the message at `index` is permitted, by `policy` if one is named, and how it was
+    /// `judged`.
+    pub fn message_permitted_by(&mut self, index: usize, policy: Option<&str>, judged: &Judged) {
+        if let Some(message) = self.messages.get_mut(index) {
+            message.permitted = Some((policy.map(str::to_owned), judged.clone()));
+        }
     }
 
     /// Notes that the request is for a model and needs no policy.
@@ -374,14 +394,35 @@ impl Record {
                     reason: "the connection ended before the decision",
                     code: None,
                 };
-                self.emit(Activity::Fail, decided, None);
+                self.emit(Activity::Fail, decided, None, None);
             }
         }
     }
 
     fn report_allowed(&self, remark: &str) {
+        if self.messages.is_empty() {
+            self.report_judged(self.policy.as_deref(), self.judged.as_ref(), None, remark);
+        }
+        for (index, message) in self.messages.iter().enumerate() {
+            let (policy, judged) = match &message.permitted {
+                Some((policy, judged)) => (policy.as_deref(), Some(judged)),
+                None => (None, None),
+            };
+            let policy = policy.or(self.policy.as_deref());
+            self.report_judged(policy, judged, Some(index), remark);
+        }
+    }
+
+    /// Reports that the request, or the message at `index` in it, was sent.
+    fn report_judged(
+        &self,
+        policy: Option<&str>,
+        judged: Option<&Judged>,
+        index: Option<usize>,
+        remark: &str,
+    ) {
         let is_upgrade = self.http.as_ref().is_some_and(|http| http.is_upgrade);
-        let (engine, decision, reason, code) = match &self.judged {
+        let (engine, decision, reason, code) = match judged {
             _ if let Some(inference) = &self.inference => {
                 let remark = if inference.remark.is_empty() {
                     remark
@@ -420,7 +461,7 @@ impl Record {
             } else {
                 Action::Allowed
             },
-            policy: self.policy.as_deref(),
+            policy,
             engine,
             decision: if is_upgrade && decision == Decision::Allow {
                 Decision::AllowUpgrade
@@ -430,7 +471,7 @@ impl Record {
             reason,
             code,
         };
-        self.emit(Activity::Open, decided, None);
+        self.emit(Activity::Open, decided, None, index);
     }
 
     fn report_refused(&self, refusal: &Refusal) {
@@ -451,11 +492,21 @@ impl Record {
             reason: refusal.reason(),
             code: Some(code),
         };
-        self.emit(
-            code.report().activity,
-            decided,
-            self.denial(refusal).as_ref(),
-        );
+        let activity = code.report().activity;
+        let denial = self.denial(refusal);
+        if self.messages.is_empty() {
+            self.emit(activity, decided, denial.as_ref(), None);
+        }
+        let is_open = |message: &Message| message.permitted.is_none();
+        let at_fault = self.messages.iter().position(is_open).unwrap_or_default();
+        for index in 0..self.messages.len() {
+            if index == at_fault {
+                self.emit(activity, decided, denial.as_ref(), Some(index));
+            } else {
+                let reason = NOT_SENT;
+                self.emit(activity, Decided { reason, ..decided }, None, Some(index));
+            }
+        }
     }
 
     /// Reports an upstream that tried to open a channel past the rules.
@@ -488,7 +539,21 @@ impl Record {
         }
     }
 
-    fn emit(&self, activity: Activity, decided: Decided<'_>, denial: Option<&Denial>) {
+    /// Emits the event of the decision on the request, or on the message at `index` in it.
+    fn emit(
+        &self,
+        activity: Activity,
+        decided: Decided<'_>,
+        denial: Option<&Denial>,
+        index: Option<usize>,
+    ) {
+        let message = index.and_then(|index| self.messages.get(index));
+        let message = message.map(Message::facts);
+        // The times are those of the whole request.
+        let took = match index {
+            Some(1..) => Took::default(),
+            _ => self.took,
+        };
         let host = self.host();
         let ends = self.ends(host.as_deref());
         let lineage = self
@@ -516,10 +581,11 @@ impl Record {
                     Lineage::default()
                 },
                 way: self.way,
-                took: self.took,
+                took,
                 decided,
                 credentials: &self.credentials,
                 model: self.model(),
+                message: message.as_ref(),
                 denial,
             }),
             None => Event::Connection(ConnectionDecided {
@@ -552,102 +618,11 @@ impl Record {
 }
 
 /// Returns `path` for logs: placeholders are redacted, and a path that holds a secret is concealed.
-fn loggable(path: &str) -> String {
+pub(super) fn loggable(path: &str) -> String {
     if has_secret(path) {
         CONCEALED.to_owned()
     } else {
         redacted(path).unwrap_or_else(|| path.to_owned())
-    }
-}
-
-/// A finding of secrets in a request.
-#[derive(Clone, Debug)]
-pub struct SecretFinding {
-    audit: Arc<dyn Audit>,
-    subject: Arc<Subject>,
-}
-
-impl SecretFinding {
-    /// Returns the target of the request, if it has one.
-    #[must_use]
-    pub fn target(&self) -> Option<&Target> {
-        self.subject.target.as_ref()
-    }
-
-    /// Reports `secret`, such as `the secret of the credential NAME`.
-    pub fn report(&self, secret: &str) {
-        let Subject {
-            request,
-            target,
-            caller,
-            ..
-        } = &*self.subject;
-        let target = target.as_ref().map(ToString::to_string).unwrap_or_default();
-        let caller = caller
-            .as_ref()
-            .map(|caller| format!(" by {}", caller.program.executable))
-            .unwrap_or_default();
-        let message = format!(
-            "{request} to {target}{caller} holds {secret}; reported once for this host (--leaks \
-             block refuses it, `leaks: allow` at the endpoint permits it)"
-        );
-        self.audit.event(&Event::Finding(Finding {
-            activity: FindingActivity::Detected,
-            severity: Severity::High,
-            title: "Secret In A Request",
-            confidence: Confidence::High,
-            message: &message,
-        }));
-    }
-}
-
-/// A finding of a secret in a response, in which it was masked for the workload.
-#[derive(Clone, Debug)]
-pub struct LeakFinding {
-    audit: Arc<dyn Audit>,
-    request: String,
-    target: String,
-    credentials: String,
-}
-
-impl LeakFinding {
-    /// Reports the masked secret.
-    pub fn report(self) {
-        let Self {
-            request,
-            target,
-            credentials,
-            ..
-        } = &self;
-        let message = format!(
-            "Answer of {target} to {request} held a secret of {credentials}, which was masked"
-        );
-        self.emit(FindingActivity::Blocked, Severity::Medium, &message);
-    }
-
-    /// Reports that a response could not be searched, because it is encoded although the request
-    /// asked for no encoding.
-    pub fn report_encoded(&self) {
-        let Self {
-            request,
-            target,
-            credentials,
-            ..
-        } = self;
-        let message = format!(
-            "Answer of {target} to {request} is encoded, and was not searched for {credentials}"
-        );
-        self.emit(FindingActivity::Detected, Severity::Low, &message);
-    }
-
-    fn emit(&self, activity: FindingActivity, severity: Severity, message: &str) {
-        self.audit.event(&Event::Finding(Finding {
-            activity,
-            severity,
-            title: "Credential In An Answer",
-            confidence: Confidence::High,
-            message,
-        }));
     }
 }
 

@@ -47,7 +47,7 @@ fn class_uid(class: Class) -> u32 {
         Class::Process => 1007,
         Class::Finding => 2004,
         Class::Connection | Class::Closed | Class::Bypass | Class::Published => 4001,
-        Class::Request => 4002,
+        Class::Request | Class::Mcp | Class::Rpc => 4002,
         Class::Name => 4003,
         Class::Ssh => 4007,
         Class::Configuration => 5019,
@@ -120,16 +120,17 @@ fn place(class: Class, key: Key) -> Option<&'static [&'static str]> {
         (Key::Host, _) => &["dst_endpoint", "hostname"],
         (Key::Port, _) => &["dst_endpoint", "port"],
         (Key::Client, _) => &["src_endpoint", "name"],
-        (Key::Policy, Class::Connection | Class::Bypass | Class::Request) => {
-            &["firewall_rule", "name"]
-        }
+        (
+            Key::Policy,
+            Class::Connection | Class::Bypass | Class::Request | Class::Mcp | Class::Rpc,
+        ) => &["firewall_rule", "name"],
         (Key::Protocol, _) => &["connection_info", "protocol_name"],
         (Key::BytesIn, Class::Closed) => &["traffic", "bytes_in"],
         (Key::BytesOut, Class::Closed) => &["traffic", "bytes_out"],
         (Key::Milliseconds, _) => &["duration"],
         (Key::Method, _) => &["http_request", "http_method"],
         (Key::Scheme, _) => &["http_request", "url", "scheme"],
-        (Key::Path, Class::Request) => &["http_request", "url", "path"],
+        (Key::Path, Class::Request | Class::Mcp | Class::Rpc) => &["http_request", "url", "path"],
         (Key::Title, _) => &["finding_info", "title"],
         (Key::Message, Class::Finding) => &["finding_info", "desc"],
         (Key::Confidence, _) => &["confidence"],
@@ -226,7 +227,7 @@ impl Record {
     fn additions(&mut self, event: &Event<'_>, facts: &Facts<'_>) {
         match facts.class {
             Class::Connection | Class::Closed | Class::Bypass => self.destination(facts),
-            Class::Request => {
+            Class::Request | Class::Mcp | Class::Rpc => {
                 self.destination(facts);
                 for (key, name) in [(Key::Host, "hostname"), (Key::Port, "port")] {
                     if let Some(fact) = facts.get(key) {

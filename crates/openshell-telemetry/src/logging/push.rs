@@ -138,7 +138,7 @@ pub(super) fn fields(event: &Event<'_>) -> Fields {
     if let Some(action) = facts.action {
         fields.put("action", verdict(action));
     }
-    if facts.class == Class::Request {
+    if matches!(facts.class, Class::Request | Class::Mcp | Class::Rpc) {
         let decision = match facts.text(Key::Decision) {
             "allow" | "allow_upgrade" => "allow",
             "audit" => "audit",
@@ -176,7 +176,9 @@ fn name(class: Class, key: Key) -> Option<&'static str> {
         Key::Door => "door",
         Key::Engine => "engine",
         Key::Host | Key::Target => "dst_host",
-        Key::Method => "l7_action",
+        Key::RpcMethod => "l7_action",
+        Key::RpcTarget => "l7_target",
+        Key::Method if class == Class::Request => "l7_action",
         Key::Milliseconds => "duration_ms",
         Key::Path if class == Class::Request => "l7_target",
         Key::Pid => "binary_pid",

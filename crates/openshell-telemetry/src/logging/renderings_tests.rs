@@ -186,6 +186,7 @@ fn requests(render: &mut impl FnMut(Event<'_>)) {
         decided: ALLOWED,
         credentials: "",
         model: None,
+        message: None,
         denial: None,
     };
     render(Event::Request(request));

@@ -100,6 +100,7 @@ fn subject(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
             write!(line, " {program} -> {host}:{port}")
         }
         Class::Request => request(line, facts),
+        Class::Mcp | Class::Rpc => message(line, facts),
         Class::Name if facts.get(Key::RecordType).is_none() => write!(line, " {host}"),
         Class::Name => write!(line, " {host} {}", shown(facts, Key::RecordType)),
         Class::Published => write!(line, " {} -> 127.0.0.1:{port}", shown(facts, Key::Source)),
@@ -139,6 +140,29 @@ fn request(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
     write!(line, "{}", Word::redacted(facts.text(Key::Path)))
 }
 
+fn message(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
+    let host = shown(facts, Key::Host);
+    write!(line, " {} -> {host}", Program(facts))?;
+    let port = facts.get(Key::Port).unwrap_or(Value::Number(0));
+    if port != Value::Number(443) {
+        write!(line, ":{port}")?;
+    }
+    write!(line, "{}", Word::redacted(facts.text(Key::Path)))?;
+    let is_in_activity = facts
+        .text(Key::RpcMethod)
+        .eq_ignore_ascii_case(facts.activity);
+    let words = [Key::RpcMethod, Key::RpcTarget];
+    for key in words
+        .into_iter()
+        .filter(|key| !(is_in_activity && *key == Key::RpcMethod))
+    {
+        if facts.get(key).is_some() {
+            write!(line, " {}", shown(facts, key))?;
+        }
+    }
+    Ok(())
+}
+
 /// Returns the facts that are shown in brackets, in this order.
 fn in_brackets(class: Class) -> &'static [Key] {
     match class {
@@ -160,6 +184,15 @@ fn in_brackets(class: Class) -> &'static [Key] {
             Key::Reason,
             Key::Code,
             Key::Binary,
+        ],
+        Class::Mcp | Class::Rpc => &[
+            Key::Engine,
+            Key::Decision,
+            Key::Id,
+            Key::Number,
+            Key::Credentials,
+            Key::Reason,
+            Key::Code,
         ],
         Class::Name => &[Key::Addresses, Key::Repeated, Key::Reason, Key::Code],
         Class::Published => &[Key::PublishedAt, Key::Reason],
@@ -313,6 +346,7 @@ mod tests {
         decided: ALLOWED,
         credentials: "",
         model: None,
+        message: None,
         denial: None,
     };
 

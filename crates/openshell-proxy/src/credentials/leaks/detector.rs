@@ -18,7 +18,8 @@ use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::ground::shares::Shares;
 use crate::ground::target::Target;
-use crate::report::record::{Record, SecretFinding};
+use crate::report::finding::SecretFinding;
+use crate::report::record::Record;
 use crate::secrets::decode::Escapes;
 use crate::secrets::needles::{Kind, Needles, Sought, Value};
 

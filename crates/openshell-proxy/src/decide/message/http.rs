@@ -17,6 +17,8 @@ pub(in crate::decide) struct Reads {
     pub(in crate::decide) queries: bool,
     /// True if they look at the other readings of a path.
     pub(in crate::decide) readings: bool,
+    /// True if they may read all parts of messages in bodies.
+    pub(in crate::decide) whole_messages: bool,
 }
 
 /// An HTTP request.

@@ -2,7 +2,9 @@
 //! Each judged protocol has its own file.
 
 pub mod http;
+pub mod rpc;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,7 +13,11 @@ use hyper::{Method, Uri};
 use openshell_policy::network::endpoint::{Endpoint, L7, Protocol};
 use regorus::Value;
 
+use crate::decide::engine::Query;
 use crate::decide::message::http::{HttpRequest, Reads};
+use crate::decide::message::rpc::RpcMessage;
+use crate::decide::message::rpc::head::RpcHead;
+use crate::denial::judged::{JudgedRequest, RequestFault};
 use crate::denial::refusal::Refusal;
 use crate::ground::shares::Share;
 use crate::wire::http::target::RequestTarget;
@@ -37,6 +43,9 @@ pub struct Message {
     pub uri: Uri,
     /// The part of the body that was read ahead.
     pub ahead: Ahead,
+    /// The fields of the head that rules for messages in bodies read; `None` if no such rules were
+    /// known when it was read.
+    pub head: Option<Arc<RpcHead>>,
 }
 
 /// The part of a body that was read before anything was sent.
@@ -48,13 +57,6 @@ pub struct Ahead {
     pub is_whole: bool,
     /// The memory reserved for the bytes, for as long as anybody holds them.
     pub room: Option<Arc<Share>>,
-}
-
-/// A protocol whose messages are judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::decide) enum JudgedProtocol {
-    /// HTTP: a request by its method and target.
-    Rest,
 }
 
 /// A request in the form in which it is sent and its messages are judged.
@@ -71,39 +73,33 @@ pub struct Reading {
 pub enum Action {
     /// An HTTP request.
     Http(HttpRequest),
+    /// A message of JSON-RPC or MCP.
+    Rpc(Box<RpcMessage>),
 }
 
-impl JudgedProtocol {
-    /// Returns the protocol and rules of `endpoint`; `None` if its messages are not judged.
-    pub(in crate::decide) fn of(endpoint: &Endpoint) -> Option<(Self, &L7)> {
-        let l7 = endpoint.l7()?;
-        match l7.protocol {
-            Protocol::Rest => Some((Self::Rest, l7)),
-            // Their bytes are relayed uninspected, and only the connections are audited.
-            Protocol::Sql | Protocol::Tcp => None,
-        }
-    }
+/// The parts of an input of the rules that are about one message.
+pub(in crate::decide) type Input = BTreeMap<Value, Value>;
 
-    /// Returns the word in policies.
-    pub(in crate::decide) fn as_str(self) -> &'static str {
-        match self {
-            Self::Rest => Protocol::Rest.as_str(),
-        }
-    }
+/// The queries that decide on a message.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::decide) struct Queries {
+    /// Whether it is permitted.
+    pub(in crate::decide) allow: Query,
+    /// The policy that permits it.
+    pub(in crate::decide) allowing: Query,
+    /// The policy whose deny rules match it.
+    pub(in crate::decide) denying: Query,
+    /// Why it is not permitted.
+    pub(in crate::decide) reason: Query,
+}
 
-    /// Returns the part of a request that rules need.
-    pub(in crate::decide) fn need(self) -> Need {
-        match self {
-            Self::Rest => Need::Head,
-        }
-    }
-
-    /// Reads the messages in a request whose head has the canonical form `http`.
-    pub(in crate::decide) fn read(self, http: HttpRequest) -> Reading {
-        match self {
-            Self::Rest => Reading::of_head(http),
-        }
-    }
+/// Returns the rules of `endpoint`, if it judges requests or the messages in them.
+pub(in crate::decide) fn judging(endpoint: &Endpoint) -> Option<&L7> {
+    endpoint.l7().filter(|l7| match l7.protocol {
+        Protocol::Rest | Protocol::JsonRpc | Protocol::Mcp => true,
+        // Their bytes are relayed uninspected, and only the connections are audited.
+        Protocol::Sql | Protocol::Tcp => false,
+    })
 }
 
 impl Message {
@@ -117,14 +113,17 @@ impl Message {
                 is_whole: true,
                 ..Ahead::default()
             },
+            head: None,
         }
     }
 
-    /// Returns the message of `request`, of whose body `ahead` was read.
+    /// Returns the message of `request`, of whose body `ahead` was read, because rules `need` that.
     #[must_use]
-    pub fn of(request: &Parts, ahead: Ahead) -> Self {
+    pub fn of(request: &Parts, ahead: Ahead, need: Need) -> Self {
+        let head = (need != Need::Head).then(|| Arc::new(RpcHead::of(&request.headers)));
         Self {
             ahead,
+            head,
             ..Self::of_head(request.method.clone(), request.uri.clone())
         }
     }
@@ -158,6 +157,32 @@ impl Action {
     pub fn rule(&self) -> (String, String) {
         match self {
             Self::Http(request) => request.rule(),
+            Self::Rpc(message) => message.http.rule(),
+        }
+    }
+
+    /// Returns the message in a body.
+    #[must_use]
+    pub fn rpc(&self) -> Option<&RpcMessage> {
+        match self {
+            Self::Http(_) => None,
+            Self::Rpc(message) => Some(message),
+        }
+    }
+
+    /// Returns what is refused for `fault` under the rules of `policy`.
+    pub(in crate::decide) fn refused(
+        &self,
+        policy: Option<String>,
+        fault: RequestFault,
+    ) -> JudgedRequest {
+        let (method, path) = self.rule();
+        JudgedRequest {
+            policy,
+            method,
+            path,
+            fault,
+            message: self.rpc().map(RpcMessage::judged),
         }
     }
 
@@ -165,6 +190,7 @@ impl Action {
     pub(in crate::decide) fn target(&self) -> &RequestTarget {
         match self {
             Self::Http(request) => &request.target,
+            Self::Rpc(message) => &message.http.target,
         }
     }
 
@@ -172,6 +198,7 @@ impl Action {
     pub(in crate::decide) fn bytes(&self) -> usize {
         match self {
             Self::Http(request) => request.bytes(),
+            Self::Rpc(message) => message.bytes(),
         }
     }
 
@@ -179,6 +206,7 @@ impl Action {
     pub(in crate::decide) fn key(&self, reads: Reads) -> Self {
         match self {
             Self::Http(request) => Self::Http(request.key(reads)),
+            Self::Rpc(message) => Self::Rpc(Box::new(message.key(reads))),
         }
     }
 
@@ -186,14 +214,46 @@ impl Action {
     pub(in crate::decide) fn check(&self, reads: Reads) -> Result<(), Refusal> {
         match self {
             Self::Http(request) => request.check(reads),
+            Self::Rpc(message) => message.http.check(reads),
+        }
+    }
+
+    /// Returns the queries that decide on it.
+    pub(in crate::decide) fn queries(&self) -> Queries {
+        match self {
+            Self::Http(_) => Queries {
+                allow: Query::AllowRequest,
+                allowing: Query::AllowingPolicy,
+                denying: Query::DenyingPolicy,
+                reason: Query::RequestDenyReason,
+            },
+            Self::Rpc(_) => Queries {
+                allow: Query::AllowMessage,
+                allowing: Query::MessageAllowingPolicy,
+                denying: Query::MessageDenyingPolicy,
+                reason: Query::MessageDenyReason,
+            },
         }
     }
 
     /// Returns an input of the rules for each reading of the message; all of them must be
     /// permitted.
-    pub(in crate::decide) fn inputs(&self, reads: Reads) -> Result<(Value, Option<Value>), String> {
-        match self {
-            Self::Http(request) => request.inputs(reads),
-        }
+    pub(in crate::decide) fn inputs(&self, reads: Reads) -> Result<(Input, Option<Input>), String> {
+        let (request, other, message) = match self {
+            Self::Http(request) => {
+                let (request, other) = request.inputs(reads)?;
+                (request, other, None)
+            }
+            Self::Rpc(message) => {
+                let (request, other) = message.http.inputs(reads)?;
+                (request, other, Some(Value::from(message.document())))
+            }
+        };
+        let input = |request: Value| {
+            let message = message.clone().map(|message| ("message", message));
+            let parts = std::iter::once(("request", request)).chain(message);
+            parts.map(|(key, part)| (Value::from(key), part)).collect()
+        };
+        Ok((input(request), other.map(input)))
     }
 }

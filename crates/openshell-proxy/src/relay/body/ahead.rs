@@ -8,12 +8,14 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::HeaderMap;
 use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{CONTENT_ENCODING, TRAILER};
 use tokio::time::timeout;
 
 use crate::decide::message::{Ahead, Need};
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::wire::io::complete_body::{CompleteBody, IncompleteBody};
+use crate::wire::io::decoded::{ContentCoding, DecodeError};
 use crate::wire::io::pace::longer;
 use crate::wire::memory::{Memory, kib};
 
@@ -95,6 +97,47 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
         Ok(self.ahead())
     }
 
+    /// Replaces a body that was read as a whole by what it stands for without its content coding, at
+    /// most `most` bytes, and removes from `headers` what is no longer true.
+    ///
+    /// # Errors
+    /// Fails if the body has several codings or an unknown one, if it cannot be decoded to its last
+    /// byte, if it stands for more, or if there is no memory within [`Limits::AHEAD_WAIT`].
+    pub async fn decode(
+        &mut self,
+        headers: &mut HeaderMap,
+        most: usize,
+        memory: &Memory,
+        program: &str,
+    ) -> Result<Ahead, Refusal> {
+        self.trailers = None;
+        headers.remove(TRAILER);
+        let Some(coding) = coding(headers)? else {
+            return Ok(self.ahead());
+        };
+        self.ahead.room = None;
+        let share = memory.ahead(program, most).await?;
+        let coded = self.ahead.bytes.clone();
+        let decoded = tokio::task::spawn_blocking(move || coding.decode(&coded, most)).await;
+        let decoded = decoded.map_err(|error| Refusal::engine(error.to_string()))?;
+        let bytes = decoded.map_err(|error| match error {
+            DecodeError::TooLong => Refusal::body_too_large(most),
+            DecodeError::Malformed => {
+                let name = coding.as_str();
+                Refusal::message_invalid(format!("the body is not one whole {name} stream"))
+            }
+        })?;
+        self.ahead.room = Some(Arc::new(share.of(kib(bytes.len()))));
+        self.unsent = bytes.clone();
+        self.ahead.bytes = bytes;
+        headers.remove(CONTENT_ENCODING);
+        // They are digests of other bytes (RFC 9530).
+        for digest in ["content-md5", "digest", "content-digest", "repr-digest"] {
+            headers.remove(digest);
+        }
+        Ok(self.ahead())
+    }
+
     /// Reads until there are `most` bytes, or the body has ended, which it must if it `is_whole`.
     async fn fill(&mut self, most: usize, is_whole: bool, room: usize) -> Result<(), Refusal> {
         let mut read = BytesMut::with_capacity(room);
@@ -161,10 +204,33 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> Body for AheadBody<B
     }
 
     fn size_hint(&self) -> SizeHint {
+        if self.is_over {
+            return SizeHint::with_exact((self.unsent.len() + self.surplus.len()) as u64);
+        }
         longer(
             self.rest.size_hint(),
             self.unsent.len() + self.surplus.len(),
         )
+    }
+}
+
+/// Returns the coding of the body of a request with these `headers`.
+fn coding(headers: &HeaderMap) -> Result<Option<ContentCoding>, Refusal> {
+    let mut values = headers.get_all(CONTENT_ENCODING).iter();
+    let (first, second) = (values.next(), values.next());
+    match first {
+        None => Ok(None),
+        Some(only) if second.is_none() && only.as_bytes().eq_ignore_ascii_case(b"identity") => {
+            Ok(None)
+        }
+        Some(only) => {
+            let coding = ContentCoding::parse(only.as_bytes()).filter(|_| second.is_none());
+            let unknown = "the body has several content codings, or one that is not gzip, deflate, br \
+                           or zstd";
+            Ok(Some(coding.ok_or_else(|| {
+                Refusal::message_invalid(unknown.to_owned())
+            })?))
+        }
     }
 }
 

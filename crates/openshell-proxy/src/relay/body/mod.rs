@@ -4,6 +4,7 @@ pub mod ahead;
 pub mod searched;
 
 use bytes::Bytes;
+use hyper::HeaderMap;
 
 use crate::decide::message::{Ahead, Need};
 use crate::denial::refusal::Refusal;
@@ -54,6 +55,24 @@ impl Unsent {
             Self::Unread(body) if body.ahead().meets(need) => Ok(body.ahead()),
             // Boxed, because most requests do not need it.
             Self::Unread(body) => Box::pin(body.read(need, memory, program)).await,
+            Self::Ready(_, ahead) => Ok(ahead.clone()),
+        }
+    }
+
+    /// Replaces a body that was read as a whole by what it stands for, at most `most` bytes, and
+    /// removes from `headers` what is no longer true. What is ready to be sent stays as it is.
+    ///
+    /// # Errors
+    /// Fails as [`AheadBody::decode`] does.
+    pub async fn decode(
+        &mut self,
+        headers: &mut HeaderMap,
+        most: usize,
+        memory: &Memory,
+        program: &str,
+    ) -> Result<Ahead, Refusal> {
+        match self {
+            Self::Unread(body) => Box::pin(body.decode(headers, most, memory, program)).await,
             Self::Ready(_, ahead) => Ok(ahead.clone()),
         }
     }

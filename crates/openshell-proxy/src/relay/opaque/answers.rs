@@ -15,7 +15,8 @@ use crate::reach::authorize::connection::Connection;
 use crate::relay::opaque::look::{Look, Searched, StreamEnd};
 use crate::relay::opaque::messages::Messages;
 use crate::relay::services::Services;
-use crate::report::record::{LeakFinding, Record};
+use crate::report::finding::LeakFinding;
+use crate::report::record::Record;
 use crate::wire::io::pace::Pace;
 
 /// A search of answers for HTTP and TLS, and for secrets.

@@ -186,9 +186,14 @@ fn count(activity: &mut Activity, decided: &Decided<'_>, door: &'static str) {
     }
     let group = match (decided.code, decided.code.map(ReasonCode::stage)) {
         (Some(ReasonCode::PolicyChanged), _) => "policy_stale",
-        (Some(ReasonCode::BadRequest | ReasonCode::UnsupportedL7Protocol), _) => {
-            "l7_parse_rejection"
-        }
+        (
+            Some(
+                ReasonCode::BadRequest
+                | ReasonCode::MessageInvalid
+                | ReasonCode::UnsupportedL7Protocol,
+            ),
+            _,
+        ) => "l7_parse_rejection",
         (_, Some(DenialStage::L4 | DenialStage::Identity)) => door,
         (_, Some(DenialStage::L7)) => "l7_policy",
         (_, Some(DenialStage::Ssrf)) => "ssrf",

@@ -1,0 +1,215 @@
+//! The fields of a request's head that say how its messages are read.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hyper::HeaderMap;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
+
+/// The fields of a head.
+#[derive(Clone, Debug, Default)]
+pub struct RpcHead {
+    fields: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// A field that stands twice or is malformed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FieldFault(pub(super) String);
+
+/// The beginning of the fields that belong to MCP.
+const OF_MCP: &str = "mcp-";
+
+/// The beginning of the fields that hold arguments.
+const PARAM: &str = "mcp-param-";
+
+impl RpcHead {
+    /// Returns the fields in `headers` that rules for messages read.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Self {
+        let is_read = |name: &HeaderName| {
+            [CONTENT_TYPE, ACCEPT].contains(name) || name.as_str().starts_with(OF_MCP)
+        };
+        let fields = headers.iter().filter(|(name, _)| is_read(name));
+        Self {
+            fields: fields
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        }
+    }
+
+    /// Returns the value of the field `name` of MCP, decoded (MCP 2026-07-28, "Standard Headers").
+    pub(super) fn field(&self, name: &'static str) -> Result<Option<Cow<'_, str>>, FieldFault> {
+        let mut values = self.values(name);
+        let Some(value) = values.next() else {
+            return Ok(None);
+        };
+        if values.next().is_some() {
+            return Err(FieldFault(format!("the header has {name} twice")));
+        }
+        decoded(value)
+            .map(Some)
+            .ok_or_else(|| FieldFault(format!("the value of {name} is malformed")))
+    }
+
+    /// Returns the names and values of the fields that repeat arguments.
+    pub(super) fn params(&self) -> Result<Vec<(&str, Cow<'_, str>)>, FieldFault> {
+        let mut params: Vec<(&str, Cow<'_, str>)> = Vec::new();
+        for (name, value) in &self.fields {
+            let Some(param) = name.as_str().strip_prefix(PARAM) else {
+                continue;
+            };
+            if params.iter().any(|(known, _)| *known == param) {
+                return Err(FieldFault(format!("the header has {name} twice")));
+            }
+            let value = decoded(value);
+            let value =
+                value.ok_or_else(|| FieldFault(format!("the value of {name} is malformed")))?;
+            params.push((param, value));
+        }
+        Ok(params)
+    }
+
+    /// Returns true if the body is declared as JSON in UTF-8, once.
+    pub(super) fn is_json(&self) -> bool {
+        let mut types = self.values(CONTENT_TYPE.as_str());
+        let (Some(only), None) = (types.next(), types.next()) else {
+            return false;
+        };
+        let Ok(text) = only.to_str() else {
+            return false;
+        };
+        let mut parts = text.split(';').map(str::trim);
+        let is_json = parts
+            .next()
+            .is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
+        let mut charsets = parts.filter_map(|part| {
+            let (name, value) = part.split_once('=')?;
+            name.eq_ignore_ascii_case("charset")
+                .then_some(value.trim_matches('"'))
+        });
+        let is_utf8 = charsets
+            .next()
+            .is_none_or(|charset| charset.eq_ignore_ascii_case("utf-8"));
+        is_json && is_utf8 && charsets.next().is_none()
+    }
+
+    /// Returns true if the client takes event streams.
+    pub(super) fn accepts_events(&self) -> bool {
+        self.accepts("text/event-stream")
+    }
+
+    /// Returns true if the client takes event streams and no JSON.
+    #[must_use]
+    pub fn accepts_only_events(&self) -> bool {
+        let others = ["application/json", "application/*", "*/*"];
+        self.accepts_events() && !others.iter().any(|other| self.accepts(other))
+    }
+
+    /// Returns true if `Accept` lists `media_type`.
+    fn accepts(&self, media_type: &str) -> bool {
+        let values = self
+            .values(ACCEPT.as_str())
+            .filter_map(|value| value.to_str().ok());
+        let mut listed = values.flat_map(|value| value.split(','));
+        listed.any(|range| {
+            let essence = range.split(';').next().unwrap_or_default();
+            essence.trim().eq_ignore_ascii_case(media_type)
+        })
+    }
+
+    fn values(&self, name: &str) -> impl Iterator<Item = &HeaderValue> {
+        let named = self
+            .fields
+            .iter()
+            .filter(move |(known, _)| known.as_str() == name);
+        named.map(|(_, value)| value)
+    }
+}
+
+/// Returns the text of a field value, which may be in Base64 between `=?base64?` and `?=`.
+fn decoded(value: &HeaderValue) -> Option<Cow<'_, str>> {
+    let text = value.to_str().ok()?;
+    let Some(inner) = text.strip_prefix("=?base64?") else {
+        return Some(Cow::Borrowed(text));
+    };
+    let bytes = STANDARD.decode(inner.strip_suffix("?=")?).ok()?;
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::HeaderMap;
+    use hyper::header::{HeaderName, HeaderValue};
+
+    use super::RpcHead;
+
+    fn head(fields: &[(&'static str, &str)]) -> RpcHead {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+            headers.append(HeaderName::from_static(name), value);
+        }
+        RpcHead::of(&headers)
+    }
+
+    #[test]
+    fn a_body_is_json_only_if_its_head_says_so_once() {
+        for (types, is_json) in [
+            (&["application/json"][..], true),
+            (&["Application/JSON; charset=UTF-8"], true),
+            (&["application/json;charset=\"utf-8\"; x=y"], true),
+            (&[], false),
+            (&["application/json", "application/json"], false),
+            (&["application/json; charset=utf-16"], false),
+            (&["application/json; charset=utf-8; charset=utf-16"], false),
+            (&["application/json; charset=utf-8; charset=utf-8"], false),
+            (&["text/plain"], false),
+            (&["application/json-rpc"], false),
+            (&["application/json, text/plain"], false),
+        ] {
+            let fields: Vec<_> = types.iter().map(|text| ("content-type", *text)).collect();
+            assert_eq!(head(&fields).is_json(), is_json, "{types:?}");
+        }
+    }
+
+    #[test]
+    fn fields_of_mcp_stand_once_and_are_decoded() {
+        let field = |fields: &[(&'static str, &str)]| {
+            let head = head(fields);
+            head.field("mcp-name")
+                .map(|value| value.map(String::from))
+                .map_err(drop)
+        };
+        let text = |text: &str| Ok(Some(text.to_owned()));
+        assert_eq!(field(&[("mcp-method", "x")]), Ok(None));
+        assert_eq!(field(&[("mcp-name", "a b")]), text("a b"));
+        assert_eq!(field(&[("mcp-name", "=?base64?w6kK?=")]), text("é\n"));
+        for malformed in [
+            "=?base64?w6k=",
+            "=?base64?%%?=",
+            "=?base64?/w==?=",
+            "\u{e9}",
+        ] {
+            assert_eq!(field(&[("mcp-name", malformed)]), Err(()), "{malformed}");
+        }
+        assert_eq!(field(&[("mcp-name", "a"), ("mcp-name", "a")]), Err(()));
+        let twice = head(&[("mcp-param-a", "1"), ("mcp-param-a", "1")]);
+        assert!(twice.params().is_err());
+    }
+
+    #[test]
+    fn a_client_takes_events_if_its_head_lists_them() {
+        for (accept, events, only) in [
+            ("application/json, text/event-stream", true, false),
+            ("text/event-stream;q=0.9", true, true),
+            ("*/*", false, false),
+            ("text/event-stream, */*", true, false),
+            ("", false, false),
+        ] {
+            let head = head(&[("accept", accept)]);
+            let found = (head.accepts_events(), head.accepts_only_events());
+            assert_eq!(found, (events, only), "{accept}");
+        }
+    }
+}

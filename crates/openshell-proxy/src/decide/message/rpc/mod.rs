@@ -1,0 +1,207 @@
+//! Messages of JSON-RPC 2.0 and of the Model Context Protocol (MCP) over HTTP, in the form in which
+//! they are judged.
+
+pub(in crate::decide) mod conditions;
+pub mod head;
+mod headers;
+mod read;
+mod uri;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use openshell_policy::network::endpoint::Protocol;
+use openshell_policy::network::rpc::Revision;
+use serde_json::{Value as Json, json};
+
+use crate::decide::message::http::{HttpRequest, Reads};
+use crate::decide::message::rpc::conditions::Conditions;
+pub(in crate::decide) use crate::decide::message::rpc::read::read;
+use crate::denial::judged::JudgedMessage;
+
+/// How the messages for some endpoints are read.
+#[derive(Debug)]
+pub(in crate::decide) struct RpcSettings<'r> {
+    /// JSON-RPC or MCP.
+    pub(in crate::decide) protocol: Protocol,
+    /// The revisions of MCP that may be spoken.
+    pub(in crate::decide) versions: BTreeSet<Revision>,
+    /// The conditions of the rules.
+    pub(in crate::decide) conditions: &'r Conditions,
+}
+
+/// A message, or a request without one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RpcMessage {
+    /// The request that carries it.
+    pub http: HttpRequest,
+    /// JSON-RPC or MCP.
+    pub protocol: Protocol,
+    /// What it is.
+    pub kind: RpcKind,
+    /// The revision of MCP in which it is written; `None` where that is not known yet.
+    pub revision: Option<String>,
+    /// Its method.
+    pub method: Option<String>,
+    /// Its id, as JSON.
+    pub id: Option<String>,
+    /// The tool that it calls.
+    pub tool: Option<String>,
+    /// The resources that it asks for.
+    pub uris: Vec<String>,
+    /// The prompt that it asks for.
+    pub name: Option<String>,
+    /// The names of the conditions on its arguments that hold.
+    held: BTreeSet<String>,
+    /// Its arguments, as JSON.
+    arguments: Option<String>,
+    /// Its parameters, as JSON, if they are short beside the arguments.
+    params: Option<String>,
+}
+
+/// The kind of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RpcKind {
+    /// It wants an answer.
+    Request,
+    /// It wants none.
+    Notification,
+    /// It is an answer.
+    Response,
+    /// No message: the client asks for the stream of the server's messages.
+    Stream,
+    /// No message: the client ends its session.
+    End,
+    /// No message: a browser asks whether it may send one.
+    Preflight,
+    /// No message, and nothing that the protocol knows.
+    Other,
+}
+
+impl RpcKind {
+    /// Returns the word that rules read.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Notification => "notification",
+            Self::Response => "response",
+            Self::Stream => "stream",
+            Self::End => "end",
+            Self::Preflight => "preflight",
+            Self::Other => "other",
+        }
+    }
+
+    /// Returns true for a message, which stands in a body.
+    #[must_use]
+    pub fn is_message(self) -> bool {
+        matches!(self, Self::Request | Self::Notification | Self::Response)
+    }
+}
+
+impl RpcMessage {
+    /// Returns a message of this kind in the request `http`, of which nothing else is known.
+    pub(crate) fn new(http: HttpRequest, protocol: Protocol, kind: RpcKind) -> Self {
+        Self {
+            http,
+            protocol,
+            kind,
+            revision: None,
+            method: None,
+            id: None,
+            tool: None,
+            uris: Vec::new(),
+            name: None,
+            held: BTreeSet::new(),
+            arguments: None,
+            params: None,
+        }
+    }
+
+    /// Returns the number of bytes that the workload chose.
+    pub(in crate::decide) fn bytes(&self) -> usize {
+        let texts = [
+            &self.revision,
+            &self.method,
+            &self.id,
+            &self.tool,
+            &self.name,
+            &self.arguments,
+            &self.params,
+        ];
+        let texts = texts
+            .into_iter()
+            .flatten()
+            .chain(&self.uris)
+            .chain(&self.held);
+        self.http.bytes() + texts.map(String::len).sum::<usize>()
+    }
+
+    /// Returns the parts on which a decision depends; they are its key in the cache.
+    pub(in crate::decide) fn key(&self, reads: Reads) -> Self {
+        let mut key = self.clone();
+        key.http = self.http.key(reads);
+        if !reads.whole_messages {
+            key.id = None;
+            key.arguments = None;
+            key.params = None;
+        }
+        key
+    }
+
+    /// Returns the message as rules read it.
+    pub(in crate::decide) fn document(&self) -> Json {
+        let parsed = |text: &String| serde_json::from_str::<Json>(text).unwrap_or_default();
+        let mut document = json!({
+            "protocol": self.protocol.as_str(),
+            "type": self.kind.as_str(),
+            "http_method": self.http.method.as_str(),
+            "uris_are_canonical": self.uris.iter().all(|uri| uri::is_canonical(uri)),
+            "conditions": self.held,
+            "uris": self.uris,
+        });
+        let texts = [
+            ("revision", &self.revision),
+            ("method", &self.method),
+            ("tool", &self.tool),
+            ("name", &self.name),
+        ];
+        for (key, text) in texts {
+            if let Some(text) = text {
+                document[key] = text.as_str().into();
+            }
+        }
+        if let [uri] = self.uris.as_slice() {
+            document["uri"] = uri.as_str().into();
+        }
+        let values = [
+            ("id", &self.id),
+            ("arguments", &self.arguments),
+            ("params", &self.params),
+        ];
+        for (key, value) in values {
+            if let Some(value) = value {
+                document[key] = parsed(value);
+            }
+        }
+        document
+    }
+
+    /// Returns what a refusal says about the message.
+    pub(crate) fn judged(&self) -> JudgedMessage {
+        let about = match (&self.tool, self.uris.first(), &self.name) {
+            (Some(tool), ..) => Some(("tool", tool)),
+            (_, Some(uri), _) => Some(("uri", uri)),
+            (_, _, Some(name)) => Some(("name", name)),
+            (None, None, None) => None,
+        };
+        JudgedMessage {
+            protocol: self.protocol,
+            method: self.method.clone(),
+            about: about.map(|(key, value)| (key, value.clone())),
+        }
+    }
+}

@@ -1,0 +1,443 @@
+use bytes::Bytes;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request};
+use openshell_events::reason::ReasonCode;
+use openshell_policy::network::rpc::is_strict_name;
+use regorus::Value;
+
+use crate::decide::connection::judge;
+use crate::decide::engine::Query;
+use crate::decide::message::rpc::RpcKind;
+use crate::decide::message::{Action, Ahead, Message, Need};
+use crate::decide::permit::Permit;
+use crate::decide::snapshot::Snapshot;
+use crate::decide::verdict::{self, Judged};
+use crate::denial::refusal::Refusal;
+use crate::testing;
+
+/// The target of every request.
+const TARGET: &str = "m.web.test:80";
+
+/// Returns one endpoint with these `keys`.
+fn endpoint(keys: &str) -> String {
+    format!("{{host: m.web.test, port: 80, enforcement: enforce, {keys}}}")
+}
+
+/// Returns curl's permit under `endpoints`.
+fn permit(endpoints: &str) -> Permit {
+    let snapshot = testing::snapshot(1, endpoints);
+    judge(
+        &snapshot,
+        &testing::caller(),
+        &testing::target(TARGET),
+        || Ok(()),
+    )
+    .unwrap()
+}
+
+/// Returns a `method` request to /mcp with these `fields` and `body`.
+fn request(method: Method, fields: &[(&'static str, &str)], body: &str) -> Message {
+    let mut request = Request::new(());
+    *request.method_mut() = method;
+    *request.uri_mut() = "/mcp".parse().unwrap();
+    for (name, value) in fields {
+        let value = HeaderValue::from_str(value).unwrap();
+        request
+            .headers_mut()
+            .append(HeaderName::from_static(name), value);
+    }
+    let ahead = Ahead {
+        bytes: Bytes::copy_from_slice(body.as_bytes()),
+        is_whole: true,
+        room: None,
+    };
+    Message::of(&request.into_parts().0, ahead, Need::Body(1))
+}
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+fn post(body: &str) -> Message {
+    request(Method::POST, &[JSON], body)
+}
+
+/// Returns the body of a case.
+fn body(words: &str) -> String {
+    if let Some(body) = words.strip_prefix('=') {
+        return body.to_owned();
+    }
+    let (method, params) = words.split_once(' ').unwrap_or((words, ""));
+    let id = if method.starts_with("notifications/") {
+        ""
+    } else {
+        "\"id\":1,"
+    };
+    let params = if params.is_empty() {
+        String::new()
+    } else {
+        format!(",\"params\":{params}")
+    };
+    format!("{{\"jsonrpc\":\"2.0\",{id}\"method\":\"{method}\"{params}}}")
+}
+
+fn word(judged: Result<(), Refusal>) -> &'static str {
+    match judged.map_err(|refusal| refusal.code()) {
+        Ok(()) => "allow",
+        Err(ReasonCode::RequestNotInRules) => "rules",
+        Err(ReasonCode::RequestInDenyRules) => "denied",
+        Err(ReasonCode::MessageInvalid) => "invalid",
+        Err(other) => other.as_str(),
+    }
+}
+
+#[test]
+fn every_case_of_the_table_has_its_verdict_by_the_proxy_and_by_the_rules_as_a_whole() {
+    let mut rules = None;
+    let mut count = 0;
+    for line in include_str!("cases.txt").lines() {
+        let (verdict, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match verdict {
+            "" | "#" => continue,
+            "endpoint" => {
+                let endpoint = endpoint(rest);
+                rules = Some((testing::snapshot(1, &endpoint), permit(&endpoint)));
+                continue;
+            }
+            _ => {}
+        }
+        let (snapshot, permit) = rules.as_ref().unwrap();
+        let message = post(&body(rest));
+        let judged = verdict::judge_read(permit, &message).map(drop);
+        assert_eq!(word(judged), verdict, "{line}");
+        count += 1;
+        if verdict != "invalid" && !is_refused_before(permit, &message) {
+            let is_allowed = permitted_by_all_rules(snapshot, permit, &message);
+            assert_eq!(is_allowed, verdict == "allow", "{line}");
+        }
+    }
+    assert!(count >= 200, "{count} cases");
+}
+
+/// Returns true if `message` is refused before its rules are asked.
+fn is_refused_before(permit: &Permit, message: &Message) -> bool {
+    let actions = permit.read(message).unwrap().actions;
+    let mut messages = actions.iter().filter_map(Action::rpc);
+    messages.any(|message| {
+        let tool = message.tool.as_deref();
+        message.kind == RpcKind::Response || tool.is_some_and(|tool| !is_strict_name(tool))
+    })
+}
+
+/// Returns true if the built-in rules over the whole policy permit all messages.
+fn permitted_by_all_rules(snapshot: &Snapshot, permit: &Permit, message: &Message) -> bool {
+    let rules = permit.rules().unwrap();
+    let actions = permit.read(message).unwrap().actions;
+    actions.iter().all(|action| {
+        let (input, _) = action.inputs(rules.reads()).unwrap();
+        let caller = testing::caller();
+        let mut session = snapshot.session(&caller.program, &testing::target(TARGET), input);
+        session.ask(Query::AllowMessage).unwrap() == Some(Value::from(true))
+    })
+}
+
+/// Returns the outcome of a request with these `fields` and body under MCP with `keys`.
+fn asked(
+    keys: &str,
+    method: Method,
+    fields: &[(&'static str, &str)],
+    body: &str,
+) -> (String, Vec<u16>) {
+    let permit = permit(&endpoint(&format!("protocol: mcp, {keys}")));
+    let judged = verdict::judge_read(&permit, &request(method, fields, body));
+    let status = judged
+        .as_ref()
+        .err()
+        .and_then(Refusal::answer)
+        .map(|answer| answer.status);
+    (
+        word(judged.map(drop)).to_owned(),
+        status.into_iter().collect(),
+    )
+}
+
+#[test]
+fn a_head_says_the_same_as_the_body_and_a_difference_is_a_fault() {
+    const ALL: &str = "mcp: {allow_all_known_mcp_methods: true}";
+    let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a","arguments":{"x":"1","n":{"y":5}},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
+    let old = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a","arguments":{"x":"1"}}}"#;
+    let version = ("mcp-protocol-version", "2026-07-28");
+    let method = ("mcp-method", "tools/call");
+    let name = ("mcp-name", "a");
+    let of = |fields: &[(&'static str, &str)], body: &str| {
+        let fields: Vec<_> = std::iter::once(JSON)
+            .chain(fields.iter().copied())
+            .collect();
+        asked(ALL, Method::POST, &fields, body)
+    };
+    let allowed = ("allow".to_owned(), vec![]);
+    let fault = ("invalid".to_owned(), vec![400]);
+    assert_eq!(of(&[version, method, name], call), allowed);
+    assert_eq!(
+        of(&[version, method, ("mcp-name", "=?base64?YQ==?=")], call),
+        allowed
+    );
+    assert_eq!(
+        of(
+            &[
+                version,
+                method,
+                name,
+                ("mcp-param-x", "1"),
+                ("mcp-param-y", "5.0")
+            ],
+            call
+        ),
+        allowed
+    );
+    assert_eq!(of(&[], old), allowed);
+    assert_eq!(
+        of(&[("mcp-protocol-version", "2025-11-25"), method, name], old),
+        allowed
+    );
+    for fields in [
+        &[method, name][..],
+        &[version, name],
+        &[version, method],
+        &[version, version, method, name],
+        &[version, method, method, name],
+        &[version, ("mcp-method", "tools/list"), name],
+        &[version, ("mcp-method", "Tools/Call"), name],
+        &[version, method, ("mcp-name", "b")],
+        &[version, method, ("mcp-name", "A")],
+        &[version, method, ("mcp-name", "=?base64?%?=")],
+        &[("mcp-protocol-version", "2025-11-25"), method, name],
+        &[version, method, name, ("mcp-param-x", "2")],
+        &[
+            version,
+            method,
+            name,
+            ("mcp-param-x", "1"),
+            ("mcp-param-x", "1"),
+        ],
+    ] {
+        assert_eq!(of(fields, call), fault, "{fields:?}");
+    }
+    for fields in [
+        &[version, method, name][..],
+        &[("mcp-method", "ping")],
+        &[("mcp-name", "b")],
+    ] {
+        assert_eq!(of(fields, old), fault, "{fields:?}");
+    }
+}
+
+#[test]
+fn a_revision_that_the_policy_does_not_list_is_refused_so_that_clients_try_another() {
+    let rules = "rules: [{allow: {method: initialize}}, {allow: {method: ping}}, {allow: {method: server/discover}}]";
+    let older = format!("mcp: {{versions: [\"2025-06-18\", \"2025-11-25\"]}}, {rules}");
+    let newest = format!("mcp: {{versions: [\"2026-07-28\"]}}, {rules}");
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
+    let plain = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    let stateless = [
+        JSON,
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "ping"),
+    ];
+    let of = |keys: &str, fields: &[(&'static str, &str)], body: &str| {
+        asked(keys, Method::POST, fields, body)
+    };
+    let refused = ("rules".to_owned(), vec![]);
+    let allowed = ("allow".to_owned(), vec![]);
+    assert_eq!(of(&older, &stateless, ping), refused);
+    assert_eq!(of(&newest, &stateless, ping), allowed);
+    assert_eq!(
+        of(
+            &older,
+            &[JSON, ("mcp-protocol-version", "2025-11-25")],
+            plain
+        ),
+        allowed
+    );
+    assert_eq!(
+        of(&older, &[JSON], plain),
+        refused,
+        "2025-03-26 is not listed"
+    );
+    assert_eq!(
+        of(
+            &newest,
+            &[JSON, ("mcp-protocol-version", "2099-01-01")],
+            plain
+        ),
+        refused
+    );
+    let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+    assert_eq!(
+        of(&older, &[JSON], initialize),
+        allowed,
+        "its body says what it speaks"
+    );
+    let batch = format!("[{plain}]");
+    let of_batch = of(
+        rules,
+        &[JSON, ("mcp-protocol-version", "2025-06-18")],
+        &batch,
+    );
+    assert_eq!(of_batch.0, "invalid", "only 2025-03-26 has batches");
+}
+
+#[test]
+fn a_request_without_a_message_is_the_stream_the_end_or_refused() {
+    let rules = "rules: [{allow: {method: ping}}]";
+    let with_end = "rules: [{allow: {method: initialize}}]";
+    let newest = "mcp: {versions: [\"2026-07-28\"]}, rules: [{allow: {method: initialize}}]";
+    let events = ("accept", "text/event-stream");
+    let session = ("mcp-session-id", "x");
+    for (keys, method, fields, body, expected) in [
+        (rules, "GET", &[events][..], "", "allow"),
+        (
+            rules,
+            "GET",
+            &[events, ("mcp-protocol-version", "2025-11-25")],
+            "",
+            "allow",
+        ),
+        (rules, "GET", &[], "", "rules"),
+        (rules, "GET", &[("accept", "text/html")], "", "rules"),
+        (rules, "GET", &[events], "x", "rules"),
+        (newest, "GET", &[events], "", "rules"),
+        (with_end, "DELETE", &[session], "", "allow"),
+        (rules, "DELETE", &[session], "", "rules"),
+        (with_end, "DELETE", &[], "", "rules"),
+        (with_end, "DELETE", &[session], "x", "rules"),
+        (newest, "DELETE", &[session], "", "rules"),
+        (rules, "OPTIONS", &[], "", "allow"),
+        (rules, "OPTIONS", &[], "x", "rules"),
+        (rules, "HEAD", &[events], "", "rules"),
+        (rules, "PUT", &[JSON], "{}", "rules"),
+        (rules, "POST", &[JSON], "", "invalid"),
+        (rules, "post", &[JSON], "", "rules"),
+        (rules, "POST", &[], "{}", "invalid"),
+    ] {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let found = asked(keys, method.clone(), fields, body).0;
+        assert_eq!(found, expected, "{method} {fields:?} {body} under {keys}");
+    }
+}
+
+#[test]
+fn what_is_audited_passes_but_a_fault_never_does() {
+    let keys = "protocol: mcp, rules: [{allow: {method: ping}}]";
+    let endpoint = format!("{{host: m.web.test, port: 80, enforcement: audit, {keys}}}");
+    let permit = permit(&endpoint);
+    let call = post(&body("tools/call {\"name\":\"a\"}"));
+    let judged = verdict::judge_read(&permit, &call).unwrap();
+    assert!(matches!(
+        judged.judged(),
+        Judged::Audited {
+            code: ReasonCode::RequestNotInRules,
+            ..
+        }
+    ));
+    let twice = post(r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#);
+    assert_eq!(
+        word(verdict::judge_read(&permit, &twice).map(drop)),
+        "invalid"
+    );
+}
+
+#[test]
+fn deny_rules_for_requests_hold_for_the_messages_in_them() {
+    let permit = permit(
+        "{host: m.web.test, port: 80, path: /mcp, protocol: mcp, enforcement: enforce, rules: [{allow: {method: ping}}]}, \
+         {host: m.web.test, port: 80, protocol: rest, enforcement: enforce, access: full, deny_rules: [{method: POST, \
+         path: \"/**\", query: {x: \"1\"}}]}",
+    );
+    let mut message = post(&body("ping"));
+    assert_eq!(
+        word(verdict::judge_read(&permit, &message).map(drop)),
+        "allow"
+    );
+    message.uri = "/mcp?x=1".parse().unwrap();
+    assert_eq!(
+        word(verdict::judge_read(&permit, &message).map(drop)),
+        "denied"
+    );
+    message.uri = "/other".parse().unwrap();
+    assert_eq!(
+        word(verdict::judge_read(&permit, &message).map(drop)),
+        "allow",
+        "it is judged as a request"
+    );
+    for path in ["/MCP", "/mcp/", "/mcp;x", "//mcp/"] {
+        message.uri = path.parse().unwrap();
+        let judged = verdict::judge_read(&permit, &message).map(drop);
+        assert_eq!(word(judged), "endpoints_ambiguous", "{path}");
+    }
+}
+
+#[test]
+fn endpoints_of_one_path_and_several_protocols_refuse_their_requests() {
+    let permit = permit(
+        "{host: m.web.test, port: 80, path: /mcp, protocol: mcp, enforcement: enforce, rules: [{allow: {method: ping}}]}, \
+         {host: \"*.web.test\", port: 80, path: /mcp, protocol: rest, enforcement: enforce, access: full}",
+    );
+    let judged = verdict::judge_read(&permit, &post(&body("ping"))).map(drop);
+    assert_eq!(word(judged), "endpoints_ambiguous");
+}
+
+#[test]
+fn as_much_is_read_as_the_rules_of_the_path_need() {
+    let permit = permit(
+        "{host: m.web.test, port: 80, path: /mcp, protocol: mcp, enforcement: enforce, mcp: {max_body_bytes: 2048}, rules: \
+         [{allow: {method: ping}}]}, {host: m.web.test, port: 80, protocol: rest, enforcement: enforce, access: full}",
+    );
+    let need = |method: Method, path: &str| permit.need(&method, &path.parse().unwrap());
+    assert_eq!(need(Method::POST, "/mcp?x"), Need::Body(2048));
+    assert_eq!(need(Method::GET, "/a/../mcp"), Need::Prefix(1));
+    assert_eq!(need(Method::POST, "/other"), Need::Head);
+    let unread = Message::of_head(Method::POST, "/mcp".parse().unwrap());
+    let judged = verdict::judge_read(&permit, &unread).map(drop);
+    assert_eq!(
+        word(judged),
+        "policy_changed",
+        "a request that was read for other rules"
+    );
+}
+
+#[test]
+fn fields_are_kept_only_for_rules_that_read_them() {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("a/b"));
+    let mut request = Request::new(());
+    *request.headers_mut() = headers;
+    let (parts, ()) = request.into_parts();
+    assert!(
+        Message::of(&parts, Ahead::default(), Need::Head)
+            .head
+            .is_none()
+    );
+    assert!(
+        Message::of(&parts, Ahead::default(), Need::Prefix(1))
+            .head
+            .is_some()
+    );
+}
+
+#[test]
+fn a_decision_depends_on_arguments_only_by_the_conditions_that_hold() {
+    let permit = permit(&endpoint(
+        "protocol: mcp, rules: [{allow: {method: tools/call, tool: a, arguments: {x: {range: [1, null]}}}}]",
+    ));
+    let reads = permit.rules().unwrap().reads();
+    let key = |arguments: &str| {
+        let body = body(&format!(
+            "tools/call {{\"name\":\"a\",\"arguments\":{arguments}}}"
+        ));
+        let mut actions = permit.read(&post(&body)).unwrap().actions;
+        actions.remove(0).key(reads)
+    };
+    assert_eq!(key("{\"x\":1}"), key("{\"x\":2,\"y\":3}"));
+    assert_ne!(key("{\"x\":1}"), key("{\"x\":0}"));
+    assert!(matches!(key("{}"), Action::Rpc(_)));
+}
