@@ -206,6 +206,7 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
         ),
         vault: Arc::default(),
         leaks: Arc::default(),
+        sessions: Arc::default(),
         memory: Default::default(),
         audit,
     })

@@ -335,7 +335,7 @@ network_policies:
         path: /mcp
         protocol: mcp
         enforcement: enforce
-        mcp: {max_body_bytes: 2048, versions: ["2025-06-18"]}
+        mcp: {max_body_bytes: 2048, filter_lists: false, versions: ["2025-06-18"]}
         rules:
           - allow: {method: initialize}
           - allow: {method: tools/call, tool: {any: ["search_*", get]}}

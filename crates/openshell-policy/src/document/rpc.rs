@@ -20,6 +20,8 @@ pub(super) struct SettingsPart {
     allow_all_known_mcp_methods: Option<bool>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     versions: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter_lists: Option<bool>,
 }
 
 impl SettingsPart {
@@ -30,6 +32,7 @@ impl SettingsPart {
             max_body_bytes: rules.max_body_bytes,
             strict_tool_names: mcp.map(|mcp| mcp.strict_tool_names),
             allow_all_known_mcp_methods: mcp.map(|mcp| mcp.allow_all_known_methods),
+            filter_lists: mcp.map(|mcp| mcp.filters_lists),
             versions: versions
                 .map(|revision| Revision::as_str(*revision))
                 .collect(),

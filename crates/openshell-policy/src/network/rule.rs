@@ -121,12 +121,21 @@ impl Glob {
         &self.0
     }
 
+    /// Returns the text before the first wildcard.
+    #[must_use]
+    pub fn literal_prefix(&self) -> &str {
+        let mut parts = self.0.split(['*', '?', '[', '{', '\\']);
+        parts.next().unwrap_or_default()
+    }
+
     /// Returns how specific the glob is as the path of an endpoint.
     #[must_use]
     pub fn specificity(&self) -> Specificity {
-        match self.0.find(['*', '?', '[', '{', '\\']) {
-            None => Specificity::Exact,
-            Some(length) => Specificity::Prefix(length),
+        let length = self.literal_prefix().len();
+        if length == self.0.len() {
+            Specificity::Exact
+        } else {
+            Specificity::Prefix(length)
         }
     }
 

@@ -82,6 +82,7 @@ fn settings(reader: &mut Reader, at: &At<'_>, protocol: Protocol) -> Option<Sett
         "strict_tool_names",
         "allow_all_known_mcp_methods",
         "versions",
+        "filter_lists",
     ];
     let is_mcp = protocol == Protocol::Mcp;
     let known = if is_mcp {
@@ -100,6 +101,9 @@ fn settings(reader: &mut Reader, at: &At<'_>, protocol: Protocol) -> Option<Sett
     }
     if let Some(at) = fields.take("allow_all_known_mcp_methods") {
         mcp.allow_all_known_methods = reader.boolean(&at)?;
+    }
+    if let Some(at) = fields.take("filter_lists") {
+        mcp.filters_lists = reader.boolean(&at)?;
     }
     if let Some(at) = fields.take("versions") {
         mcp.versions = reader.texts(&at, Revision::parse).into_iter().collect();

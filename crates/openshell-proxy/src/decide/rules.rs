@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::Method;
-use openshell_policy::network::endpoint::{Endpoint, L7, UpgradeProtocol};
-use openshell_policy::network::rpc::{Revision, is_strict_name};
+use openshell_policy::network::endpoint::{Endpoint, L7, Protocol, UpgradeProtocol};
+use openshell_policy::network::rpc::{Revision, RpcRules, is_strict_name};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
@@ -15,6 +15,7 @@ use regorus::Value;
 use crate::decide::engine::{Engine, EngineError};
 use crate::decide::message::http::{HttpRequest, Reads};
 use crate::decide::message::rpc::conditions::Conditions;
+use crate::decide::message::rpc::list::{self, ListKind};
 use crate::decide::message::rpc::{self, RpcKind, RpcMessage, RpcSettings};
 use crate::decide::message::{Action, Input, Message, Need, Queries, Reading, judging};
 use crate::decide::paths::{Ambiguous, Counting, Paths};
@@ -303,12 +304,13 @@ impl Rules {
                     format!("`protocol: {protocol}` has no such {method}"),
                 ));
             }
-            RpcKind::Response => {
-                let reason = "no request of the server with this id is open".to_owned();
+            RpcKind::Response if !has_responses(message) => {
+                let reason = format!("`protocol: {protocol}` has no such answers");
                 return Some(deny(no_rule(), reason));
             }
             RpcKind::Request
             | RpcKind::Notification
+            | RpcKind::Response
             | RpcKind::Stream
             | RpcKind::End
             | RpcKind::Preflight => {}
@@ -335,6 +337,36 @@ impl Rules {
         let reason =
             format!("the name of the tool {tool} has characters that the policy does not permit");
         Some(deny(no_rule(), reason))
+    }
+
+    /// Returns true if a client may see the entry `name` of a list that the answer to a request for
+    /// `target` holds, because it could be used.
+    #[must_use]
+    pub fn permit_entry(&self, target: &RequestTarget, kind: ListKind, name: &str) -> bool {
+        let Ok(counting) = self.paths.counting(target) else {
+            return false;
+        };
+        let mut mcp = counting.rpc().filter_map(|rules| rules.mcp.as_ref());
+        if !mcp.any(|mcp| mcp.filters_lists) {
+            return true;
+        }
+        if kind == ListKind::Templates {
+            // Foreign rules judge only what is named.
+            let is_allowed = |rules: &RpcRules| list::allow_template(rules, name);
+            return !counting.is_enforced()
+                || !self.slice.is_built_in
+                || counting.rpc().any(is_allowed);
+        }
+        let http = HttpRequest {
+            method: Method::POST,
+            target: target.clone(),
+        };
+        let message = list::use_of(http, kind, name, &self.conditions);
+        let verdict = self.verdict(&Action::Rpc(Box::new(message)));
+        verdict.is_ok_and(|verdict| match &*verdict {
+            MessageVerdict::Allow { .. } => true,
+            MessageVerdict::Deny { is_enforced, .. } => !is_enforced,
+        })
     }
 
     /// Returns the verdict on a request that a server may read as one for another endpoint, by whose
@@ -405,6 +437,13 @@ impl Rules {
             is_enforced: counting.is_enforced(),
         })
     }
+}
+
+/// Returns true if clients answer requests of servers by messages like this one.
+fn has_responses(message: &RpcMessage) -> bool {
+    let revision = message.revision.as_deref().map(Revision::parse);
+    let is_stateless = matches!(revision, Some(Ok(revision)) if revision.is_stateless());
+    message.protocol == Protocol::Mcp && !is_stateless
 }
 
 /// Returns the refusal of a request of which too little was read.

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use crate::decide::message::{Action, Message};
 use crate::decide::permit::Permit;
 use crate::decide::rules::MessageVerdict;
+use crate::denial::judged::{At, RequestFault};
 use crate::denial::refusal::Refusal;
 
 /// A permit to send one message. Only the functions of this module make one.
@@ -103,6 +104,24 @@ pub fn judge_read(permit: &Permit, message: &Message) -> Result<MessagePermit, R
         first.get_or_insert(permitted);
     }
     first.ok_or(Refusal::bad_request("the request holds no message"))
+}
+
+/// Refuses `action`, which answers a request that the server has not sent, unless rules are only
+/// audited.
+///
+/// # Errors
+/// The rules are enforced.
+pub fn unasked(permit: &Permit, action: &Action) -> Result<(), Refusal> {
+    let is_enforced = permit
+        .rules()
+        .is_some_and(|rules| rules.are_enforced(action.target()));
+    if !is_enforced || permit.is_observed() {
+        return Ok(());
+    }
+    let policy = permit.policy().map(str::to_owned);
+    let request = action.refused(policy, RequestFault::NoRule(At::Any));
+    let reason = "no request of the server with this id is open".to_owned();
+    Err(Refusal::request(reason, request))
 }
 
 /// Judges like [`judge`], but on the calling thread.

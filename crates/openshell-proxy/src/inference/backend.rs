@@ -166,6 +166,7 @@ impl UpstreamSource for BackendSource<'_> {
         Ok(AuthorizedRequest {
             target: RequestTarget::as_written(&parts.uri),
             upgrade: None,
+            rpc: None,
         })
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_EXTENSIONS, UPGRADE};
+use hyper::header::{ACCEPT_ENCODING, CONNECTION, HeaderValue, SEC_WEBSOCKET_EXTENSIONS, UPGRADE};
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -31,6 +31,7 @@ use crate::relay::body::Unsent;
 use crate::relay::body::ahead::AheadBody;
 use crate::relay::body::searched::{self, FoundReport, Kept, RequestBody, Searches};
 use crate::relay::inspect::AuthorizedRequest;
+use crate::relay::rpc::{self, RpcRequest};
 use crate::relay::services::Services;
 use crate::relay::upstream::{SendError, Upstream};
 use crate::report::record::{Outcome, Record};
@@ -278,6 +279,9 @@ impl Exchange<'_> {
                 may_repeat,
                 answer,
             } = self.ready(source, &parts, body, &authorized, is_searched, record)?;
+            if let Some(rpc) = &authorized.rpc {
+                rpc.is_sent(&self.services.sessions);
+            }
             let deadline = source.answer_deadline();
             let upgrade = authorized.upgrade.as_ref();
             let watch = Stopwatch::start();
@@ -289,7 +293,13 @@ impl Exchange<'_> {
                     let leaks = read.leaks.take();
                     let response = self.switched(response, &authorized, connection, leaks, record);
                     let is_shared = source.upstream().is_shared();
-                    return Ok(self.answer(response, answer, &parts, is_shared, record)?);
+                    let response = self.answer(response, answer, &parts, is_shared, record)?;
+                    return match (authorized.rpc, source.connection()) {
+                        (Some(rpc), Some(connection)) => {
+                            Ok(self.read_answers(response, rpc, connection).await?)
+                        }
+                        _ => Ok(response),
+                    };
                 }
                 Err(error) => {
                     let body = again(error, source.remedy(), may_repeat, &read)?;
@@ -370,6 +380,11 @@ impl Exchange<'_> {
             // Compressed messages of a WebSocket cannot be searched.
             request.headers_mut().remove(SEC_WEBSOCKET_EXTENSIONS);
         }
+        if authorized.rpc.is_some() {
+            // Its answers are read.
+            let identity = HeaderValue::from_static("identity");
+            request.headers_mut().insert(ACCEPT_ENCODING, identity);
+        }
         let may_repeat = is_safe(request.method()) && request.body().is_end_stream();
         let request = inject(request, source.origin(), &vault, !watched.is_empty())?;
         let used = request.used().iter();
@@ -413,6 +428,22 @@ impl Exchange<'_> {
         let is_grpc_call = is_shared && head::is_grpc_call(parts);
         let response = redact(response, watched, finding, is_grpc_call);
         Ok(response.map(|body| boxed(body.holding(room))))
+    }
+
+    /// Returns `response` to messages of MCP with what the client may not use removed from its lists.
+    ///
+    /// # Errors
+    /// Fails as [`rpc::read_answers`] does.
+    async fn read_answers(
+        &self,
+        response: Response<ResponseBody>,
+        request: RpcRequest,
+        connection: &Arc<Connection>,
+    ) -> Result<Response<ResponseBody>, Refusal> {
+        let Services {
+            sessions, memory, ..
+        } = self.services;
+        rpc::read_answers(response, request, sessions, connection, memory).await
     }
 
     /// Returns the detector of secrets in a request on `connection`, unless its endpoints permit
@@ -604,6 +635,7 @@ mod tests {
             Ok(AuthorizedRequest {
                 target: RequestTarget::as_written(&parts.uri),
                 upgrade: None,
+                rpc: None,
             })
         }
 

@@ -9,12 +9,14 @@ use openshell_policy::network::endpoint::UpgradeProtocol;
 
 use crate::decide::message::{Action, Message, Need, Reading};
 use crate::decide::permit::Permit;
+use crate::decide::verdict;
 use crate::denial::answer::RpcAnswer;
 use crate::denial::judged::{JudgedRequest, RequestFault};
 use crate::denial::refusal::Refusal;
 use crate::ground::peer::Caller;
-use crate::reach::authorize::authorizer::Authorizer;
 use crate::relay::body::Unsent;
+use crate::relay::rpc::RpcRequest;
+use crate::relay::services::Services;
 use crate::report::record::Record;
 use crate::wire::http::head;
 use crate::wire::http::target::RequestTarget;
@@ -27,6 +29,8 @@ pub struct AuthorizedRequest {
     pub target: RequestTarget,
     /// The protocol to which the request asks to switch, if it may.
     pub upgrade: Option<HeaderValue>,
+    /// The messages of MCP in it, if there are any.
+    pub rpc: Option<RpcRequest>,
 }
 
 /// Returns the protocol to which `request` asks to switch, if it may under `permit`. Without rules,
@@ -141,7 +145,7 @@ fn answered(refusal: Refusal, message: &Message, actions: &[Action], index: usiz
 /// # Errors
 /// Fails if the message has no form that rules can read, or if the policy refuses a part of it.
 pub async fn authorize_request(
-    authorizer: &Authorizer,
+    services: &Services,
     permit: &Permit,
     caller: &Caller,
     request: &Parts,
@@ -150,17 +154,31 @@ pub async fn authorize_request(
 ) -> Result<AuthorizedRequest, Refusal> {
     let Reading { target, actions } = read(permit, message).await?;
     record.asks_for(target.path());
-    record.holds(actions.iter().filter_map(Action::rpc));
+    let messages = || actions.iter().filter_map(Action::rpc);
+    record.holds(messages());
+    let rpc = RpcRequest::of(permit, caller, request, &target, messages());
     for (index, action) in actions.iter().enumerate() {
         let began = Instant::now();
-        let judged = authorizer.authorize_message(permit, caller, action).await;
+        let authorizer = &services.authorizer;
+        let mut judged = authorizer.authorize_message(permit, caller, action).await;
+        let is_unasked = |message| {
+            let rpc = rpc.as_ref();
+            rpc.is_some_and(|rpc| rpc.is_unasked(&services.sessions, message))
+        };
+        if judged.is_ok() && action.rpc().is_some_and(is_unasked) {
+            judged = verdict::unasked(permit, action).and(judged);
+        }
         record.decided_since(began);
         let judged = judged.map_err(|refusal| answered(refusal, message, &actions, index))?;
         record.request_permitted_by(judged.policy(), judged.judged());
         record.message_permitted_by(index, judged.policy(), judged.judged());
     }
     let upgrade = upgrade(permit, request, &target)?;
-    Ok(AuthorizedRequest { target, upgrade })
+    Ok(AuthorizedRequest {
+        target,
+        upgrade,
+        rpc,
+    })
 }
 
 #[cfg(test)]
@@ -208,13 +226,12 @@ mod tests {
             Scheme::Http,
             testing::target("web.test:80"),
         );
-        let authorizer = &services.authorizer;
         let mut head = testing::head(request);
         let mut body = Unsent::whole(Bytes::new());
         let read = read_message(&services.memory, &permit, &mut head, &mut body, &record).await;
         let asked = match read {
             Ok(message) => {
-                authorize_request(authorizer, &permit, caller, &head, &message, &mut record).await
+                authorize_request(services, &permit, caller, &head, &message, &mut record).await
             }
             Err(refusal) => Err(refusal),
         };

@@ -9,6 +9,7 @@ pub mod http2;
 pub mod inspect;
 pub mod intercept;
 pub mod opaque;
+pub mod rpc;
 pub mod services;
 pub mod tunnel;
 pub mod upstream;

@@ -6,6 +6,7 @@ use crate::credentials::leaks::detector::LeakDetector;
 use crate::credentials::watched::CurrentVault;
 use crate::reach::authorize::authorizer::Authorizer;
 use crate::reach::dial::Egress;
+use crate::relay::rpc::sessions::Sessions;
 use crate::wire::memory::Memory;
 use openshell_events::event::Audit;
 
@@ -20,6 +21,8 @@ pub struct Services {
     pub vault: Arc<CurrentVault>,
     /// The detector of secrets in requests.
     pub leaks: Arc<LeakDetector>,
+    /// The open requests in sessions of MCP.
+    pub sessions: Arc<Sessions>,
     /// The memory that all connections share.
     pub memory: Memory,
     /// The receiver of every decision.

@@ -246,9 +246,8 @@ impl UpstreamSource for TunnelSource<'_> {
                 continue;
             }
             let caller = connection.caller();
-            let authorizer = &services.authorizer;
             let authorized =
-                authorize_request(authorizer, &permit, caller, parts, &message, record).await?;
+                authorize_request(services, &permit, caller, parts, &message, record).await?;
             if let Some(stream) = self.stream {
                 if !connection.register(&services.authorizer, &permit, stream, message) {
                     continue;

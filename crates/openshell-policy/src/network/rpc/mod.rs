@@ -36,6 +36,8 @@ pub struct Mcp {
     pub allow_all_known_methods: bool,
     /// The revisions that may be spoken, at least one.
     pub versions: BTreeSet<Revision>,
+    /// True if lists of tools, resources and prompts lose the entries that no rule permits.
+    pub filters_lists: bool,
 }
 
 impl Default for Mcp {
@@ -44,6 +46,7 @@ impl Default for Mcp {
             strict_tool_names: true,
             allow_all_known_methods: false,
             versions: Revision::ALL.into(),
+            filters_lists: true,
         }
     }
 }

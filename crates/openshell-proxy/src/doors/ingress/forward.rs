@@ -177,9 +177,8 @@ impl UpstreamSource for ForwardSource<'_> {
             if authorization.is_stale() {
                 continue;
             }
-            let authorizer = &services.authorizer;
             let authorized =
-                authorize_request(authorizer, permit, caller, parts, &message, record).await?;
+                authorize_request(services, permit, caller, parts, &message, record).await?;
             let upstream = &self.kept.upstream;
             let reusable = upstream.reusable(&self.origin, &destination);
             let reusable = reusable.filter(|_| !retry);

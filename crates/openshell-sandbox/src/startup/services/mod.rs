@@ -272,6 +272,7 @@ impl RunServices {
             egress,
             vault: in_force.vault,
             leaks: in_force.leaks,
+            sessions: Default::default(),
             memory: Default::default(),
             audit: Arc::clone(&self.audit),
         });

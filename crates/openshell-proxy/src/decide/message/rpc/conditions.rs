@@ -63,6 +63,12 @@ impl Conditions {
         Self(all)
     }
 
+    /// Returns the names of the conditions of allow rules.
+    pub(super) fn names_of_allowing(&self) -> impl Iterator<Item = &str> {
+        let allowing = self.0.iter().filter(|rule| rule.effect == Effect::Allow);
+        allowing.map(|rule| rule.key.as_str())
+    }
+
     /// Returns the names of the conditions that hold for a call of `tool` with `arguments`.
     ///
     /// # Errors

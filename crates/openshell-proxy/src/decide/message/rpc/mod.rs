@@ -4,6 +4,7 @@
 pub(in crate::decide) mod conditions;
 pub mod head;
 mod headers;
+pub mod list;
 mod read;
 mod uri;
 
