@@ -507,6 +507,11 @@ uri_hits(rule) if {
 	glob.match(rule.uri, ["/"], uri)
 }
 
+uri_hits(rule) if {
+	some uri in input.message.uris
+	glob.match(rule.uri, ["/"], regex.split(`[?#]`, uri)[0])
+}
+
 # Conditions on arguments are decided before, because these rules would compare numbers as doubles.
 conditions_hold(rule) if not rule.conditions
 

@@ -242,6 +242,11 @@ pub enum ViolationKind {
     ArgumentAbsent,
     #[error("`other_arguments` is `deny` or left out, and stands in allow rules")]
     OtherArguments,
+    #[error(
+        "it has the host, port and path of `{0}`, and another `protocol`; so no request could be \
+         judged; give one of them a `path` of its own"
+    )]
+    ProtocolsDiffer(String),
     #[error("`tls: skip` hides the requests that `protocol` asks to judge; remove one of them")]
     TlsSkipWithL7,
     #[error(
@@ -434,6 +439,11 @@ pub enum WarningKind {
          every connection is refused"
     )]
     EndpointsDiffer { other: String, key: &'static str },
+    #[error(
+        "it has the host, port and path of `{0}`, and another `protocol`: every request of that \
+         path is refused"
+    )]
+    ProtocolsDiffer(String),
     #[error(
         "without `host`, the endpoint permits only connections to IP addresses; `resolve: \
          [\"*.corp.example\"]` names the domains whose names may be looked up"

@@ -6,7 +6,9 @@ use std::net::TcpStream;
 use lab::host::Program;
 use lab::{Finished, Lab};
 
+use super::origin::{self, Origin};
 use super::policy;
+use super::reload::{LOADED, Running};
 use super::sdks::{Packages, installed};
 
 /// A policy for curl and Python: MCP at web.test:8080 under /mcp, and reading of everything else.
@@ -194,4 +196,184 @@ fn the_python_sdk_sees_and_calls_only_what_the_policy_permits_in_every_revision(
             );
         }
     }
+}
+
+const RULES: &str = "protocol: mcp, enforcement: enforce, mcp: {max_body_bytes: 2048}, rules: [{allow: {method: ping}}]";
+const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}"#;
+
+#[test]
+fn messages_are_judged_by_every_door_inside_tls_and_over_http2() {
+    let lab = Lab::with_web();
+    let policy = origin::policy(&["/usr/bin/curl"], RULES);
+    let one = Origin::start(&lab);
+    let ask = |origin: &Origin, how: &str, url: &str| {
+        let post = format!(
+            "curl -sS {how} -o /dev/null -w '%{{http_code}}\\n' -H 'content-type: application/json' {url}/hello"
+        );
+        let script = format!(
+            "{post} -d '{PING}'; {post} -d '{CALL}'; curl -sS {how} -H 'content-type: application/json' {url}/hello -d '{CALL}'"
+        );
+        let finished = lab
+            .sandbox(&policy)
+            .args(&["--upstream-ca-file", &origin.authority()])
+            .sh(&script);
+        let out = finished.ok();
+        assert!(
+            out.starts_with("200\n200\n{\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-31403"),
+            "{how} {url}: {finished:?}"
+        );
+        assert!(
+            !finished.logged("MCP:TOOLS/CALL [MED] DENIED").is_empty(),
+            "{finished:?}"
+        );
+        assert!(
+            !finished.logged("MCP:PING [INFO] ALLOWED").is_empty(),
+            "{finished:?}"
+        );
+    };
+    let ways = [
+        ("", "http://web.test:8080"),
+        ("-p", "http://web.test:8080"),
+        ("--noproxy '*'", "http://web.test:8080"),
+        ("--http1.1", "https://web.test"),
+        ("--http1.1 --noproxy '*'", "https://web.test"),
+    ];
+    for (how, url) in ways {
+        ask(&one, how, url);
+    }
+    assert_eq!(one.asked(), vec!["POST /hello"; ways.len()]);
+    drop(one);
+    let two = Origin::http2(&lab);
+    for (how, url) in [
+        ("--http2", "https://web.test"),
+        ("-p --http2-prior-knowledge", "http://web.test:8080"),
+    ] {
+        ask(&two, how, url);
+    }
+    assert_eq!(two.asked(), vec!["POST /hello"; 2]);
+}
+
+#[test]
+fn a_body_is_sent_as_it_was_judged_and_what_cannot_be_judged_is_not_sent() {
+    let lab = Lab::with_web();
+    let origin = Origin::start(&lab);
+    let policy = origin::policy(&["/usr/bin/curl"], RULES);
+    let finished = lab.sandbox(&policy).sh(&format!(
+        r#"
+        cd /tmp; printf '%s' '{PING}' > ping; gzip -k ping; cat ping.gz ping.gz > twice.gz; (cat ping.gz; echo x) > behind.gz
+        head -c 20 ping.gz > cut.gz; head -c 300000 /dev/zero | gzip > bomb.gz; head -c 2049 /dev/zero > large
+        (printf '%s' '{PING}'; head -c 2008 /dev/zero | tr '\0' ' ') > fits
+        post() {{ curl -sS -o /dev/null -w '%{{http_code}}\n' -H 'content-type: application/json' "$@" http://web.test:8080/hello; }}
+        post --data-binary @ping.gz -H 'content-encoding: gzip' -H 'digest: x'
+        post --data-binary @ping -H 'content-encoding: identity' -H 'transfer-encoding: chunked'
+        post --data-binary @fits
+        for file in twice behind cut; do post --data-binary @$file.gz -H 'content-encoding: gzip'; done
+        post --data-binary @ping.gz -H 'content-encoding: gzip, gzip'
+        post --data-binary @ping.gz -H 'content-encoding: gzip' -H 'content-encoding: gzip'
+        post --data-binary @ping -H 'content-encoding: compress'
+        post --data-binary @bomb.gz -H 'content-encoding: gzip'
+        post --data-binary @large
+        post --data-binary @large -H 'transfer-encoding: chunked'
+        post --data-binary @ping -H 'content-type: application/json'
+        post --data-binary @ping -H 'connection: content-type'
+        post --data-binary @ping -X PUT
+        curl -sS -o /dev/null -w '%{{http_code}}\n' -H 'accept: text/event-stream' -H 'connection: upgrade' -H 'upgrade: websocket' \
+            -H 'sec-websocket-version: 13' -H 'sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==' http://web.test:8080/hello
+        "#
+    ));
+    let statuses: Vec<_> = finished.ok().lines().collect();
+    let expected = [
+        "200", "200", "200", "400", "400", "400", "400", "400", "400", "413", "413", "413", "400",
+        "400", "405", "200",
+    ];
+    assert_eq!(statuses, expected, "{finished:?}");
+    let seen = origin.seen();
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    for (request, length) in seen.iter().zip([PING.len(), PING.len(), 2048]) {
+        let headers = &request[2];
+        for name in ["content-encoding", "transfer-encoding", "digest"] {
+            assert!(headers.get(name).is_none(), "{name}: {seen:?}");
+        }
+        assert_eq!(headers["content-length"], length.to_string(), "{seen:?}");
+    }
+    let stream = &seen[3][2];
+    assert!(
+        stream.get("upgrade").is_none(),
+        "nobody would judge what follows: {seen:?}"
+    );
+}
+
+#[test]
+fn a_reload_changes_the_next_verdict_in_a_session() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let program = format!(
+        r#"
+import http.client, os, pathlib, time
+proxy = os.environ['HTTP_PROXY'][7:].rstrip('/')
+connection = http.client.HTTPConnection(proxy)
+def ask():
+    connection.request('POST', 'http://web.test:8080/mcp', '{CALL}', {{'Content-Type': 'application/json'}})
+    response = connection.getresponse()
+    return response.read().decode()
+first = ask()
+pathlib.Path('ready').touch()
+while 'error' not in (second := ask()): time.sleep(0.01)
+print(first, second)
+"#
+    );
+    let allowing = mcp("rules: [{allow: {method: tools/call, tool: x}}]");
+    let running = Running::start_under(&lab, &allowing, &program, 0);
+    running.reload(
+        &mcp("rules: [{allow: {method: tools/call, tool: y}}]"),
+        LOADED,
+    );
+    let finished = running.finish();
+    let out = finished.ok();
+    assert!(
+        out.starts_with("hello {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{\"code\":-31403"),
+        "{finished:?}"
+    );
+}
+
+#[test]
+fn a_json_rpc_service_is_judged_by_its_methods() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let policy = mcp("rules: [{allow: {method: sum}}], deny_rules: [{method: wipe}]")
+        .replace("protocol: mcp", "protocol: json-rpc");
+    let finished = posted(
+        &lab,
+        &policy,
+        &[
+            r#"[{"jsonrpc":"2.0","id":"a","method":"sum","params":[1,2]},{"jsonrpc":"2.0","id":"b","method":"wipe"}]"#,
+            r#"{"jsonrpc":"2.0","id":null,"method":"sum"}"#,
+        ],
+    );
+    let answer = finished.ok().lines().next().unwrap_or_default();
+    assert!(answer.starts_with("[{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"error\":{\"code\":-31403,\"message\":\"not sent: another"), "{answer}");
+    assert!(
+        answer.contains("method wipe is not permitted by policy (request_in_deny_rules)"),
+        "{answer}"
+    );
+    assert_eq!(
+        finished.logged("RPC:CALL [MED] DENIED").len(),
+        2,
+        "{finished:?}"
+    );
+    assert_eq!(
+        finished.logged("RPC:CALL [INFO] ALLOWED").len(),
+        1,
+        "{finished:?}"
+    );
+    assert_eq!(
+        upstream
+            .seen()
+            .concat()
+            .windows(4)
+            .filter(|bytes| bytes == b"POST")
+            .count(),
+        1
+    );
 }

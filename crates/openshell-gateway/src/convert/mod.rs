@@ -7,6 +7,7 @@ pub mod environment;
 pub mod logs;
 pub mod policy;
 pub mod routes;
+mod rpc;
 mod unknown;
 
 #[cfg(test)]

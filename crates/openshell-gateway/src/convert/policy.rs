@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use openshell_policy::filesystem::{Compatibility, Filesystem};
-use openshell_policy::network::endpoint::{Endpoint, TlsMode};
+use openshell_policy::network::endpoint::{Endpoint, Protocol, TlsMode};
 use openshell_policy::network::rule::{Glob, HttpRule, QueryMatcher};
 use openshell_policy::network::{NetworkPolicy, PolicyName};
 use openshell_policy::policy::Policy;
@@ -12,6 +12,7 @@ use openshell_policy::yaml;
 use prost::{DecodeError, Message as _};
 use serde_json::{Map, Value, json};
 
+use crate::convert::rpc::{fault, is_rpc, put_rules, rpc_fields};
 use crate::convert::unknown::{self, Malformed, Unknown};
 use crate::proto::sandbox::v1::{
     FilesystemPolicy, L7Allow, L7DenyRule, L7QueryMatcher, L7Rule, LandlockPolicy, NetworkBinary,
@@ -59,7 +60,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<GatewayPolicy, PolicyMalformed> {
     Ok(read(message, &unknown::scan(bytes)?))
 }
 
-fn read(message: SandboxPolicy, unknown: &BTreeMap<String, Unknown>) -> GatewayPolicy {
+pub(super) fn read(message: SandboxPolicy, unknown: &BTreeMap<String, Unknown>) -> GatewayPolicy {
     let mut document = Map::new();
     let mut put = |key: &str, value: Option<Value>| {
         document.extend(value.map(|value| (key.to_owned(), value)))
@@ -158,6 +159,13 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool, unknown: Option<&st
     match unknown.or_else(|| missing(&message, has_middlewares)) {
         // Without that feature, nobody knows what the endpoint would permit.
         Some(what) => known.push(("unsupported", Some(what.into()))),
+        None if is_rpc(&message.protocol) => {
+            let complete = fields(known.iter().cloned().chain(rpc_fields(&message)));
+            match fault(&message, &complete) {
+                None => return complete,
+                Some(what) => known.push(("unsupported", Some(what.into()))),
+            }
+        }
         None => known.extend([
             ("path", text(&message.path)),
             ("protocol", text(&message.protocol)),
@@ -194,16 +202,17 @@ fn endpoint(message: NetworkEndpoint, has_middlewares: bool, unknown: Option<&st
 /// Returns the part of an endpoint that this build lacks and that changes its meaning, if there is
 /// one.
 fn missing(endpoint: &NetworkEndpoint, has_middlewares: bool) -> Option<String> {
+    let is_rpc = is_rpc(&endpoint.protocol);
     let allow_is_later = |rule: &L7Rule| {
         let Some(rule) = &rule.allow else {
             return false;
         };
         has_operation(&rule.operation_type, &rule.operation_name, &rule.fields)
-            || !rule.params.is_empty()
+            || !rule.params.is_empty() && !is_rpc
     };
     let deny_is_later = |rule: &L7DenyRule| {
         has_operation(&rule.operation_type, &rule.operation_name, &rule.fields)
-            || !rule.params.is_empty()
+            || !rule.params.is_empty() && !is_rpc
     };
     let has_commands = endpoint
         .rules
@@ -214,13 +223,13 @@ fn missing(endpoint: &NetworkEndpoint, has_middlewares: bool) -> Option<String> 
             .deny_rules
             .iter()
             .any(|rule| !rule.command.is_empty());
-    if !["", "rest", "sql", "tcp"].contains(&endpoint.protocol.to_ascii_lowercase().as_str()) {
+    if !endpoint.protocol.is_empty() && Protocol::parse(&endpoint.protocol).is_err() {
         return Some(format!("`protocol: {}`", printable(&endpoint.protocol)));
     }
     let fields = [
         (has_middlewares, "`network_middlewares`"),
         (
-            !endpoint.path.is_empty() && !endpoint.protocol.eq_ignore_ascii_case("rest"),
+            !endpoint.path.is_empty() && !is_rpc && !endpoint.protocol.eq_ignore_ascii_case("rest"),
             "`path` without `protocol: rest`",
         ),
         (
@@ -236,7 +245,10 @@ fn missing(endpoint: &NetworkEndpoint, has_middlewares: bool) -> Option<String> 
             !endpoint.credential_signing.is_empty(),
             "`credential_signing`",
         ),
-        (endpoint.mcp.is_some(), "`mcp`"),
+        (
+            endpoint.mcp.is_some() && !endpoint.protocol.eq_ignore_ascii_case("mcp"),
+            "`mcp`",
+        ),
         (
             endpoint.rules.iter().any(allow_is_later)
                 || endpoint.deny_rules.iter().any(deny_is_later),
@@ -281,12 +293,6 @@ fn request(
     path: &str,
     query: impl IntoIterator<Item = (String, L7QueryMatcher)>,
 ) -> Value {
-    let matcher = |L7QueryMatcher { glob, any }| {
-        fields([
-            ("glob", text(&glob)),
-            ("any", list(any.into_iter().map(Value::from))),
-        ])
-    };
     let query: Map<_, _> = query
         .into_iter()
         .map(|(key, one)| (key, matcher(one)))
@@ -301,18 +307,26 @@ fn request(
     ])
 }
 
-fn text(text: &str) -> Option<Value> {
+/// Returns the document of a matcher.
+pub(super) fn matcher(L7QueryMatcher { glob, any }: L7QueryMatcher) -> Value {
+    fields([
+        ("glob", text(&glob)),
+        ("any", list(any.into_iter().map(Value::from))),
+    ])
+}
+
+pub(super) fn text(text: &str) -> Option<Value> {
     Some(text).filter(|text| !text.is_empty()).map(Value::from)
 }
 
-fn list(items: impl Iterator<Item = Value>) -> Option<Value> {
+pub(super) fn list(items: impl Iterator<Item = Value>) -> Option<Value> {
     let items: Vec<_> = items.collect();
     Some(items)
         .filter(|items| !items.is_empty())
         .map(Value::from)
 }
 
-fn fields<'k>(fields: impl IntoIterator<Item = (&'k str, Option<Value>)>) -> Value {
+pub(super) fn fields<'k>(fields: impl IntoIterator<Item = (&'k str, Option<Value>)>) -> Value {
     let present = fields
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)));
@@ -422,7 +436,7 @@ fn endpoint_message(endpoint: &Endpoint) -> NetworkEndpoint {
             ..L7DenyRule::default()
         }
     });
-    NetworkEndpoint {
+    let mut message = NetworkEndpoint {
         host: endpoint.host().map(ToString::to_string).unwrap_or_default(),
         ports: ports.collect(),
         path: endpoint.path().map_or("", Glob::as_str).to_owned(),
@@ -442,7 +456,11 @@ fn endpoint_message(endpoint: &Endpoint) -> NetworkEndpoint {
             .collect(),
         allow_encoded_slash: endpoint.allow_encoded_slash(),
         ..NetworkEndpoint::default()
+    };
+    if let Some(l7) = l7 {
+        put_rules(l7, &mut message);
     }
+    message
 }
 
 fn allow_message(rule: &HttpRule) -> L7Allow {

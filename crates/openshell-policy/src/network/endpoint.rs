@@ -43,6 +43,16 @@ pub struct L7 {
 }
 
 impl L7 {
+    /// Returns true if there are deny rules.
+    #[must_use]
+    pub fn has_deny_rules(&self) -> bool {
+        let of_rpc = self
+            .rpc
+            .as_ref()
+            .is_some_and(|rpc| !rpc.deny_rules.is_empty());
+        !self.deny_rules.is_empty() || of_rpc
+    }
+
     /// Returns the number of rules.
     #[must_use]
     pub fn count(&self) -> usize {

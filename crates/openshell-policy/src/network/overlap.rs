@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU16;
 
-use crate::network::endpoint::Endpoint;
+use crate::network::endpoint::{Endpoint, Protocol};
 use crate::network::host::HostPattern;
 use crate::network::{NetworkPolicies, PolicyName};
 use crate::violation::FieldPath;
@@ -76,6 +76,33 @@ impl fmt::Display for EndpointAt<'_> {
 /// Returns the endpoints of each host text and port where there are several and one has a path.
 #[must_use]
 pub fn overlaps(network: &NetworkPolicies) -> Vec<Vec<EndpointAt<'_>>> {
+    groups(network)
+        .into_values()
+        .filter(|group| has_path(group))
+        .collect()
+}
+
+/// Returns true if there are several endpoints, and one has a path.
+fn has_path(group: &[EndpointAt<'_>]) -> bool {
+    group.len() > 1 && group.iter().any(|at| at.endpoint.path().is_some())
+}
+
+/// Returns true if the endpoints judge the same requests in different protocols.
+fn judge_alike(one: &Endpoint, other: &Endpoint) -> bool {
+    let judged = |endpoint: &Endpoint| {
+        let l7 = endpoint.l7().filter(|l7| l7.protocol != Protocol::Sql);
+        l7.map(|l7| l7.protocol)
+    };
+    match (judged(one), judged(other)) {
+        (Some(of_one), Some(of_other)) => of_one != of_other && one.path() == other.path(),
+        _ => false,
+    }
+}
+
+/// Returns the endpoints of each host text and port.
+fn groups(
+    network: &NetworkPolicies,
+) -> BTreeMap<(Option<&HostPattern>, NonZeroU16), Vec<EndpointAt<'_>>> {
     let mut groups: BTreeMap<(Option<&HostPattern>, NonZeroU16), Vec<EndpointAt<'_>>> =
         BTreeMap::new();
     for (policy, network) in network {
@@ -90,10 +117,7 @@ pub fn overlaps(network: &NetworkPolicies) -> Vec<Vec<EndpointAt<'_>>> {
             }
         }
     }
-    let has_path = |group: &Vec<EndpointAt<'_>>| {
-        group.len() > 1 && group.iter().any(|at| at.endpoint.path().is_some())
-    };
-    groups.into_values().filter(has_path).collect()
+    groups
 }
 
 /// An endpoint that contradicts another one of the same host text and port.
@@ -101,27 +125,43 @@ pub fn overlaps(network: &NetworkPolicies) -> Vec<Vec<EndpointAt<'_>>> {
 pub(crate) struct Conflict<'p> {
     pub(crate) at: EndpointAt<'p>,
     pub(crate) other: EndpointAt<'p>,
-    /// The key in which they differ.
-    pub(crate) key: &'static str,
+    pub(crate) cause: Cause,
+}
+
+/// Why two endpoints contradict each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cause {
+    /// They differ in this key, although no path is known yet where it is read.
+    Key(&'static str),
+    /// They judge the same requests in different protocols.
+    Protocol,
 }
 
 /// Returns each endpoint that differs from the first one of the same host text and port where one of
-/// them has a path.
+/// them has a path, or that judges the same requests as another one in another protocol.
 pub(crate) fn conflicts(network: &NetworkPolicies) -> Vec<Conflict<'_>> {
     let mut found: BTreeMap<FieldPath, Conflict<'_>> = BTreeMap::new();
-    for overlap in overlaps(network) {
-        let Some((other, rest)) = overlap.split_first() else {
+    for group in groups(network).into_values() {
+        let Some((other, rest)) = group.split_first() else {
             continue;
         };
-        for at in rest {
-            if let Some(key) = differs(other.endpoint, at.endpoint) {
-                let conflict = Conflict {
-                    at: *at,
-                    other: *other,
-                    key,
-                };
-                found.entry(at.path()).or_insert(conflict);
-            }
+        let has_path = has_path(&group);
+        for (index, at) in rest.iter().enumerate() {
+            let before = group.iter().take(index + 1);
+            let mut of_protocol = before.filter(|other| judge_alike(other.endpoint, at.endpoint));
+            let key = differs(other.endpoint, at.endpoint).filter(|_| has_path);
+            let conflict = match (key, of_protocol.next()) {
+                (Some(key), _) => (other, Cause::Key(key)),
+                (None, Some(other)) => (other, Cause::Protocol),
+                (None, None) => continue,
+            };
+            let (other, cause) = conflict;
+            let conflict = Conflict {
+                at: *at,
+                other: *other,
+                cause,
+            };
+            found.entry(at.path()).or_insert(conflict);
         }
     }
     found.into_values().collect()

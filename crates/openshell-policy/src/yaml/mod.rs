@@ -16,7 +16,7 @@ use crate::filesystem::{BASELINE, BaselineAccess, Compatibility, Filesystem, Gra
 use crate::inference::RouteFile;
 use crate::network::NetworkPolicies;
 use crate::network::endpoint::Endpoint;
-use crate::network::overlap::{Conflict, conflicts};
+use crate::network::overlap::{Cause, Conflict, conflicts};
 use crate::policy::Policy;
 use crate::process::{Identity, Processes, RunAs};
 use crate::violation::{
@@ -86,13 +86,26 @@ fn read_policy(reader: &mut Reader, at: &At<'_>) -> Option<Policy> {
 /// Reports the endpoints that contradict another one. At a gateway they are refused connections, and
 /// the rest of its policy is used.
 fn report_conflicts(reader: &mut Reader, root: &At<'_>, policies: &NetworkPolicies) {
-    for Conflict { at, other, key } in conflicts(policies) {
+    for Conflict { at, other, cause } in conflicts(policies) {
         let path = at.path();
         let other = other.to_string();
+        let (violation, warning) = match cause {
+            Cause::Key(key) => (
+                ViolationKind::EndpointsDiffer {
+                    other: other.clone(),
+                    key,
+                },
+                WarningKind::EndpointsDiffer { other, key },
+            ),
+            Cause::Protocol => (
+                ViolationKind::ProtocolsDiffer(other.clone()),
+                WarningKind::ProtocolsDiffer(other),
+            ),
+        };
         if reader.is_of_gateway {
-            reader.warn_at_path(root, path, WarningKind::EndpointsDiffer { other, key });
+            reader.warn_at_path(root, path, warning);
         } else {
-            reader.reject_at_path(root, path, ViolationKind::EndpointsDiffer { other, key });
+            reader.reject_at_path(root, path, violation);
         }
     }
 }

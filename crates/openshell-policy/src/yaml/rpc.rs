@@ -564,6 +564,30 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_that_judge_the_same_requests_in_different_protocols_are_refused() {
+        let both = |one: &str, other: &str| {
+            let endpoint = "host: m.test, port: 443, enforcement: enforce";
+            let policy = format!(
+                "network_policies: {{m: {{endpoints: [{{{endpoint}, {one}}}, {{{endpoint}, {other}}}], binaries: [{{path: \
+                 /x}}]}}}}"
+            );
+            yaml::policy(&policy)
+                .err()
+                .map(|violations| violations.to_string())
+        };
+        let mcp = "protocol: mcp, rules: [{allow: {method: ping}}]";
+        let rest = "protocol: rest, access: full";
+        let at = |path: &str, keys: &str| format!("path: {path}, {keys}");
+        for (one, other) in [(mcp, rest), (&at("/a", rest), &at("/a", mcp))] {
+            let found = both(one, other).unwrap();
+            assert!(found.contains("and another `protocol`"), "{found}");
+        }
+        assert_eq!(both(&at("/a", mcp), rest), None);
+        assert_eq!(both(&at("/a", mcp), &at("/b", rest)), None);
+        assert_eq!(both(mcp, mcp), None);
+    }
+
+    #[test]
     fn conditions_on_arguments_are_checked_when_they_are_read() {
         let of = |condition: &str| {
             violations(&format!(

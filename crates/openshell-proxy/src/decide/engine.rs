@@ -96,6 +96,11 @@ pub enum EngineError {
     Compile(String),
     #[error("the policy rules must be in `package openshell.sandbox`")]
     Package,
+    #[error(
+        "the policy has an endpoint for JSON-RPC or MCP, and the policy rules have no \
+         `allow_message`, so they would refuse every message; add that rule"
+    )]
+    NoMessages,
     #[error("cannot give the policy data to the rules: {0}")]
     Data(String),
     #[error("policy evaluation error: {0}")]
@@ -193,6 +198,23 @@ impl Engine {
             rules,
             data: Value::from(document),
         })
+    }
+
+    /// Checks that `rules`, which compile, can judge messages in bodies.
+    ///
+    /// # Errors
+    /// They have no rule for that.
+    pub fn check_messages(rules: &str) -> Result<(), EngineError> {
+        let mut engine = regorus::Engine::new();
+        engine
+            .add_policy("policy rules".to_owned(), rules.to_owned())
+            .map_err(not_compiled)?;
+        let name = format!("data.openshell.sandbox.{}", Query::AllowMessage.name());
+        let rule: regorus::Rc<str> = name.as_str().into();
+        engine
+            .compile_with_entrypoint(&rule)
+            .map(drop)
+            .map_err(|_| EngineError::NoMessages)
     }
 
     /// Returns the data of the rules.

@@ -137,8 +137,7 @@ impl Rules {
                 .all(|(endpoint, _)| endpoint.takes_encoded_slash()),
             reads: Reads {
                 queries: !slice.is_built_in || judging.iter().any(|(_, l7)| has_query(l7)),
-                readings: !slice.is_built_in
-                    || judging.iter().any(|(_, l7)| !l7.deny_rules.is_empty()),
+                readings: !slice.is_built_in || judging.iter().any(|(_, l7)| l7.has_deny_rules()),
                 whole_messages: !slice.is_built_in,
             },
             paths,
@@ -202,9 +201,10 @@ impl Rules {
             versions: counting.versions(),
             conditions: &self.conditions,
         };
+        let http = Arc::new(http);
         let messages = rpc::read(&http, head, &message.ahead, &settings)?;
         Ok(Reading {
-            target: http.target,
+            target: http.target.clone(),
             actions: messages
                 .into_iter()
                 .map(|message| Action::Rpc(Box::new(message)))
@@ -223,6 +223,13 @@ impl Rules {
     pub fn permit_upgrade(&self, target: &RequestTarget, upgrade: &UpgradeProtocol) -> bool {
         let counting = self.paths.counting(target);
         counting.is_ok_and(|counting| counting.permits(upgrade))
+    }
+
+    /// Returns the endpoints whose rules could allow a request for `target`.
+    #[must_use]
+    pub(super) fn at(&self, target: &RequestTarget) -> At {
+        let counting = self.paths.counting(target);
+        counting.map_or(At::Nowhere, |counting| counting.at())
     }
 
     /// Returns true if a request for `target` that no rule allows is refused.
@@ -361,7 +368,7 @@ impl Rules {
             method: Method::POST,
             target: target.clone(),
         };
-        let message = list::use_of(http, kind, name, &self.conditions);
+        let message = list::use_of(Arc::new(http), kind, name, &self.conditions);
         let verdict = self.verdict(&Action::Rpc(Box::new(message)));
         verdict.is_ok_and(|verdict| match &*verdict {
             MessageVerdict::Allow { .. } => true,

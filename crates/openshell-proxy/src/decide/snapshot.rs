@@ -139,6 +139,9 @@ impl Snapshot {
             // Custom rules may change the static data; their answers must fit the schema of a
             // policy document.
             Some(rules) => {
+                if has_messages(&policy) {
+                    Engine::check_messages(rules)?;
+                }
                 let engine = Engine::new(rules, rego_data(&policy, &links)?)?;
                 (
                     with_static_answers(&engine, policy)?,
@@ -455,6 +458,13 @@ impl Snapshot {
             judging_policy: None,
         })
     }
+}
+
+/// Returns true if an endpoint judges messages in bodies.
+fn has_messages(policy: &Policy) -> bool {
+    let policies = policy.network().values();
+    let mut endpoints = policies.flat_map(|policy| &policy.endpoints);
+    endpoints.any(|endpoint| endpoint.l7().is_some_and(|l7| l7.rpc.is_some()))
 }
 
 /// Resolves the symlinks among the binaries of `policy`, each path once.

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use crate::decide::message::{Action, Message};
 use crate::decide::permit::Permit;
 use crate::decide::rules::MessageVerdict;
-use crate::denial::judged::{At, RequestFault};
+use crate::denial::judged::RequestFault;
 use crate::denial::refusal::Refusal;
 
 /// A permit to send one message. Only the functions of this module make one.
@@ -112,14 +112,15 @@ pub fn judge_read(permit: &Permit, message: &Message) -> Result<MessagePermit, R
 /// # Errors
 /// The rules are enforced.
 pub fn unasked(permit: &Permit, action: &Action) -> Result<(), Refusal> {
-    let is_enforced = permit
+    let rules = permit
         .rules()
-        .is_some_and(|rules| rules.are_enforced(action.target()));
-    if !is_enforced || permit.is_observed() {
+        .filter(|rules| rules.are_enforced(action.target()));
+    let Some(rules) = rules.filter(|_| !permit.is_observed()) else {
         return Ok(());
-    }
+    };
     let policy = permit.policy().map(str::to_owned);
-    let request = action.refused(policy, RequestFault::NoRule(At::Any));
+    let fault = RequestFault::NoRule(rules.at(action.target()));
+    let request = action.refused(policy, fault);
     let reason = "no request of the server with this id is open".to_owned();
     Err(Refusal::request(reason, request))
 }

@@ -82,7 +82,7 @@ impl RpcAnswer {
             status: 403,
             errors: Vec::new(),
             code: REFUSED,
-            is_batch: messages.len() > 1,
+            is_batch: refused.is_in_batch,
             is_event,
             versions: None,
         };
@@ -204,7 +204,7 @@ mod tests {
 
     fn message(kind: RpcKind, method: Option<&str>, id: Option<&str>) -> RpcMessage {
         let http = HttpRequest::as_written(&Method::POST, &"/mcp".parse().unwrap());
-        let mut message = RpcMessage::new(http, Protocol::Mcp, kind);
+        let mut message = RpcMessage::new(http.into(), Protocol::Mcp, kind);
         message.method = method.map(str::to_owned);
         message.id = id.map(str::to_owned);
         message
@@ -291,8 +291,15 @@ mod tests {
     #[test]
     fn each_request_of_a_refused_batch_gets_an_error() {
         let notification = message(RpcKind::Notification, Some("notifications/progress"), None);
+        let in_batch = |id| {
+            let mut message = call(id);
+            message.is_in_batch = true;
+            message
+        };
+        let (_, _, body) = answer(&[in_batch("1")], 0, no_rule(), false);
+        assert!(body.starts_with('['), "{body}");
         let (status, _, body) = answer(
-            &[call("1"), call("2"), notification.clone()],
+            &[in_batch("1"), in_batch("2"), notification.clone()],
             1,
             no_rule(),
             false,

@@ -258,7 +258,8 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
              decoded; `**` in it matches both"
         ),
         RequestFault::Version { requested, .. } => {
-            format!("{endpoints}: add \"{requested}\" to `mcp: {{versions: […]}}` of {target}")
+            let requested = serde_json::Value::from(requested.as_str());
+            format!("{endpoints}: add {requested} to `mcp: {{versions: […]}}` of {target}")
         }
         RequestFault::DenyRule => {
             format!(

@@ -29,7 +29,15 @@ impl JudgedRequest {
             let about = message.about.iter_mut().map(|(_, value)| value);
             message.method.iter_mut().chain(about)
         });
-        for word in of_message.chain([&mut self.path]) {
+        let requested = match &mut self.fault {
+            RequestFault::Version { requested, .. } => Some(requested),
+            RequestFault::NoRule(_)
+            | RequestFault::DenyRule
+            | RequestFault::Ambiguous(_)
+            | RequestFault::EncodedSlash
+            | RequestFault::Upgrade(_) => None,
+        };
+        for word in of_message.chain([&mut self.path]).chain(requested) {
             if has_secret(word) {
                 CONCEALED.clone_into(word);
             }

@@ -81,6 +81,12 @@ impl Share {
         self
     }
 
+    /// Returns the share in bytes, of which each unit stands for 1,024.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.own.num_permits() * 1024
+    }
+
     /// Takes `amount` more, without waiting.
     ///
     /// # Errors

@@ -287,6 +287,9 @@ impl Exchange<'_> {
             let watch = Stopwatch::start();
             match within(deadline, source.upstream().send(request, upgrade)).await? {
                 Ok(response) => {
+                    if let Some(rpc) = &authorized.rpc {
+                        rpc.has_arrived(&self.services.sessions);
+                    }
                     let status = response.status().as_u16();
                     debug!(status, us = watch.micros(), "response");
                     let connection = source.connection();

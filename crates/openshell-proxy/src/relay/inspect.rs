@@ -14,6 +14,7 @@ use crate::denial::answer::RpcAnswer;
 use crate::denial::judged::{JudgedRequest, RequestFault};
 use crate::denial::refusal::Refusal;
 use crate::ground::peer::Caller;
+use crate::reach::authorize::authorizer::Authorizer;
 use crate::relay::body::Unsent;
 use crate::relay::rpc::RpcRequest;
 use crate::relay::services::Services;
@@ -101,7 +102,7 @@ pub async fn read_message(
     head::check_framing(&request.headers)?;
     let need = permit.need(&request.method, &request.uri);
     let mut ahead = body.read(need, memory, record.program()).await?;
-    if let Need::Body(most) = need {
+    if let Need::Body(most) | Need::Prefix(most) = need {
         let headers = &mut request.headers;
         ahead = body.decode(headers, most, memory, record.program()).await?;
     }
@@ -115,14 +116,15 @@ const LONG_BODY: usize = 64 * 1024;
 ///
 /// # Errors
 /// As for [`Permit::read`].
-async fn read(permit: &Permit, message: &Message) -> Result<Reading, Refusal> {
+async fn read(
+    authorizer: &Authorizer,
+    permit: &Permit,
+    message: &Message,
+) -> Result<Reading, Refusal> {
     if message.head.is_none() || message.ahead.bytes.len() < LONG_BODY {
         return permit.read(message);
     }
-    let permit = permit.clone();
-    let message = message.clone();
-    let reading = tokio::task::spawn_blocking(move || permit.read(&message)).await;
-    reading.map_err(|error| Refusal::engine(error.to_string()))?
+    authorizer.read(permit, message).await
 }
 
 /// Returns the `refusal` of the action at `index` of `message` with an answer in the protocol of the
@@ -152,12 +154,14 @@ pub async fn authorize_request(
     message: &Message,
     record: &mut Record,
 ) -> Result<AuthorizedRequest, Refusal> {
-    let Reading { target, actions } = read(permit, message).await?;
+    let Reading { target, actions } = read(&services.authorizer, permit, message).await?;
     record.asks_for(target.path());
     let messages = || actions.iter().filter_map(Action::rpc);
     record.holds(messages());
     let rpc = RpcRequest::of(permit, caller, request, &target, messages());
     for (index, action) in actions.iter().enumerate() {
+        // A batch does not hold up others.
+        tokio::task::coop::consume_budget().await;
         let began = Instant::now();
         let authorizer = &services.authorizer;
         let mut judged = authorizer.authorize_message(permit, caller, action).await;
@@ -173,7 +177,12 @@ pub async fn authorize_request(
         record.request_permitted_by(judged.policy(), judged.judged());
         record.message_permitted_by(index, judged.policy(), judged.judged());
     }
-    let upgrade = upgrade(permit, request, &target)?;
+    // Nobody would judge the messages behind a switch.
+    let upgrade = if messages().next().is_some() {
+        None
+    } else {
+        upgrade(permit, request, &target)?
+    };
     Ok(AuthorizedRequest {
         target,
         upgrade,

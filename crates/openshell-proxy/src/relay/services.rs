@@ -24,7 +24,7 @@ pub struct Services {
     /// The open requests in sessions of MCP.
     pub sessions: Arc<Sessions>,
     /// The memory that all connections share.
-    pub memory: Memory,
+    pub memory: Arc<Memory>,
     /// The receiver of every decision.
     pub audit: Arc<dyn Audit>,
 }

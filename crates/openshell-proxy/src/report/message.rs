@@ -42,7 +42,9 @@ impl Message {
         Self {
             is_mcp,
             label,
-            about: about.map(|about| loggable(about)).unwrap_or_default(),
+            about: about
+                .map(|about| loggable(without_query(about)))
+                .unwrap_or_default(),
             method: loggable(&method),
             id: message.id.as_deref().map(loggable).unwrap_or_default(),
             permitted: None,
@@ -59,4 +61,9 @@ impl Message {
             id: &self.id,
         }
     }
+}
+
+/// Returns `word` up to the query of a URI, which logs never show.
+fn without_query(word: &str) -> &str {
+    word.split('?').next().unwrap_or_default()
 }

@@ -76,9 +76,13 @@ pub struct CompiledNameGlob {
 }
 
 impl CompiledNameGlob {
-    /// Returns true if `name` matches.
+    /// Returns true if `name` matches. One that holds NUL, which no glob can say, matches where it
+    /// denies.
     #[must_use]
     pub fn is_match(&self, name: &str) -> bool {
+        if name.contains(PLACEHOLDER) {
+            return self.effect == Effect::Deny;
+        }
         let is_match = |glob: &GlobMatcher| glob.is_match(separated(name, self.effect));
         self.glob.as_ref().is_some_and(is_match)
     }
@@ -111,6 +115,7 @@ mod tests {
             ("get", "Get", false, false),
             ("*", "", true, true),
             ("{a,b.c}", "b.c", true, true),
+            ("a/*", "a\0x", false, true),
         ] {
             let parsed = NameGlob::parse(glob).unwrap();
             let is_match = |effect| parsed.compiled(effect).is_match(name);

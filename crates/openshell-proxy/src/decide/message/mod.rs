@@ -246,7 +246,7 @@ impl Action {
             }
             Self::Rpc(message) => {
                 let (request, other) = message.http.inputs(reads)?;
-                (request, other, Some(Value::from(message.document())))
+                (request, other, Some(Value::from(message.document(reads)?)))
             }
         };
         let input = |request: Value| {

@@ -8,7 +8,7 @@ use tracing::debug;
 
 use crate::decide::connection::{judge, observe};
 use crate::decide::identify::{Identified, Identifier, Identity};
-use crate::decide::message::Action;
+use crate::decide::message::{Action, Message, Reading};
 use crate::decide::permit::Permit;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::{Generation, PolicyStore};
@@ -206,6 +206,23 @@ impl Authorizer {
         decided.map_err(|_| {
             Refusal::caller_unknown("identifying the program took too long".to_owned())
         })?
+    }
+
+    /// Reads `message`, which is long, under `permit`. It waits for one of the places of judgements.
+    ///
+    /// # Errors
+    /// As for [`Permit::read`].
+    pub async fn read(&self, permit: &Permit, message: &Message) -> Result<Reading, Refusal> {
+        let permit = permit.clone();
+        let message = message.clone();
+        let place = Arc::clone(&self.places.new).acquire_owned().await;
+        let place = place.map_err(|error| Refusal::engine(error.to_string()))?;
+        let reading = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            permit.read(&message)
+        });
+        let reading = reading.await;
+        reading.map_err(|error| Refusal::engine(error.to_string()))?
     }
 
     /// Judges `action`, a message of `caller` inside a connection with `permit`.

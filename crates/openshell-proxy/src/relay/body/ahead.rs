@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use crate::decide::message::{Ahead, Need};
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
+use crate::wire::http::head;
 use crate::wire::io::complete_body::{CompleteBody, IncompleteBody};
 use crate::wire::io::decoded::{ContentCoding, DecodeError};
 use crate::wire::io::pace::longer;
@@ -112,7 +113,12 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
     ) -> Result<Ahead, Refusal> {
         self.trailers = None;
         headers.remove(TRAILER);
-        let Some(coding) = coding(headers)? else {
+        if !self.ahead.is_whole || self.ahead.bytes.is_empty() {
+            return Ok(self.ahead());
+        }
+        let coding = coding(headers)?;
+        headers.remove(CONTENT_ENCODING);
+        let Some(coding) = coding else {
             return Ok(self.ahead());
         };
         self.ahead.room = None;
@@ -130,11 +136,7 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
         self.ahead.room = Some(Arc::new(share.of(kib(bytes.len()))));
         self.unsent = bytes.clone();
         self.ahead.bytes = bytes;
-        headers.remove(CONTENT_ENCODING);
-        // They are digests of other bytes (RFC 9530).
-        for digest in ["content-md5", "digest", "content-digest", "repr-digest"] {
-            headers.remove(digest);
-        }
+        head::remove_digests(headers);
         Ok(self.ahead())
     }
 

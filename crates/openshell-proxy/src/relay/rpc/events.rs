@@ -45,6 +45,16 @@ impl Splitter {
         self.begun.extend_from_slice(bytes);
     }
 
+    /// Returns the number of bytes that are held.
+    pub(super) fn len(&self) -> usize {
+        self.begun.len()
+    }
+
+    /// Lets the current event pass unread.
+    pub(super) fn pass(&mut self) {
+        self.is_long = true;
+    }
+
     /// Returns the next part that has arrived.
     pub(super) fn next(&mut self) -> Option<Part> {
         if let Some(end) = self.end() {

@@ -23,11 +23,13 @@ use crate::decide::message::rpc::{RpcKind, RpcMessage};
 use crate::decide::permit::Permit;
 use crate::denial::refusal::Refusal;
 use crate::ground::peer::Caller;
+use crate::ground::shares::Share;
 use crate::reach::authorize::connection::Connection;
 use crate::relay::rpc::events::{EVENT_BYTES, Part, Splitter, data, with_data};
 use crate::relay::rpc::lists::filtered;
 use crate::relay::rpc::sessions::{SessionName, Sessions};
 use crate::wire::http::body::{ResponseBody, boxed, full};
+use crate::wire::http::head::remove_digests;
 use crate::wire::http::target::RequestTarget;
 use crate::wire::json::Json;
 use crate::wire::memory::Memory;
@@ -94,6 +96,10 @@ impl RpcRequest {
         for (id, kind) in &self.lists {
             sessions.asks_for_list(&self.session, id, *kind);
         }
+    }
+
+    /// Notes that the server has the request.
+    pub fn has_arrived(&self, sessions: &Sessions) {
         for id in &self.answered {
             sessions.answered(&self.session, id);
         }
@@ -105,6 +111,7 @@ struct Reader {
     sessions: Arc<Sessions>,
     session: SessionName,
     connection: Arc<Connection>,
+    memory: Arc<Memory>,
     target: RequestTarget,
 }
 
@@ -119,7 +126,7 @@ pub async fn read_answers(
     request: RpcRequest,
     sessions: &Arc<Sessions>,
     connection: &Arc<Connection>,
-    memory: &Memory,
+    memory: &Arc<Memory>,
 ) -> Result<Response<ResponseBody>, Refusal> {
     let RpcRequest {
         target,
@@ -136,6 +143,7 @@ pub async fn read_answers(
         sessions: Arc::clone(sessions),
         session,
         connection: Arc::clone(connection),
+        memory: Arc::clone(memory),
         target,
     });
     let media_type = response.headers().get(CONTENT_TYPE);
@@ -156,6 +164,7 @@ pub async fn read_answers(
     if is_events {
         let mut response = response.map(|body| events(reader, body));
         response.headers_mut().remove(CONTENT_LENGTH);
+        remove_digests(response.headers_mut());
         return Ok(response);
     }
     Ok(json(&reader, response).await)
@@ -165,7 +174,20 @@ pub async fn read_answers(
 async fn json(reader: &Arc<Reader>, response: Response<ResponseBody>) -> Response<ResponseBody> {
     let (mut head, mut body) = response.into_parts();
     let mut read = BytesMut::new();
-    while read.len() <= EVENT_BYTES {
+    let mut room = None;
+    loop {
+        let bytes = read.len();
+        if bytes >= LONG
+            && room
+                .as_ref()
+                .is_none_or(|room: &Share| room.bytes() < bytes)
+        {
+            drop(room.take());
+            room = reader.room(2 * bytes);
+            if room.is_none() || bytes > EVENT_BYTES {
+                break;
+            }
+        }
         match body.frame().await {
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
@@ -182,6 +204,7 @@ async fn json(reader: &Arc<Reader>, response: Response<ResponseBody>) -> Respons
                 let new = message(reader, &read).await;
                 if let Some(new) = new {
                     head.headers.remove(CONTENT_LENGTH);
+                    remove_digests(&mut head.headers);
                     return Response::from_parts(head, full(new.into()));
                 }
                 return Response::from_parts(head, full(read));
@@ -198,8 +221,14 @@ struct Events {
     reader: Arc<Reader>,
     body: ResponseBody,
     splitter: Splitter,
+    /// The memory of what has arrived of an event, once that is long.
+    room: Option<Share>,
+    /// What comes behind the events.
+    end: Option<Result<Frame<Bytes>, BodyError>>,
     is_over: bool,
 }
+
+type BodyError = Box<dyn Error + Send + Sync>;
 
 /// Returns the event stream `body`, of which each event is read when it has arrived.
 fn events(reader: Arc<Reader>, body: ResponseBody) -> ResponseBody {
@@ -207,6 +236,8 @@ fn events(reader: Arc<Reader>, body: ResponseBody) -> ResponseBody {
         reader,
         body,
         splitter: Splitter::default(),
+        room: None,
+        end: None,
         is_over: false,
     };
     let frames = stream::unfold(events, async |mut events| {
@@ -216,7 +247,23 @@ fn events(reader: Arc<Reader>, body: ResponseBody) -> ResponseBody {
 }
 
 impl Events {
-    async fn next(&mut self) -> Option<Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>> {
+    /// Adds bytes that have arrived. Without memory for a long event, the event passes unread.
+    fn push(&mut self, data: &[u8]) {
+        self.splitter.push(data);
+        let bytes = self.splitter.len();
+        if bytes < LONG {
+            self.room = None;
+        } else if self.room.as_ref().is_none_or(|room| room.bytes() < bytes) {
+            // Dropped first, because it is a part of the new one.
+            self.room = None;
+            self.room = self.reader.room(2 * bytes);
+            if self.room.is_none() {
+                self.splitter.pass();
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Option<Result<Frame<Bytes>, BodyError>> {
         loop {
             match self.splitter.next() {
                 Some(Part::Unread(bytes)) => return Some(Ok(Frame::data(bytes))),
@@ -228,15 +275,23 @@ impl Events {
                 None if self.is_over => return None,
                 None => {}
             }
-            let Some(frame) = self.body.frame().await else {
-                self.is_over = true;
+            let frame = if self.end.is_some() {
+                None
+            } else {
+                self.body.frame().await
+            };
+            let Some(frame) = frame else {
                 let rest = self.splitter.rest();
-                return (!rest.is_empty()).then(|| Ok(Frame::data(rest)));
+                if !rest.is_empty() {
+                    return Some(Ok(Frame::data(rest)));
+                }
+                self.is_over = true;
+                return self.end.take();
             };
             match frame.map(Frame::into_data) {
-                Ok(Ok(data)) => self.splitter.push(&data),
-                Ok(Err(trailers)) => return Some(Ok(trailers)),
-                Err(error) => return Some(Err(error)),
+                Ok(Ok(data)) => self.push(&data),
+                Ok(Err(trailers)) => self.end = Some(Ok(trailers)),
+                Err(error) => self.end = Some(Err(error)),
             }
         }
     }
@@ -254,6 +309,12 @@ async fn message(reader: &Arc<Reader>, text: &Bytes) -> Option<String> {
 }
 
 impl Reader {
+    /// Reserves memory for `bytes` of an answer; `None` if there is none.
+    fn room(&self, bytes: usize) -> Option<Share> {
+        let program = &self.connection.caller().program.executable;
+        self.memory.ahead_now(program, bytes)
+    }
+
     fn message(&self, text: &[u8]) -> Option<String> {
         let json = Json::read(text).ok()?;
         if !json.is_array() {

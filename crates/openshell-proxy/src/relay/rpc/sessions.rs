@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::decide::message::rpc::list::ListKind;
 use crate::ground::target::Target;
+use crate::wire::json::Json;
 
 /// The number of sessions that are known.
 const SESSIONS: usize = 1024;
@@ -73,12 +74,12 @@ impl SessionName {
 impl Sessions {
     /// Notes that the server has sent a request with this `id`.
     pub fn asked(&self, session: &SessionName, id: &str) {
-        if id.len() > ID_BYTES {
+        let Some(id) = comparable(id) else {
             return;
-        }
+        };
         self.0.lock().with(session, |open| {
             drop_oldest(&mut open.requests);
-            open.requests.push_back(id.to_owned());
+            open.requests.push_back(id);
         });
     }
 
@@ -87,25 +88,27 @@ impl Sessions {
     pub fn is_open(&self, session: &SessionName, id: &str) -> bool {
         let known = self.0.lock();
         let open = known.sessions.get(session);
-        open.is_some_and(|open| open.requests.iter().any(|known| known == id))
+        let id = comparable(id);
+        open.is_some_and(|open| open.requests.iter().any(|known| Some(known) == id.as_ref()))
     }
 
     /// Notes that the request of the server with this `id` has its answer.
     pub fn answered(&self, session: &SessionName, id: &str) {
         if let Some(open) = self.0.lock().sessions.get_mut(session) {
-            open.requests.retain(|known| known != id);
+            let id = comparable(id);
+            open.requests.retain(|known| Some(known) != id.as_ref());
         }
     }
 
     /// Notes that the client asks for a list by a request with this `id`.
     pub fn asks_for_list(&self, session: &SessionName, id: &str, kind: ListKind) {
-        if id.len() > ID_BYTES {
+        let Some(id) = comparable(id) else {
             return;
-        }
+        };
         self.0.lock().with(session, |open| {
-            open.lists.retain(|(known, _)| known != id);
+            open.lists.retain(|(known, _)| *known != id);
             drop_oldest(&mut open.lists);
-            open.lists.push_back((id.to_owned(), kind));
+            open.lists.push_back((id, kind));
         });
     }
 
@@ -113,7 +116,8 @@ impl Sessions {
     pub fn list(&self, session: &SessionName, id: &str) -> Option<ListKind> {
         let mut known = self.0.lock();
         let open = known.sessions.get_mut(session)?;
-        let place = open.lists.iter().position(|(known, _)| known == id)?;
+        let id = comparable(id)?;
+        let place = open.lists.iter().position(|(known, _)| *known == id)?;
         open.lists.remove(place).map(|(_, kind)| kind)
     }
 }
@@ -131,6 +135,15 @@ impl Known {
         open.last_use = self.uses;
         change(open);
     }
+}
+
+/// Returns the one form of the JSON text `id`; `None` if it is too long to be kept.
+fn comparable(id: &str) -> Option<String> {
+    if id.len() > ID_BYTES {
+        return None;
+    }
+    let text = Json::read(id.as_bytes()).ok()?.text();
+    Some(text.map_or_else(|| id.to_owned(), |text| format!("\"{text}")))
 }
 
 fn drop_oldest<T>(all: &mut VecDeque<T>) {
@@ -160,6 +173,8 @@ mod tests {
         assert!(!sessions.is_open(&session("b"), "1"));
         assert!(!sessions.is_open(&session("a"), "\"1\""), "its type counts");
         assert!(sessions.is_open(&session("a"), "1"));
+        sessions.asked(&session("a"), "\"a\\/\\u00e9\"");
+        assert!(sessions.is_open(&session("a"), "\"a/é\""), "escapes do not");
         sessions.answered(&session("a"), "1");
         assert!(!sessions.is_open(&session("a"), "1"));
         let target = testing::target("web.test:80");

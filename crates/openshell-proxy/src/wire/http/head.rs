@@ -351,6 +351,25 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     remove_connection(headers);
 }
 
+/// Removes the digests of a body (RFC 9530, RFC 9110 §8.8.3) that was changed.
+pub fn remove_digests(headers: &mut HeaderMap) {
+    for name in [
+        "content-md5",
+        "digest",
+        "content-digest",
+        "repr-digest",
+        "etag",
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// Returns true if `Connection` names the field, so that it is not passed on (RFC 9110 §7.6.1).
+#[must_use]
+pub fn is_hop_by_hop(headers: &HeaderMap, name: &HeaderName) -> bool {
+    tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(name.as_str()))
+}
+
 /// Removes fields that must not be trailers (RFC 9110 §6.5.1): framing, routing, authentication and
 /// content. A server that merges trailers into the headers would otherwise read a request that was
 /// not judged.

@@ -7,6 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::HeaderMap;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 
+use crate::secrets::placeholder::MARKER;
+use crate::wire::http::head::is_hop_by_hop;
+
 /// The fields of a head.
 #[derive(Clone, Debug, Default)]
 pub struct RpcHead {
@@ -23,6 +26,9 @@ const OF_MCP: &str = "mcp-";
 /// The beginning of the fields that hold arguments.
 const PARAM: &str = "mcp-param-";
 
+/// The number of such fields that a request may have.
+const PARAMS: usize = 64;
+
 impl RpcHead {
     /// Returns the fields in `headers` that rules for messages read.
     #[must_use]
@@ -31,6 +37,8 @@ impl RpcHead {
             [CONTENT_TYPE, ACCEPT].contains(name) || name.as_str().starts_with(OF_MCP)
         };
         let fields = headers.iter().filter(|(name, _)| is_read(name));
+        // Only what is passed on counts.
+        let fields = fields.filter(|(name, _)| !is_hop_by_hop(headers, name));
         Self {
             fields: fields
                 .map(|(name, value)| (name.clone(), value.clone()))
@@ -38,18 +46,31 @@ impl RpcHead {
         }
     }
 
+    /// Returns the value of the field `name` of MCP.
+    pub(super) fn field(&self, name: &'static str) -> Result<Option<&str>, FieldFault> {
+        let value = self.only(name)?;
+        let malformed = || FieldFault(format!("the value of {name} is malformed"));
+        value
+            .map(|value| text(value).ok_or_else(malformed))
+            .transpose()
+    }
+
     /// Returns the value of the field `name` of MCP, decoded (MCP 2026-07-28, "Standard Headers").
-    pub(super) fn field(&self, name: &'static str) -> Result<Option<Cow<'_, str>>, FieldFault> {
+    pub(super) fn decoded(&self, name: &'static str) -> Result<Option<Cow<'_, str>>, FieldFault> {
+        let value = self.only(name)?;
+        let malformed = || FieldFault(format!("the value of {name} is malformed"));
+        value
+            .map(|value| decoded(value).ok_or_else(malformed))
+            .transpose()
+    }
+
+    fn only(&self, name: &'static str) -> Result<Option<&HeaderValue>, FieldFault> {
         let mut values = self.values(name);
-        let Some(value) = values.next() else {
-            return Ok(None);
-        };
-        if values.next().is_some() {
-            return Err(FieldFault(format!("the header has {name} twice")));
+        let first = values.next();
+        match values.next() {
+            Some(_) => Err(FieldFault(format!("the header has {name} twice"))),
+            None => Ok(first),
         }
-        decoded(value)
-            .map(Some)
-            .ok_or_else(|| FieldFault(format!("the value of {name} is malformed")))
     }
 
     /// Returns the names and values of the fields that repeat arguments.
@@ -59,13 +80,10 @@ impl RpcHead {
             let Some(param) = name.as_str().strip_prefix(PARAM) else {
                 continue;
             };
-            if params.iter().any(|(known, _)| *known == param) {
-                return Err(FieldFault(format!("the header has {name} twice")));
-            }
-            let value = decoded(value);
-            let value =
-                value.ok_or_else(|| FieldFault(format!("the value of {name} is malformed")))?;
-            params.push((param, value));
+            let is_twice = params.iter().any(|(known, _)| *known == param);
+            let value = decoded(value).filter(|_| !is_twice && params.len() < PARAMS);
+            let fault = || FieldFault("an mcp-param field stands twice or is malformed".to_owned());
+            params.push((param, value.ok_or_else(fault)?));
         }
         Ok(params)
     }
@@ -83,15 +101,12 @@ impl RpcHead {
         let is_json = parts
             .next()
             .is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
-        let mut charsets = parts.filter_map(|part| {
-            let (name, value) = part.split_once('=')?;
-            name.eq_ignore_ascii_case("charset")
-                .then_some(value.trim_matches('"'))
-        });
-        let is_utf8 = charsets
-            .next()
-            .is_none_or(|charset| charset.eq_ignore_ascii_case("utf-8"));
-        is_json && is_utf8 && charsets.next().is_none()
+        let is_utf8 = |part: &str| {
+            let lower = part.to_ascii_lowercase();
+            matches!(lower.as_str(), "charset=utf-8" | "charset=\"utf-8\"")
+        };
+        // Servers differ in how they read other parameters.
+        is_json && parts.next().is_none_or(is_utf8) && parts.next().is_none()
     }
 
     /// Returns true if the client takes event streams.
@@ -127,9 +142,16 @@ impl RpcHead {
     }
 }
 
+/// Returns the text of a field value. It has no placeholder, which would be replaced after it was
+/// compared.
+fn text(value: &HeaderValue) -> Option<&str> {
+    let text = value.to_str().ok()?;
+    (!text.contains(MARKER)).then_some(text)
+}
+
 /// Returns the text of a field value, which may be in Base64 between `=?base64?` and `?=`.
 fn decoded(value: &HeaderValue) -> Option<Cow<'_, str>> {
-    let text = value.to_str().ok()?;
+    let text = text(value)?;
     let Some(inner) = text.strip_prefix("=?base64?") else {
         return Some(Cow::Borrowed(text));
     };
@@ -158,7 +180,10 @@ mod tests {
         for (types, is_json) in [
             (&["application/json"][..], true),
             (&["Application/JSON; charset=UTF-8"], true),
-            (&["application/json;charset=\"utf-8\"; x=y"], true),
+            (&["application/json;charset=\"utf-8\""], true),
+            (&["application/json;charset=utf-8; x=y"], false),
+            (&["application/json; charset =utf-7"], false),
+            (&["application/json; x=y, text/plain"], false),
             (&[], false),
             (&["application/json", "application/json"], false),
             (&["application/json; charset=utf-16"], false),
@@ -177,7 +202,7 @@ mod tests {
     fn fields_of_mcp_stand_once_and_are_decoded() {
         let field = |fields: &[(&'static str, &str)]| {
             let head = head(fields);
-            head.field("mcp-name")
+            head.decoded("mcp-name")
                 .map(|value| value.map(String::from))
                 .map_err(drop)
         };

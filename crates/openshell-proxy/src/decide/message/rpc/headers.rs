@@ -2,6 +2,7 @@
 //! body, so a difference is a fault.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use openshell_policy::network::rpc::decimal::Decimal;
 use openshell_policy::network::rpc::{CALL, Revision};
@@ -12,10 +13,10 @@ use crate::wire::json::Json;
 /// The fields of a head.
 pub(super) struct Standard<'h> {
     /// `MCP-Protocol-Version`.
-    pub(super) version: Option<Cow<'h, str>>,
+    pub(super) version: Option<&'h str>,
     /// `Mcp-Session-Id`.
-    pub(super) session: Option<Cow<'h, str>>,
-    method: Option<Cow<'h, str>>,
+    pub(super) session: Option<&'h str>,
+    method: Option<&'h str>,
     name: Option<Cow<'h, str>>,
     params: Vec<(&'h str, Cow<'h, str>)>,
 }
@@ -51,16 +52,14 @@ impl<'h> Standard<'h> {
             version,
             session: head.field("mcp-session-id")?,
             method: head.field("mcp-method")?,
-            name: head.field("mcp-name")?,
+            name: head.decoded("mcp-name")?,
             params: head.params()?,
         })
     }
 
     /// Returns the revision that the head names, or that of clients that name none.
     pub(super) fn revision(&self) -> &str {
-        self.version
-            .as_deref()
-            .unwrap_or(Revision::R20250326.as_str())
+        self.version.unwrap_or(Revision::R20250326.as_str())
     }
 
     /// Returns true if each request says what it is in its head too.
@@ -73,7 +72,7 @@ impl<'h> Standard<'h> {
         let fault = |text: &str| Err(FieldFault(text.to_owned()));
         let must_repeat = self.is_stateless() && message.is_request;
         match (&self.version, message.revision) {
-            (Some(version), Some(revision)) if version != revision => {
+            (Some(version), Some(revision)) if *version != revision => {
                 return fault("mcp-protocol-version names another revision than the body");
             }
             (None, Some(_)) => return fault("mcp-protocol-version is missing"),
@@ -83,7 +82,7 @@ impl<'h> Standard<'h> {
             _ => {}
         }
         match &self.method {
-            Some(method) if method != message.method => {
+            Some(method) if *method != message.method => {
                 return fault("mcp-method names another method than the body");
             }
             None if must_repeat => return fault("mcp-method is missing"),
@@ -97,17 +96,34 @@ impl<'h> Standard<'h> {
             None if must_repeat && message.has_name() => return fault("mcp-name is missing"),
             _ => {}
         }
+        if self.params.is_empty() {
+            return Ok(());
+        }
+        let arguments = message.arguments.unwrap_or(Json::EMPTY_OBJECT);
+        let mut known = BTreeSet::new();
+        put_scalars(arguments, &mut known);
         for (param, value) in &self.params {
-            if !message
-                .arguments
-                .is_some_and(|arguments| has_argument(arguments, value))
-            {
-                return Err(FieldFault(format!(
-                    "mcp-param-{param} differs from every argument"
-                )));
+            let mut same_named = arguments
+                .entries()
+                .filter(|(key, _)| key.eq_ignore_ascii_case(param));
+            let differs = |(_, argument): (_, Json<'_>)| {
+                scalar(argument).is_some_and(|text| text != comparable(value))
+            };
+            if !known.contains(&comparable(value)) || same_named.any(differs) {
+                return fault("an mcp-param field differs from the arguments of the body");
             }
         }
         Ok(())
+    }
+
+    /// Checks that no field repeats parts of a message that has none.
+    pub(super) fn check_absent(&self) -> Result<(), FieldFault> {
+        if self.method.is_none() && self.name.is_none() && self.params.is_empty() {
+            return Ok(());
+        }
+        Err(FieldFault(
+            "the header names a method, and the request has none".to_owned(),
+        ))
     }
 }
 
@@ -128,22 +144,32 @@ impl<'m> Repeated<'m> {
     }
 }
 
-/// Returns true if a string, an integer or a boolean somewhere in `value` is written as `text`.
-fn has_argument(value: Json<'_>, text: &str) -> bool {
-    if value.is_object() {
-        return value.entries().any(|(_, value)| has_argument(value, text));
+/// Puts the strings, integers and booleans in `value` into `all`, as they stand in fields.
+fn put_scalars(value: Json<'_>, all: &mut BTreeSet<String>) {
+    for (_, value) in value.entries() {
+        put_scalars(value, all);
     }
-    if value.is_array() {
-        return value.items().any(|value| has_argument(value, text));
+    for value in value.items() {
+        put_scalars(value, all);
     }
-    if let Some(known) = value.text() {
-        return known == text;
-    }
-    if let Some(number) = value.number() {
-        let decimal = Decimal::parse(text);
-        return decimal.is_some_and(|decimal| Decimal::parse(number) == Some(decimal));
-    }
-    value
-        .boolean()
-        .is_some_and(|known| known.to_string() == text)
+    all.extend(scalar(value));
+}
+
+/// Returns a string, an integer or a boolean as it stands in a field.
+fn scalar(value: Json<'_>) -> Option<String> {
+    let number = value
+        .number()
+        .filter(|number| !number.contains(['.', 'e', 'E']));
+    let text = value.text().map(String::from);
+    let boolean = value.boolean().map(|value| value.to_string());
+    text.map(|text| comparable(&text))
+        .or(number.map(comparable))
+        .or(boolean)
+}
+
+/// Returns `text`, or the one form of an integer.
+fn comparable(text: &str) -> String {
+    let number = Decimal::parse(text).filter(|_| !text.contains(['e', 'E']));
+    let integer = number.and_then(|number| number.to_integer());
+    integer.map_or_else(|| text.to_owned(), |integer| integer.to_string())
 }

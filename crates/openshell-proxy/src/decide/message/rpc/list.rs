@@ -1,6 +1,7 @@
 //! Lists of what a server offers, whose entries are judged as if they were used.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use openshell_policy::network::endpoint::Protocol;
 use openshell_policy::network::rpc::{CALL, RpcRules};
@@ -39,7 +40,7 @@ impl ListKind {
 /// Returns the message by which a client would use the entry `name` of a list, with arguments of which
 /// all `conditions` hold that allow.
 pub(in crate::decide) fn use_of(
-    http: HttpRequest,
+    http: Arc<HttpRequest>,
     kind: ListKind,
     name: &str,
     conditions: &Conditions,

@@ -12,6 +12,7 @@ mod uri;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use openshell_policy::network::endpoint::Protocol;
 use openshell_policy::network::rpc::Revision;
@@ -37,13 +38,15 @@ pub(in crate::decide) struct RpcSettings<'r> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RpcMessage {
     /// The request that carries it.
-    pub http: HttpRequest,
+    pub http: Arc<HttpRequest>,
     /// JSON-RPC or MCP.
     pub protocol: Protocol,
     /// What it is.
     pub kind: RpcKind,
     /// The revision of MCP in which it is written; `None` where that is not known yet.
     pub revision: Option<String>,
+    /// True if it stands in a batch.
+    pub is_in_batch: bool,
     /// Its method.
     pub method: Option<String>,
     /// Its id, as JSON.
@@ -105,12 +108,13 @@ impl RpcKind {
 
 impl RpcMessage {
     /// Returns a message of this kind in the request `http`, of which nothing else is known.
-    pub(crate) fn new(http: HttpRequest, protocol: Protocol, kind: RpcKind) -> Self {
+    pub(crate) fn new(http: Arc<HttpRequest>, protocol: Protocol, kind: RpcKind) -> Self {
         Self {
             http,
             protocol,
             kind,
             revision: None,
+            is_in_batch: false,
             method: None,
             id: None,
             tool: None,
@@ -144,7 +148,8 @@ impl RpcMessage {
     /// Returns the parts on which a decision depends; they are its key in the cache.
     pub(in crate::decide) fn key(&self, reads: Reads) -> Self {
         let mut key = self.clone();
-        key.http = self.http.key(reads);
+        key.http = Arc::new(self.http.key(reads));
+        key.is_in_batch = false;
         if !reads.whole_messages {
             key.id = None;
             key.arguments = None;
@@ -154,8 +159,10 @@ impl RpcMessage {
     }
 
     /// Returns the message as rules read it.
-    pub(in crate::decide) fn document(&self) -> Json {
-        let parsed = |text: &String| serde_json::from_str::<Json>(text).unwrap_or_default();
+    ///
+    /// # Errors
+    /// Fails if a part that rules may read has no form there, such as a number beyond all doubles.
+    pub(in crate::decide) fn document(&self, reads: Reads) -> Result<Json, String> {
         let mut document = json!({
             "protocol": self.protocol.as_str(),
             "type": self.kind.as_str(),
@@ -184,11 +191,13 @@ impl RpcMessage {
             ("params", &self.params),
         ];
         for (key, value) in values {
-            if let Some(value) = value {
-                document[key] = parsed(value);
+            if let Some(value) = value.as_ref().filter(|_| reads.whole_messages) {
+                let value = serde_json::from_str(value);
+                document[key] =
+                    value.map_err(|error| format!("the {key} of the message: {error}"))?;
             }
         }
-        document
+        Ok(document)
     }
 
     /// Returns what a refusal says about the message.

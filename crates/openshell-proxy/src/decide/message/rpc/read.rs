@@ -1,5 +1,7 @@
 //! Reads the messages in a request.
 
+use std::sync::Arc;
+
 use hyper::Method;
 use openshell_policy::network::endpoint::Protocol;
 use openshell_policy::network::rpc::{CALL, Revision};
@@ -15,6 +17,9 @@ use crate::wire::json::{Json, KeyInAnotherCase};
 
 /// The number of bytes of parameters that rules may read beside arguments.
 const PARAMS_BYTES: usize = 64 * 1024;
+
+/// The number of messages that a batch may have.
+const BATCH: usize = 100;
 
 /// The key of the revision in the `_meta` of a request.
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
@@ -39,7 +44,7 @@ struct Fault {
 /// # Errors
 /// Fails if the body holds no messages, or the head says something else than they do.
 pub(in crate::decide) fn read(
-    http: &HttpRequest,
+    http: &Arc<HttpRequest>,
     head: &RpcHead,
     body: &Ahead,
     settings: &RpcSettings<'_>,
@@ -57,6 +62,9 @@ pub(in crate::decide) fn read(
         return of_body(http, head, body, settings).map_err(refused);
     }
     let standard = Standard::of(head).map_err(|fault| refused(fault.into()))?;
+    standard
+        .check_absent()
+        .map_err(|fault| refused(fault.into()))?;
     let is_mcp = settings.protocol == Protocol::Mcp;
     let has_sessions = settings
         .versions
@@ -70,7 +78,7 @@ pub(in crate::decide) fn read(
         Method::DELETE if is_mcp && has_sessions && standard.session.is_some() => RpcKind::End,
         _ => RpcKind::Other,
     };
-    let mut message = RpcMessage::new(http.clone(), settings.protocol, kind);
+    let mut message = RpcMessage::new(Arc::clone(http), settings.protocol, kind);
     if is_mcp && kind != RpcKind::Preflight {
         message.revision = Some(standard.revision().to_owned());
     }
@@ -78,7 +86,7 @@ pub(in crate::decide) fn read(
 }
 
 fn of_body(
-    http: &HttpRequest,
+    http: &Arc<HttpRequest>,
     head: &RpcHead,
     body: &Ahead,
     settings: &RpcSettings<'_>,
@@ -92,6 +100,9 @@ fn of_body(
     let json =
         json.map_err(|error| Fault::new(&format!("the body is not strict JSON: {error}")))?;
     let is_batch = json.is_array();
+    if json.items().nth(BATCH).is_some() {
+        return Err(Fault::new("a batch has at most 100 messages"));
+    }
     let items: Vec<_> = if is_batch {
         json.items().collect()
     } else {
@@ -105,13 +116,17 @@ fn of_body(
         if envelopes.is_empty() {
             return Err(Fault::new("the batch is empty"));
         }
-        let messages = envelopes
-            .into_iter()
-            .map(|envelope| message(http, envelope, settings));
+        let messages = envelopes.into_iter().map(|envelope| {
+            let mut message = message(http, envelope, settings)?;
+            message.is_in_batch = is_batch;
+            Ok(message)
+        });
         return messages.collect();
     }
     let only_id = match envelopes.as_slice() {
-        [only] if !is_batch => only.id.map(|id| id.as_str().to_owned()),
+        [only] if !is_batch && only.kind == RpcKind::Request => {
+            only.id.map(|id| id.as_str().to_owned())
+        }
         _ => None,
     };
     let of_head = |fault: FieldFault| Fault {
@@ -128,6 +143,10 @@ fn of_body(
         let params = envelope.params;
         let mut message = message(http, envelope, settings)?;
         let read = mcp_params(&mut message, params, settings)?;
+        message.is_in_batch = is_batch;
+        if message.method.is_none() {
+            standard.check_absent().map_err(of_head)?;
+        }
         if let Some(method) = &message.method {
             let repeated = Repeated {
                 method,
@@ -220,11 +239,11 @@ fn is_integer(number: &str) -> bool {
 
 /// Makes the message of an envelope.
 fn message(
-    http: &HttpRequest,
+    http: &Arc<HttpRequest>,
     envelope: Envelope<'_>,
     settings: &RpcSettings<'_>,
 ) -> Result<RpcMessage, Fault> {
-    let mut message = RpcMessage::new(http.clone(), settings.protocol, envelope.kind);
+    let mut message = RpcMessage::new(Arc::clone(http), settings.protocol, envelope.kind);
     message.id = envelope.id.map(|id| id.as_str().to_owned());
     message.method = checked(envelope.method)?;
     let params = envelope.params.map(Json::as_str);

@@ -8,6 +8,7 @@ use regorus::Value;
 use crate::decide::connection::judge;
 use crate::decide::engine::Query;
 use crate::decide::message::rpc::RpcKind;
+use crate::decide::message::rpc::list::ListKind;
 use crate::decide::message::{Action, Ahead, Message, Need};
 use crate::decide::permit::Permit;
 use crate::decide::snapshot::Snapshot;
@@ -402,6 +403,142 @@ fn as_much_is_read_as_the_rules_of_the_path_need() {
         "policy_changed",
         "a request that was read for other rules"
     );
+}
+
+#[test]
+fn rules_of_ones_own_judge_the_whole_message_and_must_have_a_rule_for_it() {
+    let keys = "protocol: mcp, rules: [{allow: {method: ping}}]";
+    let policy = format!(
+        "network_policies: {{web: {{endpoints: [{}], binaries: [{{path: /usr/bin/curl}}]}}}}",
+        endpoint(keys)
+    );
+    let load = |rules: &str| {
+        let (policy, _) = openshell_policy::yaml::policy(&policy).unwrap();
+        Snapshot::new(1, policy, Some(rules), &|_| None)
+    };
+    let without = "package openshell.sandbox\nimport rego.v1\nnetwork_action := \"allow\"\n\
+                   matched_endpoint_configs contains endpoint if some endpoint in data.network_policies.web.endpoints\n";
+    let error = load(without).unwrap_err().to_string();
+    assert!(error.contains("have no `allow_message`"), "{error}");
+    let with = format!(
+        "{without}allow_message if {{ input.message.arguments.n == 7; input.message.params.name == \"a\"; \
+         input.message.id == 1; input.message.protocol == \"mcp\"; input.message.http_method == \"POST\" }}\n\
+         message_deny_reason := \"not seven\"\n"
+    );
+    let snapshot = load(&with).unwrap();
+    let permit = judge(
+        &snapshot,
+        &testing::caller(),
+        &testing::target(TARGET),
+        || Ok(()),
+    )
+    .unwrap();
+    let judged = |words: &str| verdict::judge_read(&permit, &post(&body(words)));
+    judged("tools/call {\"name\":\"a\",\"arguments\":{\"n\":7}}").unwrap();
+    let refusal = judged("tools/call {\"name\":\"a\",\"arguments\":{\"n\":8}}").unwrap_err();
+    assert_eq!(
+        (word(Err(refusal.clone())), refusal.reason()),
+        ("rules", "not seven")
+    );
+    assert!(judged("ping").is_err());
+    let beyond = judged("tools/call {\"name\":\"a\",\"arguments\":{\"n\":7,\"x\":1e400}}");
+    assert_eq!(
+        word(beyond.map(drop)),
+        "policy_engine_error",
+        "a part that the rules cannot see"
+    );
+}
+
+#[test]
+fn what_is_not_passed_on_is_not_judged() {
+    let keys = "mcp: {versions: [\"2025-11-25\"]}, rules: [{allow: {method: ping}}]";
+    let ping = body("ping");
+    let version = ("mcp-protocol-version", "2025-11-25");
+    let of = |fields: &[(&'static str, &str)]| asked(keys, Method::POST, fields, &ping).0;
+    assert_eq!(of(&[JSON, version]), "allow");
+    assert_eq!(
+        of(&[JSON, version, ("connection", "mcp-protocol-version")]),
+        "rules"
+    );
+    assert_eq!(
+        of(&[JSON, version, ("connection", "close, Content-Type")]),
+        "invalid"
+    );
+    let encoded = ("mcp-protocol-version", "=?base64?MjAyNS0xMS0yNQ==?=");
+    assert_eq!(of(&[JSON, encoded]), "rules", "servers do not decode it");
+    let placeholder = ("mcp-method", "openshell:resolve:env:X");
+    assert_eq!(
+        of(&[JSON, version, placeholder]),
+        "invalid",
+        "it is replaced later"
+    );
+}
+
+#[test]
+fn a_batch_has_a_bound() {
+    let batch = |count: usize| format!("[{}]", vec![body("ping"); count].join(","));
+    let keys = "rules: [{allow: {method: ping}}]";
+    assert_eq!(asked(keys, Method::POST, &[JSON], &batch(100)).0, "allow");
+    assert_eq!(asked(keys, Method::POST, &[JSON], &batch(101)).0, "invalid");
+    assert_eq!(
+        asked(keys, Method::POST, &[JSON], &batch(10_000)).0,
+        "invalid"
+    );
+}
+
+#[test]
+fn deny_rules_hold_for_other_readings_of_a_path_too() {
+    let at = |path: &str, keys: &str| endpoint(&format!("path: \"{path}\", protocol: mcp, {keys}"));
+    let permit = permit(&format!(
+        "{}, {}",
+        at("/api/**", "rules: [{allow: {method: ping}}]"),
+        at(
+            "/*/x",
+            "rules: [{allow: {method: ping}}], deny_rules: [{method: ping}]"
+        )
+    ));
+    let mut message = post(&body("ping"));
+    for (path, expected) in [
+        ("/api/y", "allow"),
+        ("/api/x", "denied"),
+        ("/api/x/", "denied"),
+    ] {
+        message.uri = path.parse().unwrap();
+        assert_eq!(
+            word(verdict::judge_read(&permit, &message).map(drop)),
+            expected,
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn a_list_shows_what_could_be_used_with_some_arguments() {
+    let permit = permit(&endpoint(
+        "protocol: mcp, rules: [{allow: {method: tools/call, tool: \"a*\", arguments: {x: {equals: 1}}}}, {allow: {method: \
+         resources/read, uri: \"file:///docs/**\"}}], deny_rules: [{method: tools/call, tool: a_secret}, {method: \
+         tools/call, tool: ab, arguments: {y: {equals: 2}}}]",
+    ));
+    let action = permit.read(&post(&body("ping"))).unwrap().actions.remove(0);
+    let target = action.target().clone();
+    let sees = |kind, name: &str| permit.rules().unwrap().permit_entry(&target, kind, name);
+    for (kind, name, expected) in [
+        (ListKind::Tools, "a1", true),
+        (ListKind::Tools, "ab", true),
+        (ListKind::Tools, "a_secret", false),
+        (ListKind::Tools, "b", false),
+        (ListKind::Tools, "a b", false),
+        (ListKind::Resources, "file:///docs/x", true),
+        (ListKind::Resources, "file:///etc/x", false),
+        (ListKind::Resources, "file:///docs/../x", false),
+        (ListKind::Templates, "file:///docs/{name}", true),
+        (ListKind::Templates, "file:///{path}", true),
+        (ListKind::Templates, "{uri}", true),
+        (ListKind::Templates, "file:///etc/{name}", false),
+        (ListKind::Prompts, "x", false),
+    ] {
+        assert_eq!(sees(kind, name), expected, "{kind:?} {name}");
+    }
 }
 
 #[test]
