@@ -251,7 +251,7 @@ fn messages_are_judged_by_every_door_inside_tls_and_over_http2() {
     ] {
         ask(&two, how, url);
     }
-    assert_eq!(two.asked(), vec!["POST /hello"; 2]);
+    assert_eq!(two.asked().len(), ways.len() + 2, "their files are one");
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::{Method, Uri};
 use openshell_events::reason::ReasonCode;
 use tokio::sync::Semaphore;
 
-use crate::decide::message::{Action, Message};
+use crate::decide::message::rpc::head::RpcHead;
+use crate::decide::message::{Action, Ahead, Message, Need};
 use crate::decide::permit::Permit;
 use crate::decide::rules::MessageVerdict;
 use crate::denial::judged::RequestFault;
@@ -89,7 +91,48 @@ pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit,
     let uri: Uri = target
         .parse()
         .map_err(|_| Refusal::bad_request("the path is not valid"))?;
-    judge_read(permit, &Message::of_head(method, uri))
+    let message = Message {
+        head: Some(Arc::new(RpcHead::of_client(&[]))),
+        ..Message::of_head(method, uri)
+    };
+    let mut actions = permit.read(&message)?.actions;
+    for action in &mut actions {
+        action.forget_revision();
+    }
+    judge_all(permit, &actions)
+}
+
+/// Judges like [`judge`], but on the calling thread, the messages in the `body` of a POST to `target`,
+/// whose head says what a client would say that follows its protocol.
+///
+/// # Errors
+/// As for [`judge`], or `target` or `body` has no form that rules can read.
+pub fn ask_messages(permit: &Permit, target: &str, body: &[u8]) -> Result<MessagePermit, Refusal> {
+    let uri: Uri = target
+        .parse()
+        .map_err(|_| Refusal::bad_request("the path is not valid"))?;
+    let head = RpcHead::of_client(body);
+    let is_of_any_revision = !head.names_revision();
+    let message = Message {
+        ahead: Ahead {
+            bytes: Bytes::copy_from_slice(body),
+            is_whole: true,
+            room: None,
+        },
+        head: Some(Arc::new(head)),
+        ..Message::of_head(Method::POST, uri)
+    };
+    let need = permit.need(&message.method, &message.uri);
+    if let Need::Body(most) = need
+        && body.len() > most
+    {
+        return Err(Refusal::body_too_large(most));
+    }
+    let mut actions = permit.read(&message)?.actions;
+    for action in actions.iter_mut().filter(|_| is_of_any_revision) {
+        action.forget_revision();
+    }
+    judge_all(permit, &actions)
 }
 
 /// Judges all messages in `message` like [`judge`], but on the calling thread; returns the permit
@@ -98,9 +141,13 @@ pub fn ask(permit: &Permit, method: &str, target: &str) -> Result<MessagePermit,
 /// # Errors
 /// As for [`judge`], or `message` has no form that rules can read.
 pub fn judge_read(permit: &Permit, message: &Message) -> Result<MessagePermit, Refusal> {
+    judge_all(permit, &permit.read(message)?.actions)
+}
+
+fn judge_all(permit: &Permit, actions: &[Action]) -> Result<MessagePermit, Refusal> {
     let mut first = None;
-    for action in permit.read(message)?.actions {
-        let permitted = judge_now(permit, &action)?;
+    for action in actions {
+        let permitted = judge_now(permit, action)?;
         first.get_or_insert(permitted);
     }
     first.ok_or(Refusal::bad_request("the request holds no message"))

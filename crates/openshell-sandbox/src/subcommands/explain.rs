@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use openshell_policy::network::host::{Host, HostPattern};
+use openshell_policy::network::rpc::CALL;
 use openshell_policy::policy::Policy;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::permit::Permit;
@@ -20,6 +21,7 @@ use openshell_proxy::reach::resolve::resolve;
 use openshell_sources::input::Phase;
 use openshell_sources::policy::policy_file::PolicyFiles;
 use openshell_telemetry::logging::{Tone, print_line, print_toned_line};
+use serde_json::value::RawValue;
 
 use crate::activation::Compiled;
 use crate::cli::port;
@@ -74,12 +76,48 @@ pub(crate) struct ExplainArgs {
     pub(crate) door: DoorName,
 
     /// Method of a request
-    #[arg(long, value_name = "METHOD", requires = "path")]
+    #[arg(long, value_name = "METHOD", requires = "path", group = "request")]
     pub(crate) method: Option<String>,
 
     /// Path of a request
-    #[arg(long, value_name = "PATH", requires = "method")]
+    #[arg(long, value_name = "PATH", requires = "request")]
     pub(crate) path: Option<String>,
+
+    /// Body of a POST, with messages of MCP or JSON-RPC
+    #[arg(long, value_name = "FILE", requires = "path", group = "request")]
+    pub(crate) message: Option<PathBuf>,
+
+    /// Tool of MCP that is called by a POST
+    #[arg(long, value_name = "NAME", requires = "path", group = "request")]
+    pub(crate) tool: Option<String>,
+
+    /// Arguments of the tool, a JSON object
+    #[arg(long, value_name = "JSON", requires = "tool")]
+    pub(crate) arguments: Option<String>,
+}
+
+impl ExplainArgs {
+    /// Returns the messages that are asked about.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read, or the arguments are not JSON.
+    fn body(&self) -> anyhow::Result<Option<Vec<u8>>> {
+        if let Some(file) = &self.message {
+            let body =
+                std::fs::read(file).with_context(|| format!("--message {}", file.display()))?;
+            return Ok(Some(body));
+        }
+        let Some(tool) = &self.tool else {
+            return Ok(None);
+        };
+        let arguments = self.arguments.as_deref().unwrap_or("{}");
+        let arguments: &RawValue = serde_json::from_str(arguments).context("--arguments")?;
+        let name = serde_json::Value::from(tool.as_str());
+        let params = format!("{{\"name\":{name},\"arguments\":{arguments}}}");
+        let call =
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{CALL}\",\"params\":{params}}}");
+        Ok(Some(call.into_bytes()))
+    }
 }
 
 /// A connection that is permitted.
@@ -101,6 +139,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let host = pattern
         .host()
         .with_context(|| format!("--host {}: name one host, without a wildcard", args.host))?;
+    let body = args.body()?;
     let files = PolicyFiles::to_look_at(args.file, args.policy_rules, origin::caller_of_sudo());
     let snapshot = files.read(Phase::Start)?.compile::<Compiled>(1)?.compiled.0;
     let target = Target {
@@ -117,7 +156,8 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         pid: 0,
         program: program.into(),
     };
-    let request = args.method.as_deref().zip(args.path.as_deref());
+    let method = args.method.as_deref().or(body.as_ref().map(|_| "POST"));
+    let request = method.zip(args.path.as_deref());
     let asked = match &request {
         Some((method, path)) => format!("{method} {target}{path}"),
         None => format!("CONNECT {target}"),
@@ -141,7 +181,10 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         .build()?;
     let judged = judged.and_then(|permit| {
         let request = request
-            .map(|(method, path)| verdict::ask(&permit, method, path))
+            .map(|(method, path)| match &body {
+                None => verdict::ask(&permit, method, path),
+                Some(body) => verdict::ask_messages(&permit, path, body),
+            })
             .transpose()?;
         let destination = runtime.block_on(destination(&permit))?;
         Ok(Allowed {
@@ -208,9 +251,9 @@ fn print_allowed(
         Some(Judged::Audited { reason, .. }) => print_line(&format!("  audit only: {reason}")),
         Some(Judged::Unjudged) => print_line("  no rules judge its requests"),
         Some(Judged::Allowed) => {}
-        None if permit.rules().is_some() => {
-            print_line("  its requests are judged; --method and --path ask about one")
-        }
+        None if permit.rules().is_some() => print_line(
+            "  its requests are judged; --path with --method, --message or --tool asks about one",
+        ),
         None => {}
     }
 }

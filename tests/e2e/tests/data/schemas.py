@@ -54,6 +54,21 @@ network_policies:
       - {host: db.four.test, port: 5433, protocol: tcp}
       - {host: "**.five.test", port: 443, tls: skip}
       - {host: "*-a.*.six.test", port: 443, path: "/v1/**", protocol: rest, enforcement: enforce, access: full}
+      - host: seven.test
+        port: 443
+        path: /mcp
+        protocol: mcp
+        enforcement: enforce
+        mcp: {max_body_bytes: 4096, strict_tool_names: true, allow_all_known_mcp_methods: false, versions: ["2025-11-25"], filter_lists: false}
+        rules:
+          - allow: {method: initialize}
+          - allow: {method: tools/call, tool: {any: ["a*", b]}}
+          - allow: {method: tools/call, params: {name: c}, arguments: {repo: {in: [a, 1, null], optional: true}, "x[*].y": {glob: "a*"}, n: {range: [1, null]}, t: {max_length: 9, any: [a]}, u: {absent: true}, v: {equals: 1.5}}, other_arguments: deny}
+          - allow: {method: resources/read, uri: "file:///a/**"}
+          - allow: {method: prompts/get, name: "a*"}
+        deny_rules: [{method: tools/call, tool: "b*"}]
+      - {host: eight.test, port: 443, protocol: mcp, enforcement: enforce, mcp: {allow_all_known_mcp_methods: true}, deny_rules: [{tool: a}]}
+      - {host: nine.test, port: 443, protocol: json-rpc, enforcement: enforce, json_rpc: {max_body_bytes: 1024}, rules: [{allow: {method: "*"}}], deny_rules: [{method: a}]}
     binaries:
       - {path: /usr/bin/git, exact: true, pinned: false, harness: true}
 """
@@ -130,6 +145,10 @@ EXCEPTIONS = [
      "policy", "filesystem_policy: {read_only: [/srv/a], hidden: [/srv]}"),
     (r"^example .*`tls: skip` hides the requests", "Two endpoints contradict each other: the same host and port with `tls: skip` and with rules.",
      "policy", "network_policies: {a: {endpoints: [{host: a.test, port: 1, tls: skip}, {host: a.test, ports: [1], protocol: rest, access: full}]}}"),
+    (r"a pattern of tools needs names|a rule for every `tools/call` stands beside", "Several rules, or a rule and a setting, contradict each other.",
+     "policy", "network_policies: {a: {endpoints: [{host: a.test, port: 1, protocol: mcp, rules: [{allow: {method: tools/call, tool: a}}, {allow: {method: tools/call}}]}]}}"),
+    (r"has more than 15 digits|expected `\[LOW, HIGH\]`", "The order and the precision of numbers are arithmetic.",
+     "policy", "network_policies: {a: {endpoints: [{host: a.test, port: 1, protocol: mcp, rules: [{allow: {method: tools/call, tool: a, arguments: {a: {range: [2, 1]}}}}]}]}}"),
     (r"overlaps addresses that are never reachable", "Whether ranges overlap is arithmetic.",
      "policy", "network_policies: {a: {endpoints: [{host: a.test, port: 1, allowed_ips: [127.0.0.1]}]}}"),
     (r"glob `.*`: ", "Whether the brackets and braces of a glob match takes a parser.",

@@ -170,6 +170,13 @@ impl Action {
         }
     }
 
+    /// Forgets the revision of MCP in which the message is written.
+    pub(in crate::decide) fn forget_revision(&mut self) {
+        if let Self::Rpc(message) = self {
+            message.revision = None;
+        }
+    }
+
     /// Returns what is refused for `fault` under the rules of `policy`.
     pub(in crate::decide) fn refused(
         &self,

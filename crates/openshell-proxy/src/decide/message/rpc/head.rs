@@ -20,6 +20,9 @@ pub struct RpcHead {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FieldFault(pub(super) String);
 
+/// The field of the revision.
+pub(super) const VERSION: &str = "mcp-protocol-version";
+
 /// The beginning of the fields that belong to MCP.
 const OF_MCP: &str = "mcp-";
 
@@ -44,6 +47,43 @@ impl RpcHead {
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
         }
+    }
+
+    /// Returns the fields that a client sends beside `body` if it follows its protocol. Which revision
+    /// it speaks is known only if the body says so.
+    #[must_use]
+    pub fn of_client(body: &[u8]) -> Self {
+        let mut headers = HeaderMap::new();
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(CONTENT_TYPE, json);
+        headers.insert(
+            ACCEPT,
+            HeaderValue::from_static("application/json, text/event-stream"),
+        );
+        headers.insert("mcp-session-id", HeaderValue::from_static("1"));
+        let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+        let params = &body["params"];
+        let version = &params["_meta"]["io.modelcontextprotocol/protocolVersion"];
+        let name = ["name", "uri", "taskId"]
+            .iter()
+            .find_map(|key| params[*key].as_str());
+        let name = name.map(|name| format!("=?base64?{}?=", STANDARD.encode(name)));
+        let fields = [
+            (VERSION, version.as_str()),
+            ("mcp-method", body["method"].as_str()),
+            ("mcp-name", name.as_deref()),
+        ];
+        for (field, value) in fields.into_iter().filter(|_| version.is_string()) {
+            if let Some(Ok(value)) = value.map(HeaderValue::try_from) {
+                headers.insert(field, value);
+            }
+        }
+        Self::of(&headers)
+    }
+
+    /// Returns true if the head names the revision of MCP.
+    pub(in crate::decide) fn names_revision(&self) -> bool {
+        self.values(VERSION).next().is_some()
     }
 
     /// Returns the value of the field `name` of MCP.

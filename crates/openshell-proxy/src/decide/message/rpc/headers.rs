@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use openshell_policy::network::rpc::decimal::Decimal;
 use openshell_policy::network::rpc::{CALL, Revision};
 
-use crate::decide::message::rpc::head::{FieldFault, RpcHead};
+use crate::decide::message::rpc::head::{FieldFault, RpcHead, VERSION};
 use crate::wire::json::Json;
 
 /// The fields of a head.
@@ -39,7 +39,7 @@ const REVISION_BYTES: usize = 64;
 
 impl<'h> Standard<'h> {
     pub(super) fn of(head: &'h RpcHead) -> Result<Self, FieldFault> {
-        let version = head.field("mcp-protocol-version")?;
+        let version = head.field(VERSION)?;
         if version
             .as_ref()
             .is_some_and(|version| version.len() > REVISION_BYTES)
