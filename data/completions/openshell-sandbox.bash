@@ -407,7 +407,7 @@ _openshell__sandbox() {
             return 0
             ;;
         openshell__sandbox__subcmd__explain)
-            opts="-h --policy-rules --binary --ancestor --host --port --door --method --path --help"
+            opts="-h --policy-rules --binary --ancestor --host --port --door --method --path --message --tool --arguments --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -442,6 +442,18 @@ _openshell__sandbox() {
                     return 0
                     ;;
                 --path)
+                    COMPREPLY=()
+                    return 0
+                    ;;
+                --message)
+                    COMPREPLY=()
+                    return 0
+                    ;;
+                --tool)
+                    COMPREPLY=()
+                    return 0
+                    ;;
+                --arguments)
                     COMPREPLY=()
                     return 0
                     ;;

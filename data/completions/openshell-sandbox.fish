@@ -136,6 +136,9 @@ socks\t''
 name\t''"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -l method -d 'Method of a request' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -l path -d 'Path of a request' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -l message -d 'Body of a POST, with messages of MCP or JSON-RPC' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -l tool -d 'Tool of MCP that is called by a POST' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -l arguments -d 'Arguments of the tool, a JSON object' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand explain" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand diff" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand doctor" -l json -d 'Print one JSON document'

@@ -2285,3 +2285,40 @@ fn an_invalid_first_policy_permits_nothing_until_a_valid_one_comes() {
         1
     );
 }
+
+#[test]
+fn a_gateway_delivers_rules_for_messages_and_what_it_demands_of_a_later_build_refuses_alone() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let endpoint = "host: web.test, port: 8080, allowed_ips: [10.99.0.1]";
+    let policy = gateway::policy(&format!(
+        "network_policies: {{web: {{endpoints: [{{{endpoint}, path: /mcp, protocol: mcp, enforcement: enforce, rules: [{{allow: \
+         {{method: tools/call, tool: \"get_*\"}}}}]}}, {{{endpoint}, path: /rpc, protocol: json-rpc, enforcement: enforce, rules: \
+         [{{allow: {{method: sum}}}}]}}], binaries: [{{path: /usr/bin/curl}}]}}}}"
+    ));
+    let host = Host::start(&lab, answers(Generation::Today, Some(policy)));
+    let call = |tool: &str| {
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"{tool}\"}}}}"
+        )
+    };
+    let post = "curl -sS -w '\\n' -H 'content-type: application/json' http://web.test:8080";
+    let finished = host.sandbox(&lab).sh(&format!(
+        "{post}/mcp -d '{}'; {post}/mcp -d '{}'; {post}/rpc -d '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"sum\"}}'",
+        call("get_x"),
+        call("set_x"),
+    ));
+    let lines: Vec<_> = finished
+        .ok()
+        .lines()
+        .filter(|line| !line.is_empty())
+        .collect();
+    let [first, refused, last] = lines.as_slice() else {
+        panic!("{finished:?}")
+    };
+    assert_eq!([*first, *last], ["hello"; 2], "{finished:?}");
+    assert!(
+        refused.contains("tool set_x is not permitted by policy (request_not_in_rules)"),
+        "{refused}"
+    );
+}

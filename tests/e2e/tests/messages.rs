@@ -377,3 +377,43 @@ fn a_json_rpc_service_is_judged_by_its_methods() {
         1
     );
 }
+
+#[test]
+fn explain_says_of_a_message_what_the_proxy_says() {
+    let lab = Lab::with_web();
+    let policy = mcp(
+        "mcp: {versions: [\"2025-11-25\"]}, rules: [{allow: {method: tools/call, tool: put, arguments: {n: {range: [1, 2]}}}}]",
+    );
+    let file = lab.file("explained.yaml", policy);
+    let body = lab.file(
+        "body.json",
+        r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","method":"x"}"#,
+    );
+    let explain = |words: &str| {
+        lab.shell(&format!(
+            "{} explain {} --binary /usr/bin/curl --host web.test --port 8080 --path /mcp {words} || true",
+            lab.binary(),
+            file.display()
+        ))
+    };
+    let allowed = explain("--tool put --arguments '{\"n\": 1.5}'");
+    assert!(
+        allowed.starts_with("allowed: POST web.test:8080/mcp by /usr/bin/curl, policy web"),
+        "{allowed}"
+    );
+    let refused = explain("--tool put --arguments '{\"n\": 3}'");
+    assert!(
+        refused.contains("reason: tool put is not permitted by policy with these arguments"),
+        "{refused}"
+    );
+    let invalid = explain(&format!("--message {}", body.display()));
+    assert!(
+        invalid.contains("message_invalid") && invalid.contains("an object has a key twice"),
+        "{invalid}"
+    );
+    let stream = explain("--method GET");
+    assert!(
+        stream.starts_with("allowed: GET web.test:8080/mcp"),
+        "{stream}"
+    );
+}
