@@ -4,6 +4,7 @@
 pub mod config;
 pub mod denials;
 pub mod environment;
+mod json;
 pub mod logs;
 pub mod policy;
 pub mod routes;

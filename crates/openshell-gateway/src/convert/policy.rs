@@ -12,6 +12,7 @@ use openshell_policy::yaml;
 use prost::{DecodeError, Message as _};
 use serde_json::{Map, Value, json};
 
+use crate::convert::json::{fields, list, matcher, text};
 use crate::convert::rpc::{fault, is_rpc, put_rules, rpc_fields};
 use crate::convert::unknown::{self, Malformed, Unknown};
 use crate::proto::sandbox::v1::{
@@ -305,32 +306,6 @@ fn request(
         ("path", text(path)),
         ("query", query),
     ])
-}
-
-/// Returns the document of a matcher.
-pub(super) fn matcher(L7QueryMatcher { glob, any }: L7QueryMatcher) -> Value {
-    fields([
-        ("glob", text(&glob)),
-        ("any", list(any.into_iter().map(Value::from))),
-    ])
-}
-
-pub(super) fn text(text: &str) -> Option<Value> {
-    Some(text).filter(|text| !text.is_empty()).map(Value::from)
-}
-
-pub(super) fn list(items: impl Iterator<Item = Value>) -> Option<Value> {
-    let items: Vec<_> = items.collect();
-    Some(items)
-        .filter(|items| !items.is_empty())
-        .map(Value::from)
-}
-
-pub(super) fn fields<'k>(fields: impl IntoIterator<Item = (&'k str, Option<Value>)>) -> Value {
-    let present = fields
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.to_owned(), value?)));
-    Value::Object(present.collect())
 }
 
 /// Returns true if `policy` is the same after it was converted to a message and back. Messages

@@ -6,7 +6,7 @@ use openshell_policy::network::rpc::{Revision, RpcMethod, RpcRule, RpcRules};
 use openshell_policy::yaml;
 use serde_json::{Value, json};
 
-use crate::convert::policy::{fields, list, matcher, text};
+use crate::convert::json::{fields, list, matcher, text};
 use crate::proto::sandbox::v1::{
     L7Allow, L7DenyRule, L7QueryMatcher, L7Rule, McpOptions, NetworkEndpoint,
 };

@@ -13,6 +13,15 @@ use crate::network::rule::{DenyRule, Glob, HttpRule, QueryMatcher};
 /// themselves.
 const SEGMENTS: usize = 64;
 
+/// Returns true if an endpoint at the path `one` counts for every request of one at `other`.
+pub(super) fn is_for(one: Option<&Glob>, other: Option<&Glob>) -> bool {
+    match (one, other) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(one), Some(other)) => path(one, other),
+    }
+}
+
 /// Returns true if the glob `one` covers the glob `other`, whose segments are separated by
 /// `separator`. A pattern with alternatives or classes, which could hold a separator, covers only
 /// literal texts and itself.

@@ -1,6 +1,6 @@
 //! Comparison of rules for the messages of JSON-RPC and MCP.
 
-use crate::comparison::network::is_for;
+use crate::comparison::cover::is_for;
 use crate::network::endpoint::{Endpoint, Enforcement};
 use crate::network::rpc::{RpcMethod, RpcRule, RpcRules};
 use crate::network::rule::Glob;

@@ -131,7 +131,7 @@ impl<'p> Grants<'p> {
         };
         let kept = |deny: &AtPath<'_, DenyRule>| {
             let keeps = |kept: &AtPath<'_, DenyRule>| {
-                is_for(kept.path, deny.path) && cover::deny(kept.rule, deny.rule)
+                cover::is_for(kept.path, deny.path) && cover::deny(kept.rule, deny.rule)
             };
             new.deny.iter().any(keeps)
         };
@@ -255,20 +255,11 @@ impl Effect<'_> {
                 specificity(Some(path)) > specificity(known.path)
                     && !(paths.contains(path) && specificity(Some(path)) > specificity(rule.path))
             };
-            is_for(known.path, rule.path)
+            cover::is_for(known.path, rule.path)
                 && cover::rule(known.rule, rule.rule)
                 && !self.paths.iter().any(|path| is_before(&path))
         };
         self.rules.iter().flatten().any(|known| permits(&known))
-    }
-}
-
-/// Returns true if an endpoint at the path `one` counts for every request of one at `other`.
-pub(super) fn is_for(one: Option<&Glob>, other: Option<&Glob>) -> bool {
-    match (one, other) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(one), Some(other)) => cover::path(one, other),
     }
 }
 
@@ -293,7 +284,9 @@ fn rules<'p>(covering: &[&'p Endpoint], all: &[&'p Endpoint]) -> Option<Vec<AtPa
     let mut rules = rules_at(covering, |l7| &l7.rules);
     for endpoint in covering {
         let path = endpoint.path();
-        let is_enforced = enforcing.iter().any(|other| is_for(other.path(), path));
+        let is_enforced = enforcing
+            .iter()
+            .any(|other| cover::is_for(other.path(), path));
         let is_of_requests = endpoint.l7().is_some_and(|l7| l7.rpc.is_none());
         if !judged(&[endpoint]).is_empty() && is_of_requests && !is_enforced {
             rules.extend(EVERYTHING.iter().map(|rule| AtPath { path, rule }));

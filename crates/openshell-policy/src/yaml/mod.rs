@@ -2,6 +2,7 @@
 //! is reported with its path and line.
 
 mod credentials;
+mod keys;
 mod merge;
 mod network;
 mod node;

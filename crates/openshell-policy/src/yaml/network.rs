@@ -11,6 +11,7 @@ use crate::network::preset::Access;
 use crate::network::rule::{DenyRule, Glob, HttpRule, MethodPattern, QueryMatcher};
 use crate::network::{NetworkPolicies, NetworkPolicy, PolicyName};
 use crate::violation::{ViolationKind, WarningKind};
+use crate::yaml::keys::Keys;
 use crate::yaml::node::Value;
 use crate::yaml::reader::{At, Fields, Reader};
 use crate::yaml::rpc::rpc;
@@ -113,11 +114,7 @@ pub(super) fn endpoint(reader: &mut Reader, at: &At<'_>) -> Option<Endpoint> {
     } else {
         ENDPOINT_KEYS
     };
-    let mut keys = Keys {
-        fields: reader.mapping(at, known)?,
-        written: Vec::new(),
-        invalid: Vec::new(),
-    };
+    let mut keys = Keys::new(reader.mapping(at, known)?);
     let parts = endpoint_parts(reader, &mut keys);
     warn_of(reader, at, &parts);
     let (endpoint, violations) = match Endpoint::new(parts) {
@@ -217,62 +214,6 @@ fn warn_of(reader: &mut Reader, at: &At<'_>, parts: &EndpointParts) {
             at,
             WarningKind::EnforcementDefaults(format!("{host}:{}", ports.join(","))),
         );
-    }
-}
-
-/// Keys of an endpoint and their state.
-pub(super) struct Keys<'n> {
-    fields: Fields<'n>,
-    written: Vec<&'static str>,
-    /// Keys with an invalid value.
-    invalid: Vec<&'static str>,
-}
-
-impl<'n> Keys<'n> {
-    pub(super) fn read<T>(
-        &mut self,
-        reader: &mut Reader,
-        key: &'static str,
-        read: impl FnOnce(&mut Reader, &At<'n>) -> Option<T>,
-    ) -> Option<T> {
-        let at = self.fields.take(key)?;
-        let before = reader.violation_count();
-        let part = read(reader, &at);
-        self.written.push(key);
-        if reader.violation_count() > before {
-            self.invalid.push(key);
-        }
-        part
-    }
-
-    /// Filters the contradictions between keys: drops those that follow from an invalid value, and
-    /// adds those that an invalid value hides.
-    fn contradictions(&self, mut violations: Vec<ViolationKind>) -> Vec<ViolationKind> {
-        violations.retain(|violation| {
-            let about: &[&str] = match violation {
-                ViolationKind::EndpointWithoutHost => &["host", "allowed_ips"],
-                ViolationKind::TcpWithoutHost => &["host"],
-                ViolationKind::PortMissing => &["port", "ports"],
-                ViolationKind::RulesEmpty => &["rules"],
-                ViolationKind::ProtocolWithoutRules | ViolationKind::RpcWithoutRules => {
-                    &["rules", "access"]
-                }
-                ViolationKind::NeedsProtocol(_) => &["protocol"],
-                _ => &[],
-            };
-            !about.iter().any(|key| self.invalid.contains(key))
-        });
-        for (pair, violation) in [
-            (["port", "ports"], ViolationKind::PortAndPorts),
-            (["rules", "access"], ViolationKind::RulesAndAccess),
-        ] {
-            let is_hidden = pair.iter().any(|key| self.invalid.contains(key))
-                && !violations.contains(&violation);
-            if is_hidden && pair.iter().all(|key| self.written.contains(key)) {
-                violations.push(violation);
-            }
-        }
-        violations
     }
 }
 

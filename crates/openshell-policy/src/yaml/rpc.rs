@@ -7,7 +7,7 @@ use crate::network::rpc::glob::NameGlob;
 use crate::network::rpc::{CALL, Mcp, Revision, RpcMethod, RpcRule, RpcRules};
 use crate::network::rule::Glob;
 use crate::violation::ViolationKind;
-use crate::yaml::network::Keys;
+use crate::yaml::keys::Keys;
 use crate::yaml::node::Value;
 use crate::yaml::reader::{At, Fields, Reader};
 

@@ -5,9 +5,7 @@ use openshell_policy::network::rpc::Revision;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::decide::message::rpc::{RpcKind, RpcMessage};
 use crate::denial::judged::RequestFault;
-use crate::denial::refusal::Refusal;
 
 /// The answer to a request whose messages are refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +21,19 @@ pub struct RpcAnswer {
     is_event: bool,
     /// The revisions that may be spoken and the one that was asked for, if that is the fault.
     versions: Option<Versions>,
+}
+
+/// What the answer to a request depends on of a message in it.
+#[derive(Clone, Debug, Default)]
+pub struct Answerable {
+    /// False if the request holds no message.
+    pub is_message: bool,
+    /// Its method.
+    pub method: Option<String>,
+    /// Its id, as JSON, if it is a request.
+    pub id: Option<String>,
+    /// True if it stands in a batch.
+    pub is_in_batch: bool,
 }
 
 /// An error for one request.
@@ -72,7 +83,7 @@ impl RpcAnswer {
     /// `None` if they are none.
     #[must_use]
     pub fn of(
-        messages: &[&RpcMessage],
+        messages: &[Answerable],
         index: usize,
         fault: &RequestFault,
         is_event: bool,
@@ -86,7 +97,7 @@ impl RpcAnswer {
             is_event,
             versions: None,
         };
-        if !refused.kind.is_message() {
+        if !refused.is_message {
             answer.status = 405;
             return Some(answer);
         }
@@ -113,7 +124,7 @@ impl RpcAnswer {
             return Some(answer);
         }
         for (at, message) in messages.iter().enumerate() {
-            if let (RpcKind::Request, Some(id)) = (message.kind, &message.id) {
+            if let Some(id) = &message.id {
                 answer.errors.push(RpcError {
                     id: id.clone(),
                     is_at_fault: at == index,
@@ -132,21 +143,20 @@ impl RpcAnswer {
         self.status == 405
     }
 
-    /// Returns the body and its media type; `None` if it is the one of the `refusal`. That one is the
-    /// data of each error, as JSON.
+    /// Returns the body and its media type; `None` if it is the one of the refusal. That one is the
+    /// `data` of each error, as JSON, and `sentence` its message.
     #[must_use]
-    pub fn body(&self, refusal: &Refusal, data: &str) -> Option<(Vec<u8>, &'static str)> {
+    pub fn body(&self, sentence: &str, data: &str) -> Option<(Vec<u8>, &'static str)> {
         if self.errors.is_empty() {
             return None;
         }
-        let sentence = format!("{} ({})", refusal.reason(), refusal.code().as_str());
         let errors = self.errors.iter().map(|error| Envelope {
             jsonrpc: "2.0",
             id: RawValue::from_string(error.id.clone()).ok(),
             error: Content {
                 code: self.code,
                 message: if error.is_at_fault {
-                    &sentence
+                    sentence
                 } else {
                     NOT_SENT
                 },
@@ -190,45 +200,46 @@ struct Content<'a> {
 
 #[cfg(test)]
 mod tests {
-    use hyper::Method;
     use openshell_policy::network::endpoint::Protocol;
     use openshell_policy::network::rpc::Revision;
     use serde_json::{Value, json};
 
-    use super::RpcAnswer;
-    use crate::decide::message::http::HttpRequest;
-    use crate::decide::message::rpc::{RpcKind, RpcMessage};
-    use crate::denial::judged::{At, JudgedRequest, RequestFault};
+    use super::{Answerable, RpcAnswer};
+    use crate::denial::judged::{At, JudgedMessage, JudgedRequest, RequestFault};
     use crate::denial::refusal::{Refusal, Subject};
     use crate::denial::reply;
 
-    fn message(kind: RpcKind, method: Option<&str>, id: Option<&str>) -> RpcMessage {
-        let http = HttpRequest::as_written(&Method::POST, &"/mcp".parse().unwrap());
-        let mut message = RpcMessage::new(http.into(), Protocol::Mcp, kind);
-        message.method = method.map(str::to_owned);
-        message.id = id.map(str::to_owned);
-        message
+    fn message(method: Option<&str>, id: Option<&str>) -> Answerable {
+        Answerable {
+            is_message: true,
+            method: method.map(str::to_owned),
+            id: id.map(str::to_owned),
+            is_in_batch: false,
+        }
     }
 
-    fn call(id: &str) -> RpcMessage {
-        message(RpcKind::Request, Some("tools/call"), Some(id))
+    fn call(id: &str) -> Answerable {
+        message(Some("tools/call"), Some(id))
     }
 
     /// Returns status, media type and body of the answer to `messages`, of which the one at `index`
     /// is refused for `fault`.
     fn answer(
-        messages: &[RpcMessage],
+        messages: &[Answerable],
         index: usize,
         fault: RequestFault,
         is_event: bool,
     ) -> (u16, String, String) {
-        let all: Vec<_> = messages.iter().collect();
-        let answer = RpcAnswer::of(&all, index, &fault, is_event).unwrap();
+        let answer = RpcAnswer::of(messages, index, &fault, is_event).unwrap();
         let request = JudgedRequest {
             policy: Some("web".to_owned()),
             method: "POST".to_owned(),
             path: "/mcp".to_owned(),
-            message: Some(messages[index].judged()),
+            message: Some(JudgedMessage {
+                protocol: Protocol::Mcp,
+                method: messages[index].method.clone(),
+                about: None,
+            }),
             fault,
         };
         let refusal =
@@ -290,7 +301,7 @@ mod tests {
 
     #[test]
     fn each_request_of_a_refused_batch_gets_an_error() {
-        let notification = message(RpcKind::Notification, Some("notifications/progress"), None);
+        let notification = message(Some("notifications/progress"), None);
         let in_batch = |id| {
             let mut message = call(id);
             message.is_in_batch = true;
@@ -323,7 +334,7 @@ mod tests {
             ),
         ];
         assert_eq!(errors, expected);
-        let response = message(RpcKind::Response, None, Some("1"));
+        let response = message(None, None);
         assert_eq!(
             answer(&[notification, response], 1, no_rule(), false).0,
             403
@@ -332,28 +343,17 @@ mod tests {
 
     #[test]
     fn what_waits_for_no_answer_is_refused_by_a_status() {
-        let refusal = |kind, method, id| {
-            let (status, media_type, body) =
-                answer(&[message(kind, method, id)], 0, no_rule(), true);
+        let refusal = |message: Answerable| {
+            let (status, media_type, body) = answer(&[message], 0, no_rule(), true);
             assert_eq!(media_type, "application/json");
             let body: Value = serde_json::from_str(&body).unwrap();
             assert_eq!(body["reason_code"], "request_not_in_rules");
             status
         };
-        assert_eq!(refusal(RpcKind::Notification, Some("x"), None), 403);
-        assert_eq!(refusal(RpcKind::Response, None, Some("1")), 403);
-        for kind in [
-            RpcKind::Stream,
-            RpcKind::End,
-            RpcKind::Preflight,
-            RpcKind::Other,
-        ] {
-            assert_eq!(refusal(kind, None, None), 405);
-        }
-        assert_eq!(
-            refusal(RpcKind::Request, Some("server/discover"), Some("1")),
-            400
-        );
+        assert_eq!(refusal(message(Some("x"), None)), 403);
+        assert_eq!(refusal(message(None, None)), 403);
+        assert_eq!(refusal(Answerable::default()), 405);
+        assert_eq!(refusal(message(Some("server/discover"), Some("1"))), 400);
     }
 
     #[test]

@@ -133,7 +133,8 @@ fn message(refusal: &Refusal, mut content: Vec<u8>) -> (Parts, Bytes) {
     let answer = refusal.answer();
     if let Some(answer) = answer
         && let Ok(data) = std::str::from_utf8(&content)
-        && let Some((body, of_body)) = answer.body(refusal, data)
+        && let sentence = format!("{} ({})", refusal.reason(), refusal.code().as_str())
+        && let Some((body, of_body)) = answer.body(&sentence, data)
     {
         content = body;
         media_type = of_body;

@@ -7,6 +7,7 @@ use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use openshell_policy::network::endpoint::UpgradeProtocol;
 
+use crate::decide::message::rpc::RpcMessage;
 use crate::decide::message::{Action, Message, Need, Reading};
 use crate::decide::permit::Permit;
 use crate::decide::verdict;
@@ -130,7 +131,8 @@ async fn read(
 /// Returns the `refusal` of the action at `index` of `message` with an answer in the protocol of the
 /// refused message.
 fn answered(refusal: Refusal, message: &Message, actions: &[Action], index: usize) -> Refusal {
-    let messages: Vec<_> = actions.iter().filter_map(Action::rpc).collect();
+    let messages = actions.iter().filter_map(Action::rpc);
+    let messages: Vec<_> = messages.map(RpcMessage::answerable).collect();
     let is_event = message
         .head
         .as_ref()

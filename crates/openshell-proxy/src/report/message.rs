@@ -6,7 +6,8 @@ use openshell_policy::network::rpc::KNOWN_METHODS;
 
 use crate::decide::message::rpc::{RpcKind, RpcMessage};
 use crate::decide::verdict::Judged;
-use crate::report::record::loggable;
+use crate::secrets::needles::{CONCEALED, has_secret};
+use crate::secrets::placeholder::redacted;
 
 /// A message in the body of a request.
 #[derive(Clone, Debug)]
@@ -66,4 +67,13 @@ impl Message {
 /// Returns `word` up to the query of a URI, which logs never show.
 fn without_query(word: &str) -> &str {
     word.split('?').next().unwrap_or_default()
+}
+
+/// Returns `path` for logs: placeholders are redacted, and a path that holds a secret is concealed.
+pub(super) fn loggable(path: &str) -> String {
+    if has_secret(path) {
+        CONCEALED.to_owned()
+    } else {
+        redacted(path).unwrap_or_else(|| path.to_owned())
+    }
 }

@@ -20,9 +20,8 @@ use crate::denial::refusal::{Refusal, Subject};
 use crate::ground::peer::Caller;
 use crate::ground::target::{Scheme, Target};
 use crate::report::finding::{LeakFinding, SecretFinding};
-use crate::report::message::Message;
-use crate::secrets::needles::{CONCEALED, has_secret};
-use crate::secrets::placeholder::redacted;
+use crate::report::message::{Message, loggable};
+use crate::secrets::needles::CONCEALED;
 
 /// The facts of one decision so far, for which exactly one event is emitted.
 #[derive(Debug)]
@@ -614,15 +613,6 @@ impl Record {
             kind,
             usage: *usage,
         })
-    }
-}
-
-/// Returns `path` for logs: placeholders are redacted, and a path that holds a secret is concealed.
-pub(super) fn loggable(path: &str) -> String {
-    if has_secret(path) {
-        CONCEALED.to_owned()
-    } else {
-        redacted(path).unwrap_or_else(|| path.to_owned())
     }
 }
 

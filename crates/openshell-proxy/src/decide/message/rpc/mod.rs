@@ -21,6 +21,7 @@ use serde_json::{Value as Json, json};
 use crate::decide::message::http::{HttpRequest, Reads};
 use crate::decide::message::rpc::conditions::Conditions;
 pub(in crate::decide) use crate::decide::message::rpc::read::read;
+use crate::denial::answer::Answerable;
 use crate::denial::judged::JudgedMessage;
 
 /// How the messages for some endpoints are read.
@@ -198,6 +199,17 @@ impl RpcMessage {
             }
         }
         Ok(document)
+    }
+
+    /// Returns what the answer to its request depends on.
+    #[must_use]
+    pub fn answerable(&self) -> Answerable {
+        Answerable {
+            is_message: self.kind.is_message(),
+            method: self.method.clone(),
+            id: self.id.clone().filter(|_| self.kind == RpcKind::Request),
+            is_in_batch: self.is_in_batch,
+        }
     }
 
     /// Returns what a refusal says about the message.
