@@ -232,6 +232,12 @@ pub enum ViolationKind {
          `.`, `[` or `\"` in double quotes"
     )]
     ArgumentPath(String),
+    #[error("`in` needs at least one value")]
+    ArgumentInEmpty,
+    #[error(
+        "`{0}`: a URI has no blanks and no letters of other scripts; write its escapes, such as `%20`"
+    )]
+    UriGlob(String),
     #[error("a condition compares texts, numbers, true, false and null")]
     ArgumentValue,
     #[error("the number has more than 15 digits, and could be read in several ways")]

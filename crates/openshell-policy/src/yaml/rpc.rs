@@ -175,9 +175,7 @@ fn rule(reader: &mut Reader, at: &At<'_>, mcp: Option<&Mcp>) -> Option<RpcRule> 
         method,
         tools: tools(reader, &mut fields),
         arguments: arguments(reader, &mut fields),
-        uri: fields
-            .take("uri")
-            .and_then(|at| reader.text(&at, Glob::parse)),
+        uri: fields.take("uri").and_then(|at| reader.text(&at, uri_glob)),
         name: fields
             .take("name")
             .and_then(|at| reader.text(&at, NameGlob::parse)),
@@ -288,6 +286,14 @@ fn arguments(reader: &mut Reader, fields: &mut Fields<'_>) -> Arguments {
     arguments
 }
 
+/// Parses a glob over URIs, which have only visible characters of ASCII.
+fn uri_glob(text: &str) -> Result<Glob, ViolationKind> {
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(ViolationKind::UriGlob(text.to_owned()));
+    }
+    Glob::parse(text)
+}
+
 const CONDITION_KEYS: &[&str] = &[
     "equals",
     "in",
@@ -312,6 +318,9 @@ fn condition(reader: &mut Reader, at: &At<'_>) -> Option<Condition> {
         equals: fields.take("equals").and_then(|at| scalar(reader, &at)),
         one_of: fields.take("in").and_then(|at| {
             let items = reader.sequence(&at)?;
+            if items.is_empty() {
+                reader.reject(&at, ViolationKind::ArgumentInEmpty);
+            }
             Some(items.iter().filter_map(|at| scalar(reader, at)).collect())
         }),
         glob: fields
@@ -482,6 +491,10 @@ mod tests {
                 "`arguments` stands only",
             ),
             (
+                "rules: [{allow: {method: resources/read, uri: \"file:///My Files/**\"}}]",
+                "write its escapes",
+            ),
+            (
                 "rules: [{allow: {method: prompts/list, name: a}}]",
                 "`name` stands only in a rule for prompts/get",
             ),
@@ -616,6 +629,7 @@ mod tests {
             ("{a: {range: [x, 1]}}", "a condition compares texts"),
             ("{a: {max_length: -1}}", "expected a whole number"),
             ("{a: {any: []}}", "`any` needs at least one glob"),
+            ("{a: {in: []}}", "`in` needs at least one value"),
             (
                 "{a: {absent: true, optional: true}}",
                 "what is `absent` has no other conditions",

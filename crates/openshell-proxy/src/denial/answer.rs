@@ -161,6 +161,7 @@ impl RpcAnswer {
                     NOT_SENT
                 },
                 data: match &self.versions {
+                    _ if !error.is_at_fault => None,
                     Some(versions) => serde_json::value::to_raw_value(versions).ok(),
                     None => RawValue::from_string(data.to_owned()).ok(),
                 },
@@ -173,7 +174,8 @@ impl RpcAnswer {
             all => serde_json::to_string(all),
         };
         let json = json.unwrap_or_default();
-        Some(if self.is_event {
+        // Only an answer of the protocol is an event.
+        Some(if self.is_event && self.status == 200 {
             (
                 format!("event: message\ndata: {json}\n\n").into_bytes(),
                 "text/event-stream",
@@ -195,6 +197,7 @@ struct Envelope<'a> {
 struct Content<'a> {
     code: i32,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Box<RawValue>>,
 }
 
@@ -237,6 +240,7 @@ mod tests {
             path: "/mcp".to_owned(),
             message: Some(JudgedMessage {
                 protocol: Protocol::Mcp,
+                is_response: false,
                 method: messages[index].method.clone(),
                 about: None,
             }),

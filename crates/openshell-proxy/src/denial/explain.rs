@@ -3,10 +3,11 @@
 
 use openshell_events::reason::ReasonCode;
 use openshell_policy::address::{CONTROL_PLANE_PORTS, never_reachable};
+use openshell_policy::network::rpc::{Revision, is_strict_name};
 use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::is_one_program;
 
-use crate::denial::judged::{At, JudgedMessage, JudgedRequest, RequestFault};
+use crate::denial::judged::{About, At, JudgedMessage, JudgedRequest, RequestFault};
 use crate::denial::refusal::{
     AddressFault, Facts, Matches, Nearest, ProgramFault, Refusal, Subject,
 };
@@ -302,34 +303,57 @@ fn message_line(
 ) -> Option<String> {
     let method = message.method.as_deref().map(flow_text);
     let about = message.about.as_ref();
-    let about = about.map(|(key, value)| format!("{key}: {}", flow_text(&Glob::literal(value))));
-    let keys: Vec<_> = method
-        .map(|method| format!("method: {method}"))
-        .into_iter()
-        .chain(about)
-        .collect();
+    let rule = about.map(|(about, value)| {
+        let key = about.key();
+        format!("{key}: {}", flow_text(&Glob::literal(value)))
+    });
+    let method = method.map(|method| format!("method: {method}"));
+    let keys: Vec<_> = method.into_iter().chain(rule).collect();
     let keys = keys.join(", ");
-    match fault {
-        RequestFault::NoRule(_) if keys.is_empty() => {
+    match (fault, about) {
+        (RequestFault::NoRule(_), _) if message.is_response => Some(
+            "the server has not asked, or has its answer; no line of policy would permit another"
+                .to_owned(),
+        ),
+        (RequestFault::NoRule(_), None) if keys.is_empty() => {
             let protocol = message.protocol.as_str();
             Some(format!(
                 "no rule of {target} permits it; `protocol: {protocol}` has POST, and for MCP the \
                  stream by GET and the end of a session by DELETE"
             ))
         }
-        RequestFault::NoRule(at) => {
+        (RequestFault::NoRule(_), Some((About::OtherForm, _))) => Some(
+            "rules compare URIs in one form: no dot segments, no needless escapes, and scheme and \
+             host in lower case; ask for that form"
+                .to_owned(),
+        ),
+        (RequestFault::NoRule(_), Some((About::Tool, tool))) if !is_strict_name(tool) => {
+            Some(format!(
+                "{endpoints}: set `mcp: {{strict_tool_names: false}}` at {target}, and list the tool"
+            ))
+        }
+        (RequestFault::NoRule(at), _) => {
             let at = with_path(at);
             Some(format!(
                 "{endpoints}: add to the `rules` of {target}{at} `- allow: {{{keys}}}`"
             ))
         }
-        RequestFault::DenyRule => Some(format!(
+        (RequestFault::DenyRule, _) => Some(format!(
             "{endpoints}: `deny_rules` of {target} match {{{keys}}}, and win over any rule"
         )),
-        RequestFault::Ambiguous(_)
-        | RequestFault::EncodedSlash
-        | RequestFault::Version { .. }
-        | RequestFault::Upgrade(_) => None,
+        (RequestFault::Version { requested, .. }, _) if Revision::parse(requested).is_err() => {
+            Some(
+                "this build does not know that revision; let the server negotiate a known one"
+                    .to_owned(),
+            )
+        }
+        (
+            RequestFault::Ambiguous(_)
+            | RequestFault::EncodedSlash
+            | RequestFault::Version { .. }
+            | RequestFault::Upgrade(_),
+            _,
+        ) => None,
     }
 }
 

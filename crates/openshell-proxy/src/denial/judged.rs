@@ -50,10 +50,37 @@ impl JudgedRequest {
 pub struct JudgedMessage {
     /// JSON-RPC or MCP.
     pub protocol: Protocol,
+    /// True if it is a response.
+    pub is_response: bool,
     /// Its method; `None` for what is no request and no notification.
     pub method: Option<String>,
-    /// The key of a rule for what it is about, and the value: a tool, a URI or a name.
-    pub about: Option<(&'static str, String)>,
+    /// What it is about.
+    pub about: Option<(About, String)>,
+}
+
+/// What a message is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// A tool.
+    Tool,
+    /// A resource.
+    Uri,
+    /// A resource whose URI has another form than the one that rules compare.
+    OtherForm,
+    /// A prompt.
+    Name,
+}
+
+impl About {
+    /// Returns the key of rules for it.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::Uri | Self::OtherForm => "uri",
+            Self::Name => "name",
+        }
+    }
 }
 
 /// The fault of a judged request.

@@ -248,7 +248,8 @@ impl Refusal {
 
     /// Refuses a request that the rules do not allow.
     #[must_use]
-    pub fn request(reason: String, mut request: JudgedRequest) -> Self {
+    pub fn request(mut reason: String, mut request: JudgedRequest) -> Self {
+        reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
         // Logs, proposals and responses show the path.
         let reason = if has_secret(&reason) {
             CONCEALED.to_owned()

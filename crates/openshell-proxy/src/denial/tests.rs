@@ -8,7 +8,7 @@ use openshell_policy::network::endpoint::{Protocol, UpgradeProtocol};
 use openshell_policy::network::rpc::Revision;
 use serde_json::{Value, json};
 
-use super::judged::{At, JudgedMessage, JudgedRequest, RequestFault};
+use super::judged::{About, At, JudgedMessage, JudgedRequest, RequestFault};
 use super::refusal::{AddressFault, Matches, Nearest, Refusal, Subject};
 use super::reply;
 use crate::testing;
@@ -36,11 +36,7 @@ fn denied(fault: RequestFault) -> Refusal {
 }
 
 /// Refuses a message of MCP with this method, which is about this.
-fn of_message(
-    method: Option<&str>,
-    about: Option<(&'static str, &str)>,
-    fault: RequestFault,
-) -> Refusal {
+fn of_message(method: Option<&str>, about: Option<(About, &str)>, fault: RequestFault) -> Refusal {
     let request = JudgedRequest {
         policy: Some("web".into()),
         method: "POST".into(),
@@ -48,6 +44,7 @@ fn of_message(
         fault,
         message: Some(JudgedMessage {
             protocol: Protocol::Mcp,
+            is_response: false,
             method: method.map(str::to_owned),
             about: about.map(|(key, value)| (key, value.to_owned())),
         }),
@@ -324,11 +321,11 @@ fn all() -> Vec<(Refusal, &'static str)> {
         (
             of_message(
                 Some("tools/call"),
-                Some(("tool", "x.*")),
+                Some((About::Tool, "x.y")),
                 RequestFault::NoRule(At::Any),
             ),
             "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; network_policies.web.endpoints: add to \
-             the `rules` of web.test:443 `- allow: {method: tools/call, tool: \"x.\\\\*\"}`",
+             the `rules` of web.test:443 `- allow: {method: tools/call, tool: x.y}`",
         ),
         (
             of_message(Some("ping"), None, RequestFault::DenyRule),

@@ -102,11 +102,15 @@ pub async fn read_message(
     head::check_size(request)?;
     head::check_framing(&request.headers)?;
     let need = permit.need(&request.method, &request.uri);
-    let mut ahead = body.read(need, memory, record.program()).await?;
-    if let Need::Body(most) | Need::Prefix(most) = need {
-        let headers = &mut request.headers;
-        ahead = body.decode(headers, most, memory, record.program()).await?;
-    }
+    let program = record.program();
+    let ahead = match need {
+        Need::Head => body.read(need, memory, program).await?,
+        Need::Body(most) | Need::Prefix(most) => {
+            drop(body.read(need, memory, program).await?);
+            let headers = &mut request.headers;
+            body.decode(headers, most, memory, program).await?
+        }
+    };
     Ok(Message::of(request, ahead, need))
 }
 

@@ -20,6 +20,7 @@ pub struct Memory {
     searched: Arc<Quota>,
     decoded: Arc<Quota>,
     ahead: Shares,
+    answers: Shares,
 }
 
 impl Default for Memory {
@@ -36,6 +37,7 @@ impl Default for Memory {
                 Limits::DECODED_ANSWERS,
             )),
             ahead: Shares::new(Limits::AHEAD_KIB),
+            answers: Shares::new(Limits::AHEAD_KIB),
         }
     }
 }
@@ -128,6 +130,14 @@ impl Memory {
     #[must_use]
     pub fn ahead_now(&self, program: &str, bytes: usize) -> Option<Share> {
         self.ahead
+            .take_now(program, kib(bytes), Limits::AHEAD_KIB_PER_PROGRAM)
+    }
+
+    /// Reserves memory for `bytes` of an answer to `program` that are read before they are passed on,
+    /// without waiting; `None` if the program's part, or all of the memory, is in use.
+    #[must_use]
+    pub fn answer(&self, program: &str, bytes: usize) -> Option<Share> {
+        self.answers
             .take_now(program, kib(bytes), Limits::AHEAD_KIB_PER_PROGRAM)
     }
 

@@ -13,6 +13,9 @@ fn keys(kind: ListKind) -> (&'static str, &'static str) {
     }
 }
 
+/// The number of entries of a list that are judged. What follows is left out.
+const ENTRIES: usize = 65_536;
+
 /// Returns the message `json` without those entries of its list that are not `permitted`; `None` if it
 /// holds no list of this kind.
 pub(super) fn filtered(
@@ -24,7 +27,7 @@ pub(super) fn filtered(
     let result = entry(json, "result")?;
     let list = entry(result, list_key).filter(|list| list.is_array())?;
     let mut kept = Vec::new();
-    for item in list.items() {
+    for item in list.items().take(ENTRIES) {
         let name = entry(item, name_key).and_then(Json::text);
         if name.is_some_and(|name| permitted(&name)) {
             kept.push(item.as_str());

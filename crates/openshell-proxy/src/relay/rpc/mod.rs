@@ -37,7 +37,10 @@ use crate::wire::memory::Memory;
 /// The field of the id of a session.
 const SESSION: &str = "mcp-session-id";
 
-/// The number of bytes from which reading a message would hold up others.
+/// The number of bytes below which reading a message, and judging a list in it, holds up nobody.
+const SHORT: usize = 4 * 1024;
+
+/// The number of bytes of an answer from which its memory is counted.
 const LONG: usize = 64 * 1024;
 
 /// The messages of MCP in a request, as far as answers depend on them.
@@ -138,6 +141,9 @@ pub async fn read_answers(
     if let Some(given) = response.headers().get(SESSION) {
         let id = Some(given.as_bytes());
         session = SessionName::new(connection.target(), target.path(), id, caller.pid);
+        for (id, kind) in &lists {
+            sessions.asks_for_list(&session, id, *kind);
+        }
     }
     let reader = Arc::new(Reader {
         sessions: Arc::clone(sessions),
@@ -247,9 +253,8 @@ fn events(reader: Arc<Reader>, body: ResponseBody) -> ResponseBody {
 }
 
 impl Events {
-    /// Adds bytes that have arrived. Without memory for a long event, the event passes unread.
-    fn push(&mut self, data: &[u8]) {
-        self.splitter.push(data);
+    /// Reserves memory for what has arrived of an event. Without, the event passes unread.
+    fn reserve(&mut self) {
         let bytes = self.splitter.len();
         if bytes < LONG {
             self.room = None;
@@ -273,7 +278,7 @@ impl Events {
                     return Some(Ok(Frame::data(event)));
                 }
                 None if self.is_over => return None,
-                None => {}
+                None => self.reserve(),
             }
             let frame = if self.end.is_some() {
                 None
@@ -289,7 +294,7 @@ impl Events {
                 return self.end.take();
             };
             match frame.map(Frame::into_data) {
-                Ok(Ok(data)) => self.push(&data),
+                Ok(Ok(data)) => self.splitter.push(&data),
                 Ok(Err(trailers)) => self.end = Some(Ok(trailers)),
                 Err(error) => self.end = Some(Err(error)),
             }
@@ -299,7 +304,7 @@ impl Events {
 
 /// Reads a message; returns the one that takes its place, if one does.
 async fn message(reader: &Arc<Reader>, text: &Bytes) -> Option<String> {
-    if text.len() < LONG {
+    if text.len() < SHORT {
         return reader.message(text);
     }
     let reader = Arc::clone(reader);
@@ -312,7 +317,7 @@ impl Reader {
     /// Reserves memory for `bytes` of an answer; `None` if there is none.
     fn room(&self, bytes: usize) -> Option<Share> {
         let program = &self.connection.caller().program.executable;
-        self.memory.ahead_now(program, bytes)
+        self.memory.answer(program, bytes)
     }
 
     fn message(&self, text: &[u8]) -> Option<String> {

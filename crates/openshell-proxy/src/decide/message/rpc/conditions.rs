@@ -188,14 +188,8 @@ impl CompiledCondition {
         } = &self.condition;
         let undecided = effect == Effect::Deny;
         let is_one_of = |scalars: &[Scalar]| {
-            let mut known = scalars
-                .iter()
-                .filter_map(|scalar| is_same(scalar, value, effect));
-            let (mut is_decided, mut is_same) = (false, false);
-            for same in known.by_ref() {
-                (is_decided, is_same) = (true, is_same || same);
-            }
-            if is_decided { is_same } else { undecided }
+            let is_same = |scalar| is_same(scalar, value, effect).unwrap_or(undecided);
+            scalars.iter().any(is_same)
         };
         let matches = |globs: &Vec<CompiledNameGlob>| {
             let is_match = |text: &str| globs.iter().any(|glob| glob.is_match(text));

@@ -2,7 +2,6 @@
 //! body, so a difference is a fault.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use openshell_policy::network::rpc::decimal::Decimal;
 use openshell_policy::network::rpc::{CALL, Revision};
@@ -99,19 +98,17 @@ impl<'h> Standard<'h> {
         if self.params.is_empty() {
             return Ok(());
         }
-        let arguments = message.arguments.unwrap_or(Json::EMPTY_OBJECT);
-        let mut known = BTreeSet::new();
-        put_scalars(arguments, &mut known);
-        for (param, value) in &self.params {
-            let mut same_named = arguments
-                .entries()
-                .filter(|(key, _)| key.eq_ignore_ascii_case(param));
-            let differs = |(_, argument): (_, Json<'_>)| {
-                scalar(argument).is_some_and(|text| text != comparable(value))
-            };
-            if !known.contains(&comparable(value)) || same_named.any(differs) {
-                return fault("an mcp-param field differs from the arguments of the body");
-            }
+        let mut missing: Vec<_> = self
+            .params
+            .iter()
+            .map(|(_, value)| comparable(value))
+            .collect();
+        remove_scalars(
+            message.arguments.unwrap_or(Json::EMPTY_OBJECT),
+            &mut missing,
+        );
+        if !missing.is_empty() {
+            return fault("an mcp-param field differs from every argument of the body");
         }
         Ok(())
     }
@@ -144,15 +141,16 @@ impl<'m> Repeated<'m> {
     }
 }
 
-/// Puts the strings, integers and booleans in `value` into `all`, as they stand in fields.
-fn put_scalars(value: Json<'_>, all: &mut BTreeSet<String>) {
+/// Removes the strings, integers and booleans in `value`, as they stand in fields, from `missing`.
+fn remove_scalars(value: Json<'_>, missing: &mut Vec<String>) {
     for (_, value) in value.entries() {
-        put_scalars(value, all);
+        remove_scalars(value, missing);
     }
     for value in value.items() {
-        put_scalars(value, all);
+        remove_scalars(value, missing);
     }
-    all.extend(scalar(value));
+    let scalar = scalar(value);
+    missing.retain(|text| Some(text) != scalar.as_ref());
 }
 
 /// Returns a string, an integer or a boolean as it stands in a field.

@@ -22,7 +22,7 @@ use crate::decide::message::http::{HttpRequest, Reads};
 use crate::decide::message::rpc::conditions::Conditions;
 pub(in crate::decide) use crate::decide::message::rpc::read::read;
 use crate::denial::answer::Answerable;
-use crate::denial::judged::JudgedMessage;
+use crate::denial::judged::{About, JudgedMessage};
 
 /// How the messages for some endpoints are read.
 #[derive(Debug)]
@@ -214,16 +214,26 @@ impl RpcMessage {
 
     /// Returns what a refusal says about the message.
     pub(crate) fn judged(&self) -> JudgedMessage {
-        let about = match (&self.tool, self.uris.first(), &self.name) {
-            (Some(tool), ..) => Some(("tool", tool)),
-            (_, Some(uri), _) => Some(("uri", uri)),
-            (_, _, Some(name)) => Some(("name", name)),
-            (None, None, None) => None,
+        let about = match (&self.tool, self.uris.as_slice(), &self.name) {
+            (Some(tool), ..) => Some((About::Tool, tool)),
+            (_, [uri, ..], _) if uri::is_canonical(uri) => Some((About::Uri, uri)),
+            (_, [uri, ..], _) => Some((About::OtherForm, uri)),
+            (_, [], Some(name)) => Some((About::Name, name)),
+            (None, [], None) => None,
         };
         JudgedMessage {
             protocol: self.protocol,
-            method: self.method.clone(),
-            about: about.map(|(key, value)| (key, value.clone())),
+            is_response: self.kind == RpcKind::Response,
+            method: self.method.as_deref().map(cut),
+            about: about.map(|(about, value)| (about, cut(value))),
         }
     }
+}
+
+/// The number of bytes of a word that refusals repeat.
+const WORD_BYTES: usize = 512;
+
+fn cut(word: &str) -> String {
+    let length = word.floor_char_boundary(WORD_BYTES);
+    word.get(..length).unwrap_or_default().to_owned()
 }

@@ -14,7 +14,6 @@ pub(super) fn is_canonical(uri: &str) -> bool {
     {
         return false;
     }
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\\\"<>^`{|}".contains(&byte);
     if !rest.bytes().all(is_plain) || has_bad_escape(rest) {
         return false;
     }
@@ -30,23 +29,33 @@ pub(super) fn is_canonical(uri: &str) -> bool {
     if scheme == "file" && (authority != Some("") || !path.starts_with('/')) {
         return false;
     }
-    authority.is_none_or(is_canonical_authority) && !has_bad_segment(path)
+    let needs_path = matches!(scheme, "http" | "https");
+    authority.is_none_or(is_canonical_authority)
+        && !has_bad_segment(path)
+        && (!needs_path || path.starts_with('/'))
+}
+
+/// Returns true for a byte that may stand in a URI as it is (RFC 3986 §2).
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"\\\"<>^`{|}".contains(&byte)
 }
 
 fn is_canonical_authority(authority: &str) -> bool {
     let is_bad = |byte: u8| byte.is_ascii_uppercase() || b"@%".contains(&byte);
-    let has_usual_port = ["", "0", "80", "443"].iter().any(|port| {
-        let before = authority.strip_suffix(port);
-        before.is_some_and(|before| before.ends_with(':'))
-    });
-    !authority.bytes().any(is_bad) && !has_usual_port
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (authority, None),
+    };
+    let is_usual = |port: &str| matches!(port, "" | "80" | "443") || port.starts_with('0');
+    !authority.bytes().any(is_bad) && !host.ends_with('.') && !port.is_some_and(is_usual)
 }
 
 /// Returns true if `path`, or a query or fragment behind it, has a dot segment, or if an empty segment
 /// stands in the path elsewhere than at its ends. Some servers take a query for a part of the path.
 fn has_bad_segment(path: &str) -> bool {
     let mut segments = path.split(['/', '?', '#']);
-    if segments.any(|segment| matches!(segment, "." | "..")) {
+    let name = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
+    if segments.any(|segment| matches!(name(segment).as_str(), "." | "..")) {
         return true;
     }
     let path = path.split(['?', '#']).next().unwrap_or_default();
@@ -62,8 +71,9 @@ fn has_bad_escape(text: &str) -> bool {
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte);
         let digits = part.get(..2).filter(|digits| digits.bytes().all(is_digit));
         let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        // What separates parts may stand in both forms; everything else that may stand as it is must.
         byte.is_none_or(|byte| {
-            byte.is_ascii_alphanumeric() || byte < 0x20 || b"-._~/\\%".contains(&byte)
+            byte < 0x20 || b"/\\%".contains(&byte) || is_plain(byte) && !b"?#[]".contains(&byte)
         })
     })
 }
@@ -103,6 +113,12 @@ mod tests {
             "file://localhost/etc/passwd",
             "file:///docs//a",
             "https://x.test:443/a",
+            "https://x.test:0443/a",
+            "https://x.test./a",
+            "https://x.test",
+            "https://x.test/a/..;x/b",
+            "file:///data/a%40b",
+            "file:///data/a%2Bb",
             "https://x.test:/a",
             "note://x/%c3%a9",
             "file:///docs/%2e%2e/etc",
