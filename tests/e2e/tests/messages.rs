@@ -314,9 +314,13 @@ import http.client, os, pathlib, time
 proxy = os.environ['HTTP_PROXY'][7:].rstrip('/')
 connection = http.client.HTTPConnection(proxy)
 def ask():
-    connection.request('POST', 'http://web.test:8080/mcp', '{CALL}', {{'Content-Type': 'application/json'}})
-    response = connection.getresponse()
-    return response.read().decode()
+    # A connection whose last message is no longer permitted ends.
+    while True:
+        try:
+            connection.request('POST', 'http://web.test:8080/mcp', '{CALL}', {{'Content-Type': 'application/json'}})
+            return connection.getresponse().read().decode()
+        except (http.client.HTTPException, ConnectionError):
+            connection.close()
 first = ask()
 pathlib.Path('ready').touch()
 while 'error' not in (second := ask()): time.sleep(0.01)
