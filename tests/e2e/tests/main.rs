@@ -30,6 +30,7 @@ mod lacking;
 mod leaks;
 mod leftovers;
 mod logs;
+mod mcp;
 mod messages;
 mod monitoring;
 mod names;

@@ -1,24 +1,24 @@
 //! Messages of MCP and JSON-RPC in the bodies of requests: what the policy permits reaches the server as
 //! it was judged, and what it refuses is answered in the protocol.
 
-use std::net::TcpStream;
-
-use lab::host::Program;
 use lab::{Finished, Lab};
 
 use super::origin::{self, Origin};
-use super::policy;
 use super::reload::{LOADED, Running};
-use super::sdks::{Packages, installed};
 
-/// A policy for curl and Python: MCP at web.test:8080 under /mcp, and reading of everything else.
-fn mcp(keys: &str) -> String {
+/// A policy for curl, Python and Node: messages of `protocol` at web.test:8080 under /mcp, and reading of
+/// everything else.
+pub(crate) fn policy(protocol: &str, keys: &str) -> String {
     let endpoint = "host: web.test, port: 8080, allowed_ips: [10.99.0.1], enforcement: enforce";
-    policy(&format!(
+    super::policy(&format!(
         "{{web: {{endpoints: [{{{endpoint}, protocol: rest, access: read-only}}, {{{endpoint}, path: /mcp, protocol: \
-         mcp, {keys}}}], binaries: [{{path: /usr/bin/curl}}, {{path: {}}}]}}}}",
+         {protocol}, {keys}}}], binaries: [{{path: /usr/bin/curl}}, {{path: /usr/bin/node}}, {{path: {}}}]}}}}",
         super::python()
     ))
+}
+
+fn mcp(keys: &str) -> String {
+    policy("mcp", keys)
 }
 
 const TWO_TOOLS: &str = "rules: [{allow: {method: initialize}}, {allow: {method: tools/list}}, {allow: {method: \
@@ -123,79 +123,6 @@ fn a_refused_call_is_an_answer_of_the_protocol_and_its_connection_goes_on() {
         finished.logged("HTTP:POST [INFO]").is_empty(),
         "a judged message has no line of HTTP"
     );
-}
-
-/// The packages of the SDK in Python.
-fn python_sdk() -> Packages {
-    installed(
-        "mcp",
-        "/usr/bin/pip3 install -q --no-cache-dir --target \"$FOLDER\" mcp==2.3.0",
-    )
-}
-
-const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/mcp");
-
-/// Starts a server of MCP at 10.99.0.1:8080.
-fn server(lab: &Lab, packages: &Packages, words: &[&str]) -> Program {
-    let python = super::python();
-    let path = format!("PYTHONPATH={}", packages.0.display());
-    let script = format!("{SCRIPTS}/server.py");
-    let mut all = vec!["env", &path, &python, &script, "10.99.0.1", "8080"];
-    all.extend(words);
-    let program = lab.program(&all);
-    lab::wait_until(
-        || lab.inside(|| TcpStream::connect("10.99.0.1:8080").is_ok()),
-        || "the server does not listen".to_owned(),
-    );
-    program
-}
-
-/// Runs a client of MCP under a policy for `keys`.
-fn client(lab: &Lab, packages: &Packages, keys: &str, mode: &str) -> Finished {
-    let folder = packages.0.display();
-    let files = format!("filesystem_policy: {{read_only: [{folder}, {SCRIPTS}]}}\n");
-    let script = format!("{SCRIPTS}/client.py");
-    lab.sandbox(&(mcp(keys) + &files))
-        .env("PYTHONPATH", &folder.to_string())
-        .run(&[&super::python(), &script, "http://web.test:8080/mcp", mode])
-}
-
-const REVIEWED: &str = "rules: [{allow: {method: initialize}}, {allow: {method: server/discover}}, {allow: {method: \
-                        tools/list}}, {allow: {method: resources/list}}, {allow: {method: prompts/list}}, {allow: \
-                        {method: tools/call, tool: {any: [get_issue, \"search_*\", ask_name]}}}, {allow: {method: \
-                        resources/read, uri: \"docs://*\"}}, {allow: {method: prompts/get, name: \"rev*\"}}]";
-
-#[test]
-fn the_python_sdk_sees_and_calls_only_what_the_policy_permits_in_every_revision() {
-    let packages = python_sdk();
-    for (words, mode, name) in [
-        (&[][..], "legacy", "ask_name -> hello agent"),
-        (&["json"], "legacy", ""),
-        (&[], "auto", ""),
-        (&["json"], "2026-07-28", ""),
-    ] {
-        let lab = Lab::with_web();
-        let _server = server(&lab, &packages, words);
-        let finished = client(&lab, &packages, REVIEWED, mode);
-        for line in [
-            "tools: ask_name get_issue search_code",
-            "resources: docs://one",
-            "prompts: review",
-            "get_issue -> issue 7",
-            "delete_repo refused: -31403 tool delete_repo is not permitted by policy (request_not_in_rules)",
-            "search_code -> found y",
-            name,
-            "docs -> the first",
-            "secret refused: -31403 resource secret://two is not permitted by policy (request_not_in_rules)",
-            "get_issue -> issue 8",
-            "end",
-        ] {
-            assert!(
-                finished.stdout.contains(line),
-                "{mode} {words:?}: {line}: {finished:?}"
-            );
-        }
-    }
 }
 
 const RULES: &str = "protocol: mcp, enforcement: enforce, mcp: {max_body_bytes: 2048}, rules: [{allow: {method: ping}}]";
@@ -345,8 +272,10 @@ print(first, second)
 fn a_json_rpc_service_is_judged_by_its_methods() {
     let lab = Lab::with_web();
     let upstream = lab.http("10.99.0.1:8080");
-    let policy = mcp("rules: [{allow: {method: sum}}], deny_rules: [{method: wipe}]")
-        .replace("protocol: mcp", "protocol: json-rpc");
+    let policy = policy(
+        "json-rpc",
+        "rules: [{allow: {method: sum}}], deny_rules: [{method: wipe}]",
+    );
     let finished = posted(
         &lab,
         &policy,

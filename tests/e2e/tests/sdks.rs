@@ -13,6 +13,7 @@ use lab::host::UID;
 use lab::{Finished, Lab};
 
 use super::inference::{Backend, file as file_of_routes, route};
+use super::mcp;
 
 /// Returns the folder of packages installed by `words`, which get it as `FOLDER`. It exists while
 /// the tests run.
@@ -180,13 +181,40 @@ fn the_node_clients_of_openai_and_anthropic_stream_call_tools_and_count() {
     );
 }
 
+/// An endpoint of MCP in the preset's place for more. Lists are not filtered, so that the model knows of a
+/// tool that it may not call.
+const LAB: &str = "  lab:
+    endpoints:
+      - host: web.test
+        port: 8080
+        allowed_ips: [10.99.0.1]
+        path: /mcp
+        protocol: mcp
+        enforcement: enforce
+        mcp: {filter_lists: false}
+        rules:
+          - {allow: {method: initialize}}
+          - {allow: {method: server/discover}}
+          - {allow: {method: tools/list}}
+          - {allow: {method: prompts/list}}
+          - {allow: {method: resources/list}}
+          - {allow: {method: resources/templates/list}}
+          - {allow: {method: tools/call, tool: get_issue}}
+    binaries: [{path: \"/**\"}]
+";
+
 /// Runs an agent with its preset in a project and a home for one turn, in which its model tells it
-/// to write a file there, and then tries to write to what the agent takes programs from.
-fn check_agent(package: &str, preset: &str, command: &str, kept: &[&str]) {
-    let install = format!("cd \"$FOLDER\" && npm install --silent --no-audit --no-fund {package}");
+/// to write a file there, and for one with two tools of a server of MCP, of which the policy permits
+/// one. Then tries to write to what the agent takes programs from.
+fn check_agent(package: &str, preset: &str, [write, ask]: [&str; 2], kept: &[&str]) {
+    let install = format!(
+        "cd \"$FOLDER\" && npm install --silent --no-audit --no-fund {package} {}",
+        mcp::JAVASCRIPT
+    );
     let packages = installed(preset, &install);
     let lab = Lab::with_web();
     let backend = Backend::start(&lab);
+    let server = mcp::server(&lab, &packages, mcp::Server::Javascript, &[]);
     let [home, project] = ["home", "project"].map(|name| {
         let folder = lab.folder(name);
         std::os::unix::fs::chown(&folder, Some(UID), Some(UID)).unwrap();
@@ -196,7 +224,8 @@ fn check_agent(package: &str, preset: &str, command: &str, kept: &[&str]) {
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
     let policy = std::fs::read_to_string(file)
         .unwrap()
-        .replace("~/", &format!("{home}/"));
+        .replace("~/", &format!("{home}/"))
+        + LAB;
     let packages = packages.0.display().to_string();
     let writes: Vec<_> = kept
         .iter()
@@ -204,7 +233,7 @@ fn check_agent(package: &str, preset: &str, command: &str, kept: &[&str]) {
         .collect();
     let script = format!(
         "export HOME={home} PATH={packages}/node_modules/.bin:$PATH
-         {command} </dev/null || exit; cat written
+         {write} </dev/null || exit; cat written; {ask} </dev/null || exit
          cd {home}; {}",
         writes.concat().replace("$WORKDIR", &project)
     );
@@ -222,6 +251,20 @@ fn check_agent(package: &str, preset: &str, command: &str, kept: &[&str]) {
         .sh(&script);
     assert!(finished.ok().contains("by a model"), "{finished:?}");
     assert!(finished.stdout.contains("Hello there."), "{finished:?}");
+    for said in [
+        "issue 7",
+        "-31403",
+        "tool delete_repo is not permitted by policy (request_not_in_rules)",
+    ] {
+        assert!(finished.stdout.contains(said), "{said}: {finished:?}");
+    }
+    for line in [
+        "-> web.test:8080/mcp get_issue [policy:lab engine:l7]",
+        "-> web.test:8080/mcp delete_repo [policy:lab engine:l7]",
+    ] {
+        assert_eq!(finished.logged(line).len(), 1, "{line}: {finished:?}");
+    }
+    assert_eq!(server.called(), "get_issue\n", "{finished:?}");
     for path in kept {
         assert!(
             finished
@@ -257,7 +300,12 @@ fn claude_code_completes_a_turn_with_its_preset_and_changes_nothing_that_it_runs
     check_agent(
         "@anthropic-ai/claude-code",
         "claude-code",
-        "claude -p \"write into $PWD a file\" --permission-mode acceptEdits",
+        [
+            "claude -p \"write into $PWD a file\" --permission-mode acceptEdits",
+            "claude -p 'ask the lab' --mcp-config '{\"mcpServers\": {\"lab\": {\"type\": \"http\", \"url\": \
+             \"http://web.test:8080/mcp\"}}}' --strict-mcp-config --allowedTools mcp__lab__get_issue,mcp__lab__delete_repo \
+             --output-format stream-json --verbose",
+        ],
         &[
             ".claude.json",
             ".claude/settings.json",
@@ -278,8 +326,12 @@ fn codex_completes_a_turn_with_its_preset_and_changes_nothing_that_it_runs() {
     check_agent(
         "@openai/codex",
         "codex",
-        "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c \
-         model=gpt-x -c openai_base_url=https://inference.local/v1 \"write into $PWD a file\"",
+        [
+            "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c \
+             model=gpt-x -c openai_base_url=https://inference.local/v1 \"write into $PWD a file\"",
+            "codex exec --json --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c model=gpt-x -c \
+             openai_base_url=https://inference.local/v1 -c mcp_servers.lab.url=http://web.test:8080/mcp 'ask the lab'",
+        ],
         &[
             ".codex/config.toml",
             ".codex/hooks.json",

@@ -52,6 +52,7 @@ def agents_turn(path, body):
     a tool, returns the final message."""
     whole, names = answer_of(path, {**body, 'tools': None}), [tool.get('name') for tool in body.get('tools') or []]
     said = json.dumps(body.get('messages') or body.get('input'))
+    if 'ask the lab' in said: return labs_turn(path, body, said, whole)
     if 'toolu_9' in said or 'call_9' in said: return whole
     command = open(folder + '/command').read() if os.path.exists(folder + '/command') else None
     if path == '/v1/messages' and command and 'Bash' in names:
@@ -65,6 +66,25 @@ def agents_turn(path, body):
         if path == '/v1/responses' and name in names:
             call = {'type': 'function_call', 'id': 'fc_9', 'call_id': 'call_9', 'name': name, 'arguments': json.dumps(arguments), 'status': 'completed'}
             return {**whole, 'output': [call]}
+    return whole
+
+
+def labs_turn(path, body, said, whole):
+    """Returns a call of the first, then of the second tool of the server of MCP that the agent has, which may have to wait for it. Then returns the
+    final message."""
+    if 'lab_0' not in said and 'WaitForMcpServers' in [tool.get('name') for tool in body.get('tools') or []]:
+        return {**whole, 'content': [{'type': 'tool_use', 'id': 'toolu_lab_0', 'name': 'WaitForMcpServers', 'input': {}}], 'stop_reason': 'tool_use'}
+    for id, wanted, arguments in [('lab_1', 'get_issue', {'number': 7}), ('lab_2', 'delete_repo', {'name': 'x'})]:
+        if id in said: continue
+        for tool in body.get('tools') or []:
+            names = [(tool.get('name') or '', {})] + [(inner['name'], {'namespace': tool['name']}) for inner in tool.get('tools') or []]
+            for name, namespace in names:
+                if not name.endswith(wanted): continue
+                if path == '/v1/messages':
+                    use = {'type': 'tool_use', 'id': 'toolu_' + id, 'name': name, 'input': arguments}
+                    return {**whole, 'content': [use], 'stop_reason': 'tool_use'}
+                call = {'type': 'function_call', 'id': 'fc_' + id, 'call_id': 'call_' + id, 'name': name, 'arguments': json.dumps(arguments), 'status': 'completed'}
+                return {**whole, 'output': [{**call, **namespace}]}
     return whole
 
 

@@ -45,6 +45,10 @@ async def main():
 
         await attempt("docs", read("docs://one"))
         await attempt("secret", read("secret://two"))
+        if client.protocol_version >= "2026":
+            async with client.listen(resource_subscriptions=["docs://one"]) as changes:
+                await call("search_anew")
+                print("subscription ->", (await anext(aiter(changes))).uri, flush=True)
         await attempt("get_issue", call("get_issue", number=8))
     print("end")
 

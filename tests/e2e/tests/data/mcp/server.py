@@ -1,11 +1,18 @@
-"""A server of MCP with tools, a resource and a prompt: `server.py ADDRESS PORT [json]`."""
+"""A server of MCP with tools, a resource and a prompt: `server.py ADDRESS PORT [json]`. The names of called tools are appended to RECORD."""
+import os
 import sys
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 from pydantic import BaseModel
 
 server = MCPServer("lab", log_level="ERROR")
+
+
+def called(name):
+    with open(os.environ["RECORD"], "a") as record:
+        record.write(name + "\n")
 
 
 class Name(BaseModel):
@@ -14,6 +21,7 @@ class Name(BaseModel):
 
 @server.tool()
 def get_issue(number: int) -> str:
+    called("get_issue")
     return f"issue {number}"
 
 
@@ -25,14 +33,26 @@ async def search_code(query: str, ctx: Context) -> str:
 
 
 @server.tool()
-async def ask_name(ctx: Context) -> str:
-    answer = await ctx.elicit("Who?", Name)
-    return f"hello {answer.data.name}"
+async def ask_name(ctx: Context) -> str | InputRequiredResult:
+    called("ask_name")
+    if ctx.protocol_version < "2026":
+        answer = await ctx.elicit("Who?", Name)
+        return f"hello {answer.data.name}"
+    if ctx.input_responses:
+        return f"hello {ctx.input_responses['name'].content['name']}"
+    question = ElicitRequestFormParams(message="Who?", requested_schema=Name.model_json_schema())
+    return InputRequiredResult(input_requests={"name": ElicitRequest(params=question)})
+
+
+@server.tool()
+async def search_anew(ctx: Context) -> str:
+    await ctx.notify_resource_updated("docs://one")
+    return "changed"
 
 
 @server.tool()
 def delete_repo(name: str) -> str:
-    print(f"REPO DELETED: {name}", flush=True)
+    called("delete_repo")
     return "deleted"
 
 
