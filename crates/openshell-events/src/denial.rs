@@ -21,8 +21,21 @@ pub struct Denial {
     pub reason: String,
     /// The line of policy that would permit it, if there is one.
     pub fix: Option<String>,
-    /// Method and path of the request, if another rule could allow it.
-    pub request: Option<(String, String)>,
+    /// The request, if another rule could allow it.
+    pub request: Option<UnmatchedRequest>,
+}
+
+/// A request, or a message in one, that no rule allows, although one could.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnmatchedRequest {
+    /// The `path` of the endpoint whose rules could allow it, if that has one.
+    pub endpoint_path: Option<String>,
+    /// The protocol of the rules: `rest`, `mcp` or `json-rpc`.
+    pub protocol: &'static str,
+    /// The method of HTTP or JSON-RPC.
+    pub method: String,
+    /// The key of rules for what it asks for (`path`, `tool`, `uri` or `name`), and the value.
+    pub asked: Option<(&'static str, String)>,
 }
 
 /// The refusals, or the failures, of one program for one host and port.
@@ -36,9 +49,8 @@ pub struct DenialSummary {
     pub first_seen_ms: u64,
     /// Time of the last.
     pub last_seen_ms: u64,
-    /// Methods and paths of the requests among them that no rule allowed, the first
-    /// [`Denials::SAMPLES`] different ones.
-    pub requests: BTreeSet<(String, String)>,
+    /// The requests among them that no rule allowed, the first [`Denials::SAMPLES`] different ones.
+    pub requests: BTreeSet<UnmatchedRequest>,
 }
 
 /// Refusals, counted by host, port and program; failures are counted separately. The number of
@@ -137,7 +149,7 @@ impl Denials {
 
 #[cfg(test)]
 mod tests {
-    use super::{Denial, Denials};
+    use super::{Denial, Denials, UnmatchedRequest};
     use crate::reason::ReasonCode;
 
     fn denial(host: &str, binary: &str) -> Denial {
@@ -230,7 +242,12 @@ mod tests {
             0,
         );
         for n in 0..100 {
-            let request = Some(("GET".to_owned(), format!("/{n}")));
+            let request = Some(UnmatchedRequest {
+                endpoint_path: None,
+                protocol: "rest",
+                method: "GET".to_owned(),
+                asked: Some(("path", format!("/{n}"))),
+            });
             denials.add(
                 Denial {
                     code: ReasonCode::RequestNotInRules,

@@ -348,7 +348,7 @@ impl Gateway {
         };
         self.submit(SubmitPolicyAnalysisRequest {
             summaries: denials::summaries(denials),
-            proposed_chunks: proposals.iter().map(of).collect(),
+            proposed_chunks: proposals.iter().filter_map(of).collect(),
             analysis_mode: "mechanistic".to_owned(),
             workspace: workspace.to_owned(),
             ..SubmitPolicyAnalysisRequest::default()

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::address::{AddressClass, never_reachable};
 use crate::network::rule::Glob;
-use openshell_events::denial::DenialSummary;
+use openshell_events::denial::{DenialSummary, UnmatchedRequest};
 use openshell_events::reason::DenialStage;
 use openshell_events::text::counted;
 
@@ -23,7 +23,7 @@ pub struct Proposal {
     pub allowed_ips: Vec<IpAddr>,
     /// Method and path of each request that was refused inside a connection; identifiers in paths
     /// are generalised.
-    pub requests: BTreeSet<(String, String)>,
+    pub requests: BTreeSet<UnmatchedRequest>,
     /// The program.
     pub binary: String,
     /// Likelihood that the author of the policy wants this rule: 0.1 to 0.95.
@@ -143,11 +143,7 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
         rationale.push_str(" with L7 inspection");
     }
     Proposal {
-        requests: summary
-            .requests
-            .iter()
-            .map(|(method, path)| (method.clone(), generalised(path)))
-            .collect(),
+        requests: summary.requests.iter().map(generalised).collect(),
         name: format!("allow_{}_{port}", name(host)),
         host: host.clone(),
         port,
@@ -160,8 +156,20 @@ fn propose_one(summary: &DenialSummary, addresses: impl Fn(&str) -> Vec<IpAddr>)
     }
 }
 
+/// Returns `request` with a pattern in the place of what it asks for.
+fn generalised(request: &UnmatchedRequest) -> UnmatchedRequest {
+    let pattern = |(key, value): &(&'static str, String)| match *key {
+        "path" => ("path", generalised_path(value)),
+        other => (other, Glob::literal(value)),
+    };
+    UnmatchedRequest {
+        asked: request.asked.as_ref().map(pattern),
+        ..request.clone()
+    }
+}
+
 /// Returns `path` as a pattern, in which a last segment that looks like an identifier becomes `*`.
-fn generalised(path: &str) -> String {
+fn generalised_path(path: &str) -> String {
     let path = Glob::literal(path);
     let Some((before, last)) = path.rsplit_once('/') else {
         return path;
@@ -177,6 +185,12 @@ fn generalised(path: &str) -> String {
     }
 }
 
+/// Returns true if `request` is for a path with an escaped slash.
+fn needs_encoded_slash(request: &UnmatchedRequest) -> bool {
+    let asked = request.asked.as_ref();
+    asked.is_some_and(|(key, path)| *key == "path" && has_encoded_slash(path))
+}
+
 /// Returns true if `path` contains an escaped slash.
 #[must_use]
 pub fn has_encoded_slash(path: &str) -> bool {
@@ -187,7 +201,7 @@ fn security_notes(
     is_ssrf: bool,
     port: u16,
     allowed_ips: &[IpAddr],
-    requests: &BTreeSet<(String, String)>,
+    requests: &BTreeSet<UnmatchedRequest>,
 ) -> String {
     let notes = [
         (
@@ -204,7 +218,7 @@ fn security_notes(
             "The port is ephemeral: it may be another one next time.",
         ),
         (
-            requests.iter().any(|(_, path)| has_encoded_slash(path)),
+            requests.iter().any(needs_encoded_slash),
             "Other endpoints of this host and port that have rules need `allow_encoded_slash: \
              true` too.",
         ),
@@ -231,30 +245,25 @@ pub fn fragment(proposals: &[Proposal]) -> String {
         return text;
     }
     text.push_str("network_policies:\n");
-    // The name of each rule, its endpoint and its programs, in the order of the proposals.
+    // The name of each rule, its endpoints and its programs, in the order of the proposals.
     let mut rules: Vec<(&str, String, Vec<&Proposal>)> = Vec::new();
     for proposal in proposals {
-        let slash = proposal
-            .requests
+        let endpoints: Vec<_> = proposal
+            .endpoints()
             .iter()
-            .any(|(_, path)| has_encoded_slash(path));
-        let endpoint = endpoint(
-            &proposal.host,
-            proposal.port,
-            &proposal.allowed_ips,
-            &proposal.requests,
-            slash,
-        );
+            .map(ProposedEndpoint::to_flow)
+            .collect();
+        let endpoints = endpoints.join(", ");
         match rules
             .iter_mut()
-            .find(|(name, known, _)| *name == proposal.name && *known == endpoint)
+            .find(|(name, known, _)| *name == proposal.name && *known == endpoints)
         {
             Some((_, _, same)) => same.push(proposal),
-            None => rules.push((&proposal.name, endpoint, vec![proposal])),
+            None => rules.push((&proposal.name, endpoints, vec![proposal])),
         }
     }
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
-    for (name, endpoint, same) in rules {
+    for (name, endpoints, same) in rules {
         for proposal in &same {
             comment(&mut text, proposal);
         }
@@ -265,7 +274,7 @@ pub fn fragment(proposals: &[Proposal]) -> String {
             1 => writeln!(text, "  {name}:"),
             _ => writeln!(text, "  {name}_{number}:"),
         };
-        let _ = writeln!(text, "    endpoints: [{endpoint}]");
+        let _ = writeln!(text, "    endpoints: [{endpoints}]");
         let binaries: Vec<_> = same
             .iter()
             .map(|proposal| format!("{{path: {}}}", quoted(&proposal.binary)))
@@ -300,45 +309,122 @@ fn comment(text: &mut String, proposal: &Proposal) {
 const FRAGMENT: &str = "# Proposed after a run, for what its policy refused. Review each rule; \
                         then add those that you want to your policy.\n";
 
-/// Returns an endpoint in flow style. `requests` are methods and path patterns; without any, the
-/// endpoint does not judge requests. `takes_encoded_slash` says whether their paths may contain an
-/// escaped slash.
-#[must_use]
-pub fn endpoint(
-    host: &str,
-    port: u16,
-    allowed_ips: &[IpAddr],
-    requests: &BTreeSet<(String, String)>,
-    takes_encoded_slash: bool,
-) -> String {
-    let mut text = format!("{{host: {}, port: {port}", quoted(host));
-    if !allowed_ips.is_empty() {
-        let addresses: Vec<_> = allowed_ips
-            .iter()
-            .map(|address| format!("\"{address}\""))
-            .collect();
-        // Writing to a String cannot fail.
-        let _ = write!(text, ", allowed_ips: [{}]", addresses.join(", "));
+/// An endpoint of a proposal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProposedEndpoint<'p> {
+    /// Its host.
+    pub host: &'p str,
+    /// Its port.
+    pub port: u16,
+    /// The addresses that the host may have, if they are limited.
+    pub allowed_ips: &'p [IpAddr],
+    /// What its rules allow, all at one path and in one protocol; without any, it does not judge
+    /// requests.
+    pub requests: BTreeSet<UnmatchedRequest>,
+    /// True if the paths of requests may contain an escaped slash.
+    pub allow_encoded_slash: bool,
+}
+
+impl Proposal {
+    /// Returns its endpoints: one for each path and protocol, and one without rules if there are none.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<ProposedEndpoint<'_>> {
+        let mut places: Vec<_> = by_place(&self.requests).into_values().collect();
+        if places.is_empty() {
+            places.push(BTreeSet::new());
+        }
+        places
+            .into_iter()
+            .map(|requests| {
+                ProposedEndpoint::new(&self.host, self.port, &self.allowed_ips, requests)
+            })
+            .collect()
     }
-    if !requests.is_empty() {
-        let rule = |(method, path): &(String, String)| {
-            format!(
-                "{{allow: {{method: {}, path: {}}}}}",
-                quoted(method),
-                quoted(path)
-            )
-        };
-        let rules: Vec<_> = requests.iter().map(rule).collect();
-        let _ = write!(
-            text,
-            ", protocol: rest, enforcement: enforce, rules: [{}]",
-            rules.join(", ")
-        );
-        if takes_encoded_slash {
-            text.push_str(", allow_encoded_slash: true");
+}
+
+/// Returns `requests` by the path and protocol of the endpoint whose rules could allow them.
+#[must_use]
+pub fn by_place(
+    requests: &BTreeSet<UnmatchedRequest>,
+) -> BTreeMap<(Option<&str>, &'static str), BTreeSet<UnmatchedRequest>> {
+    let mut places: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for request in requests {
+        let place = (request.endpoint_path.as_deref(), request.protocol);
+        places.entry(place).or_default().insert(request.clone());
+    }
+    places
+}
+
+impl<'p> ProposedEndpoint<'p> {
+    /// Returns the endpoint of `host` and `port` that allows `requests`.
+    #[must_use]
+    pub fn new(
+        host: &'p str,
+        port: u16,
+        allowed_ips: &'p [IpAddr],
+        requests: BTreeSet<UnmatchedRequest>,
+    ) -> Self {
+        Self {
+            host,
+            port,
+            allowed_ips,
+            allow_encoded_slash: requests.iter().any(needs_encoded_slash),
+            requests,
         }
     }
-    text.push('}');
+
+    /// Returns its `path`, if it has one.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        self.requests.first()?.endpoint_path.as_deref()
+    }
+
+    /// Returns the protocol of its rules; `None` if it does not judge requests.
+    #[must_use]
+    pub fn protocol(&self) -> Option<&'static str> {
+        Some(self.requests.first()?.protocol)
+    }
+
+    /// Returns the endpoint in flow style.
+    #[must_use]
+    pub fn to_flow(&self) -> String {
+        let mut text = format!("{{host: {}, port: {}", quoted(self.host), self.port);
+        // Writing to a String cannot fail.
+        if !self.allowed_ips.is_empty() {
+            let addresses: Vec<_> = self
+                .allowed_ips
+                .iter()
+                .map(|address| format!("\"{address}\""))
+                .collect();
+            let _ = write!(text, ", allowed_ips: [{}]", addresses.join(", "));
+        }
+        if let Some(path) = self.path() {
+            let _ = write!(text, ", path: {}", quoted(path));
+        }
+        if let Some(protocol) = self.protocol() {
+            let rules: Vec<_> = self.requests.iter().map(allow_rule).collect();
+            let _ = write!(
+                text,
+                ", protocol: {protocol}, enforcement: enforce, rules: [{}]",
+                rules.join(", ")
+            );
+            if self.allow_encoded_slash {
+                text.push_str(", allow_encoded_slash: true");
+            }
+        }
+        text.push('}');
+        text
+    }
+}
+
+/// Returns the rule for `request` in flow style.
+fn allow_rule(request: &UnmatchedRequest) -> String {
+    let mut text = format!("{{allow: {{method: {}", quoted(&request.method));
+    if let Some((key, value)) = &request.asked {
+        // Writing to a String cannot fail.
+        let _ = write!(text, ", {key}: {}", quoted(value));
+    }
+    text.push_str("}}");
     text
 }
 
@@ -371,7 +457,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::{Proposal, fragment, propose};
-    use openshell_events::denial::{Denial, DenialSummary};
+    use openshell_events::denial::{Denial, DenialSummary, UnmatchedRequest};
     use openshell_events::reason::ReasonCode;
 
     fn summary(host: &str, port: u16, code: ReasonCode, count: u64) -> DenialSummary {
@@ -400,6 +486,43 @@ mod tests {
         }
     }
 
+    fn request(method: &str, path: &str) -> UnmatchedRequest {
+        UnmatchedRequest {
+            endpoint_path: None,
+            protocol: "rest",
+            method: method.to_owned(),
+            asked: Some(("path", path.to_owned())),
+        }
+    }
+
+    #[test]
+    fn messages_are_proposed_at_the_path_of_their_endpoint() {
+        let mut refused = summary("mcp.test", 443, ReasonCode::RequestNotInRules, 2);
+        let call = |tool: &str| UnmatchedRequest {
+            endpoint_path: Some("/mcp".to_owned()),
+            protocol: "mcp",
+            method: "tools/call".to_owned(),
+            asked: Some(("tool", tool.to_owned())),
+        };
+        let list = UnmatchedRequest {
+            asked: None,
+            method: "tools/list".to_owned(),
+            ..call("")
+        };
+        refused.requests = [request("GET", "/a"), call("put"), call("get*"), list].into();
+        let text = fragment(&propose(&[refused], |_| Vec::new()));
+        assert!(
+            text.contains(
+                "endpoints: [{host: \"mcp.test\", port: 443, protocol: rest, enforcement: enforce, rules: [{allow: \
+                 {method: \"GET\", path: \"/a\"}}]}, {host: \"mcp.test\", port: 443, path: \"/mcp\", protocol: mcp, \
+                 enforcement: enforce, rules: [{allow: {method: \"tools/call\", tool: \"get\\\\*\"}}, {allow: {method: \
+                 \"tools/call\", tool: \"put\"}}, {allow: {method: \"tools/list\"}}]}]"
+            ),
+            "{text}"
+        );
+        crate::yaml::policy(&text).unwrap();
+    }
+
     // Conformance: AGG-11, AGG-12, AGG-13.
     #[test]
     fn requests_are_proposed_as_rules_with_identifiers_generalised() {
@@ -416,12 +539,12 @@ mod tests {
         ];
         judged.requests = paths
             .iter()
-            .map(|(method, path, _)| ((*method).to_owned(), (*path).to_owned()))
+            .map(|(method, path, _)| request(method, path))
             .collect();
         let proposals = propose(&[judged], |_| Vec::new());
         let expected: BTreeSet<_> = paths
             .iter()
-            .map(|(method, _, path)| ((*method).to_owned(), (*path).to_owned()))
+            .map(|(method, _, path)| request(method, path))
             .collect();
         assert_eq!(proposals[0].requests, expected);
         let (policy, _) = crate::yaml::policy(&fragment(&proposals)).unwrap();
@@ -437,7 +560,7 @@ mod tests {
     #[test]
     fn a_request_with_an_encoded_slash_is_proposed_with_what_takes_it() {
         let mut refused = summary("npm.test", 443, ReasonCode::BadRequest, 1);
-        refused.requests = [("GET".to_owned(), "/@types%2Fnode".to_owned())].into();
+        refused.requests = [request("GET", "/@types%2Fnode")].into();
         let proposals = propose(&[refused], |_| Vec::new());
         assert!(
             proposals[0].security_notes.contains("allow_encoded_slash"),
@@ -528,7 +651,7 @@ mod tests {
         let with = |binary: &str, path: &str| {
             let mut summary = summary("a.test", 443, EndpointNotInPolicy, 1);
             summary.first.binary = binary.to_owned();
-            summary.requests = [("GET".to_owned(), path.to_owned())].into();
+            summary.requests = [request("GET", path)].into();
             summary
         };
         let summaries = [

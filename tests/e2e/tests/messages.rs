@@ -350,3 +350,58 @@ fn explain_says_of_a_message_what_the_proxy_says() {
         "{stream}"
     );
 }
+
+#[test]
+fn an_observed_run_gives_the_rules_for_its_messages() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let file = lab.folder("out").join("observed.yaml");
+    let written = file.display().to_string();
+    let get = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_issue","arguments":{"n":"a-value"}}}"#;
+    let started = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    let other = r#"{"jsonrpc":"2.0","id":1,"method":"sum"}"#;
+    let post = |path: &str, body: &str| {
+        format!(
+            "curl -sS -o /dev/null -w '%{{http_code}}\\n' -H 'content-type: application/json' -d '{body}' http://web.test:8080{path}"
+        )
+    };
+    let stream = "curl -sS -o /dev/null -w '%{http_code}\\n' -H 'accept: text/event-stream' http://web.test:8080/mcp";
+    let all = [
+        post("/mcp", get),
+        post("/mcp", started),
+        stream.to_owned(),
+        post("/rpc", other),
+        post("/mcp", "{ no JSON"),
+    ];
+    let observed = lab
+        .sandbox(&super::policy("{}"))
+        .args(&["--observe", &written])
+        .sh(&all.join("; "));
+    assert_eq!(observed.ok(), "200\n".repeat(5).trim_end(), "{observed:?}");
+    assert_eq!(
+        String::from_utf8(upstream.seen().concat())
+            .unwrap()
+            .matches(get)
+            .count(),
+        1
+    );
+    let policy = std::fs::read_to_string(&file).unwrap();
+    assert!(!policy.contains("a-value"), "{policy}");
+    for endpoint in [
+        "- {host: \"web.test\", port: 8080, allowed_ips: [\"10.99.0.1\"], protocol: rest, enforcement: enforce, rules: [{allow: \
+         {method: \"POST\", path: \"**\"}}]}\n",
+        "- {host: \"web.test\", port: 8080, allowed_ips: [\"10.99.0.1\"], path: \"/mcp\", protocol: mcp, enforcement: enforce, \
+         rules: [{allow: {method: \"notifications/initialized\"}}, {allow: {method: \"tools/call\", tool: \"get_issue\"}}]}\n",
+    ] {
+        assert!(policy.contains(endpoint), "{endpoint}: {policy}");
+    }
+    let mut again = all.to_vec();
+    again[4] = post("/mcp", &get.replace("get_issue", "delete_repo"));
+    let enforced = lab.sandbox(&policy).sh(&again.join("; "));
+    assert_eq!(enforced.ok(), "200\n200\n200\n200\n200", "{enforced:?}");
+    assert_eq!(
+        enforced.logged("MCP:TOOLS/CALL [MED] DENIED").len(),
+        1,
+        "{enforced:?}"
+    );
+}

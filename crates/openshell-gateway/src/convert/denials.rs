@@ -1,11 +1,11 @@
 //! Conversion of denials and activity to the messages of a gateway.
 
-use openshell_events::denial::{DenialSummary, Denials};
+use openshell_events::denial::{DenialSummary, Denials, UnmatchedRequest};
 use openshell_events::reason::DenialStage;
-use openshell_policy::proposal::Proposal;
+use openshell_policy::proposal::{Proposal, ProposedEndpoint};
 
 use crate::proto::sandbox::v1::{
-    L7Allow, L7Rule, NetworkBinary, NetworkEndpoint, NetworkPolicyRule,
+    L7Allow, L7QueryMatcher, L7Rule, NetworkBinary, NetworkEndpoint, NetworkPolicyRule,
 };
 use crate::proto::v1 as wire;
 
@@ -43,9 +43,12 @@ fn summary(summary: &DenialSummary) -> wire::DenialSummary {
         requests,
     } = summary;
     let count = u32::try_from(*count).unwrap_or(u32::MAX);
-    let sample = |(method, path): &(String, String)| wire::L7RequestSample {
-        method: method.clone(),
-        path: path.clone(),
+    let sample = |request: &UnmatchedRequest| wire::L7RequestSample {
+        method: request.method.clone(),
+        path: request
+            .asked
+            .as_ref()
+            .map_or(String::new(), |(_, asked)| asked.clone()),
         decision: "deny".to_owned(),
         count: 1,
     };
@@ -79,15 +82,23 @@ fn milliseconds(since_1970: u64) -> i64 {
     i64::try_from(since_1970).unwrap_or(i64::MAX)
 }
 
-/// Returns the message for a proposed rule, with the times of the denials in `summary`.
-pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wire::PolicyChunk {
+/// Returns the message for a proposed rule, with the times of the denials in `summary`; `None` if a
+/// gateway has no words for it.
+pub(crate) fn chunk(
+    proposal: &Proposal,
+    summary: Option<&DenialSummary>,
+) -> Option<wire::PolicyChunk> {
     let binary = NetworkBinary {
         path: proposal.binary.clone(),
         ..NetworkBinary::default()
     };
+    let endpoints: Vec<_> = proposal.endpoints().iter().filter_map(endpoint).collect();
+    if endpoints.is_empty() {
+        return None;
+    }
     let rule = NetworkPolicyRule {
         name: proposal.name.clone(),
-        endpoints: vec![endpoint(proposal)],
+        endpoints,
         binaries: vec![binary],
     };
     #[expect(
@@ -95,7 +106,7 @@ pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wir
         reason = "two digits behind the point are all that there are"
     )]
     let confidence = proposal.confidence as f32;
-    wire::PolicyChunk {
+    Some(wire::PolicyChunk {
         status: "pending".to_owned(),
         rule_name: proposal.name.clone(),
         proposed_rule: Some(rule),
@@ -110,40 +121,53 @@ pub(crate) fn chunk(proposal: &Proposal, summary: Option<&DenialSummary>) -> wir
         last_seen_ms: summary.map_or(0, |summary| milliseconds(summary.last_seen_ms)),
         binary: proposal.binary.clone(),
         ..wire::PolicyChunk::default()
-    }
+    })
 }
 
-fn endpoint(proposal: &Proposal) -> NetworkEndpoint {
-    let has_rules = !proposal.requests.is_empty();
-    let rule = |(method, path): &(String, String)| L7Rule {
-        allow: Some(L7Allow {
-            method: method.clone(),
-            path: path.clone(),
-            ..L7Allow::default()
-        }),
-    };
-    NetworkEndpoint {
-        host: proposal.host.clone(),
-        port: proposal.port.into(),
-        ports: vec![proposal.port.into()],
-        protocol: if has_rules {
-            "rest".to_owned()
-        } else {
-            String::new()
-        },
-        enforcement: if has_rules {
-            "enforce".to_owned()
-        } else {
-            String::new()
-        },
-        rules: proposal.requests.iter().map(rule).collect(),
-        allowed_ips: proposal
+/// Returns the message for an endpoint; `None` if a gateway has no words for its rules.
+fn endpoint(endpoint: &ProposedEndpoint<'_>) -> Option<NetworkEndpoint> {
+    let protocol = endpoint.protocol().unwrap_or_default();
+    let rules: Vec<_> = endpoint.requests.iter().filter_map(rule).collect();
+    if rules.is_empty() && !endpoint.requests.is_empty() {
+        return None;
+    }
+    let enforcement = if rules.is_empty() { "" } else { "enforce" };
+    Some(NetworkEndpoint {
+        host: endpoint.host.to_owned(),
+        port: endpoint.port.into(),
+        ports: vec![endpoint.port.into()],
+        path: endpoint.path().unwrap_or_default().to_owned(),
+        protocol: protocol.to_owned(),
+        enforcement: enforcement.to_owned(),
+        rules,
+        allowed_ips: endpoint
             .allowed_ips
             .iter()
             .map(ToString::to_string)
             .collect(),
         ..NetworkEndpoint::default()
+    })
+}
+
+/// Returns the message for the rule that allows `request`; `None` if it would allow more.
+fn rule(request: &UnmatchedRequest) -> Option<L7Rule> {
+    let mut allow = L7Allow {
+        method: request.method.clone(),
+        ..L7Allow::default()
+    };
+    match &request.asked {
+        Some(("path", path)) => allow.path.clone_from(path),
+        Some(("tool", tool)) => {
+            let glob = L7QueryMatcher {
+                glob: tool.clone(),
+                any: Vec::new(),
+            };
+            allow.params.insert("name".to_owned(), glob);
+        }
+        Some(_) => return None,
+        None => {}
     }
+    Some(L7Rule { allow: Some(allow) })
 }
 
 /// Returns the message for the counts of `activity`.

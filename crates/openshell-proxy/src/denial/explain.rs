@@ -378,6 +378,7 @@ fn flow_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use openshell_events::denial::UnmatchedRequest;
     use openshell_events::reason::ReasonCode;
     use openshell_policy::network::endpoint::UpgradeProtocol;
     use openshell_policy::network::host::Host;
@@ -444,7 +445,12 @@ mod tests {
             };
             Refusal::request("the reason".to_owned(), request)
         };
-        let asked = Some(("GET".to_owned(), "/a".to_owned()));
+        let asked = Some(UnmatchedRequest {
+            endpoint_path: None,
+            protocol: "rest",
+            method: "GET".to_owned(),
+            asked: Some(("path", "/a".to_owned())),
+        });
         let cases = [
             (RequestFault::NoRule(At::Any), asked.clone()),
             (RequestFault::EncodedSlash, asked),

@@ -1,8 +1,9 @@
 //! The facts of a request that rules have refused.
 
+use openshell_events::denial::UnmatchedRequest;
 use openshell_events::reason::ReasonCode;
 use openshell_policy::network::endpoint::{Protocol, UpgradeProtocol};
-use openshell_policy::network::rpc::Revision;
+use openshell_policy::network::rpc::{Revision, is_strict_name};
 
 use crate::secrets::needles::{CONCEALED, has_secret};
 
@@ -22,6 +23,36 @@ pub struct JudgedRequest {
 }
 
 impl JudgedRequest {
+    /// Returns what a rule would have to allow; `None` if none could.
+    pub(crate) fn unmatched(&self) -> Option<UnmatchedRequest> {
+        let endpoint_path = match &self.fault {
+            RequestFault::NoRule(At::Path(path)) => Some(path.clone()),
+            RequestFault::NoRule(At::Any | At::Nowhere) | RequestFault::EncodedSlash => None,
+            RequestFault::DenyRule
+            | RequestFault::Ambiguous(_)
+            | RequestFault::Version { .. }
+            | RequestFault::Upgrade(_) => return None,
+        };
+        let Some(message) = &self.message else {
+            return Some(UnmatchedRequest {
+                endpoint_path,
+                protocol: Protocol::Rest.as_str(),
+                method: self.method.clone(),
+                asked: Some(("path", self.path.clone())),
+            });
+        };
+        if message.has_other_remedy() {
+            return None;
+        }
+        let asked = message.about.clone();
+        Some(UnmatchedRequest {
+            endpoint_path,
+            protocol: message.protocol.as_str(),
+            method: message.method.clone()?,
+            asked: asked.map(|(about, value)| (about.key(), value)),
+        })
+    }
+
     /// Conceals the words of the workload that hold a secret.
     pub(super) fn conceal(&mut self) {
         let message = self.message.iter_mut();
@@ -56,6 +87,22 @@ pub struct JudgedMessage {
     pub method: Option<String>,
     /// What it is about.
     pub about: Option<(About, String)>,
+}
+
+impl JudgedMessage {
+    /// Returns true if it takes more than a rule to allow it: responses are asked for by servers, and
+    /// some words have another form, or need another key.
+    fn has_other_remedy(&self) -> bool {
+        self.is_response
+            || self
+                .about
+                .as_ref()
+                .is_some_and(|(about, value)| match about {
+                    About::Tool => !is_strict_name(value),
+                    About::OtherForm => true,
+                    About::Uri | About::Name => false,
+                })
+    }
 }
 
 /// What a message is about.

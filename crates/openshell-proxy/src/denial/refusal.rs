@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::time::Duration;
 
+use openshell_events::denial::UnmatchedRequest;
 use openshell_events::reason::{Counted, DenialStage, ReasonCode};
 
 use crate::denial::answer::RpcAnswer;
-use crate::denial::judged::{JudgedRequest, RequestFault};
+use crate::denial::judged::JudgedRequest;
 use crate::ground::limits::Limits;
 use crate::ground::peer::Caller;
 use crate::ground::target::Target;
@@ -655,20 +656,10 @@ impl Refusal {
         }
     }
 
-    /// Returns the method and path of the request, if another rule could allow it.
+    /// Returns the request, if another rule could allow it.
     #[must_use]
-    pub fn allowable_request(&self) -> Option<(String, String)> {
-        let request = self
-            .judged_request()
-            .filter(|request| request.message.is_none())
-            .filter(|request| match request.fault {
-                RequestFault::NoRule(_) | RequestFault::EncodedSlash => true,
-                RequestFault::DenyRule
-                | RequestFault::Ambiguous(_)
-                | RequestFault::Version { .. }
-                | RequestFault::Upgrade(_) => false,
-            })?;
-        Some((request.method.clone(), request.path.clone()))
+    pub fn allowable_request(&self) -> Option<UnmatchedRequest> {
+        self.judged_request()?.unmatched()
     }
 
     /// Returns the judged request that was refused.

@@ -6,8 +6,10 @@ use std::time::Instant;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use openshell_policy::network::endpoint::UpgradeProtocol;
+use openshell_policy::network::rpc::RpcRules;
 
 use crate::decide::message::rpc::RpcMessage;
+use crate::decide::message::rpc::observed::may_hold_messages;
 use crate::decide::message::{Action, Message, Need, Reading};
 use crate::decide::permit::Permit;
 use crate::decide::verdict;
@@ -103,6 +105,13 @@ pub async fn read_message(
     head::check_framing(&request.headers)?;
     let need = permit.need(&request.method, &request.uri);
     let program = record.program();
+    if permit.is_observed() && need == Need::Head && may_hold_messages(request) {
+        // Nothing is refused: what cannot be read is not noted.
+        let seen = Need::Prefix(RpcRules::DEFAULT_BODY_BYTES);
+        if let Ok(ahead) = body.read(seen, memory, program).await {
+            return Ok(Message::of(request, ahead, seen));
+        }
+    }
     let ahead = match need {
         Need::Head => body.read(need, memory, program).await?,
         Need::Body(most) | Need::Prefix(most) => {
@@ -170,7 +179,7 @@ pub async fn authorize_request(
         tokio::task::coop::consume_budget().await;
         let began = Instant::now();
         let authorizer = &services.authorizer;
-        let mut judged = authorizer.authorize_message(permit, caller, action).await;
+        let mut judged = authorizer.authorize_message(permit, action).await;
         let is_unasked = |message| {
             let rpc = rpc.as_ref();
             rpc.is_some_and(|rpc| rpc.is_unasked(&services.sessions, message))
@@ -180,6 +189,9 @@ pub async fn authorize_request(
         }
         record.decided_since(began);
         let judged = judged.map_err(|refusal| answered(refusal, message, &actions, index))?;
+        services
+            .authorizer
+            .note_request(permit, caller, action, message);
         record.request_permitted_by(judged.policy(), judged.judged());
         record.message_permitted_by(index, judged.policy(), judged.judged());
     }

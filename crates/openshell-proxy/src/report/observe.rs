@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use openshell_events::denial::UnmatchedRequest;
 use openshell_policy::address::AddressClass;
+use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::has_encoded_slash;
 use parking_lot::Mutex;
 
@@ -32,6 +34,10 @@ struct Use {
     /// The methods of its requests, and the first paths.
     methods: BTreeSet<String>,
     paths: BTreeSet<String>,
+    /// The messages in its requests.
+    messages: BTreeSet<UnmatchedRequest>,
+    /// True if there were more messages than are kept.
+    is_cut: bool,
     /// True if a path held an escaped slash.
     has_encoded_slash: bool,
     /// True if bytes were relayed that no rule for requests could judge, or if it has more distinct
@@ -41,9 +47,10 @@ struct Use {
     is_in_tls: bool,
 }
 
-/// The numbers of distinct methods and of distinct paths that are kept for an endpoint.
+/// The numbers of distinct methods, paths and messages that are kept for an endpoint.
 const METHODS: usize = 32;
 const PATHS: usize = 20;
+const MESSAGES: usize = 200;
 
 /// An endpoint that one program has used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,15 +63,35 @@ pub struct Observation {
     pub port: u16,
     /// All addresses of the host, if one of them is internal.
     pub internal: Vec<IpAddr>,
-    /// The methods of its requests; empty if bytes were relayed uninspected, or if there were too
-    /// many methods to keep.
+    /// The methods of its requests; empty if bytes were relayed uninspected, if there were too many
+    /// methods to keep, or if all requests held messages.
     pub methods: BTreeSet<String>,
     /// The first paths of its requests.
     pub paths: Vec<String>,
+    /// The messages in requests, for which the rules of endpoints with their paths are made; empty if
+    /// bytes were relayed uninspected.
+    pub messages: BTreeSet<UnmatchedRequest>,
     /// True if a path held an escaped slash.
     pub has_encoded_slash: bool,
     /// True if bytes of it were relayed, and none of its connections was seen to be HTTP or TLS.
     pub is_tcp: bool,
+}
+
+impl Observation {
+    /// Returns true if bytes were relayed that no rule for requests could judge.
+    #[must_use]
+    pub fn is_opaque(&self) -> bool {
+        self.methods.is_empty() && self.messages.is_empty()
+    }
+}
+
+impl Use {
+    /// Returns true if requests for `path` held messages.
+    fn has_messages_at(&self, path: &str) -> bool {
+        let path = Glob::literal(path);
+        let mut paths = self.messages.iter();
+        paths.any(|message| message.endpoint_path.as_ref() == Some(&path))
+    }
 }
 
 impl Observations {
@@ -100,9 +127,27 @@ impl Observations {
         known.extend(addresses.into_iter().filter(|_| is_internal).take(room));
     }
 
-    /// Notes a request of `program` with `method` for `path` of `target`.
-    pub fn add_request(&self, program: &str, target: &Target, method: &str, path: &str) {
+    /// Notes a request of `program` with this method for this path of `target`, which holds
+    /// `messages`. The stream of a server's messages, and the end of a session, count as messages.
+    pub fn add_request(
+        &self,
+        program: &str,
+        target: &Target,
+        (method, path): (&str, &str),
+        messages: Vec<UnmatchedRequest>,
+    ) {
         self.update(program, target, |used| {
+            if !messages.is_empty() {
+                let room = MESSAGES.saturating_sub(used.messages.len());
+                let is_new = |message: &UnmatchedRequest| !used.messages.contains(message);
+                let new: Vec<_> = messages.into_iter().filter(is_new).collect();
+                used.is_cut |= new.len() > room;
+                used.messages.extend(new.into_iter().take(room));
+                return;
+            }
+            if method != "POST" && used.has_messages_at(path) {
+                return;
+            }
             if used.methods.len() < METHODS {
                 used.methods.insert(method.to_owned());
             } else {
@@ -152,13 +197,23 @@ impl Observations {
                 used.methods.clone()
             },
             paths: used.paths.iter().cloned().collect(),
+            messages: if used.is_opaque {
+                BTreeSet::new()
+            } else {
+                used.messages.clone()
+            },
             has_encoded_slash: used.has_encoded_slash,
-            is_tcp: used.is_opaque && !used.is_in_tls && used.methods.is_empty(),
+            is_tcp: used.is_opaque
+                && !used.is_in_tls
+                && used.methods.is_empty()
+                && used.messages.is_empty(),
         };
         let all = observed
             .programs
             .iter()
             .flat_map(|(program, targets)| targets.iter().map(move |target| of(program, target)));
-        (all.collect(), !observed.is_incomplete)
+        let mut uses = observed.programs.values().flat_map(BTreeMap::values);
+        let is_cut = observed.is_incomplete || uses.any(|used| used.is_cut);
+        (all.collect(), !is_cut)
     }
 }

@@ -8,6 +8,7 @@ use tracing::debug;
 
 use crate::decide::connection::{judge, observe};
 use crate::decide::identify::{Identified, Identifier, Identity};
+use crate::decide::message::rpc::observed::observed;
 use crate::decide::message::{Action, Message, Reading};
 use crate::decide::permit::Permit;
 use crate::decide::snapshot::Snapshot;
@@ -225,14 +226,13 @@ impl Authorizer {
         reading.map_err(|error| Refusal::engine(error.to_string()))?
     }
 
-    /// Judges `action`, a message of `caller` inside a connection with `permit`.
+    /// Judges `action`, a message inside a connection with `permit`.
     ///
     /// # Errors
     /// Fails if the policy refuses the message or cannot be evaluated.
     pub async fn authorize_message(
         &self,
         permit: &Permit,
-        caller: &Caller,
         action: &Action,
     ) -> Result<MessagePermit, Refusal> {
         let watch = Stopwatch::start();
@@ -246,11 +246,23 @@ impl Authorizer {
             us,
             "message authorized"
         );
-        if let Mode::Observe(observations) = &self.mode {
-            let (method, path) = action.rule();
-            observations.add_request(&caller.program.executable, permit.target(), &method, &path);
-        }
         Ok(message_permit)
+    }
+
+    /// Notes `action` of `caller`, which was read from `message`, if the run is observed.
+    pub fn note_request(
+        &self,
+        permit: &Permit,
+        caller: &Caller,
+        action: &Action,
+        message: &Message,
+    ) {
+        if let Mode::Observe(observations) = &self.mode {
+            let program = &caller.program.executable;
+            let (method, path) = action.rule();
+            let messages = observed(message, &path);
+            observations.add_request(program, permit.target(), (&method, &path), messages);
+        }
     }
 
     /// Notes the `destination` of `authorization` if the run is observed.

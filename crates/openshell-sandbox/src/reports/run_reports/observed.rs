@@ -6,13 +6,15 @@ use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use openshell_events::denial::UnmatchedRequest;
 use openshell_policy::document::StaticParts;
 use openshell_policy::filesystem::GrantedPath;
 use openshell_policy::issuers::Issuers;
-use openshell_policy::network::endpoint::{Endpoint, Enforcement, TlsMode};
+use openshell_policy::network::endpoint::{Endpoint, Enforcement, L7, Protocol, TlsMode};
+use openshell_policy::network::rpc::RpcRule;
 use openshell_policy::network::rule::{Glob, HttpRule};
 use openshell_policy::policy::Policy;
-use openshell_policy::proposal::{endpoint, is_one_program, quoted};
+use openshell_policy::proposal::{ProposedEndpoint, by_place, is_one_program, quoted};
 use openshell_policy::yaml;
 use openshell_proxy::report::observe::Observation;
 use openshell_proxy::secrets::needles::Needles;
@@ -244,17 +246,23 @@ fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> 
         .map(|range| range.to_string().parse().ok())
         .collect::<Option<Vec<_>>>()?;
     let is_every_path = |rule: &HttpRule| rule.path == Glob::everything() && rule.query.is_empty();
-    let methods = match endpoint.l7() {
-        None => BTreeSet::new(),
-        Some(l7) if l7.enforcement == Enforcement::Enforce && l7.deny_rules.is_empty() => {
+    let (mut methods, mut messages) = (BTreeSet::new(), BTreeSet::new());
+    match endpoint.l7() {
+        None if endpoint.path().is_none() => {}
+        Some(l7) if l7.protocol == Protocol::Mcp => messages = observed_messages(endpoint, l7)?,
+        Some(l7)
+            if endpoint.path().is_none()
+                && l7.enforcement == Enforcement::Enforce
+                && l7.deny_rules.is_empty() =>
+        {
             let rules = l7
                 .rules
                 .iter()
                 .map(|rule| Some(rule.method.as_str().to_owned()).filter(|_| is_every_path(rule)));
-            rules.collect::<Option<_>>()?
+            methods = rules.collect::<Option<_>>()?;
         }
-        Some(_) => return None,
-    };
+        _ => return None,
+    }
     if endpoint.tls() == TlsMode::Skip || program.contains('*') || host.contains('*') {
         return None;
     }
@@ -264,11 +272,38 @@ fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> 
         port: port.get(),
         internal: internal.clone(),
         methods: methods.clone(),
+        messages: messages.clone(),
         paths: Vec::new(),
         has_encoded_slash: endpoint.allow_encoded_slash(),
         is_tcp: endpoint.is_tcp(),
     };
     Some(endpoint.ports().iter().map(of_port).collect())
+}
+
+/// Returns the messages that the rules `l7` of `endpoint` allow; `None` if they have a part that is
+/// never observed.
+fn observed_messages(endpoint: &Endpoint, l7: &L7) -> Option<BTreeSet<UnmatchedRequest>> {
+    let path = endpoint.path()?.as_str();
+    let rpc = l7.rpc.as_ref()?;
+    if l7.enforcement != Enforcement::Enforce || !rpc.deny_rules.is_empty() {
+        return None;
+    }
+    let message = |rule: &RpcRule| {
+        let asked = match (rule.tools.as_deref(), &rule.uri, &rule.name) {
+            (Some([tool]), None, None) => Some(("tool", tool.as_str())),
+            (None, Some(uri), None) => Some(("uri", uri.as_str())),
+            (None, None, Some(name)) => Some(("name", name.as_str())),
+            (None, None, None) => None,
+            _ => return None,
+        };
+        Some(UnmatchedRequest {
+            endpoint_path: Some(path.to_owned()),
+            protocol: l7.protocol.as_str(),
+            method: rule.method.as_ref()?.as_str().to_owned(),
+            asked: asked.map(|(key, value)| (key, value.to_owned())),
+        })
+    };
+    rpc.rules.iter().flatten().map(message).collect()
 }
 
 /// Merges both lists, ordered by program. An endpoint in both lists gets what either needs.
@@ -279,12 +314,12 @@ pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Obs
             Entry::Vacant(place) => drop(place.insert(seen)),
             Entry::Occupied(mut known) => {
                 let known = known.get_mut();
-                // If there are no methods, the connection carried something that rules for requests
-                // would not see.
-                let is_opaque = known.methods.is_empty() || seen.methods.is_empty();
+                let is_opaque = known.is_opaque() || seen.is_opaque();
                 known.methods.extend(seen.methods);
+                known.messages.extend(seen.messages);
                 if is_opaque {
                     known.methods.clear();
+                    known.messages.clear();
                 }
                 known.internal.extend(seen.internal);
                 known.internal.sort_unstable();
@@ -298,25 +333,34 @@ pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Obs
     all.into_values().collect()
 }
 
-/// Returns one endpoint as a line, with rules for the methods that were used. The paths are only a
-/// comment, because the next run may request others of the same kind.
-fn observed_endpoint(seen: &Observation) -> String {
-    let rules = seen
-        .methods
-        .iter()
-        .map(|method| (method.clone(), "**".to_owned()))
-        .collect();
-    let mut written = endpoint(
-        &seen.host,
-        seen.port,
-        &seen.internal,
-        &rules,
-        seen.has_encoded_slash,
-    );
-    if seen.is_tcp && written.pop().is_some() {
-        written.push_str(", protocol: tcp}");
+/// Returns the endpoints of one host and port, a line each, with rules for the methods and messages
+/// that were used. Paths of requests are only a comment, because the next run may request others of
+/// the same kind.
+fn observed_endpoints(seen: &Observation) -> String {
+    let request = |method: &String| UnmatchedRequest {
+        endpoint_path: None,
+        protocol: "rest",
+        method: method.clone(),
+        asked: Some(("path", "**".to_owned())),
+    };
+    let requests: BTreeSet<_> = seen.methods.iter().map(request).collect();
+    let mut text = String::new();
+    if !requests.is_empty() || seen.is_opaque() {
+        let endpoint = ProposedEndpoint {
+            allow_encoded_slash: seen.has_encoded_slash,
+            ..ProposedEndpoint::new(&seen.host, seen.port, &seen.internal, requests)
+        };
+        let mut written = endpoint.to_flow();
+        if seen.is_tcp && written.pop().is_some() {
+            written.push_str(", protocol: tcp}");
+        }
+        text.push_str(&format!("      - {written}\n"));
     }
-    let mut text = format!("      - {written}\n");
+    let messages = by_place(&seen.messages).into_values();
+    for messages in messages {
+        let endpoint = ProposedEndpoint::new(&seen.host, seen.port, &seen.internal, messages);
+        text.push_str(&format!("      - {}\n", endpoint.to_flow()));
+    }
     if !seen.paths.is_empty() {
         let paths: Vec<_> = seen.paths.iter().map(|path| quoted(path)).collect();
         text.push_str(&format!("        {PATHS}{}\n", paths.join(" ")));
@@ -380,7 +424,7 @@ fn network_policies(all: &[Observation]) -> String {
             .filter(char::is_ascii_alphanumeric)
             .take(64)
             .collect();
-        let endpoints: String = of_program.iter().map(observed_endpoint).collect();
+        let endpoints: String = of_program.iter().map(observed_endpoints).collect();
         // The number distinguishes programs with the same name.
         text.push_str(&format!(
             "  {name}_{}:\n    endpoints:\n{endpoints}",
@@ -493,13 +537,26 @@ mod tests {
     use openshell_proxy::report::observe::Observation;
     use rustix::fs::{MemfdFlags, memfd_create};
 
-    use super::{Home, LearnedPaths, earlier, observed_policy, united};
+    use super::{BTreeSet, Home, LearnedPaths, UnmatchedRequest, earlier, observed_policy, united};
     use crate::reports::run_reports::learning;
     use crate::reports::run_reports::observed_files::Learned;
     use crate::reports::run_reports::output_file::OutputFile;
 
     #[test]
     fn merging_takes_all_that_observing_writes() {
+        let call = |method: &str, asked: Option<(&'static str, &str)>| UnmatchedRequest {
+            endpoint_path: Some("/mcp".to_owned()),
+            protocol: "mcp",
+            method: method.to_owned(),
+            asked: asked.map(|(key, value)| (key, value.to_owned())),
+        };
+        let messages = [
+            call("initialize", None),
+            call("tools/call", Some(("tool", "get_issue"))),
+            call("tools/call", Some(("tool", "a\\*"))),
+            call("resources/read", Some(("uri", "docs://one"))),
+            call("prompts/get", Some(("name", "review"))),
+        ];
         let seen = |program: &str, host: &str, internal: &[&str], methods: &[&str]| Observation {
             program: program.to_owned(),
             host: host.to_owned(),
@@ -513,12 +570,18 @@ mod tests {
                 .iter()
                 .map(|method| format!("/{method} #\n\""))
                 .collect(),
+            messages: if host.contains("mcp") || methods.contains(&"POST") {
+                messages.clone().into()
+            } else {
+                BTreeSet::new()
+            },
             has_encoded_slash: methods.len() > 1,
             is_tcp: host == "10.9.0.1",
         };
         let all = vec![
             seen("/usr/bin/curl", "a.test", &[], &["POST", "GET"]),
             seen("/usr/bin/curl", "10.9.0.1", &["10.9.0.1"], &[]),
+            seen("/usr/bin/curl", "mcp.test", &[], &[]),
             seen(
                 "/usr/local/bin/curl",
                 "fd00::7",
@@ -582,6 +645,6 @@ mod tests {
         file.rewind().unwrap();
         let mut output = OutputFile::of("observed.yaml".into(), file);
         let earlier = earlier(&mut output, &started, true).unwrap();
-        assert_eq!((earlier.endpoints.len(), earlier.paths), (4, paths));
+        assert_eq!((earlier.endpoints.len(), earlier.paths), (5, paths));
     }
 }

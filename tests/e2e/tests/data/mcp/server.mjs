@@ -1,10 +1,12 @@
 // A server of MCP with tools, a resource and a prompt, as server.py: `server.mjs ADDRESS PORT [json]`. Packages are taken from PACKAGES; the
 // names of called tools are appended to RECORD.
-import { randomUUID } from 'node:crypto';
+import { randomUUID, webcrypto } from 'node:crypto';
 import { appendFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 
+// Node 18 has it under this name alone.
+globalThis.crypto ??= webcrypto;
 const require = createRequire(`${process.env.PACKAGES}/`);
 const { McpServer, acceptedContent, createMcpHandler, inputRequired, isLegacyRequest } = require('@modelcontextprotocol/server');
 const { NodeStreamableHTTPServerTransport, toNodeHandler, toWebRequest } = require('@modelcontextprotocol/node');

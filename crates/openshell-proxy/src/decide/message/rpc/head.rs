@@ -81,6 +81,13 @@ impl RpcHead {
         Self::of(&headers)
     }
 
+    /// Returns true if the head has a field of MCP.
+    pub(super) fn is_of_mcp(&self) -> bool {
+        self.fields
+            .iter()
+            .any(|(name, _)| name.as_str().starts_with(OF_MCP))
+    }
+
     /// Returns true if the head names the revision of MCP.
     pub(in crate::decide) fn names_revision(&self) -> bool {
         self.values(VERSION).next().is_some()

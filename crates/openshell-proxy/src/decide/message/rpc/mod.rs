@@ -5,6 +5,7 @@ pub(in crate::decide) mod conditions;
 pub mod head;
 mod headers;
 pub mod list;
+pub mod observed;
 mod read;
 mod uri;
 
