@@ -277,3 +277,60 @@ fn the_first_javascript_sdk_works_with_the_servers_of_its_project() {
         assert!(finished.stdout.contains(line), "{line}: {finished:?}");
     }
 }
+
+#[test]
+fn a_field_of_a_head_repeats_the_argument_that_the_servers_schema_says() {
+    let packages = javascript("mcp-javascript-fields", JAVASCRIPT);
+    let lab = Lab::with_web();
+    let _server = server(&lab, &packages, Server::Javascript, &[]);
+    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"lab","version":"1"}}"#;
+    let post = |method: &str, fields: &str, params: &str| {
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params}{meta}}}}}"#
+        );
+        format!(
+            "curl -sS -w ' %{{http_code}}\\n' -H 'content-type: application/json' -H 'accept: application/json, \
+             text/event-stream' -H 'mcp-protocol-version: 2026-07-28' -H 'mcp-method: {method}' {fields} -d '{body}' {URL}; "
+        )
+    };
+    let list = post("tools/list", "", "");
+    let call = |field: &str| {
+        let fields = format!("-H 'mcp-name: search_code' -H '{field}'");
+        let arguments = r#""name":"search_code","arguments":{"query":"y","other":"z"},"#;
+        post("tools/call", &fields, arguments)
+    };
+    let script = [
+        call("Mcp-Param-Query: z"),
+        list,
+        call("Mcp-Param-Query: z"),
+        call("Mcp-Param-QUERY: =?base64?eQ==?="),
+        call("Mcp-Param-Other: z"),
+    ];
+    let words = ["sh", "-c", &script.concat()];
+    let finished = client(&lab, &packages, REVIEWED, &words);
+    let answers = finished.ok().replace("\n ", " ");
+    let lines: Vec<_> = answers
+        .lines()
+        .filter(|line| line.ends_with("00"))
+        .collect();
+    let [before, listed, refused, right, unknown] = lines.as_slice() else {
+        panic!("{finished:?}")
+    };
+    // What no list has said passes to the server, which knows its schema.
+    assert!(
+        before.contains("-32020") && !before.contains("reason_code"),
+        "{before}"
+    );
+    assert!(listed.contains("x-mcp-header"), "{listed}");
+    assert!(
+        refused.contains("-32020")
+            && refused.contains("message_invalid")
+            && refused.ends_with("400"),
+        "{refused}"
+    );
+    assert!(right.contains("found y"), "{right}");
+    assert!(
+        unknown.contains("-32020") || unknown.contains("found y"),
+        "{unknown}"
+    );
+}

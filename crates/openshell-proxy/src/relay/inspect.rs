@@ -187,6 +187,10 @@ pub async fn authorize_request(
         if judged.is_ok() && action.rpc().is_some_and(is_unasked) {
             judged = verdict::unasked(permit, action).and(judged);
         }
+        if let (Some(rpc), Some(of_body), Some(head)) = (&rpc, action.rpc(), &message.head) {
+            let repeated = rpc.check_repeated(&services.sessions, of_body, head);
+            judged = repeated.and(judged);
+        }
         record.decided_since(began);
         let judged = judged.map_err(|refusal| answered(refusal, message, &actions, index))?;
         services

@@ -1,5 +1,6 @@
 //! Lists of tools, resources and prompts in answers: a client sees only what it may use.
 
+use crate::decide::message::rpc::headers::RepeatedArgument;
 use crate::decide::message::rpc::list::ListKind;
 use crate::wire::json::Json;
 
@@ -38,6 +39,21 @@ pub(super) fn filtered(
         changes.push((scope, "\"private\"".to_owned()));
     }
     Some(replaced(json.as_str(), changes))
+}
+
+/// Returns the name of each tool in the list of the message `json`, with the arguments that fields
+/// repeat.
+pub(super) fn tools(json: Json<'_>) -> Vec<(String, Vec<RepeatedArgument>)> {
+    let result = entry(json, "result");
+    let list = result.and_then(|result| entry(result, "tools"));
+    let items = list.into_iter().flat_map(Json::items).take(ENTRIES);
+    let tool = |item| {
+        let name = entry(item, "name")?.text()?.into_owned();
+        let schema = entry(item, "inputSchema");
+        let repeated = schema.map(RepeatedArgument::of_schema);
+        Some((name, repeated.unwrap_or_default()))
+    };
+    items.filter_map(tool).collect()
 }
 
 /// Returns the value of `key` of `json`.

@@ -15,18 +15,22 @@ use hyper::body::Frame;
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
+use memchr::memmem;
 use openshell_policy::network::endpoint::Protocol;
 
 use crate::credentials::searchable::searchable;
+use crate::decide::message::rpc::head::RpcHead;
+use crate::decide::message::rpc::headers::REPEATED;
 use crate::decide::message::rpc::list::ListKind;
 use crate::decide::message::rpc::{RpcKind, RpcMessage};
 use crate::decide::permit::Permit;
+use crate::denial::answer::RpcAnswer;
 use crate::denial::refusal::Refusal;
 use crate::ground::peer::Caller;
 use crate::ground::shares::Share;
 use crate::reach::authorize::connection::Connection;
 use crate::relay::rpc::events::{EVENT_BYTES, Part, Splitter, data, with_data};
-use crate::relay::rpc::lists::filtered;
+use crate::relay::rpc::lists::{filtered, tools};
 use crate::relay::rpc::sessions::{SessionName, Sessions};
 use crate::wire::http::body::{ResponseBody, boxed, full};
 use crate::wire::http::head::remove_digests;
@@ -48,6 +52,8 @@ const LONG: usize = 64 * 1024;
 pub struct RpcRequest {
     target: RequestTarget,
     session: SessionName,
+    /// The server with all of its sessions.
+    server: SessionName,
     /// The requests for lists in it, by their ids.
     lists: Vec<(String, ListKind)>,
     /// The ids of requests of the server that it answers.
@@ -73,6 +79,7 @@ impl RpcRequest {
         let mut kept = Self {
             target: target.clone(),
             session: SessionName::new(permit.target(), target.path(), id, caller.pid),
+            server: SessionName::of_server(permit.target(), target.path()),
             lists: Vec::new(),
             answered: Vec::new(),
         };
@@ -94,6 +101,35 @@ impl RpcRequest {
         message.kind == RpcKind::Response && !sessions.is_open(&self.session, id)
     }
 
+    /// Checks that the `head` of the request repeats the arguments of `message` as the server's last
+    /// list of tools says.
+    ///
+    /// # Errors
+    /// Fails if a field differs, whatever the policy permits: gateways route by it.
+    pub fn check_repeated(
+        &self,
+        sessions: &Sessions,
+        message: &RpcMessage,
+        head: &RpcHead,
+    ) -> Result<(), Refusal> {
+        let Some(tool) = &message.tool else {
+            return Ok(());
+        };
+        let repeated = sessions.repeated(&self.server, tool);
+        if repeated.is_empty() || !message.differs(head, &repeated) {
+            return Ok(());
+        }
+        let reason = "an mcp-param field differs from the argument that it repeats";
+        let refusal = Refusal::message_invalid(reason.to_owned());
+        let id = message.id.clone().filter(|_| !message.is_in_batch);
+        Err(match id {
+            Some(id) => {
+                refusal.answered(RpcAnswer::header_mismatch(id, head.accepts_only_events()))
+            }
+            None => refusal,
+        })
+    }
+
     /// Notes that the request is about to be sent.
     pub fn is_sent(&self, sessions: &Sessions) {
         for (id, kind) in &self.lists {
@@ -113,6 +149,7 @@ impl RpcRequest {
 struct Reader {
     sessions: Arc<Sessions>,
     session: SessionName,
+    server: SessionName,
     connection: Arc<Connection>,
     memory: Arc<Memory>,
     target: RequestTarget,
@@ -134,6 +171,7 @@ pub async fn read_answers(
     let RpcRequest {
         target,
         mut session,
+        server,
         lists,
         ..
     } = request;
@@ -148,6 +186,7 @@ pub async fn read_answers(
     let reader = Arc::new(Reader {
         sessions: Arc::clone(sessions),
         session,
+        server,
         connection: Arc::clone(connection),
         memory: Arc::clone(memory),
         target,
@@ -335,6 +374,16 @@ impl Reader {
         Some(format!("[{}]", all.collect::<Vec<_>>().join(",")))
     }
 
+    /// Notes which arguments of the tools in the list of `json` fields of heads repeat.
+    fn note_tools(&self, json: Json<'_>) {
+        let has_repeated = memmem::find(json.as_str().as_bytes(), REPEATED.as_bytes()).is_some();
+        if has_repeated || self.sessions.has_repeated(&self.server) {
+            for (tool, repeated) in tools(json) {
+                self.sessions.has_listed(&self.server, &tool, repeated);
+            }
+        }
+    }
+
     /// Reads one message; returns the one that takes its place, if one does.
     fn one(&self, json: Json<'_>) -> Option<String> {
         let mut id = None;
@@ -352,6 +401,9 @@ impl Reader {
             return None;
         }
         let kind = self.sessions.list(&self.session, id)?;
+        if kind == ListKind::Tools {
+            self.note_tools(json);
+        }
         let permit = self.connection.permit();
         let rules = permit.rules()?;
         filtered(json, kind, |name| {

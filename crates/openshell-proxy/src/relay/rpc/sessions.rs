@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use aws_lc_rs::digest::{SHA256, digest};
 use parking_lot::Mutex;
 
+use crate::decide::message::rpc::headers::RepeatedArgument;
 use crate::decide::message::rpc::list::ListKind;
 use crate::ground::target::Target;
 use crate::wire::json::Json;
@@ -14,16 +15,23 @@ use crate::wire::json::Json;
 const SESSIONS: usize = 1024;
 /// The number of requests of each kind that are open in a session.
 const OPEN: usize = 256;
-/// The number of bytes that an id may have.
+/// The number of bytes that an id, or the name of a tool, may have.
 const ID_BYTES: usize = 256;
+/// The number of servers with tools whose arguments fields repeat, and of such tools of each.
+const SERVERS: usize = 32;
+const TOOLS: usize = 1024;
 
 /// The name of a session: a server, and the id that it gave or, without one, the calling process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionName([u8; 32]);
 
-/// The open requests of all sessions. What is too much is dropped, the oldest first.
+/// The open requests of all sessions, and the tools of servers. What is too much is dropped, the oldest
+/// first.
 #[derive(Debug, Default)]
-pub struct Sessions(Mutex<Known>);
+pub struct Sessions {
+    known: Mutex<Known>,
+    tools: Mutex<KnownTools>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -31,6 +39,10 @@ struct Known {
     /// The number of uses of sessions so far.
     uses: u64,
 }
+
+/// The tools whose arguments fields repeat, by their servers, the oldest first.
+#[derive(Debug, Default)]
+struct KnownTools(VecDeque<(SessionName, HashMap<String, Vec<RepeatedArgument>>)>);
 
 #[derive(Debug, Default)]
 struct Open {
@@ -47,10 +59,19 @@ impl SessionName {
     #[must_use]
     pub fn new(target: &Target, path: &str, id: Option<&[u8]>, pid: i32) -> Self {
         let pid = pid.to_string();
-        let (kind, name) = match id {
-            Some(id) => (&b"id"[..], id),
-            None => (&b"process"[..], pid.as_bytes()),
-        };
+        match id {
+            Some(id) => Self::of(target, path, b"id", id),
+            None => Self::of(target, path, b"process", pid.as_bytes()),
+        }
+    }
+
+    /// Returns the name of all sessions at `path` of `target`.
+    #[must_use]
+    pub fn of_server(target: &Target, path: &str) -> Self {
+        Self::of(target, path, b"server", b"")
+    }
+
+    fn of(target: &Target, path: &str, kind: &[u8], name: &[u8]) -> Self {
         let target = target.to_string();
         // Neither a target nor a path holds NUL.
         let text = [
@@ -77,7 +98,7 @@ impl Sessions {
         let Some(id) = comparable(id) else {
             return;
         };
-        self.0.lock().with(session, |open| {
+        self.known.lock().with(session, |open| {
             drop_oldest(&mut open.requests);
             open.requests.push_back(id);
         });
@@ -86,7 +107,7 @@ impl Sessions {
     /// Returns true if the request of the server with this `id` is open.
     #[must_use]
     pub fn is_open(&self, session: &SessionName, id: &str) -> bool {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let open = known.sessions.get(session);
         let id = comparable(id);
         open.is_some_and(|open| open.requests.iter().any(|known| Some(known) == id.as_ref()))
@@ -94,7 +115,7 @@ impl Sessions {
 
     /// Notes that the request of the server with this `id` has its answer.
     pub fn answered(&self, session: &SessionName, id: &str) {
-        if let Some(open) = self.0.lock().sessions.get_mut(session) {
+        if let Some(open) = self.known.lock().sessions.get_mut(session) {
             let id = comparable(id);
             open.requests.retain(|known| Some(known) != id.as_ref());
         }
@@ -105,7 +126,7 @@ impl Sessions {
         let Some(id) = comparable(id) else {
             return;
         };
-        self.0.lock().with(session, |open| {
+        self.known.lock().with(session, |open| {
             open.lists.retain(|(known, _)| *known != id);
             drop_oldest(&mut open.lists);
             open.lists.push_back((id, kind));
@@ -114,11 +135,55 @@ impl Sessions {
 
     /// Returns the kind of list for which the request with this `id` has asked, and forgets it.
     pub fn list(&self, session: &SessionName, id: &str) -> Option<ListKind> {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         let open = known.sessions.get_mut(session)?;
         let id = comparable(id)?;
         let place = open.lists.iter().position(|(known, _)| *known == id)?;
         open.lists.remove(place).map(|(_, kind)| kind)
+    }
+}
+
+impl Sessions {
+    /// Notes that `server` has listed a `tool`, of whose arguments fields repeat these.
+    pub fn has_listed(&self, server: &SessionName, tool: &str, repeated: Vec<RepeatedArgument>) {
+        let KnownTools(servers) = &mut *self.tools.lock();
+        let place = servers.iter().position(|(known, _)| known == server);
+        if repeated.is_empty() {
+            if let Some((_, tools)) = place.and_then(|place| servers.get_mut(place)) {
+                tools.remove(tool);
+            }
+            return;
+        }
+        if place.is_none() {
+            if servers.len() == SERVERS {
+                servers.pop_front();
+            }
+            servers.push_back((server.clone(), HashMap::new()));
+        }
+        let place = place.unwrap_or(servers.len() - 1);
+        if let Some((_, tools)) = servers.get_mut(place) {
+            let has_room = tools.len() < TOOLS || tools.contains_key(tool);
+            if has_room && tool.len() <= ID_BYTES {
+                tools.insert(tool.to_owned(), repeated);
+            }
+        }
+    }
+
+    /// Returns true if fields repeat arguments of a tool of `server`.
+    #[must_use]
+    pub fn has_repeated(&self, server: &SessionName) -> bool {
+        let tools = self.tools.lock();
+        tools.0.iter().any(|(known, _)| known == server)
+    }
+
+    /// Returns the arguments of a `tool` of `server` that fields repeat.
+    #[must_use]
+    pub fn repeated(&self, server: &SessionName, tool: &str) -> Vec<RepeatedArgument> {
+        let tools = self.tools.lock();
+        let mut servers = tools.0.iter();
+        let of_server = servers.find(|(known, _)| known == server);
+        let of_tool = of_server.and_then(|(_, tools)| tools.get(tool));
+        of_tool.cloned().unwrap_or_default()
     }
 }
 

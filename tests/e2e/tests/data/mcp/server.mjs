@@ -15,11 +15,13 @@ const z = require('zod');
 const [address, port, json] = process.argv.slice(2);
 const said = text => ({ content: [{ type: 'text', text }] });
 const name = z.object({ name: z.string() });
+// In its revisions the head repeats it.
+const repeated = z.string().meta({ 'x-mcp-header': 'Query' });
 
 function lab() {
   const server = new McpServer({ name: 'lab', version: '1' }, { capabilities: { resources: { subscribe: true } } });
   server.registerTool('get_issue', { inputSchema: z.object({ number: z.number() }) }, ({ number }) => said(`issue ${number}`));
-  server.registerTool('search_code', { inputSchema: z.object({ query: z.string() }) }, async ({ query }, context) => {
+  server.registerTool('search_code', { inputSchema: z.object({ query: repeated }) }, async ({ query }, context) => {
     const { progressToken } = context.mcpReq._meta ?? {};
     for (const progress of progressToken === undefined ? [] : [1, 2]) {
       await context.mcpReq.notify({ method: 'notifications/progress', params: { progressToken, progress, total: 2 } });

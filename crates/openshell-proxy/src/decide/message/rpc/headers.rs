@@ -33,6 +33,91 @@ pub(super) struct Repeated<'m> {
     pub(super) arguments: Option<Json<'m>>,
 }
 
+/// An argument of a tool that a field of the head repeats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepeatedArgument {
+    /// The name of the field behind `Mcp-Param-`, in lower case.
+    field: String,
+    /// The keys on the way to the argument.
+    keys: Vec<String>,
+}
+
+/// The key of a schema that says which field repeats a property (MCP 2026-07-28).
+pub const REPEATED: &str = "x-mcp-header";
+
+/// The number of arguments of a tool that fields may repeat, and how deep they may lie.
+const REPEATED_ARGUMENTS: usize = 16;
+const DEPTH: usize = 8;
+
+/// The number of bytes of the name of a field or a key that is kept.
+const KEY_BYTES: usize = 256;
+
+impl RepeatedArgument {
+    /// Returns the arguments that fields repeat by the schema of a tool.
+    #[must_use]
+    pub fn of_schema(schema: Json<'_>) -> Vec<Self> {
+        let mut all = Vec::new();
+        add_repeated(schema, &mut Vec::new(), &mut all);
+        all
+    }
+
+    /// Returns the argument as it stands in a field; `None` if `arguments` have none.
+    fn value(&self, arguments: Json<'_>) -> Option<String> {
+        let mut value = arguments;
+        for key in &self.keys {
+            value = entry(value, key)?;
+        }
+        scalar(value)
+    }
+}
+
+/// Adds the arguments of `schema` that fields repeat, which lies at `keys`, to `all`.
+fn add_repeated(schema: Json<'_>, keys: &mut Vec<String>, all: &mut Vec<RepeatedArgument>) {
+    let field = entry(schema, REPEATED).and_then(Json::text);
+    if let Some(field) = field.filter(|field| field.len() <= KEY_BYTES && !keys.is_empty()) {
+        all.push(RepeatedArgument {
+            field: field.to_ascii_lowercase(),
+            keys: keys.clone(),
+        });
+    }
+    let Some(properties) = entry(schema, "properties").filter(|_| keys.len() < DEPTH) else {
+        return;
+    };
+    for (key, property) in properties.entries() {
+        if all.len() == REPEATED_ARGUMENTS {
+            return;
+        }
+        if key.len() <= KEY_BYTES {
+            keys.push(key.into_owned());
+            add_repeated(property, keys, all);
+            keys.pop();
+        }
+    }
+}
+
+/// Returns the value of `key` of `json`.
+fn entry<'t>(json: Json<'t>, key: &str) -> Option<Json<'t>> {
+    let mut entries = json.entries();
+    entries.find_map(|(known, value)| (known == key).then_some(value))
+}
+
+/// Returns true if a field of `head` differs from the one of `arguments`, as JSON, that it repeats.
+pub(super) fn differs(
+    head: &RpcHead,
+    arguments: Option<&str>,
+    repeated: &[RepeatedArgument],
+) -> bool {
+    let Ok(params) = head.params() else {
+        return true;
+    };
+    let arguments = arguments.and_then(|text| Json::read(text.as_bytes()).ok());
+    let arguments = arguments.unwrap_or(Json::EMPTY_OBJECT);
+    repeated.iter().any(|repeated| {
+        let mut fields = params.iter().filter(|(field, _)| *field == repeated.field);
+        fields.any(|(_, value)| repeated.value(arguments) != Some(comparable(value)))
+    })
+}
+
 /// The number of bytes that the name of a revision may have.
 const REVISION_BYTES: usize = 64;
 

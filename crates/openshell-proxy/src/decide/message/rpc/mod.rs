@@ -3,7 +3,7 @@
 
 pub(in crate::decide) mod conditions;
 pub mod head;
-mod headers;
+pub mod headers;
 pub mod list;
 pub mod observed;
 mod read;
@@ -21,6 +21,8 @@ use serde_json::{Value as Json, json};
 
 use crate::decide::message::http::{HttpRequest, Reads};
 use crate::decide::message::rpc::conditions::Conditions;
+use crate::decide::message::rpc::head::RpcHead;
+use crate::decide::message::rpc::headers::RepeatedArgument;
 pub(in crate::decide) use crate::decide::message::rpc::read::read;
 use crate::denial::answer::Answerable;
 use crate::denial::judged::{About, JudgedMessage};
@@ -211,6 +213,12 @@ impl RpcMessage {
             id: self.id.clone().filter(|_| self.kind == RpcKind::Request),
             is_in_batch: self.is_in_batch,
         }
+    }
+
+    /// Returns true if the `head` of its request differs from an argument that it repeats.
+    #[must_use]
+    pub fn differs(&self, head: &RpcHead, repeated: &[RepeatedArgument]) -> bool {
+        headers::differs(head, self.arguments.as_deref(), repeated)
     }
 
     /// Returns what a refusal says about the message.
