@@ -55,7 +55,9 @@ struct Versions {
 /// The code of an error that rules cause; JSON-RPC and MCP use none like it.
 const REFUSED: i32 = -31403;
 /// The code of MCP for a head that differs from its body.
-const HEADER_MISMATCH: i32 = -32020;
+pub const HEADER_MISMATCH: i32 = -32020;
+/// The code of an error for parameters that lack what the revision demands (JSON-RPC 2.0 §5.1).
+pub const INVALID_PARAMS: i32 = -32602;
 /// The code of MCP for a revision that is not spoken.
 const UNSUPPORTED_VERSION: i32 = -32022;
 
@@ -63,16 +65,16 @@ const UNSUPPORTED_VERSION: i32 = -32022;
 pub const NOT_SENT: &str = "not sent: another message of the batch was refused";
 
 impl RpcAnswer {
-    /// Returns the answer to the request of `id`, from which its head differs.
+    /// Returns the answer to the request of `id`, whose head or parameters have the fault of `code`.
     #[must_use]
-    pub fn header_mismatch(id: String, is_event: bool) -> Self {
+    pub fn invalid(id: String, code: i32, is_event: bool) -> Self {
         Self {
             status: 400,
             errors: vec![RpcError {
                 id,
                 is_at_fault: true,
             }],
-            code: HEADER_MISMATCH,
+            code,
             is_batch: false,
             is_event,
             versions: None,
@@ -207,7 +209,7 @@ mod tests {
     use openshell_policy::network::rpc::Revision;
     use serde_json::{Value, json};
 
-    use super::{Answerable, RpcAnswer};
+    use super::{Answerable, HEADER_MISMATCH, RpcAnswer};
     use crate::denial::judged::{At, JudgedMessage, JudgedRequest, RequestFault};
     use crate::denial::refusal::{Refusal, Subject};
     use crate::denial::reply;
@@ -390,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_head_that_differs_is_an_error_of_mcp() {
-        let answer = RpcAnswer::header_mismatch("7".to_owned(), false);
+        let answer = RpcAnswer::invalid("7".to_owned(), HEADER_MISMATCH, false);
         let refusal = Refusal::message_invalid("mcp-name differs".to_owned()).answered(answer);
         let subject = Subject {
             request: "POST /mcp".to_owned(),

@@ -24,7 +24,7 @@ use crate::decide::message::rpc::headers::REPEATED;
 use crate::decide::message::rpc::list::ListKind;
 use crate::decide::message::rpc::{RpcKind, RpcMessage};
 use crate::decide::permit::Permit;
-use crate::denial::answer::RpcAnswer;
+use crate::denial::answer::{HEADER_MISMATCH, RpcAnswer};
 use crate::denial::refusal::Refusal;
 use crate::ground::peer::Caller;
 use crate::ground::shares::Share;
@@ -123,9 +123,11 @@ impl RpcRequest {
         let refusal = Refusal::message_invalid(reason.to_owned());
         let id = message.id.clone().filter(|_| !message.is_in_batch);
         Err(match id {
-            Some(id) => {
-                refusal.answered(RpcAnswer::header_mismatch(id, head.accepts_only_events()))
-            }
+            Some(id) => refusal.answered(RpcAnswer::invalid(
+                id,
+                HEADER_MISMATCH,
+                head.accepts_only_events(),
+            )),
             None => refusal,
         })
     }

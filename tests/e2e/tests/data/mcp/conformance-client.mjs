@@ -96,7 +96,7 @@ function provider() {
   if (scenario === 'auth/wif-jwt-bearer') return new WorkloadProvider();
   if (scenario.startsWith('auth/dpop')) return new BoundProvider();
   if (!context.idp_id_token) return new Provider();
-  const assertion = async ({ authorizationServerUrl, resourceUrl, scope, fetchFn }) => {
+  const assertion = async ({ authorizationServerUrl, resourceUrl, scope }) => {
     const { jwtAuthGrant } = await requestJwtAuthorizationGrant({
       tokenEndpoint: context.idp_token_endpoint,
       audience: authorizationServerUrl,
@@ -104,7 +104,7 @@ function provider() {
       idToken: context.idp_id_token,
       clientId: context.idp_client_id,
       scope,
-      fetchFn,
+      fetchFn: fetchNamed,
     });
     return jwtAuthGrant;
   };

@@ -134,8 +134,10 @@ function contents(server) {
   tool('json_schema_2020_12_tool', () => said('kept'), fromJsonSchema(contact));
   tool('test_x_mcp_header', values => said(`region ${values.region}`), fromJsonSchema(region));
 
+  // By the stream of the call: that of the session may not be open yet.
+  const beside = ({ id }) => ({ relatedRequestId: id });
   const sampled = async ({ prompt }, { mcpReq }) => {
-    const { content } = await mcpReq.requestSampling({ messages: [user(text(prompt))], maxTokens: 100 });
+    const { content } = await mcpReq.requestSampling({ messages: [user(text(prompt))], maxTokens: 100 }, beside(mcpReq));
     return said(`LLM response: ${content.text}`);
   };
   tool('test_sampling', sampled, z.object({ prompt: z.string() }));
@@ -143,13 +145,13 @@ function contents(server) {
   const identity = { username: { type: 'string', description: "User's response" }, email: { type: 'string' } };
   const requestedSchema = { type: 'object', properties: identity, required: ['username', 'email'] };
   const elicited = async ({ message }, { mcpReq }) => {
-    const result = await mcpReq.elicitInput({ message, requestedSchema });
+    const result = await mcpReq.elicitInput({ message, requestedSchema }, beside(mcpReq));
     return said(`User response: ${told(result)}`);
   };
   tool('test_elicitation', elicited, z.object({ message: z.string() }));
   for (const [name, schema] of [['sep1034_defaults', defaults], ['sep1330_enums', enums]]) {
     tool(`test_elicitation_${name}`, async (_, { mcpReq }) => {
-      const result = await mcpReq.elicitInput({ message: 'Please fill in', requestedSchema: schema });
+      const result = await mcpReq.elicitInput({ message: 'Please fill in', requestedSchema: schema }, beside(mcpReq));
       return said(`Elicitation completed: ${told(result)}`);
     });
   }

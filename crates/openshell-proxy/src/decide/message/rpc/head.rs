@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::HeaderMap;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 
+use crate::denial::answer::HEADER_MISMATCH;
 use crate::secrets::placeholder::MARKER;
 use crate::wire::http::head::is_hop_by_hop;
 
@@ -18,7 +19,21 @@ pub struct RpcHead {
 
 /// A field that stands twice or is malformed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FieldFault(pub(super) String);
+pub(super) struct FieldFault {
+    pub(super) reason: String,
+    /// The code of the error for it.
+    pub(super) code: i32,
+}
+
+impl FieldFault {
+    /// Returns the fault of a head that differs from its body, or could be read as another one.
+    pub(super) fn differs(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            code: HEADER_MISMATCH,
+        }
+    }
+}
 
 /// The field of the revision.
 pub(super) const VERSION: &str = "mcp-protocol-version";
@@ -96,7 +111,7 @@ impl RpcHead {
     /// Returns the value of the field `name` of MCP.
     pub(super) fn field(&self, name: &'static str) -> Result<Option<&str>, FieldFault> {
         let value = self.only(name)?;
-        let malformed = || FieldFault(format!("the value of {name} is malformed"));
+        let malformed = || FieldFault::differs(format!("the value of {name} is malformed"));
         value
             .map(|value| text(value).ok_or_else(malformed))
             .transpose()
@@ -105,7 +120,7 @@ impl RpcHead {
     /// Returns the value of the field `name` of MCP, decoded (MCP 2026-07-28, "Standard Headers").
     pub(super) fn decoded(&self, name: &'static str) -> Result<Option<Cow<'_, str>>, FieldFault> {
         let value = self.only(name)?;
-        let malformed = || FieldFault(format!("the value of {name} is malformed"));
+        let malformed = || FieldFault::differs(format!("the value of {name} is malformed"));
         value
             .map(|value| decoded(value).ok_or_else(malformed))
             .transpose()
@@ -115,7 +130,7 @@ impl RpcHead {
         let mut values = self.values(name);
         let first = values.next();
         match values.next() {
-            Some(_) => Err(FieldFault(format!("the header has {name} twice"))),
+            Some(_) => Err(FieldFault::differs(format!("the header has {name} twice"))),
             None => Ok(first),
         }
     }
@@ -129,7 +144,7 @@ impl RpcHead {
             };
             let is_twice = params.iter().any(|(known, _)| *known == param);
             let value = decoded(value).filter(|_| !is_twice && params.len() < PARAMS);
-            let fault = || FieldFault("an mcp-param field stands twice or is malformed".to_owned());
+            let fault = || FieldFault::differs("an mcp-param field stands twice or is malformed");
             params.push((param, value.ok_or_else(fault)?));
         }
         Ok(params)
@@ -199,10 +214,11 @@ fn text(value: &HeaderValue) -> Option<&str> {
 /// Returns the text of a field value, which may be in Base64 between `=?base64?` and `?=`.
 fn decoded(value: &HeaderValue) -> Option<Cow<'_, str>> {
     let text = text(value)?;
-    let Some(inner) = text.strip_prefix("=?base64?") else {
+    let inner = text.strip_prefix("=?base64?");
+    let Some(inner) = inner.and_then(|inner| inner.strip_suffix("?=")) else {
         return Some(Cow::Borrowed(text));
     };
-    let bytes = STANDARD.decode(inner.strip_suffix("?=")?).ok()?;
+    let bytes = STANDARD.decode(inner).ok()?;
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
@@ -257,12 +273,12 @@ mod tests {
         assert_eq!(field(&[("mcp-method", "x")]), Ok(None));
         assert_eq!(field(&[("mcp-name", "a b")]), text("a b"));
         assert_eq!(field(&[("mcp-name", "=?base64?w6kK?=")]), text("é\n"));
-        for malformed in [
-            "=?base64?w6k=",
-            "=?base64?%%?=",
-            "=?base64?/w==?=",
-            "\u{e9}",
-        ] {
+        assert_eq!(
+            field(&[("mcp-name", "=?base64?w6k=")]),
+            text("=?base64?w6k="),
+            "without its end it is a text"
+        );
+        for malformed in ["=?base64?%%?=", "=?base64?/w==?=", "\u{e9}"] {
             assert_eq!(field(&[("mcp-name", malformed)]), Err(()), "{malformed}");
         }
         assert_eq!(field(&[("mcp-name", "a"), ("mcp-name", "a")]), Err(()));

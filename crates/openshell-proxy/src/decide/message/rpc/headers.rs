@@ -7,6 +7,7 @@ use openshell_policy::network::rpc::decimal::Decimal;
 use openshell_policy::network::rpc::{CALL, Revision};
 
 use crate::decide::message::rpc::head::{FieldFault, RpcHead, VERSION};
+use crate::denial::answer::INVALID_PARAMS;
 use crate::wire::json::Json;
 
 /// The fields of a head.
@@ -128,8 +129,8 @@ impl<'h> Standard<'h> {
             .as_ref()
             .is_some_and(|version| version.len() > REVISION_BYTES)
         {
-            return Err(FieldFault(
-                "the value of mcp-protocol-version is malformed".to_owned(),
+            return Err(FieldFault::differs(
+                "the value of mcp-protocol-version is malformed",
             ));
         }
         Ok(Self {
@@ -153,7 +154,7 @@ impl<'h> Standard<'h> {
 
     /// Checks that the fields repeat `message`.
     pub(super) fn check(&self, message: &Repeated<'_>) -> Result<(), FieldFault> {
-        let fault = |text: &str| Err(FieldFault(text.to_owned()));
+        let fault = |text: &str| Err(FieldFault::differs(text));
         let must_repeat = self.is_stateless() && message.is_request;
         match (&self.version, message.revision) {
             (Some(version), Some(revision)) if *version != revision => {
@@ -161,7 +162,10 @@ impl<'h> Standard<'h> {
             }
             (None, Some(_)) => return fault("mcp-protocol-version is missing"),
             (_, None) if must_repeat => {
-                return fault("the body names no protocol version in `_meta`");
+                return Err(FieldFault {
+                    reason: "the body names no protocol version in `_meta`".to_owned(),
+                    code: INVALID_PARAMS,
+                });
             }
             _ => {}
         }
@@ -203,8 +207,8 @@ impl<'h> Standard<'h> {
         if self.method.is_none() && self.name.is_none() && self.params.is_empty() {
             return Ok(());
         }
-        Err(FieldFault(
-            "the header names a method, and the request has none".to_owned(),
+        Err(FieldFault::differs(
+            "the header names a method, and the request has none",
         ))
     }
 }

@@ -11,7 +11,7 @@ use crate::decide::message::http::HttpRequest;
 use crate::decide::message::rpc::head::{FieldFault, RpcHead};
 use crate::decide::message::rpc::headers::{Repeated, Standard};
 use crate::decide::message::rpc::{RpcKind, RpcMessage, RpcSettings};
-use crate::denial::answer::RpcAnswer;
+use crate::denial::answer::{HEADER_MISMATCH, RpcAnswer};
 use crate::denial::refusal::Refusal;
 use crate::wire::json::{Json, KeyInAnotherCase};
 
@@ -35,8 +35,10 @@ struct Envelope<'t> {
 /// The fault of a body or head, and the messages that are answered.
 struct Fault {
     reason: String,
-    /// The id of the request whose head differs from it.
+    /// The id of the request whose head is at fault.
     id: Option<String>,
+    /// The code of the error that answers it.
+    code: i32,
 }
 
 /// Returns the messages in the request `http` with this `head` and body, at least one.
@@ -52,9 +54,11 @@ pub(in crate::decide) fn read(
     let refused = |fault: Fault| {
         let refusal = Refusal::message_invalid(fault.reason);
         match fault.id {
-            Some(id) => {
-                refusal.answered(RpcAnswer::header_mismatch(id, head.accepts_only_events()))
-            }
+            Some(id) => refusal.answered(RpcAnswer::invalid(
+                id,
+                fault.code,
+                head.accepts_only_events(),
+            )),
             None => refusal,
         }
     };
@@ -130,8 +134,9 @@ fn of_body(
         _ => None,
     };
     let of_head = |fault: FieldFault| Fault {
-        reason: fault.0,
+        reason: fault.reason,
         id: only_id.clone(),
+        code: fault.code,
     };
     let standard = Standard::of(head).map_err(of_head)?;
     if is_batch {
@@ -310,8 +315,11 @@ fn mcp_params<'t>(
             message.name = Some(name.ok_or_else(|| Fault::new("the name of a prompt is a text"))?);
         }
         "resources/read" | "resources/subscribe" | "resources/unsubscribe" => {
-            let uri = read.uri.clone();
-            message.uris = vec![uri.ok_or_else(|| Fault::new("the URI of a resource is a text"))?];
+            if uri.is_some() && read.uri.is_none() {
+                return Err(Fault::new("the URI of a resource is a text"));
+            }
+            // The empty one is of no form that rules know.
+            message.uris = vec![read.uri.clone().unwrap_or_default()];
         }
         "subscriptions/listen" => {
             let Some(notifications) = notifications else {
@@ -347,6 +355,7 @@ impl Fault {
         Self {
             reason: reason.to_owned(),
             id: None,
+            code: HEADER_MISMATCH,
         }
     }
 }
@@ -359,6 +368,6 @@ impl From<KeyInAnotherCase> for Fault {
 
 impl From<FieldFault> for Fault {
     fn from(fault: FieldFault) -> Self {
-        Self::new(&fault.0)
+        Self::new(&fault.reason)
     }
 }
