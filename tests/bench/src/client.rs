@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::{gateway, http2, names, ssh};
+use super::{gateway, http2, messages, names, ssh};
 
 /// Addresses of the benchmark's servers: plain, and inside TLS.
 pub(crate) const TARGET: &str = "10.99.0.1:8080";
@@ -169,6 +169,21 @@ pub(crate) fn run(words: &[String]) {
             delays.sort_by(f64::total_cmp);
             delays[delays.len() * number(3) / 100]
         }
+        // Messages: posted one after the other, in lists, answered by events, or sent by half.
+        Some("posts") => messages::posts(words),
+        Some("lists") => messages::listed(number(1)),
+        Some("call-events") => {
+            let mut connection = Connection::new(dial(TARGET));
+            median_of(connection.events_of_call(number(1)))
+        }
+        Some("halves") => {
+            messages::hold_halves(&words[1..]);
+            0.0
+        }
+        Some("half") => {
+            messages::half();
+            0.0
+        }
         // HTTP/2: responses a second; time of calls; 99th percentile of requests beside a slow
         // stream, or alone.
         Some("http2") => http2::rate(number(1)),
@@ -300,7 +315,7 @@ pub(crate) fn run(words: &[String]) {
 }
 
 /// Prints that it is ready, and waits for the end of the input.
-fn wait() {
+pub(crate) fn wait() {
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
@@ -426,7 +441,7 @@ impl Tls {
 }
 
 /// An HTTP/1.1 connection with its read buffer.
-struct Connection<S> {
+pub(crate) struct Connection<S> {
     stream: S,
     buffer: Vec<u8>,
     read: usize,
@@ -436,7 +451,7 @@ struct Connection<S> {
 }
 
 impl<S: Read + Write> Connection<S> {
-    fn new(stream: S) -> Self {
+    pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
             buffer: vec![0; 256 * 1024],
@@ -504,6 +519,31 @@ impl<S: Read + Write> Connection<S> {
     fn fetch(&mut self, path: &str) {
         self.ask(path);
         self.answer();
+    }
+
+    /// Sends a body of JSON, and reads the response.
+    pub(crate) fn post(&mut self, path: &str, body: &[u8]) {
+        self.ask_with(path, body);
+        self.answer();
+    }
+
+    fn ask_with(&mut self, path: &str, body: &[u8]) {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {TARGET}\r\nContent-Type: application/json\r\nAccept: application/json, \
+             text/event-stream\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        self.stream
+            .write_all(&[head.as_bytes(), body].concat())
+            .unwrap();
+    }
+
+    /// Calls a tool that answers by events, and returns the delay of each.
+    fn events_of_call(&mut self, count: usize) -> Vec<f64> {
+        let body = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"called"}}"#;
+        self.ask_with(&format!("/events{count}"), body);
+        while !self.line().is_empty() {}
+        self.delays(count)
     }
 
     fn answer(&mut self) {

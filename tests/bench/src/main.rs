@@ -11,6 +11,7 @@ mod client;
 mod containers;
 mod gateway;
 mod http2;
+mod messages;
 mod names;
 mod results;
 mod server;
@@ -193,6 +194,29 @@ const ROWS: &[Row] = &[
     ("models: short answers a second / backend", completions),
     ("models: memory", model_memory),
     ("memory", memory),
+    ("messages: tools/call of 1 KiB / request", |name| {
+        messages::calls(name, 1024)
+    }),
+    ("messages: tools/call of 100 KiB / request", |name| {
+        messages::calls(name, 100 * 1024)
+    }),
+    (
+        "messages: 1 KiB, new arguments / new paths",
+        messages::conditions,
+    ),
+    ("messages: 1,000 rules for tools / 10", messages::rules),
+    (
+        "messages: a list of 200 tools, filtered / whole",
+        messages::lists,
+    ),
+    (
+        "messages: delay of an event / of a request",
+        messages::events,
+    ),
+    (
+        "messages: memory, 1,000 half bodies of 1 MiB",
+        messages::halves,
+    ),
     ("reload: 1,000 policies", reload),
     ("gateway: start / files", gateway::start),
     (
@@ -275,7 +299,23 @@ fn judged(count: usize) -> String {
 }
 
 fn policy_with(count: usize, words: &str) -> String {
+    policy_with_programs(count, words, &[])
+}
+
+/// The same for this program and `others`.
+fn policy_with_programs(count: usize, words: &str, programs: &[PathBuf]) -> String {
     let this = this();
+    let programs: Vec<_> = programs
+        .iter()
+        .map(|program| program.display().to_string())
+        .chain([this])
+        .collect();
+    let readable = programs.join(", ");
+    let binaries: Vec<_> = programs
+        .iter()
+        .map(|program| format!("{{path: {program}}}"))
+        .collect();
+    let binaries = binaries.join(", ");
     let endpoints = format!("[{{host: 10.99.0.1, ports: [8080, 8081, 8443, 8444], {words}}}]");
     let others: String = (0..count)
         .map(|n| {
@@ -287,8 +327,8 @@ fn policy_with(count: usize, words: &str) -> String {
         .collect();
     format!(
         "process: {{run_as_user: \"{UID}\"}}\nfilesystem_policy: {{read_only: \
-         [{this}]}}\nnetwork_policies:\n  bench: {{endpoints: {endpoints}, binaries: [{{path: \
-         {this}}}]}}\n{others}"
+         [{readable}]}}\nnetwork_policies:\n  bench: {{endpoints: {endpoints}, binaries: \
+         [{binaries}]}}\n{others}"
     )
 }
 
@@ -978,48 +1018,51 @@ fn events(_: &str) {
 /// tunnels.
 fn memory(_: &str) {
     let (lab, _server) = host();
-    let resident = |task: &[&str]| {
-        let policy = lab.file("policy.yaml", policy(10));
-        let mut command = lab.command();
-        command
-            .arg("--policy-data")
-            .arg(policy)
-            .arg("--")
-            .arg(this())
-            .arg("client")
-            .args(task);
-        command
-            .env_clear()
-            .env("PATH", "/usr/bin:/bin")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        command.stderr(Stdio::null());
-        let mut child = lab.inside(move || command.spawn().unwrap());
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        assert_eq!(line, "ready\n");
-        let status = BufReader::new(File::open(format!("/proc/{}/status", child.id())).unwrap());
-        let resident = status.lines().map_while(Result::ok).find_map(|line| {
-            line.strip_prefix("VmRSS:")?
-                .trim()
-                .strip_suffix(" kB")?
-                .parse::<f64>()
-                .ok()
-        });
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        resident.unwrap()
-    };
-    let few = resident(&["waiting", "100"]);
-    let many = resident(&["tunnels", "1000"]);
+    let policy = policy(10);
+    let few = resident(&lab, &policy, &["waiting", "100"]);
+    let many = resident(&lab, &policy, &["tunnels", "1000"]);
     results::figure("memory: after 100 requests", few / 1024.0, MIB);
     results::figure(
         "memory: an idle tunnel, of 1,000",
         (many - few) / 1000.0,
         KIB,
     );
+}
+
+/// Returns the resident memory of a supervisor, in KiB, while its command waits in `task`.
+fn resident(lab: &Lab, policy: &str, task: &[&str]) -> f64 {
+    let policy = lab.file("policy.yaml", policy);
+    let mut command = lab.command();
+    command
+        .arg("--policy-data")
+        .arg(policy)
+        .arg("--")
+        .arg(this())
+        .arg("client")
+        .args(task);
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    command.stderr(Stdio::null());
+    let mut child = lab.inside(move || command.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "ready\n");
+    let status = BufReader::new(File::open(format!("/proc/{}/status", child.id())).unwrap());
+    let resident = status.lines().map_while(Result::ok).find_map(|line| {
+        line.strip_prefix("VmRSS:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .parse::<f64>()
+            .ok()
+    });
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    resident.unwrap()
 }
 
 /// The slowest of a hundred requests in an open tunnel during repeated reloads of the policy, to

@@ -141,6 +141,17 @@ fn serve(mut client: impl Read + Write) {
             }
             continue;
         }
+        if path == "list" {
+            let list = super::messages::list();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+                list.len()
+            );
+            if client.write_all((head + &list).as_bytes()).is_err() {
+                return;
+            }
+            continue;
+        }
         let wanted = path.parse::<usize>().ok();
         let mut left = wanted.unwrap_or(2);
         let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n\r\n").into_bytes();
