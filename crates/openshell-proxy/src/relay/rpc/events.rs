@@ -241,4 +241,69 @@ mod tests {
         assert_eq!(data(b"data\n\n"), b"");
         assert_eq!(data(b"database: 1\n\n"), b"");
     }
+
+    /// Returns the data of the events of `stream` as the standard reads them: by whole lines.
+    fn read_by_lines(stream: &[u8]) -> Vec<Vec<u8>> {
+        let text = stream.to_vec();
+        let mut lines = Vec::new();
+        let mut line = Vec::new();
+        let mut at = 0;
+        while at < text.len() {
+            match text[at] {
+                b'\r' | b'\n' => {
+                    at += usize::from(text[at..].starts_with(b"\r\n"));
+                    lines.push(std::mem::take(&mut line));
+                }
+                byte => line.push(byte),
+            }
+            at += 1;
+        }
+        let mut events = Vec::new();
+        let mut data: Vec<Vec<u8>> = Vec::new();
+        for line in lines {
+            if line.is_empty() {
+                events.push(std::mem::take(&mut data).join(&b'\n'));
+            } else if let Some(value) = line.strip_prefix(b"data:") {
+                data.push(value.strip_prefix(b" ").unwrap_or(value).to_vec());
+            } else if line == b"data" {
+                data.push(Vec::new());
+            }
+        }
+        events.retain(|data| !data.is_empty());
+        events
+    }
+
+    #[test]
+    fn fuzzed_events_are_those_of_the_standard_however_they_arrive_and_pass_whole() {
+        let samples: [&[u8]; 4] = [
+            b"event: message\nid: 7\ndata: {\"a\":1}\n\n",
+            b"data: 1\r\ndata:2\r\n\r\n: note\r\rdata\rdata: \r\r",
+            b"retry: 500\ndata: \n\ndata: x",
+            b"\n\n\r\r\r\n\r\n",
+        ];
+        let words: [&[u8]; 8] = [
+            b"\n", b"\r", b"\r\n", b"\n\n", b"data", b"data:", b": ", b"id",
+        ];
+        fuzz::fuzz("event streams", &samples, &words, |stream| {
+            let size = stream.len() % 7 + 1;
+            let (parts, rest) = parts(stream, size);
+            assert_eq!([bytes(&parts), rest.to_vec()].concat(), stream);
+            let events = parts.iter().map(|part| match part {
+                Part::Event(event) | Part::Unread(event) => data(event),
+            });
+            let mut events: Vec<_> = events.filter(|data| !data.is_empty()).collect();
+            if rest.ends_with(b"\n\r") || rest.ends_with(b"\r\r") || rest == b"\r".as_slice() {
+                // The empty line may have a second half.
+                events.extend(Some(data(&rest)).filter(|data| !data.is_empty()));
+            }
+            assert_eq!(events, read_by_lines(stream));
+            for part in &parts {
+                if let Part::Event(event) = part
+                    && !data(event).is_empty()
+                {
+                    assert_eq!(data(&with_data(event, "[1,\n2]")), b"[1,\n2]");
+                }
+            }
+        });
+    }
 }

@@ -1,3 +1,5 @@
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request};
@@ -577,4 +579,130 @@ fn a_decision_depends_on_arguments_only_by_the_conditions_that_hold() {
     assert_eq!(key("{\"x\":1}"), key("{\"x\":2,\"y\":3}"));
     assert_ne!(key("{\"x\":1}"), key("{\"x\":0}"));
     assert!(matches!(key("{}"), Action::Rpc(_)));
+}
+
+/// The fields that heads of the fuzzed requests may have.
+const FIELDS: [&str; 5] = [
+    "mcp-protocol-version",
+    "mcp-method",
+    "mcp-name",
+    "mcp-param-a",
+    "mcp-session-id",
+];
+
+/// Splits an input into the fields of a head, a line each, and a body; `None` for other inputs.
+fn head_and_body(input: &[u8]) -> Option<(HeaderMap, &[u8])> {
+    let end = input.windows(2).position(|bytes| bytes == b"\n\n")?;
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    for line in input.get(..end)?.split(|byte| *byte == b'\n') {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let name = FIELDS
+            .iter()
+            .find(|name| name.as_bytes() == &line[..colon])?;
+        let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii()).ok()?;
+        headers.append(HeaderName::from_static(name), value);
+    }
+    Some((headers, &input[end + 2..]))
+}
+
+/// Returns the value of a field as another decoder reads it.
+fn other_decoder(value: &HeaderValue) -> Vec<u8> {
+    let bytes = value.as_bytes();
+    let inner = bytes.strip_prefix(b"=?base64?");
+    let Some(inner) = inner.and_then(|inner| inner.strip_suffix(b"?=")) else {
+        return bytes.to_vec();
+    };
+    STANDARD.decode(inner).unwrap()
+}
+
+#[test]
+fn fuzzed_messages_are_judged_as_another_reader_reads_them() {
+    let permit = permit(&endpoint(
+        "path: /mcp, protocol: mcp, mcp: {allow_all_known_mcp_methods: true, strict_tool_names: false}",
+    ));
+    let samples: [&[u8]; 5] = [
+        b"mcp-method: tools/call\nmcp-name: x\n\n{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":{\"name\":\"x\",\"arguments\":{\"a\":[1,2.5e-3,null,true]}}}",
+        b"mcp-protocol-version: 2026-07-28\nmcp-method: tools/call\nmcp-name: =?base64?eA==?=\nmcp-param-a: 1\n\n{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"tools/call\",\"params\":{\"name\":\"x\",\"arguments\":{\"a\":1},\"_meta\":{\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\"}}}",
+        b"mcp-method: resources/read\n\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"resources/read\",\"params\":{\"uri\":\"docs://a\"}}",
+        b"mcp-session-id: 7\n\n[{\"jsonrpc\":\"2.0\",\"method\":\"ping\",\"id\":1},{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}]",
+        b"mcp-method: prompts/get\n\n{\"method\":\"prompts/get\",\"id\":-1,\"jsonrpc\":\"2.0\",\"params\":{\"name\":\"\\u0061\"}}",
+    ];
+    let words: [&[u8]; 14] = [
+        b"\"name\":\"y\"",
+        b"\"method\":\"ping\"",
+        b"\"Name\":1",
+        b"\\u0078",
+        b"mcp-name: y\n",
+        b"=?base64?",
+        b"?=",
+        b"\n",
+        b"\"",
+        b"{",
+        b"}",
+        b",",
+        b"null",
+        b"1e0",
+    ];
+    fuzz::fuzz("messages of MCP", &samples, &words, |input| {
+        let Some((headers, body)) = head_and_body(input) else {
+            return;
+        };
+        let mut request = Request::new(());
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = "/mcp".parse().unwrap();
+        *request.headers_mut() = headers;
+        let parts = request.into_parts().0;
+        let ahead = Ahead {
+            bytes: Bytes::copy_from_slice(body),
+            is_whole: true,
+            room: None,
+        };
+        let message = Message::of(&parts, ahead, Need::Body(1 << 20));
+        let Ok(reading) = permit.read(&message) else {
+            return;
+        };
+        let other: serde_json::Value = match serde_json::from_slice(body) {
+            Ok(other) => other,
+            Err(error) => {
+                assert!(
+                    error.to_string().starts_with("number out of range"),
+                    "{error}"
+                );
+                return;
+            }
+        };
+        let items = other.as_array().cloned().unwrap_or_else(|| vec![other]);
+        assert_eq!(items.len(), reading.actions.len());
+        for (item, action) in items.iter().zip(&reading.actions) {
+            let judged = action.rpc().unwrap();
+            let params = &item["params"];
+            assert_eq!(judged.method.as_deref(), item["method"].as_str());
+            let about = [
+                ("tools/call", judged.tool.as_deref(), &params["name"]),
+                ("prompts/get", judged.name.as_deref(), &params["name"]),
+            ];
+            for (method, ours, theirs) in about {
+                let theirs = theirs.as_str().filter(|_| item["method"] == method);
+                assert_eq!(ours, theirs, "{method}");
+            }
+            let Some(method) = &judged.method else {
+                continue;
+            };
+            if let Some(field) = parts.headers.get("mcp-method") {
+                assert_eq!(field.as_bytes(), method.as_bytes());
+            }
+            let name = match method.as_str() {
+                "tools/call" | "prompts/get" => params["name"].as_str(),
+                "resources/read" => params["uri"].as_str(),
+                _ => continue,
+            };
+            if let Some(field) = parts.headers.get("mcp-name") {
+                assert_eq!(
+                    Some(other_decoder(field).as_slice()),
+                    name.map(str::as_bytes)
+                );
+            }
+        }
+    });
 }
