@@ -405,3 +405,94 @@ fn an_observed_run_gives_the_rules_for_its_messages() {
         "{enforced:?}"
     );
 }
+
+/// Shows that it is ready, and waits for the end.
+const READY_AND_WAIT: &str = "
+import pathlib, time
+pathlib.Path('ready').touch()
+while not pathlib.Path('go').exists(): time.sleep(0.01)
+";
+
+/// Returns the most memory that the supervisor of `running` had, in KiB.
+fn peak(lab: &Lab, running: &Running<'_>) -> u64 {
+    let peak = lab.shell(&format!(
+        "awk '/^VmHWM/ {{print $2}}' /proc/{}/status",
+        running.pid()
+    ));
+    peak.trim().parse().unwrap()
+}
+
+/// Asks the odd server for lists, and prints what it gets.
+const ODD: &str = r#"
+import http.client, json, os, re
+proxy = os.environ['HTTP_PROXY'][7:].rstrip('/')
+connection = http.client.HTTPConnection(proxy)
+def post(method, params):
+    body = json.dumps({'jsonrpc': '2.0', 'id': 1, 'method': method, 'params': params})
+    fields = {'Content-Type': 'application/json', 'Accept': 'application/json, text/event-stream'}
+    connection.request('POST', 'http://web.test:8080/mcp', body, fields)
+    return connection.getresponse().read().decode()
+for cursor in ['many', 'long', 'endless', 'other', 'broken', 'gzip', 'plain']:
+    answer = post('tools/list', {'cursor': cursor})
+    print(cursor, len(answer) >> 20, *re.findall('"name": "([a-z_0-9]*)"', answer))
+print(post('tools/call', {'name': 'delete_repo'})[:60])
+"#;
+
+#[test]
+fn odd_lists_of_a_server_have_a_bound_and_the_rest_passes_as_it_is() {
+    let lab = Lab::with_web();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/mcp/odd.py");
+    let _server = lab.program(&["python3", script, "10.99.0.1", "8080"]);
+    let program = [ODD, READY_AND_WAIT].concat();
+    let running = Running::start_under(&lab, &mcp(TWO_TOOLS), &program, 0);
+    let peak = peak(&lab, &running);
+    let finished = running.finish();
+    let expected = [
+        "many 0 get_issue",
+        "long 17 get_issue",
+        "endless 40",
+        "other 0 delete_repo get_issue",
+        "broken 0 get_issue delete_repo",
+        "gzip 0 get_issue",
+        "plain 0 get_issue",
+        r#"{"jsonrpc":"2.0","id":1,"error":{"code":-31403,"message":"to"#,
+    ];
+    let lines: Vec<_> = finished.ok().lines().collect();
+    assert_eq!(lines, expected, "{finished:?}");
+    assert!(peak < 160_000, "{peak} KiB");
+}
+
+/// Sends half of 16 MiB over each of 64 connections, and asks by another program beside them.
+const HALVES: &str = r#"
+import os, socket, subprocess
+host, port = os.environ['HTTP_PROXY'][7:].rstrip('/').split(':')
+def half():
+    s = socket.create_connection((host, int(port)))
+    length = 16 << 20
+    s.sendall(b'POST http://web.test:8080/mcp HTTP/1.1\r\nHost: web.test:8080\r\nContent-Type: application/json\r\n'
+        b'Content-Length: %d\r\n\r\n' % length)
+    s.setblocking(False)
+    sent = 0
+    try:
+        while sent < length // 2: sent += s.send(bytes(length // 2 - sent))
+    except BlockingIOError: pass
+    return s
+held = [half() for _ in range(64)]
+body = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_issue"}}'
+for _ in range(20):
+    words = ['curl', '-sS', '-w', ' %{http_code}', '-H', 'content-type: application/json', '-d', body, 'http://web.test:8080/mcp']
+    print(subprocess.run(words, capture_output=True, text=True).stdout)
+"#;
+
+#[test]
+fn halves_of_large_messages_hold_up_no_other_program() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let policy = mcp(&format!("mcp: {{max_body_bytes: 16777216}}, {TWO_TOOLS}"));
+    let program = [HALVES, READY_AND_WAIT].concat();
+    let running = Running::start_under(&lab, &policy, &program, 0);
+    let peak = peak(&lab, &running);
+    let finished = running.finish();
+    assert_eq!(finished.ok(), ["hello 200"; 20].join("\n"), "{finished:?}");
+    assert!(peak < 320_000, "{peak} KiB");
+}

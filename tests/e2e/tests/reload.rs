@@ -94,6 +94,11 @@ impl<'l> Running<'l> {
         self.until(|| self.log().contains(said));
     }
 
+    /// Process number of the supervisor.
+    pub(crate) fn pid(&self) -> u32 {
+        self.started.pid()
+    }
+
     pub(crate) fn finish(self) -> Finished {
         std::fs::write(self.folder.join("go"), "").unwrap();
         self.started.wait()
