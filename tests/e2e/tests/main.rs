@@ -5,6 +5,7 @@
     reason = "in a test a failed step is a failed test"
 )]
 
+mod a2a;
 mod caller;
 mod carve_outs;
 mod clients;
