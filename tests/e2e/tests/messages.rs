@@ -496,3 +496,34 @@ fn halves_of_large_messages_hold_up_no_other_program() {
     assert_eq!(finished.ok(), ["hello 200"; 20].join("\n"), "{finished:?}");
     assert!(peak < 320_000, "{peak} KiB");
 }
+
+#[test]
+fn a_secret_in_the_arguments_of_a_tool_is_not_sent() {
+    let lab = Lab::with_web();
+    let upstream = lab.http("10.99.0.1:8080");
+    let token = ["gh", "p_", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"].concat();
+    let call = |text: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"get_issue","arguments":{{"text":"{text}"}}}}}}"#
+        )
+    };
+    let post = |body: &str| {
+        format!(
+            "curl -sS -w ' %{{http_code}}\\n' -H 'content-type: application/json' -d '{body}' http://web.test:8080/mcp; "
+        )
+    };
+    let finished = lab
+        .sandbox(&mcp(TWO_TOOLS))
+        .args(&["--leaks", "block"])
+        .env("TOKEN", &token)
+        .sh(&[post(&call(&token)), post(&call("harmless"))].concat());
+    let out = finished.ok();
+    assert!(
+        out.contains("secret") && out.contains("403"),
+        "{finished:?}"
+    );
+    assert!(out.ends_with("hello 200"), "{finished:?}");
+    let seen = String::from_utf8(upstream.seen().concat()).unwrap();
+    assert!(!seen.contains(&token), "{seen}");
+    assert!(!finished.log.contains(&token), "{}", finished.log);
+}

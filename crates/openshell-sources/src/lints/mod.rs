@@ -3,6 +3,7 @@
 pub mod credentials;
 pub mod files;
 mod findings;
+mod messages;
 mod programs;
 
 use std::path::Path;
@@ -34,6 +35,7 @@ pub fn lints(policy: &Policy, is_writable: IsWritable<'_>) -> Findings {
         );
     }
     of_overlaps(policy.network(), &mut found);
+    messages::of_messages(policy.network(), &mut found);
     for (name, network) in policy.network() {
         of_network(
             &format!("network_policies.{}", name.as_str()),
