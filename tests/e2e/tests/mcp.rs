@@ -32,11 +32,24 @@ fn javascript(name: &str, packages: &str) -> Packages {
     )
 }
 
-/// Servers with the same tools, resources and prompts.
-#[derive(Clone, Copy)]
+/// The program of the SDK in Rust, which is compiled once for both tiers.
+fn rust() -> Packages {
+    let target = concat!(env!("CARGO_TARGET_TMPDIR"), "/rmcp");
+    installed(
+        "mcp-rust",
+        &format!(
+            "cargo build --quiet --locked --manifest-path {SCRIPTS}/rmcp/Cargo.toml --target-dir {target}
+             cp {target}/debug/rmcp-pair \"$FOLDER\""
+        ),
+    )
+}
+
+/// Servers with the same tools; those in scripting languages also with resources and prompts.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Server {
     Javascript,
     Python,
+    Rust,
 }
 
 /// A server of MCP at 10.99.0.1:8080.
@@ -73,6 +86,10 @@ pub(crate) fn server(lab: &Lab, packages: &Packages, server: Server, words: &[&s
     let (program, script) = match server {
         Server::Javascript => ("/usr/bin/node".to_owned(), "server.mjs"),
         Server::Python => (super::python(), "server.py"),
+        Server::Rust => {
+            let program = format!("{folder}/rmcp-pair");
+            return Running::start(lab, &[&program, "serve", "10.99.0.1:8080", "web.test"]);
+        }
     };
     let [node, python] = ["PACKAGES", "PYTHONPATH"].map(|name| format!("{name}={folder}"));
     let script = format!("{SCRIPTS}/{script}");
@@ -197,6 +214,46 @@ fn the_javascript_sdk_sees_and_calls_only_what_the_policy_permits_in_every_revis
                     .contains("progress 1 of 2\nprogress 2 of 2\n"),
             "{about}: {finished:?}"
         );
+    }
+}
+
+#[test]
+fn the_rust_sdk_calls_only_what_the_policy_permits_in_every_revision() {
+    let packages = rust();
+    let scripts = javascript("mcp-javascript-rust", JAVASCRIPT);
+    let program = format!("{}/rmcp-pair", packages.0.display());
+    let expected = [
+        "get_issue -> issue 7\n",
+        "delete_repo refused: -31403 tool delete_repo is not permitted by policy (request_not_in_rules)\n",
+        "search_code -> found y\n",
+        "get_issue -> issue 8\nend\n",
+    ];
+    for (of, mode, older, more) in [
+        (Server::Rust, "legacy", "", ""),
+        (Server::Rust, "auto", "", ASKED),
+        (Server::Rust, "auto", OLDER, ""),
+        (Server::Rust, "new", "", ASKED),
+        (Server::Javascript, "legacy", "", ASKED),
+        (Server::Javascript, "auto", "", ASKED),
+    ] {
+        let lab = Lab::with_web();
+        let of_server = match of {
+            Server::Rust => &packages,
+            Server::Javascript | Server::Python => &scripts,
+        };
+        let server = server(&lab, of_server, of, &[]);
+        let keys = format!("{older}{REVIEWED}");
+        let finished = client(&lab, &packages, &keys, &[&program, URL, mode]);
+        let about = format!("{of:?} {mode} {older}");
+        for line in expected.iter().chain([&more]) {
+            assert!(
+                finished.stdout.contains(line),
+                "{about}: {line}: {finished:?}"
+            );
+        }
+        let tools = finished.stdout.lines().next().unwrap();
+        assert!(!tools.contains("delete_repo"), "{about}: {tools}");
+        assert!(!server.called().contains("delete_repo"), "{about}");
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) fn policy(protocol: &str, keys: &str) -> String {
     let endpoint = "host: web.test, port: 8080, allowed_ips: [10.99.0.1], enforcement: enforce";
     super::policy(&format!(
         "{{web: {{endpoints: [{{{endpoint}, protocol: rest, access: read-only}}, {{{endpoint}, path: /mcp, protocol: \
-         {protocol}, {keys}}}], binaries: [{{path: /usr/bin/curl}}, {{path: /usr/bin/node}}, {{path: {}}}]}}}}",
+         {protocol}, {keys}}}], binaries: [{{path: /usr/bin/curl}}, {{path: /usr/bin/node}}, {{path: \"/**/rmcp-pair\"}}, {{path: {}}}]}}}}",
         super::python()
     ))
 }
