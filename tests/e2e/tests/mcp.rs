@@ -258,6 +258,58 @@ fn the_rust_sdk_calls_only_what_the_policy_permits_in_every_revision() {
 }
 
 #[test]
+fn every_sdk_calls_the_tools_of_the_servers_of_the_others() {
+    let [python, javascript, rust] = [
+        python(),
+        javascript("mcp-javascript-all", JAVASCRIPT),
+        rust(),
+    ];
+    let program = format!("{}/rmcp-pair", rust.0.display());
+    for (of_client, of_server) in [
+        (Server::Python, Server::Javascript),
+        (Server::Python, Server::Rust),
+        (Server::Javascript, Server::Python),
+        (Server::Javascript, Server::Rust),
+        (Server::Rust, Server::Python),
+    ] {
+        for mode in ["legacy", "auto"] {
+            let lab = Lab::with_web();
+            let packages = match of_server {
+                Server::Javascript => &javascript,
+                Server::Python => &python,
+                Server::Rust => &rust,
+            };
+            let server = server(&lab, packages, of_server, &[]);
+            let finished = match of_client {
+                Server::Javascript => javascript_client(&lab, &javascript, REVIEWED, mode),
+                Server::Python => python_client(&lab, &python, REVIEWED, mode),
+                Server::Rust => client(&lab, &rust, REVIEWED, &[&program, URL, mode]),
+            };
+            let about = format!("{of_client:?} {of_server:?} {mode}");
+            for line in [
+                "get_issue -> issue 7\n",
+                "search_code -> found y\n",
+                "end\n",
+            ] {
+                assert!(
+                    finished.stdout.contains(line),
+                    "{about}: {line}: {finished:?}"
+                );
+            }
+            let refused = "delete_repo refused: -31403 tool delete_repo is not permitted";
+            assert!(finished.stdout.contains(refused), "{about}: {finished:?}");
+            // The server in Rust asks only in the new revision.
+            let asks = mode == "auto" || !matches!(of_server, Server::Rust);
+            assert!(
+                !asks || finished.stdout.contains(ASKED),
+                "{about}: {finished:?}"
+            );
+            assert!(!server.called().contains("delete_repo"), "{about}");
+        }
+    }
+}
+
+#[test]
 fn the_first_javascript_sdk_works_with_the_servers_of_its_project() {
     let packages = javascript("mcp-javascript-1", FIRST);
     let run = |lab: &Lab, keys: &str, words: &[&str]| {
