@@ -21,8 +21,8 @@ pub struct Proposal {
     pub port: u16,
     /// Addresses of the host, if one of them is internal.
     pub allowed_ips: Vec<IpAddr>,
-    /// Method and path of each request that was refused inside a connection; identifiers in paths
-    /// are generalised.
+    /// The requests and messages that were refused inside a connection; identifiers in paths are
+    /// generalised.
     pub requests: BTreeSet<UnmatchedRequest>,
     /// The program.
     pub binary: String,
@@ -223,6 +223,19 @@ fn security_notes(
              true` too.",
         ),
         (
+            requests
+                .iter()
+                .any(|request| request.endpoint_path.is_some()),
+            "There is an endpoint with this `path`: add the rules to it, because another one has the \
+             default settings.",
+        ),
+        (
+            requests
+                .iter()
+                .any(|request| matches!(request.asked, Some(("tool", _)))),
+            "A tool is permitted with any arguments: consider conditions.",
+        ),
+        (
             DATABASES.contains(&port),
             "A database or service port: consider what data is behind it.",
         ),
@@ -333,12 +346,12 @@ impl Proposal {
         if places.is_empty() {
             places.push(BTreeSet::new());
         }
-        places
-            .into_iter()
-            .map(|requests| {
-                ProposedEndpoint::new(&self.host, self.port, &self.allowed_ips, requests)
-            })
-            .collect()
+        let takes_slash = self.requests.iter().any(needs_encoded_slash);
+        let endpoint = |requests| ProposedEndpoint {
+            allow_encoded_slash: takes_slash,
+            ..ProposedEndpoint::new(&self.host, self.port, &self.allowed_ips, requests)
+        };
+        places.into_iter().map(endpoint).collect()
     }
 }
 
@@ -368,7 +381,7 @@ impl<'p> ProposedEndpoint<'p> {
             host,
             port,
             allowed_ips,
-            allow_encoded_slash: requests.iter().any(needs_encoded_slash),
+            allow_encoded_slash: false,
             requests,
         }
     }

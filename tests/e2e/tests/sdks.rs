@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lab::host::UID;
 use lab::{Finished, Lab};
@@ -18,8 +19,11 @@ use super::mcp;
 /// Returns the folder of packages installed by `words`, which get it as `FOLDER`. It exists while
 /// the tests run.
 pub(crate) fn installed(name: &str, words: &str) -> Packages {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     // Not in /tmp, which is writable in every sandbox.
-    let folder = PathBuf::from(format!("/var/tmp/e2e-sdk-{name}-{}", std::process::id()));
+    let folder = format!("/var/tmp/e2e-sdk-{name}-{}-{number}", std::process::id());
+    let folder = PathBuf::from(folder);
     std::fs::create_dir_all(&folder).unwrap();
     install(&folder, words);
     Packages(folder)

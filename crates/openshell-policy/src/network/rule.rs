@@ -106,7 +106,7 @@ impl Glob {
     #[must_use]
     pub fn literal(text: &str) -> String {
         let escape = |c: char| {
-            if matches!(c, '*' | '?' | '[' | ']' | '{' | '}') {
+            if matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '\\') {
                 format!("\\{c}")
             } else {
                 c.to_string()

@@ -245,6 +245,8 @@ mod tests {
                 is_response: false,
                 method: messages[index].method.clone(),
                 about: None,
+                is_about_one: true,
+                is_limited: false,
             }),
             fault,
         };

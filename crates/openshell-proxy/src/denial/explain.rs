@@ -279,8 +279,8 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
             )
         }
         RequestFault::NoRule(At::Nowhere) => format!(
-            "{endpoints}: add `- {{host: {}, port: {}, path: {literal_path}, protocol: rest, \
-             enforcement: enforce, rules: [{{allow: {{method: {literal_method}, path: \
+            "{endpoints}: ask for the `path` of one of them; or, if messages need no judgement there, \
+             add `- {{host: {}, port: {}, path: {literal_path}, protocol: rest, enforcement: enforce, rules: [{{allow: {{method: {literal_method}, path: \
              {literal_path}}}}}]}}`, with the `allowed_ips` of the others, if they have any",
             flow_text(&target.host.to_string()),
             target.port
@@ -332,6 +332,11 @@ fn message_line(
                 "{endpoints}: set `mcp: {{strict_tool_names: false}}` at {target}, and list the tool"
             ))
         }
+        (RequestFault::NoRule(at), _) if message.is_limited => Some(format!(
+            "{endpoints}: the rules of {target}{} for this tool have conditions on `arguments`; if the call \
+             should pass, widen one of them, because a rule without would permit every argument",
+            with_path(at)
+        )),
         (RequestFault::NoRule(at), _) => {
             let at = with_path(at);
             Some(format!(

@@ -3,7 +3,9 @@
 use openshell_events::denial::UnmatchedRequest;
 use openshell_events::reason::ReasonCode;
 use openshell_policy::network::endpoint::{Protocol, UpgradeProtocol};
-use openshell_policy::network::rpc::{Revision, is_strict_name};
+use openshell_policy::network::rpc::glob::NameGlob;
+use openshell_policy::network::rpc::{Revision, RpcMethod, is_strict_name};
+use openshell_policy::network::rule::Glob;
 
 use crate::secrets::needles::{CONCEALED, has_secret};
 
@@ -33,24 +35,15 @@ impl JudgedRequest {
             | RequestFault::Version { .. }
             | RequestFault::Upgrade(_) => return None,
         };
-        let Some(message) = &self.message else {
-            return Some(UnmatchedRequest {
+        match &self.message {
+            Some(message) => message.unmatched(endpoint_path),
+            None => Some(UnmatchedRequest {
                 endpoint_path,
                 protocol: Protocol::Rest.as_str(),
                 method: self.method.clone(),
                 asked: Some(("path", self.path.clone())),
-            });
-        };
-        if message.has_other_remedy() {
-            return None;
+            }),
         }
-        let asked = message.about.clone();
-        Some(UnmatchedRequest {
-            endpoint_path,
-            protocol: message.protocol.as_str(),
-            method: message.method.clone()?,
-            asked: asked.map(|(about, value)| (about.key(), value)),
-        })
     }
 
     /// Conceals the words of the workload that hold a secret.
@@ -87,21 +80,36 @@ pub struct JudgedMessage {
     pub method: Option<String>,
     /// What it is about.
     pub about: Option<(About, String)>,
+    /// False if it is about several things, or about all of a kind.
+    pub is_about_one: bool,
+    /// True if rules for its tool have conditions on arguments.
+    pub is_limited: bool,
 }
 
 impl JudgedMessage {
-    /// Returns true if it takes more than a rule to allow it: responses are asked for by servers, and
-    /// some words have another form, or need another key.
-    fn has_other_remedy(&self) -> bool {
-        self.is_response
-            || self
-                .about
-                .as_ref()
-                .is_some_and(|(about, value)| match about {
-                    About::Tool => !is_strict_name(value),
-                    About::OtherForm => true,
-                    About::Uri | About::Name => false,
-                })
+    /// Returns what a rule would have to allow, at an endpoint with this path; `None` if it takes more
+    /// than a rule, or if a rule that allows exactly this cannot be written.
+    fn unmatched(&self, endpoint_path: Option<String>) -> Option<UnmatchedRequest> {
+        let method = self.method.clone()?;
+        let parsed = match self.protocol {
+            Protocol::Mcp => RpcMethod::of_mcp(&method),
+            _ => RpcMethod::of_json_rpc(&method),
+        };
+        let is_plain = parsed.is_ok() && !method.contains('*') && method != CONCEALED;
+        let is_exact = self
+            .about
+            .as_ref()
+            .is_none_or(|(about, value)| about.has_exact_rule(value));
+        if self.is_response || self.is_limited || !self.is_about_one || !is_plain || !is_exact {
+            return None;
+        }
+        let asked = self.about.clone();
+        Some(UnmatchedRequest {
+            endpoint_path,
+            protocol: self.protocol.as_str(),
+            method,
+            asked: asked.map(|(about, value)| (about.key(), value)),
+        })
     }
 }
 
@@ -118,7 +126,28 @@ pub enum About {
     Name,
 }
 
+/// The number of bytes of a word that refusals repeat. A longer one is cut.
+pub const WORD_BYTES: usize = 512;
+
 impl About {
+    /// Returns true if a rule can name exactly `value`, which is whole, and tells nobody a secret.
+    fn has_exact_rule(self, value: &str) -> bool {
+        let is_word = match self {
+            Self::Tool => is_strict_name(value),
+            // Queries hold values.
+            Self::Uri => !value.contains('?'),
+            Self::Name => true,
+            Self::OtherForm => false,
+        };
+        let literal = Glob::literal(value);
+        is_word
+            && value != CONCEALED
+            && value.len() < WORD_BYTES
+            && !value.contains(char::is_control)
+            && NameGlob::parse(&literal).is_ok()
+            && Glob::parse(&literal).is_ok()
+    }
+
     /// Returns the key of rules for it.
     #[must_use]
     pub fn key(self) -> &'static str {

@@ -47,6 +47,8 @@ fn of_message(method: Option<&str>, about: Option<(About, &str)>, fault: Request
             is_response: false,
             method: method.map(str::to_owned),
             about: about.map(|(key, value)| (key, value.to_owned())),
+            is_about_one: true,
+            is_limited: false,
         }),
     };
     Refusal::request("no rule".to_owned(), request)
@@ -186,8 +188,8 @@ fn all() -> Vec<(Refusal, &'static str)> {
         ),
         (
             denied(RequestFault::NoRule(At::Nowhere)),
-            "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; network_policies.web.endpoints: add \
-             `- {host: web.test, port: 443, path: /a, protocol: rest, enforcement: enforce, rules: \
+            "403 policy_denied request_not_in_rules: GET /a denied by L7 policy; network_policies.web.endpoints: ask \
+             for the `path` of one of them; or, if messages need no judgement there, add `- {host: web.test, port: 443, path: /a, protocol: rest, enforcement: enforce, rules: \
              [{allow: {method: GET, path: /a}}]}`, with the `allowed_ips` of the others, if they have \
              any",
         ),
@@ -577,5 +579,69 @@ fn a_raw_refusal_is_the_same_answer_written_out() {
             .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
         assert_eq!(written, same.collect());
         assert!(headers.contains(&length));
+    }
+}
+
+#[test]
+fn only_what_a_rule_can_name_exactly_is_proposed() {
+    let proposed = |method: &str, about: Option<(About, &str)>, change: fn(&mut JudgedMessage)| {
+        let fault = RequestFault::NoRule(At::Path("/mcp".to_owned()));
+        let mut message = JudgedMessage {
+            protocol: Protocol::Mcp,
+            is_response: false,
+            method: Some(method.to_owned()),
+            about: about.map(|(key, value)| (key, value.to_owned())),
+            is_about_one: true,
+            is_limited: false,
+        };
+        change(&mut message);
+        let request = JudgedRequest {
+            policy: None,
+            method: "POST".into(),
+            path: "/mcp".into(),
+            fault,
+            message: Some(message),
+        };
+        let refusal = Refusal::request("no rule".to_owned(), request);
+        refusal.allowable_request().map(|request| request.asked)
+    };
+    let long = "x".repeat(512);
+    let token = ["gh", "p_", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"].concat();
+    for (method, about, is_proposed) in [
+        ("tools/list", None, true),
+        ("tools/call", Some((About::Tool, "put")), true),
+        ("tools/call", Some((About::Tool, "a b")), false),
+        ("tools/*", None, false),
+        ("*", None, false),
+        ("", None, false),
+        ("ping\u{7}", None, false),
+        ("resources/read", Some((About::Uri, "docs://a")), true),
+        (
+            "resources/read",
+            Some((About::Uri, "docs://a?key=1")),
+            false,
+        ),
+        (
+            "resources/read",
+            Some((About::OtherForm, "DOCS://a")),
+            false,
+        ),
+        ("prompts/get", Some((About::Name, "a\\")), true),
+        ("prompts/get", Some((About::Name, "")), false),
+        ("prompts/get", Some((About::Name, long.as_str())), false),
+        ("prompts/get", Some((About::Name, token.as_str())), false),
+    ] {
+        let proposed = proposed(method, about, |_| {});
+        assert_eq!(proposed.is_some(), is_proposed, "{method} {about:?}");
+    }
+    let tool = Some((About::Tool, "put"));
+    let changes: [fn(&mut JudgedMessage); 4] = [
+        |message| message.is_limited = true,
+        |message| message.is_about_one = false,
+        |message| message.is_response = true,
+        |message| message.method = None,
+    ];
+    for change in changes {
+        assert_eq!(proposed("tools/call", tool, change), None);
     }
 }

@@ -193,11 +193,14 @@ pub async fn authorize_request(
         }
         record.decided_since(began);
         let judged = judged.map_err(|refusal| answered(refusal, message, &actions, index))?;
-        services
-            .authorizer
-            .note_request(permit, caller, action, message);
         record.request_permitted_by(judged.policy(), judged.judged());
         record.message_permitted_by(index, judged.policy(), judged.judged());
+    }
+    if let Some(action) = actions.first() {
+        let authorizer = &services.authorizer;
+        authorizer
+            .note_request(permit, caller, action, message)
+            .await;
     }
     // Nobody would judge the messages behind a switch.
     let upgrade = if messages().next().is_some() {

@@ -9,6 +9,7 @@ use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::has_encoded_slash;
 use parking_lot::Mutex;
 
+use crate::decide::message::rpc::observed::ObservedMessages;
 use crate::ground::limits::Limits;
 use crate::ground::target::Target;
 
@@ -63,13 +64,14 @@ pub struct Observation {
     pub port: u16,
     /// All addresses of the host, if one of them is internal.
     pub internal: Vec<IpAddr>,
-    /// The methods of its requests; empty if bytes were relayed uninspected, if there were too many
-    /// methods to keep, or if all requests held messages.
+    /// True if bytes were relayed uninspected, or if it has more distinct methods than are kept. It has
+    /// neither methods nor messages then.
+    pub is_opaque: bool,
+    /// The methods of its requests, without those that held messages.
     pub methods: BTreeSet<String>,
     /// The first paths of its requests.
     pub paths: Vec<String>,
-    /// The messages in requests, for which the rules of endpoints with their paths are made; empty if
-    /// bytes were relayed uninspected.
+    /// The messages in requests, for which the rules of endpoints with their paths are made.
     pub messages: BTreeSet<UnmatchedRequest>,
     /// True if a path held an escaped slash.
     pub has_encoded_slash: bool,
@@ -77,15 +79,13 @@ pub struct Observation {
     pub is_tcp: bool,
 }
 
-impl Observation {
-    /// Returns true if bytes were relayed that no rule for requests could judge.
-    #[must_use]
-    pub fn is_opaque(&self) -> bool {
-        self.methods.is_empty() && self.messages.is_empty()
-    }
-}
-
 impl Use {
+    /// Returns true if no rule for requests or messages describes it.
+    fn is_opaque(&self) -> bool {
+        let has_none = self.methods.is_empty() && self.messages.is_empty();
+        self.is_opaque || has_none && !self.is_cut
+    }
+
     /// Returns true if requests for `path` held messages.
     fn has_messages_at(&self, path: &str) -> bool {
         let path = Glob::literal(path);
@@ -127,25 +127,29 @@ impl Observations {
         known.extend(addresses.into_iter().filter(|_| is_internal).take(room));
     }
 
-    /// Notes a request of `program` with this method for this path of `target`, which holds
+    /// Notes a request of `program` with this method for this path of `target`, which may hold
     /// `messages`. The stream of a server's messages, and the end of a session, count as messages.
     pub fn add_request(
         &self,
         program: &str,
         target: &Target,
         (method, path): (&str, &str),
-        messages: Vec<UnmatchedRequest>,
+        messages: Option<ObservedMessages>,
     ) {
         self.update(program, target, |used| {
-            if !messages.is_empty() {
-                let room = MESSAGES.saturating_sub(used.messages.len());
-                let is_new = |message: &UnmatchedRequest| !used.messages.contains(message);
-                let new: Vec<_> = messages.into_iter().filter(is_new).collect();
-                used.is_cut |= new.len() > room;
-                used.messages.extend(new.into_iter().take(room));
+            if let Some(messages) = messages {
+                used.is_cut |= messages.is_cut;
+                for message in messages.requests {
+                    let is_full = used.messages.len() == MESSAGES;
+                    if is_full && !used.messages.contains(&message) {
+                        used.is_cut = true;
+                    } else {
+                        used.messages.insert(message);
+                    }
+                }
                 return;
             }
-            if method != "POST" && used.has_messages_at(path) {
+            if ["GET", "DELETE"].contains(&method) && used.has_messages_at(path) {
                 return;
             }
             if used.methods.len() < METHODS {
@@ -190,14 +194,15 @@ impl Observations {
             program: program.clone(),
             host: host.clone(),
             port: *port,
+            is_opaque: used.is_opaque(),
             internal: used.internal.iter().copied().collect(),
-            methods: if used.is_opaque {
+            methods: if used.is_opaque() {
                 BTreeSet::new()
             } else {
                 used.methods.clone()
             },
             paths: used.paths.iter().cloned().collect(),
-            messages: if used.is_opaque {
+            messages: if used.is_opaque() {
                 BTreeSet::new()
             } else {
                 used.messages.clone()

@@ -249,8 +249,9 @@ impl Authorizer {
         Ok(message_permit)
     }
 
-    /// Notes `action` of `caller`, which was read from `message`, if the run is observed.
-    pub fn note_request(
+    /// Notes the request of `caller` from which `action` and others were read, and its `message`, if the
+    /// run is observed.
+    pub async fn note_request(
         &self,
         permit: &Permit,
         caller: &Caller,
@@ -260,7 +261,13 @@ impl Authorizer {
         if let Mode::Observe(observations) = &self.mode {
             let program = &caller.program.executable;
             let (method, path) = action.rule();
-            let messages = observed(message, &path);
+            let messages = if message.head.is_some() {
+                let (of_request, of_path) = (message.clone(), path.clone());
+                let read = tokio::task::spawn_blocking(move || observed(&of_request, &of_path));
+                read.await.unwrap_or_default()
+            } else {
+                None
+            };
             observations.add_request(program, permit.target(), (&method, &path), messages);
         }
     }

@@ -31,6 +31,8 @@ pub struct AheadBody<B = CompleteBody> {
     ahead: Ahead,
     /// The part of it that was not sent yet.
     unsent: Bytes,
+    /// What was read of a longer beginning that is not complete.
+    begun: BytesMut,
     /// The bytes that arrived together with the end of that beginning.
     surplus: Bytes,
     trailers: Option<Box<HeaderMap>>,
@@ -51,11 +53,17 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
         Self {
             ahead,
             unsent: Bytes::new(),
+            begun: BytesMut::new(),
             surplus: Bytes::new(),
             trailers: None,
             is_over,
             rest: body,
         }
+    }
+
+    /// Returns the number of bytes that were read and not sent yet.
+    fn held(&self) -> usize {
+        self.unsent.len() + self.begun.len() + self.surplus.len()
     }
 
     /// Returns what was read ahead.
@@ -140,19 +148,23 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
         Ok(self.ahead())
     }
 
-    /// Reads until there are `most` bytes, or the body has ended, which it must if it `is_whole`.
+    /// Reads until there are `most` bytes, or the body has ended, which it must if it `is_whole`. What
+    /// was read when it fails is still sent, if anything is.
     async fn fill(&mut self, most: usize, is_whole: bool, room: usize) -> Result<(), Refusal> {
-        let mut read = BytesMut::with_capacity(room);
-        read.extend_from_slice(&self.ahead.bytes);
+        self.begun = BytesMut::with_capacity(room);
+        self.begun.extend_from_slice(&self.ahead.bytes);
+        self.unsent = Bytes::new();
         let mut next = std::mem::take(&mut self.surplus);
         loop {
-            let taken = next.split_to(next.len().min(most - read.len().min(most)));
-            read.extend_from_slice(&taken);
+            let room = most - self.begun.len().min(most);
+            let taken = next.split_to(next.len().min(room));
+            self.begun.extend_from_slice(&taken);
             if !next.is_empty() && is_whole {
+                self.surplus = next;
                 return Err(Refusal::body_too_large(most));
             }
             self.is_over = self.is_over || self.rest.is_end_stream();
-            if self.is_over || (!is_whole && read.len() >= most) {
+            if self.is_over || (!is_whole && self.begun.len() >= most) {
                 break;
             }
             let frame = timeout(Limits::AHEAD_PAUSE, self.rest.frame()).await;
@@ -167,6 +179,7 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> AheadBody<B> {
             }
         }
         self.surplus = next;
+        let read = std::mem::take(&mut self.begun);
         self.ahead.is_whole = self.is_over && self.surplus.is_empty();
         self.ahead.bytes = if read.len() < room / 2 {
             Bytes::copy_from_slice(&read)
@@ -187,6 +200,9 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> Body for AheadBody<B
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
         let this = self.get_mut();
+        if !this.begun.is_empty() {
+            this.unsent = this.begun.split().freeze();
+        }
         for part in [&mut this.unsent, &mut this.surplus] {
             if !part.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(part)))));
@@ -201,18 +217,14 @@ impl<B: Body<Data = Bytes, Error = IncompleteBody> + Unpin> Body for AheadBody<B
 
     fn is_end_stream(&self) -> bool {
         let is_over = self.is_over || self.rest.is_end_stream();
-        let is_sent = self.unsent.is_empty() && self.surplus.is_empty();
-        is_sent && self.trailers.is_none() && is_over
+        self.held() == 0 && self.trailers.is_none() && is_over
     }
 
     fn size_hint(&self) -> SizeHint {
         if self.is_over {
-            return SizeHint::with_exact((self.unsent.len() + self.surplus.len()) as u64);
+            return SizeHint::with_exact(self.held() as u64);
         }
-        longer(
-            self.rest.size_hint(),
-            self.unsent.len() + self.surplus.len(),
-        )
+        longer(self.rest.size_hint(), self.held())
     }
 }
 
@@ -359,6 +371,24 @@ mod tests {
             let refusal = body.read(Need::Body(100), &memory, "/a").await.unwrap_err();
             assert_eq!((refusal.status(), began.elapsed()), (408, after));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_read_of_a_body_that_pauses_is_sent_if_anything_is() {
+        let memory = Memory::default();
+        let pause = stream::once(async {
+            tokio::time::sleep(Limits::AHEAD_PAUSE * 2).await;
+            data("cd")
+        });
+        let parts = stream::iter([data("ab")]).chain(pause);
+        let mut body = AheadBody::new(StreamBody::new(parts.boxed()));
+        let refusal = body
+            .read(Need::Prefix(100), &memory, "/a")
+            .await
+            .unwrap_err();
+        assert_eq!((refusal.status(), body.size_hint().lower()), (408, 2));
+        let sent = body.collect().await.unwrap().to_bytes();
+        assert_eq!(sent, "abcd");
     }
 
     #[tokio::test(start_paused = true)]

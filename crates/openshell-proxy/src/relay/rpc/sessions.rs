@@ -20,13 +20,15 @@ const ID_BYTES: usize = 256;
 /// The number of servers with tools whose arguments fields repeat, and of such tools of each.
 const SERVERS: usize = 32;
 const TOOLS: usize = 1024;
+/// The number of arguments of all tools of a server, of at most 384 bytes with their names.
+const ARGUMENTS: usize = 2048;
 
 /// The name of a session: a server, and the id that it gave or, without one, the calling process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionName([u8; 32]);
 
-/// The open requests of all sessions, and the tools of servers. What is too much is dropped, the oldest
-/// first.
+/// The open requests of all sessions, and the tools of servers. Of what is too much, the oldest sessions,
+/// requests and servers are dropped, and further tools of a server are not kept.
 #[derive(Debug, Default)]
 pub struct Sessions {
     known: Mutex<Known>,
@@ -162,7 +164,9 @@ impl Sessions {
         }
         let place = place.unwrap_or(servers.len() - 1);
         if let Some((_, tools)) = servers.get_mut(place) {
-            let has_room = tools.len() < TOOLS || tools.contains_key(tool);
+            tools.remove(tool);
+            let arguments: usize = tools.values().map(Vec::len).sum();
+            let has_room = tools.len() < TOOLS && arguments + repeated.len() <= ARGUMENTS;
             if has_room && tool.len() <= ID_BYTES {
                 tools.insert(tool.to_owned(), repeated);
             }

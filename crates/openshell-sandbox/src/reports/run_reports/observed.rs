@@ -2,6 +2,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 
@@ -271,6 +272,7 @@ fn observations(program: &str, endpoint: &Endpoint) -> Option<Vec<Observation>> 
         host: host.clone(),
         port: port.get(),
         internal: internal.clone(),
+        is_opaque: endpoint.l7().is_none(),
         methods: methods.clone(),
         messages: messages.clone(),
         paths: Vec::new(),
@@ -314,10 +316,10 @@ pub(super) fn united(before: Vec<Observation>, now: Vec<Observation>) -> Vec<Obs
             Entry::Vacant(place) => drop(place.insert(seen)),
             Entry::Occupied(mut known) => {
                 let known = known.get_mut();
-                let is_opaque = known.is_opaque() || seen.is_opaque();
+                known.is_opaque |= seen.is_opaque;
                 known.methods.extend(seen.methods);
                 known.messages.extend(seen.messages);
-                if is_opaque {
+                if known.is_opaque {
                     known.methods.clear();
                     known.messages.clear();
                 }
@@ -344,13 +346,13 @@ fn observed_endpoints(seen: &Observation) -> String {
         asked: Some(("path", "**".to_owned())),
     };
     let requests: BTreeSet<_> = seen.methods.iter().map(request).collect();
+    let endpoint = |requests| ProposedEndpoint {
+        allow_encoded_slash: seen.has_encoded_slash,
+        ..ProposedEndpoint::new(&seen.host, seen.port, &seen.internal, requests)
+    };
     let mut text = String::new();
-    if !requests.is_empty() || seen.is_opaque() {
-        let endpoint = ProposedEndpoint {
-            allow_encoded_slash: seen.has_encoded_slash,
-            ..ProposedEndpoint::new(&seen.host, seen.port, &seen.internal, requests)
-        };
-        let mut written = endpoint.to_flow();
+    if !requests.is_empty() || seen.is_opaque {
+        let mut written = endpoint(requests).to_flow();
         if seen.is_tcp && written.pop().is_some() {
             written.push_str(", protocol: tcp}");
         }
@@ -358,8 +360,7 @@ fn observed_endpoints(seen: &Observation) -> String {
     }
     let messages = by_place(&seen.messages).into_values();
     for messages in messages {
-        let endpoint = ProposedEndpoint::new(&seen.host, seen.port, &seen.internal, messages);
-        text.push_str(&format!("      - {}\n", endpoint.to_flow()));
+        text.push_str(&format!("      - {}\n", endpoint(messages).to_flow()));
     }
     if !seen.paths.is_empty() {
         let paths: Vec<_> = seen.paths.iter().map(|path| quoted(path)).collect();
@@ -379,14 +380,30 @@ pub(super) fn observed_policy(
 ) -> String {
     let mut text = notes(learned);
     let needles = Needles::new(Issuers::known().into_shapes(), std::iter::empty());
-    let without_secrets = |mut seen: Observation| {
-        // People pass the policy on, so it must not hold secrets.
-        seen.paths
-            .retain(|path| !needles.finds_any(path.as_bytes()));
+    // People pass the policy on, so it must not hold secrets.
+    let has_secret = |text: &str| needles.finds_any(text.as_bytes());
+    let mut hides_messages = false;
+    let mut without_secrets = |mut seen: Observation| {
+        seen.paths.retain(|path| !has_secret(path));
+        let count = seen.messages.len();
+        seen.messages.retain(|message| {
+            let path = message.endpoint_path.as_deref().unwrap_or_default();
+            let asked = message.asked.as_ref().map_or("", |(_, asked)| asked);
+            ![path, &message.method, asked].into_iter().any(has_secret)
+        });
+        hides_messages |= seen.messages.len() < count;
         seen
     };
-    let all = all.into_iter().map(without_secrets);
-    let (all, others): (Vec<_>, Vec<_>) = all.partition(|seen| is_one_program(&seen.program));
+    let all: Vec<_> = all.into_iter().map(&mut without_secrets).collect();
+    if hides_messages {
+        text.push_str(&format!("{LEFT_OUT}messages that hold a secret.\n"));
+    }
+    let is_described = |seen: &Observation| {
+        seen.is_opaque || !seen.methods.is_empty() || !seen.messages.is_empty()
+    };
+    let all = all.into_iter().filter(is_described);
+    let (mut all, others): (Vec<_>, Vec<_>) = all.partition(|seen| is_one_program(&seen.program));
+    share_addresses(&mut all);
     if !others.is_empty() {
         text.push_str(&format!(
             "{LEFT_OUT}programs whose paths hold a `*`, which would match others too.\n"
@@ -404,6 +421,25 @@ pub(super) fn observed_policy(
     }
     text.push_str(&network_policies(&all));
     text
+}
+
+/// Gives the endpoints of all programs for a server of messages the same addresses: beside one with a
+/// `path` they must have the same.
+fn share_addresses(all: &mut [Observation]) {
+    let mut shared: BTreeMap<(String, u16), BTreeSet<IpAddr>> = BTreeMap::new();
+    for seen in all.iter().filter(|seen| !seen.messages.is_empty()) {
+        shared.insert((seen.host.clone(), seen.port), BTreeSet::new());
+    }
+    for seen in all.iter() {
+        if let Some(addresses) = shared.get_mut(&(seen.host.clone(), seen.port)) {
+            addresses.extend(&seen.internal);
+        }
+    }
+    for seen in all {
+        if let Some(addresses) = shared.get(&(seen.host.clone(), seen.port)) {
+            seen.internal = addresses.iter().copied().collect();
+        }
+    }
 }
 
 /// Returns the section about the network, with one policy per program.
@@ -446,7 +482,8 @@ fn notes(learned: &Learned) -> String {
     );
     if learned.is_incomplete {
         text.push_str(&format!(
-            "{INCOMPLETE}the run used more endpoints or files than are kept.\n"
+            "{INCOMPLETE}the run used more endpoints, messages or files than are kept, or than rules can \
+             name.\n"
         ));
     }
     for path in learned.not_written.iter().take(LINES) {
@@ -565,6 +602,7 @@ mod tests {
                 .iter()
                 .map(|address| address.parse().unwrap())
                 .collect(),
+            is_opaque: methods.is_empty() && !host.contains("mcp"),
             methods: methods.iter().map(|method| (*method).to_owned()).collect(),
             paths: methods
                 .iter()

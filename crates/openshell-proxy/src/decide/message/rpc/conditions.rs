@@ -69,6 +69,12 @@ impl Conditions {
         allowing.map(|rule| rule.key.as_str())
     }
 
+    /// Returns true if allow rules for `tool` have conditions.
+    pub(super) fn limit(&self, tool: &str) -> bool {
+        let mut allowing = self.0.iter().filter(|rule| rule.effect == Effect::Allow);
+        allowing.any(|rule| rule.are_for(tool))
+    }
+
     /// Returns the names of the conditions that hold for a call of `tool` with `arguments`.
     ///
     /// # Errors

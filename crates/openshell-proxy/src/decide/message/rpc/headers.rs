@@ -39,8 +39,8 @@ pub(super) struct Repeated<'m> {
 pub struct RepeatedArgument {
     /// The name of the field behind `Mcp-Param-`, in lower case.
     field: String,
-    /// The keys on the way to the argument.
-    keys: Vec<String>,
+    /// The keys on the way to the argument, with NUL between them.
+    keys: String,
 }
 
 /// The key of a schema that says which field repeats a property (MCP 2026-07-28).
@@ -50,35 +50,42 @@ pub const REPEATED: &str = "x-mcp-header";
 const REPEATED_ARGUMENTS: usize = 16;
 const DEPTH: usize = 8;
 
-/// The number of bytes of the name of a field or a key that is kept.
-const KEY_BYTES: usize = 256;
+/// The number of bytes of the name of a field, and of all keys on the way to its argument.
+const KEY_BYTES: usize = 128;
 
 impl RepeatedArgument {
     /// Returns the arguments that fields repeat by the schema of a tool.
     #[must_use]
     pub fn of_schema(schema: Json<'_>) -> Vec<Self> {
         let mut all = Vec::new();
-        add_repeated(schema, &mut Vec::new(), &mut all);
+        add_repeated(schema, &[], &mut all);
         all
     }
 
-    /// Returns the argument as it stands in a field; `None` if `arguments` have none.
-    fn value(&self, arguments: Json<'_>) -> Option<String> {
-        let mut value = arguments;
-        for key in &self.keys {
-            value = entry(value, key)?;
+    /// Returns true if a field with `text` repeats the argument. Texts are compared byte for byte, and
+    /// integers as numbers.
+    fn is_repeated(&self, arguments: Json<'_>, text: &str) -> bool {
+        let mut value = Some(arguments);
+        for key in self.keys.split('\0') {
+            value = value.and_then(|value| entry(value, key));
         }
-        scalar(value)
+        let Some(value) = value else {
+            return false;
+        };
+        match value.text() {
+            Some(argument) => argument == text,
+            None => scalar(value).is_some_and(|argument| argument == comparable(text)),
+        }
     }
 }
 
 /// Adds the arguments of `schema` that fields repeat, which lies at `keys`, to `all`.
-fn add_repeated(schema: Json<'_>, keys: &mut Vec<String>, all: &mut Vec<RepeatedArgument>) {
+fn add_repeated(schema: Json<'_>, keys: &[&str], all: &mut Vec<RepeatedArgument>) {
     let field = entry(schema, REPEATED).and_then(Json::text);
     if let Some(field) = field.filter(|field| field.len() <= KEY_BYTES && !keys.is_empty()) {
         all.push(RepeatedArgument {
             field: field.to_ascii_lowercase(),
-            keys: keys.clone(),
+            keys: keys.join("\0"),
         });
     }
     let Some(properties) = entry(schema, "properties").filter(|_| keys.len() < DEPTH) else {
@@ -88,10 +95,10 @@ fn add_repeated(schema: Json<'_>, keys: &mut Vec<String>, all: &mut Vec<Repeated
         if all.len() == REPEATED_ARGUMENTS {
             return;
         }
-        if key.len() <= KEY_BYTES {
-            keys.push(key.into_owned());
-            add_repeated(property, keys, all);
-            keys.pop();
+        let keys = [keys, &[key.as_ref()]].concat();
+        let bytes: usize = keys.iter().map(|key| key.len()).sum();
+        if bytes <= KEY_BYTES {
+            add_repeated(property, &keys, all);
         }
     }
 }
@@ -115,7 +122,7 @@ pub(super) fn differs(
     let arguments = arguments.unwrap_or(Json::EMPTY_OBJECT);
     repeated.iter().any(|repeated| {
         let mut fields = params.iter().filter(|(field, _)| *field == repeated.field);
-        fields.any(|(_, value)| repeated.value(arguments) != Some(comparable(value)))
+        fields.any(|(_, text)| !repeated.is_repeated(arguments, text))
     })
 }
 

@@ -25,7 +25,7 @@ use crate::decide::message::rpc::head::RpcHead;
 use crate::decide::message::rpc::headers::RepeatedArgument;
 pub(in crate::decide) use crate::decide::message::rpc::read::read;
 use crate::denial::answer::Answerable;
-use crate::denial::judged::{About, JudgedMessage};
+use crate::denial::judged::{About, JudgedMessage, WORD_BYTES};
 
 /// How the messages for some endpoints are read.
 #[derive(Debug)]
@@ -61,6 +61,8 @@ pub struct RpcMessage {
     pub uris: Vec<String>,
     /// The prompt that it asks for.
     pub name: Option<String>,
+    /// True if rules for its tool have conditions on arguments.
+    is_limited: bool,
     /// The names of the conditions on its arguments that hold.
     held: BTreeSet<String>,
     /// Its arguments, as JSON.
@@ -124,6 +126,7 @@ impl RpcMessage {
             tool: None,
             uris: Vec::new(),
             name: None,
+            is_limited: false,
             held: BTreeSet::new(),
             arguments: None,
             params: None,
@@ -235,12 +238,12 @@ impl RpcMessage {
             is_response: self.kind == RpcKind::Response,
             method: self.method.as_deref().map(cut),
             about: about.map(|(about, value)| (about, cut(value))),
+            is_about_one: self.uris.len() == 1
+                || self.method.as_deref() != Some("subscriptions/listen"),
+            is_limited: self.is_limited,
         }
     }
 }
-
-/// The number of bytes of a word that refusals repeat.
-const WORD_BYTES: usize = 512;
 
 fn cut(word: &str) -> String {
     let length = word.floor_char_boundary(WORD_BYTES);

@@ -306,6 +306,7 @@ fn mcp_params<'t>(
             {
                 return Err(Fault::new("the arguments of a call are an object"));
             }
+            message.is_limited = settings.conditions.limit(&tool);
             message.held = settings.conditions.that_hold(&tool, arguments)?;
             message.arguments = arguments.map(|arguments| arguments.as_str().to_owned());
             message.tool = Some(tool);
