@@ -91,9 +91,10 @@ impl JudgedMessage {
     /// than a rule, or if a rule that allows exactly this cannot be written.
     fn unmatched(&self, endpoint_path: Option<String>) -> Option<UnmatchedRequest> {
         let method = self.method.clone()?;
-        let parsed = match self.protocol {
-            Protocol::Mcp => RpcMethod::of_mcp(&method),
-            _ => RpcMethod::of_json_rpc(&method),
+        let parsed = if self.protocol == Protocol::Mcp {
+            RpcMethod::of_mcp(&method)
+        } else {
+            RpcMethod::of_json_rpc(&method)
         };
         let is_plain = parsed.is_ok() && !method.contains('*') && method != CONCEALED;
         let is_exact = self
