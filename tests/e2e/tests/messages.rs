@@ -527,3 +527,61 @@ fn a_secret_in_the_arguments_of_a_tool_is_not_sent() {
     assert!(!seen.contains(&token), "{seen}");
     assert!(!finished.log.contains(&token), "{}", finished.log);
 }
+
+#[test]
+fn recorded_messages_are_judged_by_another_policy() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let before = mcp(
+        "rules: [{allow: {method: initialize}}, {allow: {method: tools/call, tool: get_issue}}, {allow: {method: \
+         resources/read, uri: \"docs://*\"}}]",
+    );
+    let post = |method: &str, params: &str| {
+        format!(
+            "curl -p -sS -o /dev/null -H 'content-type: application/json' -d \
+             '{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{method}\",\"params\":{{{params}}}}}' http://web.test:8080/mcp; "
+        )
+    };
+    let asked = [
+        post("initialize", ""),
+        post(
+            "tools/call",
+            r#""name":"get_issue","arguments":{"n":"a-value"}"#,
+        ),
+        post("tools/call", r#""name":"delete_repo""#),
+        post("resources/read", r#""uri":"docs://a""#),
+        "curl -p -sS -o /dev/null -H 'accept: text/event-stream' http://web.test:8080/mcp"
+            .to_owned(),
+    ];
+    let run = lab
+        .sandbox(&before)
+        .args(&["--log-format", "json"])
+        .sh(&asked.concat());
+    assert_eq!(run.code(), 0, "{run:?}");
+    let logs = lab.logs().replace("openshell.*", "openshell-ocsf.*");
+    let log = lab.file("run.log", lab.shell(&format!("cat {logs}")));
+    let replayed = |name: &str, policy: &str| {
+        lab.shell(&format!(
+            "{} check {} --replay {} 2>&1",
+            lab.binary(),
+            lab.file(name, policy).display(),
+            log.display()
+        ))
+    };
+    let same = replayed("same.yaml", &before);
+    assert!(same.contains(" decisions, 0 changes\n"), "{same}");
+    let other = before
+        .replace("get_issue", "delete_repo")
+        .replace("docs://*", "notes://*");
+    let changed = replayed("other.yaml", &other);
+    for line in [
+        "- /usr/bin/curl -> {\"id\":1,\"jsonrpc\":\"2.0\",\"method\":\"tools/call\",\"params\":{\"name\":\"get_issue\"}} \
+         web.test:8080/mcp: refused now, request_not_in_rules (1 x)\n",
+        "+ /usr/bin/curl -> {\"id\":1,\"jsonrpc\":\"2.0\",\"method\":\"tools/call\",\"params\":{\"name\":\"delete_repo\"}} \
+         web.test:8080/mcp: permitted now (1 x)\n",
+        "\"params\":{\"uri\":\"docs://a\"}} web.test:8080/mcp: refused now",
+        " 3 changes\n",
+    ] {
+        assert!(changed.contains(line), "{line}: {changed}");
+    }
+}

@@ -10,12 +10,12 @@ use openshell_policy::network::host::Host;
 use openshell_proxy::decide::connection::judge;
 use openshell_proxy::decide::snapshot::Snapshot;
 use openshell_proxy::decide::verdict;
-use openshell_proxy::denial::refusal::Refusal;
+use openshell_proxy::denial::judged::WORD_BYTES;
 use openshell_proxy::ground::peer::{Caller, Program};
 use openshell_proxy::ground::target::Target;
 use openshell_proxy::inference::is_target;
 use openshell_proxy::secrets::needles::CONCEALED;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use openshell_telemetry::logging::print_line;
 
@@ -33,9 +33,17 @@ const SHOWN: usize = 1000;
 struct Recorded {
     caller: Caller,
     target: Target,
-    /// The method and path of a request, if it is one.
-    request: Option<(String, String)>,
+    /// The request, if it is one.
+    request: Option<Asked>,
     was_permitted: bool,
+}
+
+/// A recorded request.
+struct Asked {
+    method: String,
+    path: String,
+    /// The message in its body, without arguments, if the decision was on one.
+    message: Option<String>,
 }
 
 /// What a log says about its connections: the ancestors and further paths of their programs.
@@ -43,7 +51,7 @@ type Lineages = BTreeMap<(u64, String, u64), (Vec<String>, Vec<String>)>;
 
 /// Judges the decisions in the JSON log at `log` by `snapshot`, and prints each change once.
 /// Returns the number of changes. Leaves out what the policy did not decide (names, certificates,
-/// credentials), forwarded requests, and queries, which no log holds.
+/// credentials), forwarded requests, and queries and arguments, which no log holds.
 ///
 /// # Errors
 /// Fails if the log cannot be read, or holds no decision in JSON.
@@ -145,10 +153,11 @@ fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
             if !lineages.contains_key(&key) || path == CONCEALED {
                 return None;
             }
-            Some((
-                http.get("http_method")?.as_str()?.to_owned(),
-                path.to_owned(),
-            ))
+            Some(Asked {
+                method: http.get("http_method")?.as_str()?.to_owned(),
+                path: path.to_owned(),
+                message: message(unmapped)?,
+            })
         }
         _ => return None,
     };
@@ -182,6 +191,42 @@ fn recorded(event: &Value, lineages: &mut Lineages) -> Option<Recorded> {
     })
 }
 
+/// Returns the message that a decision was on, or nothing if it was on none; `None` if the log holds too
+/// little of it.
+fn message(unmapped: &Value) -> Option<Option<String>> {
+    let word = |key: &str| {
+        let word = unmapped.get(key).and_then(Value::as_str);
+        word.filter(|word| !word.is_empty())
+    };
+    let has_id = word("id").is_some();
+    let Some(method) = word("rpc_method") else {
+        // An answer is permitted by the question that it is for.
+        return if has_id { None } else { Some(None) };
+    };
+    let about = word("rpc_target");
+    if [Some(method), about].into_iter().flatten().any(is_cut) {
+        return None;
+    }
+    let mut message = json!({"jsonrpc": "2.0", "method": method});
+    if has_id {
+        message["id"] = 1.into();
+    }
+    if let Some(about) = about {
+        let key = if method.starts_with("resources/") {
+            "uri"
+        } else {
+            "name"
+        };
+        message["params"] = json!({key: about});
+    }
+    Some(Some(message.to_string()))
+}
+
+/// Returns true if `word` is not what was asked for.
+fn is_cut(word: &str) -> bool {
+    word == CONCEALED || word.len() >= WORD_BYTES
+}
+
 /// Describes how a decision changes; `None` if it does not.
 fn change(snapshot: &Snapshot, recorded: &Recorded) -> Option<String> {
     let Recorded {
@@ -191,14 +236,19 @@ fn change(snapshot: &Snapshot, recorded: &Recorded) -> Option<String> {
         was_permitted,
     } = recorded;
     let judged = judge(snapshot, caller, target, || Ok(())).and_then(|permit| {
-        let request = request
-            .as_ref()
-            .map(|(method, path)| verdict::ask(&permit, method, path))
-            .transpose()?;
-        Ok::<_, Refusal>(request)
+        let request = request.as_ref().map(|asked| match &asked.message {
+            Some(message) => verdict::ask_messages(&permit, &asked.path, message.as_bytes()),
+            None => verdict::ask(&permit, &asked.method, &asked.path),
+        });
+        request.transpose()
     });
     let asked = match request {
-        Some((method, path)) => format!("{method} {target}{path}"),
+        Some(Asked {
+            path,
+            message: Some(message),
+            ..
+        }) => format!("{message} {target}{path}"),
+        Some(Asked { method, path, .. }) => format!("{method} {target}{path}"),
         None => target.to_string(),
     };
     let program = &caller.program.executable;
