@@ -262,7 +262,8 @@ impl Authorizer {
             let program = &caller.program.executable;
             let (method, path) = action.rule();
             let messages = if message.head.is_some() {
-                let (of_request, of_path) = (message.clone(), path.clone());
+                let of_request = message.clone();
+                let of_path = path.clone();
                 let read = tokio::task::spawn_blocking(move || observed(&of_request, &of_path));
                 read.await.unwrap_or_default()
             } else {
