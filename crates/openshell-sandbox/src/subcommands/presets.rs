@@ -164,8 +164,8 @@ fn make(
     read: &[PathBuf],
 ) -> anyhow::Result<(PathBuf, Vec<String>)> {
     let scratch = Scratch::create(folder)?;
-    let [policy, observed, output, new] =
-        ["policy.yaml", "observed.yaml", "output", "new.yaml"].map(|name| scratch.0.join(name));
+    let [policy, observed, output, new] = ["policy.yaml", "observed.yaml", "output", "new.yaml"]
+        .map(|name| scratch.folder.join(name));
     std::fs::write(&policy, recipe.policy_to_ask())?;
     let printed = File::create_new(&output)?;
     #[expect(
@@ -188,7 +188,7 @@ fn make(
         ])
         .args([
             Path::new("--log-dir"),
-            &scratch.0,
+            &scratch.folder,
             Path::new("--policy-data"),
             &policy,
             Path::new("--observe"),
@@ -244,33 +244,46 @@ fn print_end(output: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A folder next to the presets, which is removed when this value is dropped.
-struct Scratch(PathBuf);
+/// A folder next to the presets, which is removed when this value is dropped. It is locked until
+/// then, so nobody takes it for a leftover.
+struct Scratch {
+    folder: PathBuf,
+    _lock: File,
+}
 
 impl Scratch {
     fn create(presets: &Path) -> anyhow::Result<Self> {
         let context = || format!("cannot write to {}", presets.display());
         std::fs::create_dir_all(presets).with_context(context)?;
+        let all = File::open(presets).with_context(context)?;
+        all.lock().with_context(context)?;
         remove_leftovers(presets);
         let folder = presets.join(format!(".{}", std::process::id()));
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&folder)
             .with_context(context)?;
-        Ok(Self(folder))
+        let lock = File::open(&folder).with_context(context)?;
+        lock.lock().with_context(context)?;
+        Ok(Self {
+            folder,
+            _lock: lock,
+        })
     }
 }
 
-/// Removes folders left by processes that were killed.
+/// Removes folders left by processes that were killed. One that their client still writes to may
+/// stay, for the next call.
 fn remove_leftovers(presets: &Path) {
     for entry in std::fs::read_dir(presets).into_iter().flatten().flatten() {
-        let process = entry
-            .file_name()
+        let name = entry.file_name();
+        let is_scratch = name
             .to_str()
-            .and_then(|name| name.strip_prefix('.')?.parse::<u32>().ok());
-        if process.is_some_and(|process| {
-            process == std::process::id() || !Path::new(&format!("/proc/{process}")).exists()
-        }) {
+            .and_then(|name| name.strip_prefix('.'))
+            .is_some_and(|process| process.parse::<u32>().is_ok());
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let is_left = || File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok());
+        if is_scratch && is_folder && is_left() {
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
@@ -278,6 +291,6 @@ fn remove_leftovers(presets: &Path) {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
