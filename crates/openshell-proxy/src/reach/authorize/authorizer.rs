@@ -8,7 +8,7 @@ use tracing::debug;
 
 use crate::decide::connection::{judge, observe};
 use crate::decide::identify::{Identified, Identifier, Identity};
-use crate::decide::message::rpc::observed::observed;
+use crate::decide::message::rpc::observed::{ObservedMessages, observed};
 use crate::decide::message::{Action, Message, Reading};
 use crate::decide::permit::Permit;
 use crate::decide::snapshot::Snapshot;
@@ -265,7 +265,13 @@ impl Authorizer {
                 let of_request = message.clone();
                 let of_path = path.clone();
                 let read = tokio::task::spawn_blocking(move || observed(&of_request, &of_path));
-                read.await.unwrap_or_default()
+                // A reader that failed has read something that no rule could name.
+                read.await.unwrap_or_else(|_| {
+                    Some(ObservedMessages {
+                        requests: Vec::new(),
+                        is_cut: true,
+                    })
+                })
             } else {
                 None
             };

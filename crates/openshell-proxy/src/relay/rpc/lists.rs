@@ -25,17 +25,17 @@ pub(super) fn filtered(
     permitted: impl Fn(&str) -> bool,
 ) -> Option<String> {
     let (list_key, name_key) = keys(kind);
-    let result = entry(json, "result")?;
-    let list = entry(result, list_key).filter(|list| list.is_array())?;
+    let result = json.get("result")?;
+    let list = result.get(list_key).filter(|list| list.is_array())?;
     let mut kept = Vec::new();
     for item in list.items().take(ENTRIES) {
-        let name = entry(item, name_key).and_then(Json::text);
+        let name = item.get(name_key).and_then(Json::text);
         if name.is_some_and(|name| permitted(&name)) {
             kept.push(item.as_str());
         }
     }
     let mut changes = vec![(list, format!("[{}]", kept.join(",")))];
-    if let Some(scope) = entry(result, "cacheScope") {
+    if let Some(scope) = result.get("cacheScope") {
         changes.push((scope, "\"private\"".to_owned()));
     }
     Some(replaced(json.as_str(), changes))
@@ -44,22 +44,16 @@ pub(super) fn filtered(
 /// Returns the name of each tool in the list of the message `json`, with the arguments that fields
 /// repeat.
 pub(super) fn tools(json: Json<'_>) -> Vec<(String, Vec<RepeatedArgument>)> {
-    let result = entry(json, "result");
-    let list = result.and_then(|result| entry(result, "tools"));
+    let result = json.get("result");
+    let list = result.and_then(|result| result.get("tools"));
     let items = list.into_iter().flat_map(Json::items).take(ENTRIES);
-    let tool = |item| {
-        let name = entry(item, "name")?.text()?.into_owned();
-        let schema = entry(item, "inputSchema");
+    let tool = |item: Json<'_>| {
+        let name = item.get("name")?.text()?.into_owned();
+        let schema = item.get("inputSchema");
         let repeated = schema.map(RepeatedArgument::of_schema);
         Some((name, repeated.unwrap_or_default()))
     };
     items.filter_map(tool).collect()
-}
-
-/// Returns the value of `key` of `json`.
-fn entry<'t>(json: Json<'t>, key: &str) -> Option<Json<'t>> {
-    let mut entries = json.entries();
-    entries.find_map(|(known, value)| (known == key).then_some(value))
 }
 
 /// Returns `text` with other texts in place of some of its values.

@@ -126,6 +126,12 @@ impl<'t> Json<'t> {
         })
     }
 
+    /// Returns the first value of `key` of an object.
+    pub fn get(self, key: &str) -> Option<Json<'t>> {
+        let mut entries = self.entries();
+        entries.find_map(|(known, value)| (known == key).then_some(value))
+    }
+
     /// Returns the values of the keys `known` of an object.
     ///
     /// # Errors

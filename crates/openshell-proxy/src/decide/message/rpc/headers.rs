@@ -67,7 +67,7 @@ impl RepeatedArgument {
     fn is_repeated(&self, arguments: Json<'_>, text: &str) -> bool {
         let mut value = Some(arguments);
         for key in self.keys.split('\0') {
-            value = value.and_then(|value| entry(value, key));
+            value = value.and_then(|value| value.get(key));
         }
         let Some(value) = value else {
             return false;
@@ -81,14 +81,14 @@ impl RepeatedArgument {
 
 /// Adds the arguments of `schema` that fields repeat, which lies at `keys`, to `all`.
 fn add_repeated(schema: Json<'_>, keys: &[&str], all: &mut Vec<RepeatedArgument>) {
-    let field = entry(schema, REPEATED).and_then(Json::text);
+    let field = schema.get(REPEATED).and_then(Json::text);
     if let Some(field) = field.filter(|field| field.len() <= KEY_BYTES && !keys.is_empty()) {
         all.push(RepeatedArgument {
             field: field.to_ascii_lowercase(),
             keys: keys.join("\0"),
         });
     }
-    let Some(properties) = entry(schema, "properties").filter(|_| keys.len() < DEPTH) else {
+    let Some(properties) = schema.get("properties").filter(|_| keys.len() < DEPTH) else {
         return;
     };
     for (key, property) in properties.entries() {
@@ -101,12 +101,6 @@ fn add_repeated(schema: Json<'_>, keys: &[&str], all: &mut Vec<RepeatedArgument>
             add_repeated(property, &keys, all);
         }
     }
-}
-
-/// Returns the value of `key` of `json`.
-fn entry<'t>(json: Json<'t>, key: &str) -> Option<Json<'t>> {
-    let mut entries = json.entries();
-    entries.find_map(|(known, value)| (known == key).then_some(value))
 }
 
 /// Returns true if a field of `head` differs from the one of `arguments`, as JSON, that it repeats.
