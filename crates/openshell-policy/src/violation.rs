@@ -359,10 +359,10 @@ const LIKENESS: f64 = 0.85;
 
 /// Returns a hint for a key that other kinds of documents have.
 fn hint(key: &str) -> &'static str {
-    if key == "route" {
-        " (the name of a route is its `name`)"
-    } else {
-        ""
+    match key {
+        "route" => " (the name of a route is its `name`)",
+        "tool" => " (rules for tools need `protocol: mcp`)",
+        _ => "",
     }
 }
 
@@ -457,6 +457,14 @@ pub enum WarningKind {
     NamesNotResolved,
     #[error("Unknown HTTP method `{0}`")]
     UnknownMethod(String),
+    #[error("unknown method of MCP `{0}`")]
+    UnknownMcpMethod(String),
+    #[error(
+        "`{0}` is a glob and no regular expression: it matches what is written, and `*` matches any text"
+    )]
+    RegexInGlob(String),
+    #[error("`{0}` is what agents call the tool; rules and servers name it `{1}`")]
+    ToolOfAgent(String, String),
     #[error(
         "it has no `hosts`, so it works at every host that the policy permits; name the hosts it \
          is for"

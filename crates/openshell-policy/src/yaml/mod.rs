@@ -1,6 +1,7 @@
 //! Strict readers of the YAML documents: policies, credentials, inference routes. Every violation
 //! is reported with its path and line.
 
+mod arguments;
 mod credentials;
 mod keys;
 mod merge;

@@ -1,12 +1,11 @@
 //! Reader of rules for the messages of JSON-RPC and MCP.
 
 use crate::network::endpoint::Protocol;
-use crate::network::rpc::argument::{ArgumentPath, Arguments, Condition, Scalar};
-use crate::network::rpc::decimal::Decimal;
 use crate::network::rpc::glob::NameGlob;
 use crate::network::rpc::{CALL, Mcp, Revision, RpcMethod, RpcRule, RpcRules};
 use crate::network::rule::Glob;
-use crate::violation::ViolationKind;
+use crate::violation::{ViolationKind, WarningKind};
+use crate::yaml::arguments::{arguments, globs};
 use crate::yaml::keys::Keys;
 use crate::yaml::node::Value;
 use crate::yaml::reader::{At, Fields, Reader};
@@ -60,12 +59,16 @@ fn settings_of(
     of: Protocol,
     key: &'static str,
 ) -> Option<Settings> {
-    let is_of = protocol == Some(of);
+    let mut is_of = protocol == Some(of);
     let written = keys.read(reader, key, |reader, at| {
         if !is_of {
-            let protocol = of.as_str();
-            reader.reject(at, ViolationKind::OfProtocol { key, protocol });
-            return None;
+            let kind = ViolationKind::OfProtocol {
+                key,
+                protocol: of.as_str(),
+            };
+            reader.reject(at, kind);
+            // Its rules are read as what they were meant to be.
+            is_of = protocol.is_none();
         }
         settings(reader, at, of)
     });
@@ -189,7 +192,38 @@ fn rule(reader: &mut Reader, at: &At<'_>, mcp: Option<&Mcp>) -> Option<RpcRule> 
     for (key, methods) in misplaced(&rule) {
         reader.reject(at, ViolationKind::NeedsMethod { key, methods });
     }
+    for kind in doubtful(&rule, mcp) {
+        reader.warn(at, kind);
+    }
     (reader.violation_count() == before).then_some(rule)
+}
+
+/// Returns what of `rule` no client or server of MCP would have.
+fn doubtful(rule: &RpcRule, mcp: &Mcp) -> Vec<WarningKind> {
+    let mut doubtful = Vec::new();
+    let method = rule.method.as_ref().filter(|method| !method.is_known());
+    if let Some(method) = method {
+        doubtful.push(WarningKind::UnknownMcpMethod(method.as_str().to_owned()));
+    }
+    for tool in rule.tools.iter().flatten().map(NameGlob::as_str) {
+        if mcp.strict_tool_names && is_like_regex(tool) {
+            doubtful.push(WarningKind::RegexInGlob(tool.to_owned()));
+        }
+        let of_server = tool.strip_prefix("mcp__");
+        if let Some((_, name)) = of_server.and_then(|rest| rest.split_once("__")) {
+            doubtful.push(WarningKind::ToolOfAgent(tool.to_owned(), name.to_owned()));
+        }
+    }
+    doubtful
+}
+
+/// Returns true if a glob over names of tools seems to be meant as a regular expression.
+fn is_like_regex(glob: &str) -> bool {
+    let has_word_before_dot =
+        |before: &str| before.ends_with(|last: char| last.is_ascii_alphanumeric());
+    let dots = glob.split_once(".*");
+    glob.contains(['^', '$', '|', '(', '+'])
+        || dots.is_some_and(|(before, _)| !has_word_before_dot(before))
 }
 
 /// Returns the keys of `rule` that its method does not have, each with the methods that have it.
@@ -254,152 +288,12 @@ fn matcher(reader: &mut Reader, at: &At<'_>) -> Option<Vec<NameGlob>> {
     }
 }
 
-fn globs(reader: &mut Reader, at: &At<'_>) -> Option<Vec<NameGlob>> {
-    let globs = reader.texts(at, NameGlob::parse);
-    if matches!(at.node.value(), Value::Sequence(items) if items.is_empty()) {
-        reader.reject(at, ViolationKind::MatcherAnyEmpty);
-        return None;
-    }
-    Some(globs)
-}
-
-fn arguments(reader: &mut Reader, fields: &mut Fields<'_>) -> Arguments {
-    let mut arguments = Arguments::default();
-    if let Some(at) = fields.take("arguments") {
-        for (key, at) in reader.entries(&at).unwrap_or_default() {
-            let path = reader.check(&at, ArgumentPath::parse(key));
-            let condition = condition(reader, &at);
-            arguments.conditions.extend(path.zip(condition));
-        }
-        arguments
-            .conditions
-            .sort_by_cached_key(|(path, _)| path.to_string());
-    }
-    if let Some(at) = fields.take("other_arguments") {
-        arguments.denies_others = reader
-            .text(&at, |word| match word {
-                "deny" => Ok(()),
-                _ => Err(ViolationKind::OtherArguments),
-            })
-            .is_some();
-    }
-    arguments
-}
-
 /// Parses a glob over URIs, which have only visible characters of ASCII.
 fn uri_glob(text: &str) -> Result<Glob, ViolationKind> {
     if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(ViolationKind::UriGlob(text.to_owned()));
     }
     Glob::parse(text)
-}
-
-const CONDITION_KEYS: &[&str] = &[
-    "equals",
-    "in",
-    "glob",
-    "any",
-    "range",
-    "max_length",
-    "absent",
-    "optional",
-];
-
-fn condition(reader: &mut Reader, at: &At<'_>) -> Option<Condition> {
-    let before = reader.violation_count();
-    let mut fields = reader.mapping(at, CONDITION_KEYS)?;
-    let mut flag = |reader: &mut Reader, key: &str| {
-        let at = fields.take(key);
-        at.and_then(|at| reader.boolean(&at)).unwrap_or(false)
-    };
-    let absent = flag(reader, "absent");
-    let optional = flag(reader, "optional");
-    let condition = Condition {
-        equals: fields.take("equals").and_then(|at| scalar(reader, &at)),
-        one_of: fields.take("in").and_then(|at| {
-            let items = reader.sequence(&at)?;
-            if items.is_empty() {
-                reader.reject(&at, ViolationKind::ArgumentInEmpty);
-            }
-            Some(items.iter().filter_map(|at| scalar(reader, at)).collect())
-        }),
-        glob: fields
-            .take("glob")
-            .and_then(|at| reader.text(&at, NameGlob::parse)),
-        any: fields.take("any").and_then(|at| globs(reader, &at)),
-        range: fields.take("range").and_then(|at| range(reader, &at)),
-        max_length: fields.take("max_length").and_then(|at| length(reader, &at)),
-        absent,
-        optional,
-    };
-    let alone = Condition {
-        absent: true,
-        ..Condition::default()
-    };
-    if absent && condition != alone {
-        reader.reject(at, ViolationKind::ArgumentAbsent);
-    }
-    (reader.violation_count() == before).then_some(condition)
-}
-
-fn scalar(reader: &mut Reader, at: &At<'_>) -> Option<Scalar> {
-    match at.node.value() {
-        Value::Null => Some(Scalar::Null),
-        Value::Boolean(value) => Some(Scalar::Boolean(*value)),
-        Value::Text(text) => Some(Scalar::Text(text.clone())),
-        Value::Integer(_) | Value::Float(_) => number(reader, at).map(Scalar::Number),
-        Value::Sequence(_) | Value::Mapping(_) => {
-            reader.check(at, Err(ViolationKind::ArgumentValue))
-        }
-    }
-}
-
-/// The digits that a decimal number keeps as a double, however it was written.
-const EXACT_DIGITS: usize = 15;
-
-fn number(reader: &mut Reader, at: &At<'_>) -> Option<Decimal> {
-    let (text, most) = match at.node.value() {
-        Value::Integer(number) => (number.to_string(), usize::MAX),
-        Value::Float(number) => (number.to_string(), EXACT_DIGITS),
-        _ => return reader.check(at, Err(ViolationKind::ArgumentValue)),
-    };
-    let number = Decimal::parse(&text).ok_or(ViolationKind::ArgumentValue);
-    let number = reader.check(at, number)?;
-    if number.precision() > most {
-        return reader.check(at, Err(ViolationKind::ArgumentDigits));
-    }
-    Some(number)
-}
-
-fn range(reader: &mut Reader, at: &At<'_>) -> Option<[Option<Decimal>; 2]> {
-    let items = reader.sequence(at)?;
-    let [low, high] = items.as_slice() else {
-        return reader.check(at, Err(ViolationKind::ArgumentRange));
-    };
-    let mut bound = |at: &At<'_>| match at.node.value() {
-        Value::Null => Some(None),
-        _ => number(reader, at).map(Some),
-    };
-    let range = [bound(low)?, bound(high)?];
-    let is_range = match &range {
-        [Some(low), Some(high)] => low <= high,
-        [None, None] => false,
-        _ => true,
-    };
-    reader.check(
-        at,
-        is_range
-            .then_some(range)
-            .ok_or(ViolationKind::ArgumentRange),
-    )
-}
-
-fn length(reader: &mut Reader, at: &At<'_>) -> Option<usize> {
-    let length = match at.node.value() {
-        Value::Integer(number) => usize::try_from(*number).ok(),
-        _ => None,
-    };
-    reader.check(at, length.ok_or(ViolationKind::Count))
 }
 
 #[cfg(test)]
@@ -574,6 +468,57 @@ mod tests {
             ));
             assert!(found.contains("`mcp` belongs to"), "{found}");
         }
+    }
+
+    #[test]
+    fn a_rule_that_no_client_or_server_would_match_has_a_warning() {
+        for (rule, expected) in [
+            ("method: tools/cal", "unknown method of MCP `tools/cal`"),
+            ("method: \"tools/x*\"", "unknown method of MCP `tools/x*`"),
+            (
+                "method: tools/call, tool: \"get_.*\"",
+                "no regular expression",
+            ),
+            (
+                "method: tools/call, tool: \"^get\"",
+                "no regular expression",
+            ),
+            (
+                "method: tools/call, tool: mcp__github__get_issue",
+                "name it `get_issue`",
+            ),
+            ("method: \"tools/*\"", ""),
+            ("method: tools/call, tool: \"a.*\"", ""),
+            ("method: tools/call, tool: {any: [a, \"b_{c,d}\"]}", ""),
+        ] {
+            let text = format!(
+                "network_policies: {{n: {{endpoints: [{{host: m.test, port: 1, protocol: mcp, enforcement: enforce, \
+                 rules: [{{allow: {{{rule}}}}}]}}], binaries: [{{path: /x}}]}}}}"
+            );
+            let (_, warnings) = yaml::policy(&text).unwrap();
+            let found: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+            assert_eq!(found.len(), usize::from(!expected.is_empty()), "{found:?}");
+            assert!(found.concat().contains(expected), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn rules_for_messages_without_their_protocol_are_told_so_and_nothing_about_each() {
+        let rules = "rules: [{allow: {method: initialize}}, {allow: {method: tools/call, tool: a}}], deny_rules: \
+                     [{method: tools/call, tool: b}]";
+        let found = violations(&format!(
+            "host: m.test, mcp: {{filter_lists: false}}, {rules}"
+        ));
+        assert!(!found.contains("rules"), "{found}");
+        assert!(
+            found.contains("`mcp` belongs to `protocol: mcp`"),
+            "{found}"
+        );
+        let bare = violations(&format!("host: m.test, {rules}"));
+        assert!(
+            bare.contains("rules for tools need `protocol: mcp`"),
+            "{bare}"
+        );
     }
 
     #[test]

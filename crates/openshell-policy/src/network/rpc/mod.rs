@@ -188,10 +188,10 @@ impl RpcMethod {
         &self.0
     }
 
-    /// Returns true if the rule is for one method that this build knows.
+    /// Returns true if the rule is for a method that this build knows.
     #[must_use]
     pub fn is_known(&self) -> bool {
-        KNOWN_METHODS.contains(&self.as_str())
+        KNOWN_METHODS.iter().any(|known| self.matches(known))
     }
 
     /// Returns true if the rule is for `method`.
