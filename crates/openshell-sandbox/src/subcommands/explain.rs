@@ -158,9 +158,10 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     };
     let method = args.method.as_deref().or(body.as_ref().map(|_| "POST"));
     let request = method.zip(args.path.as_deref());
-    let asked = match &request {
-        Some((method, path)) => format!("{method} {target}{path}"),
-        None => format!("CONNECT {target}"),
+    let asked = match (&request, &args.tool) {
+        (Some((method, path)), Some(tool)) => format!("{method} {target}{path} {tool}"),
+        (Some((method, path)), None) => format!("{method} {target}{path}"),
+        (None, _) => format!("CONNECT {target}"),
     };
     let subject = format!("{asked} by {}", caller.program.executable);
     if is_target(&target) {
@@ -179,6 +180,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let mut is_permitted = false;
     let judged = judged.and_then(|permit| {
         let request = request
             .map(|(method, path)| match &body {
@@ -186,6 +188,7 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
                 Some(body) => verdict::ask_messages(&permit, path, body),
             })
             .transpose()?;
+        is_permitted = true;
         let destination = runtime.block_on(destination(&permit))?;
         Ok(Allowed {
             permit,
@@ -200,6 +203,9 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
         }
         Err(refusal) => {
             print_refusal(&subject, &refusal, &target, &caller);
+            if is_permitted {
+                print_line("  rules: they permit it; only its address is refused");
+            }
             Ok(ExitCode::FAILURE)
         }
     }
