@@ -43,6 +43,13 @@ impl Host {
         Self::start(lab, answers(Generation::Today, Some(web("/a"))))
     }
 
+    /// Starts one that gives a policy and the routes to models.
+    pub(crate) fn of_agents(lab: &Lab, policy: &str, routes: Vec<ResolvedRoute>) -> Self {
+        let mut given = answers(Generation::Today, Some(gateway::policy(policy)));
+        given.bundle.routes = routes;
+        Self::start(lab, given)
+    }
+
     /// Ends the gateway's process, and starts it again at the same address.
     fn restart(&mut self, lab: &Lab) {
         self.gateway.end_session();
@@ -58,7 +65,7 @@ impl Host {
         self.serving = Some(self.gateway.serve(listener));
     }
 
-    fn sandbox<'l>(&self, lab: &'l Lab) -> Sandbox<'l> {
+    pub(crate) fn sandbox<'l>(&self, lab: &'l Lab) -> Sandbox<'l> {
         sandbox(lab, &format!("http://{}", self.address))
     }
 }

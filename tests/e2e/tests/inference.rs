@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use gateway::proto::inference::v1::ResolvedRoute;
 use lab::host::Program;
 use lab::{Finished, Lab, Sandbox};
 use rustix::process::Signal;
@@ -49,6 +50,18 @@ pub(crate) fn route(how: &str, more: &str) -> String {
         "{{name: \"{how}\", endpoint: \"http://10.99.0.1:9000/{how}/v1\", model: m1, api_key: \
          sk-of-the-operator, protocols: [{ALL}]{more}}}"
     )
+}
+
+/// The same route as a gateway gives it.
+pub(crate) fn resolved(how: &str) -> ResolvedRoute {
+    ResolvedRoute {
+        name: how.to_owned(),
+        base_url: format!("http://10.99.0.1:9000/{how}/v1"),
+        protocols: ALL.split(", ").map(str::to_owned).collect(),
+        api_key: "sk-of-the-operator".to_owned(),
+        model_id: "m1".to_owned(),
+        ..ResolvedRoute::default()
+    }
 }
 
 /// Writes a route file that only its owner may read.

@@ -317,7 +317,8 @@ fn explain_says_of_a_message_what_the_proxy_says() {
     let policy = mcp(
         "mcp: {versions: [\"2025-11-25\"]}, rules: [{allow: {method: tools/call, tool: put, arguments: {n: {range: [1, 2]}}}}]",
     );
-    let file = lab.file("explained.yaml", policy);
+    let file = lab.file("explained.yaml", &policy);
+    let nowhere = lab.file("nowhere.yaml", policy.replace("web.test", "none.test"));
     let body = lab.file(
         "body.json",
         r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","method":"x"}"#,
@@ -331,13 +332,24 @@ fn explain_says_of_a_message_what_the_proxy_says() {
     };
     let allowed = explain("--tool put --arguments '{\"n\": 1.5}'");
     assert!(
-        allowed.starts_with("allowed: POST web.test:8080/mcp by /usr/bin/curl, policy web"),
+        allowed.starts_with("allowed: POST web.test:8080/mcp put by /usr/bin/curl, policy web"),
         "{allowed}"
     );
     let refused = explain("--tool put --arguments '{\"n\": 3}'");
     assert!(
         refused.contains("reason: tool put is not permitted by policy with these arguments"),
         "{refused}"
+    );
+    let without_address = lab.shell(&format!(
+        "{} explain {} --binary /usr/bin/curl --host none.test --port 8080 --path /mcp --tool put --arguments '{{\"n\": 1}}' \
+         || true",
+        lab.binary(),
+        nowhere.display()
+    ));
+    assert!(
+        without_address.starts_with("refused: POST none.test:8080/mcp put by /usr/bin/curl: ")
+            && without_address.contains("rules: they permit it; only its address is refused"),
+        "{without_address}"
     );
     let invalid = explain(&format!("--message {}", body.display()));
     assert!(
@@ -495,6 +507,31 @@ fn halves_of_large_messages_hold_up_no_other_program() {
     let finished = running.finish();
     assert_eq!(finished.ok(), ["hello 200"; 20].join("\n"), "{finished:?}");
     assert!(peak < 320_000, "{peak} KiB");
+}
+
+/// Calls a tool with 1 MiB of arguments over each of 200 connections, and keeps them open.
+const KEPT: &str = r#"
+import http.client, json, os
+host, port = os.environ['HTTP_PROXY'][7:].rstrip('/').split(':')
+params = {'name': 'get_issue', 'arguments': {'text': 'x' * ((1 << 20) - 200)}}
+body = json.dumps({'jsonrpc': '2.0', 'id': 1, 'method': 'tools/call', 'params': params})
+def call(connection):
+    connection.request('POST', 'http://web.test:8080/mcp', body, {'Content-Type': 'application/json'})
+    return connection.getresponse().read()
+kept = [http.client.HTTPConnection(host, int(port)) for _ in range(200)]
+print({call(connection) for connection in kept})
+"#;
+
+#[test]
+fn a_connection_that_waits_for_its_next_request_keeps_nothing_of_the_last_message() {
+    let lab = Lab::with_web();
+    let _upstream = lab.http("10.99.0.1:8080");
+    let program = [KEPT, READY_AND_WAIT].concat();
+    let running = Running::start_under(&lab, &mcp(TWO_TOOLS), &program, 0);
+    let peak = peak(&lab, &running);
+    let finished = running.finish();
+    assert_eq!(finished.ok(), "{b'hello'}", "{finished:?}");
+    assert!(peak < 140_000, "{peak} KiB");
 }
 
 #[test]

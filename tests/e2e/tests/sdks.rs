@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lab::host::UID;
 use lab::{Finished, Lab};
 
-use super::inference::{Backend, file as file_of_routes, route};
+use super::gateway::Host;
+use super::inference::{Backend, file as file_of_routes, resolved, route};
 use super::mcp;
 
 /// Returns the folder of packages installed by `words`, which get it as `FOLDER`. It exists while
@@ -209,7 +210,8 @@ const LAB: &str = "  lab:
 
 /// Runs an agent with its preset in a project and a home for one turn, in which its model tells it
 /// to write a file there, and for one with two tools of a server of MCP, of which the policy permits
-/// one. Then tries to write to what the agent takes programs from.
+/// one. Then tries to write to what the agent takes programs from. The turn with the tools is
+/// repeated in a sandbox that has its policy from a gateway.
 fn check_agent(package: &str, preset: &str, [write, ask]: [&str; 2], kept: &[&str]) {
     let install = format!(
         "cd \"$FOLDER\" && npm install --silent --no-audit --no-fund {package} {}",
@@ -235,40 +237,30 @@ fn check_agent(package: &str, preset: &str, [write, ask]: [&str; 2], kept: &[&st
         .iter()
         .map(|path| format!("(echo x > {path} || echo refused {path})\n"))
         .collect();
+    let environment = format!("export HOME={home} PATH={packages}/node_modules/.bin:$PATH");
     let script = format!(
-        "export HOME={home} PATH={packages}/node_modules/.bin:$PATH
+        "{environment}
          {write} </dev/null || exit; cat written; {ask} </dev/null || exit
          cd {home}; {}",
         writes.concat().replace("$WORKDIR", &project)
     );
     let routes = file_of_routes(&lab, &format!("routes: [{}]", route("agent", "")));
+    let places = ["--workdir", &project, "--read", &packages];
     let finished = lab
         .sandbox(&format!("process: {{run_as_user: \"{UID}\"}}\n{policy}"))
-        .args(&[
-            "--inference-routes",
-            &routes,
-            "--workdir",
-            &project,
-            "--read",
-            &packages,
-        ])
+        .args(&["--inference-routes", &routes])
+        .args(&places)
         .sh(&script);
     assert!(finished.ok().contains("by a model"), "{finished:?}");
-    assert!(finished.stdout.contains("Hello there."), "{finished:?}");
-    for said in [
-        "issue 7",
-        "-31403",
-        "tool delete_repo is not permitted by policy (request_not_in_rules)",
-    ] {
-        assert!(finished.stdout.contains(said), "{said}: {finished:?}");
-    }
-    for line in [
-        "-> web.test:8080/mcp get_issue [policy:lab engine:l7]",
-        "-> web.test:8080/mcp delete_repo [policy:lab engine:l7]",
-    ] {
-        assert_eq!(finished.logged(line).len(), 1, "{line}: {finished:?}");
-    }
-    assert_eq!(server.called(), "get_issue\n", "{finished:?}");
+    check_tools(&finished);
+    let host = Host::of_agents(&lab, &policy, vec![resolved("agent")]);
+    let by_gateway = host
+        .sandbox(&lab)
+        .args(&places)
+        .sh(&format!("{environment}\n{ask} </dev/null"));
+    assert_eq!(by_gateway.code(), 0, "{by_gateway:?}");
+    check_tools(&by_gateway);
+    assert_eq!(server.called(), "get_issue\nget_issue\n", "{by_gateway:?}");
     for path in kept {
         assert!(
             finished
@@ -296,6 +288,23 @@ fn check_agent(package: &str, preset: &str, [write, ask]: [&str; 2], kept: &[&st
     for path in kept {
         let path = path.replace("$WORKDIR/", &format!("{project}/"));
         assert!(!Path::new(&home).join(&path).exists(), "{path}");
+    }
+}
+
+/// Checks a turn that asked for two tools: one answered, the other was refused in words that the
+/// agent read, and it went on to its end.
+fn check_tools(finished: &Finished) {
+    for said in [
+        "issue 7",
+        "-31403",
+        "tool delete_repo is not permitted by policy (request_not_in_rules)",
+        "Hello there.",
+    ] {
+        assert!(finished.stdout.contains(said), "{said}: {finished:?}");
+    }
+    for tool in ["get_issue", "delete_repo"] {
+        let line = format!("-> web.test:8080/mcp {tool} [policy:lab engine:l7]");
+        assert_eq!(finished.logged(&line).len(), 1, "{line}: {finished:?}");
     }
 }
 
