@@ -228,11 +228,12 @@ fn check_agent(package: &str, preset: &str, [write, ask]: [&str; 2], kept: &[&st
     });
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../data/presets/{preset}.yaml"));
-    let policy = std::fs::read_to_string(file)
+    let packages = packages.0.display().to_string();
+    let preset = std::fs::read_to_string(file)
         .unwrap()
         .replace("~/", &format!("{home}/"))
-        + LAB;
-    let packages = packages.0.display().to_string();
+        .replace("  read_only:", &format!("  read_only:\n    - {packages}"));
+    let policy = format!("process: {{run_as_user: \"{UID}\"}}\n{preset}{LAB}");
     let writes: Vec<_> = kept
         .iter()
         .map(|path| format!("(echo x > {path} || echo refused {path})\n"))
@@ -245,21 +246,28 @@ fn check_agent(package: &str, preset: &str, [write, ask]: [&str; 2], kept: &[&st
         writes.concat().replace("$WORKDIR", &project)
     );
     let routes = file_of_routes(&lab, &format!("routes: [{}]", route("agent", "")));
-    let places = ["--workdir", &project, "--read", &packages];
     let finished = lab
-        .sandbox(&format!("process: {{run_as_user: \"{UID}\"}}\n{policy}"))
-        .args(&["--inference-routes", &routes])
-        .args(&places)
+        .sandbox(&policy)
+        .args(&["--inference-routes", &routes, "--workdir", &project])
         .sh(&script);
     assert!(finished.ok().contains("by a model"), "{finished:?}");
-    check_tools(&finished);
+    let said = [
+        "issue 7",
+        "-31403",
+        "tool delete_repo is not permitted by policy (request_not_in_rules)",
+        "Hello there.",
+    ];
+    check_tools(&finished, &said, 1);
     let host = Host::of_agents(&lab, &policy, vec![resolved("agent")]);
     let by_gateway = host
         .sandbox(&lab)
-        .args(&places)
+        .args(&["--workdir", &project])
+        .env("ANTHROPIC_BASE_URL", "https://inference.local")
+        .env("ANTHROPIC_AUTH_TOKEN", "any")
         .sh(&format!("{environment}\n{ask} </dev/null"));
     assert_eq!(by_gateway.code(), 0, "{by_gateway:?}");
-    check_tools(&by_gateway);
+    // A gateway cannot say `filter_lists: false`, so the agent knows nothing of the other tool.
+    check_tools(&by_gateway, &["issue 7", "Hello there."], 2);
     assert_eq!(server.called(), "get_issue\nget_issue\n", "{by_gateway:?}");
     for path in kept {
         assert!(
@@ -270,10 +278,11 @@ fn check_agent(package: &str, preset: &str, [write, ask]: [&str; 2], kept: &[&st
         );
     }
     println!(
-        "{}\n{}\n{}",
+        "{}\n{}\n{}\nby a gateway:\n{}",
         finished.stdout,
         finished.stderr,
-        finished.logged("[route:").join("\n")
+        finished.logged("[route:").join("\n"),
+        by_gateway.stdout
     );
     let keys: Vec<_> = backend
         .seen()
@@ -291,20 +300,15 @@ fn check_agent(package: &str, preset: &str, [write, ask]: [&str; 2], kept: &[&st
     }
 }
 
-/// Checks a turn that asked for two tools: one answered, the other was refused in words that the
-/// agent read, and it went on to its end.
-fn check_tools(finished: &Finished) {
-    for said in [
-        "issue 7",
-        "-31403",
-        "tool delete_repo is not permitted by policy (request_not_in_rules)",
-        "Hello there.",
-    ] {
+/// Checks a turn that asked for two tools, of which one answered, by what the agent has `said` to its
+/// end. The log is that of `turns`, in the first of which the other tool was refused.
+fn check_tools(finished: &Finished, said: &[&str], turns: usize) {
+    for said in said {
         assert!(finished.stdout.contains(said), "{said}: {finished:?}");
     }
-    for tool in ["get_issue", "delete_repo"] {
+    for (tool, calls) in [("get_issue", turns), ("delete_repo", 1)] {
         let line = format!("-> web.test:8080/mcp {tool} [policy:lab engine:l7]");
-        assert_eq!(finished.logged(&line).len(), 1, "{line}: {finished:?}");
+        assert_eq!(finished.logged(&line).len(), calls, "{line}: {finished:?}");
     }
 }
 
