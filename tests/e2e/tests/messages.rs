@@ -348,7 +348,7 @@ fn explain_says_of_a_message_what_the_proxy_says() {
     ));
     assert!(
         without_address.starts_with("refused: POST none.test:8080/mcp put by /usr/bin/curl: ")
-            && without_address.contains("rules: they permit it; only its address is refused"),
+            && without_address.contains("\n  the rules permit the request"),
         "{without_address}"
     );
     let invalid = explain(&format!("--message {}", body.display()));
@@ -519,7 +519,7 @@ def call(connection):
     connection.request('POST', 'http://web.test:8080/mcp', body, {'Content-Type': 'application/json'})
     return connection.getresponse().read()
 kept = [http.client.HTTPConnection(host, int(port)) for _ in range(200)]
-print({call(connection) for connection in kept})
+print({call(connection) for connection in kept}, all(connection.sock for connection in kept))
 "#;
 
 #[test]
@@ -530,7 +530,7 @@ fn a_connection_that_waits_for_its_next_request_keeps_nothing_of_the_last_messag
     let running = Running::start_under(&lab, &mcp(TWO_TOOLS), &program, 0);
     let peak = peak(&lab, &running);
     let finished = running.finish();
-    assert_eq!(finished.ok(), "{b'hello'}", "{finished:?}");
+    assert_eq!(finished.ok(), "{b'hello'} True", "{finished:?}");
     assert!(peak < 140_000, "{peak} KiB");
 }
 

@@ -120,14 +120,6 @@ impl ExplainArgs {
     }
 }
 
-/// A connection that is permitted.
-struct Allowed {
-    permit: Permit,
-    destination: Destination,
-    /// The permit of the request, if one was given.
-    request: Option<MessagePermit>,
-}
-
 /// Judges a connection as the proxy would, judges the request inside if one was given, resolves the
 /// host, and prints the decision. Returns a failure if the decision is a denial.
 ///
@@ -180,7 +172,6 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let mut is_permitted = false;
     let judged = judged.and_then(|permit| {
         let request = request
             .map(|(method, path)| match &body {
@@ -188,27 +179,34 @@ pub(crate) fn explain(args: ExplainArgs) -> anyhow::Result<ExitCode> {
                 Some(body) => verdict::ask_messages(&permit, path, body),
             })
             .transpose()?;
-        is_permitted = true;
-        let destination = runtime.block_on(destination(&permit))?;
-        Ok(Allowed {
-            permit,
-            destination,
-            request,
-        })
+        Ok((permit, request))
     });
-    match judged {
-        Ok(allowed) => {
-            print_allowed(&subject, &allowed);
-            Ok(ExitCode::SUCCESS)
+    let (permit, request) = match judged {
+        Ok(permitted) => permitted,
+        Err(refusal) => {
+            print_refusal(&subject, &refusal, &target, &caller);
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let code = match runtime.block_on(destination(&permit)) {
+        Ok(destination) => {
+            print_allowed(&subject, &permit, request.as_ref(), &destination);
+            ExitCode::SUCCESS
         }
         Err(refusal) => {
             print_refusal(&subject, &refusal, &target, &caller);
-            if is_permitted {
-                print_line("  rules: they permit it; only its address is refused");
+            if matches!(judged_of(request.as_ref()), Some(Judged::Allowed)) {
+                print_line("  the rules permit the request");
             }
-            Ok(ExitCode::FAILURE)
+            ExitCode::FAILURE
         }
-    }
+    };
+    print_judged(&permit, judged_of(request.as_ref()));
+    Ok(code)
+}
+
+fn judged_of(request: Option<&MessagePermit>) -> Option<&Judged> {
+    request.map(MessagePermit::judged)
 }
 
 /// Returns why no program that connects without the proxy can reach `target`; `None` if some can.
@@ -234,11 +232,9 @@ async fn destination(permit: &Permit) -> Result<Destination, Refusal> {
 
 fn print_allowed(
     subject: &str,
-    Allowed {
-        permit,
-        destination,
-        request,
-    }: &Allowed,
+    permit: &Permit,
+    request: Option<&MessagePermit>,
+    destination: &Destination,
 ) {
     let addresses: Vec<_> = destination
         .addresses()
@@ -246,14 +242,17 @@ fn print_allowed(
         .map(ToString::to_string)
         .collect();
     let policy = request
-        .as_ref()
         .map_or_else(|| permit.policy(), MessagePermit::policy)
         .unwrap_or("-");
     print_line(&format!(
         "allowed: {subject}, policy {policy}; {}",
         addresses.join(" ")
     ));
-    match request.as_ref().map(MessagePermit::judged) {
+}
+
+/// Prints what the rules of `permit` say of the request, unless they permit it.
+fn print_judged(permit: &Permit, judged: Option<&Judged>) {
+    match judged {
         Some(Judged::Audited { reason, .. }) => print_line(&format!("  audit only: {reason}")),
         Some(Judged::Unjudged) => print_line("  no rules judge its requests"),
         Some(Judged::Allowed) => {}
