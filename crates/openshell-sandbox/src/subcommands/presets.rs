@@ -258,7 +258,9 @@ impl Scratch {
         let all = File::open(presets).with_context(context)?;
         all.lock().with_context(context)?;
         remove_leftovers(presets);
-        let folder = presets.join(format!(".{}", std::process::id()));
+        let mut names = (1_u32..).map(|number| presets.join(format!(".{number}")));
+        let free = names.find(|folder| folder.symlink_metadata().is_err());
+        let folder = free.with_context(context)?;
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&folder)
@@ -280,7 +282,7 @@ fn remove_leftovers(presets: &Path) {
         let is_scratch = name
             .to_str()
             .and_then(|name| name.strip_prefix('.'))
-            .is_some_and(|process| process.parse::<u32>().is_ok());
+            .is_some_and(|number| number.parse::<u32>().is_ok());
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let is_left = || File::open(entry.path()).is_ok_and(|folder| folder.try_lock().is_ok());
         if is_scratch && is_folder && is_left() {
