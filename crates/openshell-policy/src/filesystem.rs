@@ -33,7 +33,11 @@ impl fmt::Display for GrantedPath {
             f,
             "{}{}",
             self.path.display(),
-            if self.is_folder { "/" } else { "" }
+            if self.is_folder && self.path != Path::new("/") {
+                "/"
+            } else {
+                ""
+            }
         )
     }
 }
