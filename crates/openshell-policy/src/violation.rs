@@ -114,7 +114,7 @@ pub enum ViolationKind {
     TooManyEndpoints { count: usize, limit: usize },
     #[error("the text has {bytes} bytes; at most {limit} are allowed")]
     TextTooLong { bytes: usize, limit: usize },
-    #[error("unknown key `{key}`{} known here: {}{}", meant(key, known), known.join(", "), hint(key))]
+    #[error("unknown key `{key}`{} known here: {}{}", meant(key, known), known.join(", "), hint(key, known))]
     UnknownKey { key: String, known: Vec<String> },
     #[error("expected {expected}, found {found}")]
     WrongType {
@@ -358,10 +358,11 @@ fn meant(key: &str, known: &[String]) -> String {
 const LIKENESS: f64 = 0.85;
 
 /// Returns a hint for a key that other kinds of documents have.
-fn hint(key: &str) -> &'static str {
+fn hint(key: &str, known: &[String]) -> &'static str {
+    let is_known = |other: &str| known.iter().any(|known| known == other);
     match key {
         "route" => " (the name of a route is its `name`)",
-        "tool" => " (rules for tools need `protocol: mcp`)",
+        "tool" if is_known("method") => " (rules for tools need `protocol: mcp`)",
         _ => "",
     }
 }
@@ -457,14 +458,18 @@ pub enum WarningKind {
     NamesNotResolved,
     #[error("Unknown HTTP method `{0}`")]
     UnknownMethod(String),
-    #[error("unknown method of MCP `{0}`")]
+    #[error("this build knows no method `{0}` of MCP")]
     UnknownMcpMethod(String),
     #[error(
-        "`{0}` is a glob and no regular expression: it matches what is written, and `*` matches any text"
+        "`{0}` looks like a regular expression, but tools are globs: write `get_*` for the names \
+         that begin with `get_`"
     )]
     RegexInGlob(String),
-    #[error("`{0}` is what agents call the tool; rules and servers name it `{1}`")]
-    ToolOfAgent(String, String),
+    #[error(
+        "`{0}` looks like the name of a tool as an agent calls it; write the name that the server \
+         gives it, which follows `mcp__SERVER__`"
+    )]
+    ToolOfAgent(String),
     #[error(
         "it has no `hosts`, so it works at every host that the policy permits; name the hosts it \
          is for"

@@ -209,21 +209,21 @@ fn doubtful(rule: &RpcRule, mcp: &Mcp) -> Vec<WarningKind> {
         if mcp.strict_tool_names && is_like_regex(tool) {
             doubtful.push(WarningKind::RegexInGlob(tool.to_owned()));
         }
-        let of_server = tool.strip_prefix("mcp__");
-        if let Some((_, name)) = of_server.and_then(|rest| rest.split_once("__")) {
-            doubtful.push(WarningKind::ToolOfAgent(tool.to_owned(), name.to_owned()));
+        if tool.starts_with("mcp__") {
+            doubtful.push(WarningKind::ToolOfAgent(tool.to_owned()));
         }
     }
     doubtful
 }
 
-/// Returns true if a glob over names of tools seems to be meant as a regular expression.
+/// Returns true if a glob over names of tools seems to be meant as a regular expression: it has
+/// characters that names do not have, or `.*` where no name ends before a dot.
 fn is_like_regex(glob: &str) -> bool {
-    let has_word_before_dot =
-        |before: &str| before.ends_with(|last: char| last.is_ascii_alphanumeric());
-    let dots = glob.split_once(".*");
-    glob.contains(['^', '$', '|', '(', '+'])
-        || dots.is_some_and(|(before, _)| !has_word_before_dot(before))
+    let is_end = |before: &str| before.is_empty() || before.ends_with(['_', '-', '.', '\\']);
+    let mut dots = glob.match_indices(".*");
+    glob.starts_with('^')
+        || glob.contains(['$', '|', '(', '+'])
+        || dots.any(|(at, _)| glob.get(..at).is_some_and(is_end))
 }
 
 /// Returns the keys of `rule` that its method does not have, each with the methods that have it.
@@ -473,22 +473,29 @@ mod tests {
     #[test]
     fn a_rule_that_no_client_or_server_would_match_has_a_warning() {
         for (rule, expected) in [
-            ("method: tools/cal", "unknown method of MCP `tools/cal`"),
-            ("method: \"tools/x*\"", "unknown method of MCP `tools/x*`"),
+            ("method: tools/cal", "knows no method `tools/cal` of MCP"),
+            ("method: \"tools/x*\"", "knows no method `tools/x*` of MCP"),
             (
                 "method: tools/call, tool: \"get_.*\"",
-                "no regular expression",
+                "looks like a regular expression",
             ),
             (
                 "method: tools/call, tool: \"^get\"",
-                "no regular expression",
+                "looks like a regular expression",
             ),
             (
                 "method: tools/call, tool: mcp__github__get_issue",
-                "name it `get_issue`",
+                "as an agent calls it",
+            ),
+            (
+                "method: tools/call, tool: \"mcp__github__*\"",
+                "as an agent calls it",
             ),
             ("method: \"tools/*\"", ""),
-            ("method: tools/call, tool: \"a.*\"", ""),
+            (
+                "method: tools/call, tool: {any: [\"a.*\", \"*.*\", \"a_*.*\", \"{a,b}.*\", \"[^_]*\"]}",
+                "",
+            ),
             ("method: tools/call, tool: {any: [a, \"b_{c,d}\"]}", ""),
         ] {
             let text = format!(
