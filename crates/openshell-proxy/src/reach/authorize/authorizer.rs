@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::watch;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::decide::connection::{judge, observe};
 use crate::decide::identify::{Identified, Identifier, Identity};
@@ -265,8 +265,8 @@ impl Authorizer {
                 let of_request = message.clone();
                 let of_path = path.clone();
                 let read = tokio::task::spawn_blocking(move || observed(&of_request, &of_path));
-                // A reader that failed has read something that no rule could name.
-                read.await.unwrap_or_else(|_| {
+                read.await.unwrap_or_else(|error| {
+                    warn!("the messages of an observed request were not read: {error}");
                     Some(ObservedMessages {
                         requests: Vec::new(),
                         is_cut: true,
