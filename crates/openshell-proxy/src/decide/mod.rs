@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod connection;
 pub mod engine;
+pub mod entries;
 pub mod identify;
 pub mod message;
 mod paths;

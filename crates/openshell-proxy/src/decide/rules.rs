@@ -13,6 +13,7 @@ use quick_cache::sync::Cache;
 use regorus::Value;
 
 use crate::decide::engine::{Engine, EngineError};
+use crate::decide::entries::{Entries, Names};
 use crate::decide::message::http::{HttpRequest, Reads};
 use crate::decide::message::rpc::conditions::Conditions;
 use crate::decide::message::rpc::list::{self, ListKind};
@@ -346,10 +347,26 @@ impl Rules {
         Some(deny(no_rule(), reason))
     }
 
+    /// Returns the judge of the entries of a list that the answer to a request for `target` holds.
+    pub fn entries(
+        &self,
+        target: &RequestTarget,
+        kind: ListKind,
+    ) -> Entries<impl Fn(&str) -> bool> {
+        let endpoints = self.paths.endpoints().filter_map(judging);
+        let endpoints = endpoints.filter_map(|l7| l7.rpc.as_ref());
+        // Foreign rules may tell any names apart.
+        let names = if self.slice.is_built_in {
+            Names::of(kind, endpoints)
+        } else {
+            None
+        };
+        Entries::new(move |name| self.permit_entry(target, kind, name), names)
+    }
+
     /// Returns true if a client may see the entry `name` of a list that the answer to a request for
     /// `target` holds, because it could be used.
-    #[must_use]
-    pub fn permit_entry(&self, target: &RequestTarget, kind: ListKind, name: &str) -> bool {
+    fn permit_entry(&self, target: &RequestTarget, kind: ListKind, name: &str) -> bool {
         let Ok(counting) = self.paths.counting(target) else {
             return false;
         };

@@ -22,7 +22,7 @@ const ENTRIES: usize = 65_536;
 pub(super) fn filtered(
     json: Json<'_>,
     kind: ListKind,
-    permitted: impl Fn(&str) -> bool,
+    mut permitted: impl FnMut(&str) -> bool,
 ) -> Option<String> {
     let (list_key, name_key) = keys(kind);
     let result = json.get("result")?;

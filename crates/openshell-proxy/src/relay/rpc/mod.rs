@@ -408,8 +408,7 @@ impl Reader {
         }
         let permit = self.connection.permit();
         let rules = permit.rules()?;
-        filtered(json, kind, |name| {
-            rules.permit_entry(&self.target, kind, name)
-        })
+        let mut entries = rules.entries(&self.target, kind);
+        filtered(json, kind, |name| entries.permit(name))
     }
 }

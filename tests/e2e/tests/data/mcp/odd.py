@@ -32,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
         cursor = message.get("params", {}).get("cursor")
         one = listed(1, "get_issue", "delete_repo")
         if cursor == "many":
-            names = ["get_issue", *(f"tool_{n}" for n in range(4_000))]
+            names = ["get_issue", *(f"tool_{n}" for n in range(50_000))]
             self.answer("application/json", listed(1, *names).encode())
         elif cursor == "long":
             long = json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": "x" * 17 * MIB})

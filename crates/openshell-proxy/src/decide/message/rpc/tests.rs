@@ -523,7 +523,8 @@ fn a_list_shows_what_could_be_used_with_some_arguments() {
     ));
     let action = permit.read(&post(&body("ping"))).unwrap().actions.remove(0);
     let target = action.target().clone();
-    let sees = |kind, name: &str| permit.rules().unwrap().permit_entry(&target, kind, name);
+    let rules = permit.rules().unwrap();
+    let sees = |kind, name: &str| rules.entries(&target, kind).permit(name);
     for (kind, name, expected) in [
         (ListKind::Tools, "a1", true),
         (ListKind::Tools, "ab", true),
@@ -540,6 +541,32 @@ fn a_list_shows_what_could_be_used_with_some_arguments() {
         (ListKind::Prompts, "x", false),
     ] {
         assert_eq!(sees(kind, name), expected, "{kind:?} {name}");
+    }
+}
+
+#[test]
+fn entries_of_a_long_list_are_judged_as_if_each_were_alone() {
+    let permit = permit(&endpoint(
+        "protocol: mcp, mcp: {strict_tool_names: true}, rules: [{allow: {method: tools/call, tool: {any: [\"a*\", \
+         \"b.*\", c, \"{d,e}_?\"]}}}, {allow: {method: prompts/get, name: \"p*\"}}], deny_rules: [{method: tools/call, \
+         tool: \"a*_secret\"}, {method: tools/call, tool: ab}]",
+    ));
+    let action = permit.read(&post(&body("ping"))).unwrap().actions.remove(0);
+    let target = action.target().clone();
+    let rules = permit.rules().unwrap();
+    let parts = [
+        "", "a", "ab", "b", "b.", "c", "d_", "e_", "p", "x", "_secret", " ", "\0", "\u{e9}",
+    ];
+    for kind in [ListKind::Tools, ListKind::Prompts] {
+        let mut all = rules.entries(&target, kind);
+        let mut permitted = 0;
+        for (one, other) in parts.iter().flat_map(|one| parts.map(|other| (one, other))) {
+            let name = format!("{one}{other}");
+            let alone = rules.entries(&target, kind).permit(&name);
+            assert_eq!(all.permit(&name), alone, "{kind:?} {name:?}");
+            permitted += usize::from(alone);
+        }
+        assert!((1..parts.len().pow(2)).contains(&permitted), "{permitted}");
     }
 }
 
