@@ -1,7 +1,7 @@
 //! A private host.
 
 use std::env::VarError;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -330,7 +330,7 @@ impl Lab {
     pub fn program(&self, words: &[&str]) -> Program {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).stdout(Stdio::piped());
-        let mut program = Program(self.inside(move || command.spawn().unwrap()));
+        let mut program = Program(self.inside(move || started(command)));
         let mut line = String::new();
         BufReader::new(program.0.stdout.as_mut().unwrap())
             .read_line(&mut line)
@@ -445,4 +445,14 @@ fn enter(files: &Path, addresses: &[String]) {
         };
         ip(&[&replace[..], further].concat());
     }
+}
+
+/// Starts `command`. If its program was written just now, a process that another thread starts at
+/// that time has it open until its own program begins (ETXTBSY).
+fn started(mut command: Command) -> Child {
+    let start = || match command.spawn() {
+        Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+        result => Some(result.unwrap()),
+    };
+    crate::wait_for(start, || "the program stays open for writing".to_owned())
 }
