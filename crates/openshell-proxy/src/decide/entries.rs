@@ -23,12 +23,17 @@ pub(super) struct Names {
     patterns: Vec<CompiledNameGlob>,
 }
 
+/// The number of patterns above which each entry is judged by itself: a server chooses the names, and
+/// each set of patterns is a class.
+const PATTERNS: usize = u64::BITS as usize;
+
 /// What names have in common that no rule tells apart.
 #[derive(PartialEq, Eq, Hash)]
 struct Class {
     is_strict: bool,
     has_nul: bool,
-    matches: Vec<bool>,
+    /// A bit for each pattern.
+    matches: u64,
 }
 
 impl<J: Fn(&str) -> bool> Entries<J> {
@@ -53,7 +58,8 @@ impl<J: Fn(&str) -> bool> Entries<J> {
 }
 
 impl Names {
-    /// Returns the names in the rules of `endpoints` for a list; `None` if it holds no names.
+    /// Returns the names in the rules of `endpoints` for a list; `None` if it holds no names, or they
+    /// have more than [`PATTERNS`].
     pub(super) fn of<'e>(
         kind: ListKind,
         endpoints: impl Iterator<Item = &'e RpcRules>,
@@ -74,6 +80,9 @@ impl Names {
             for (rule, effect) in allow.chain(deny.map(|rule| (rule, Effect::Deny))) {
                 for glob in globs(rule) {
                     names.add(glob, effect);
+                    if names.patterns.len() > PATTERNS {
+                        return None;
+                    }
                 }
             }
         }
@@ -93,11 +102,13 @@ impl Names {
         if self.written.contains(name) {
             return None;
         }
-        let matches = self.patterns.iter().map(|glob| glob.is_match(name));
+        let matches = self.patterns.iter().fold(0, |matches, glob| {
+            matches << 1 | u64::from(glob.is_match(name))
+        });
         Some(Class {
             is_strict: is_strict_name(name),
             has_nul: name.contains('\0'),
-            matches: matches.collect(),
+            matches,
         })
     }
 }
