@@ -255,22 +255,25 @@ impl Scratch {
     fn create(presets: &Path) -> anyhow::Result<Self> {
         let context = || format!("cannot write to {}", presets.display());
         std::fs::create_dir_all(presets).with_context(context)?;
-        let all = File::open(presets).with_context(context)?;
-        all.lock().with_context(context)?;
         remove_leftovers(presets);
-        let mut names = (1_u32..).map(|number| presets.join(format!(".{number}")));
-        let free = names.find(|folder| folder.symlink_metadata().is_err());
-        let folder = free.with_context(context)?;
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&folder)
-            .with_context(context)?;
-        let lock = File::open(&folder).with_context(context)?;
-        lock.lock().with_context(context)?;
-        Ok(Self {
-            folder,
-            _lock: lock,
-        })
+        for number in 1_u32.. {
+            let folder = presets.join(format!(".{number}"));
+            match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                created => created.with_context(context)?,
+            }
+            // Nobody else can open it, and so hold the lock.
+            let lock = File::open(&folder).with_context(context)?;
+            lock.lock().with_context(context)?;
+            return Ok(Self {
+                folder,
+                _lock: lock,
+            });
+        }
+        bail!(
+            "{} has too many folders of earlier calls",
+            presets.display()
+        )
     }
 }
 
