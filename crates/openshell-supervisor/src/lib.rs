@@ -30,6 +30,8 @@
 
 mod sys;
 
+pub use sys::trim_heap;
+
 pub mod host;
 pub mod paths;
 

@@ -2,57 +2,36 @@
 
 use std::sync::{Arc, OnceLock};
 
+use regorus::Value;
 use regorus::languages::rego::compiler::Compiler;
 use regorus::rvm::program::Program;
 use regorus::rvm::vm::RegoVM;
-use regorus::{CompiledPolicy, Value};
 
 /// The built-in rules.
 pub const BUILT_IN: &str = include_str!("../../../../data/sandbox-policy.rego");
 
-/// The queries of the rules; each is the name of a rule in the package `openshell.sandbox`.
+/// The rules that the proxy asks.
+const QUERIES: &str = include_str!("queries.rego");
+
+/// What the rules are asked alone; each is the name of a rule in the package `openshell.sandbox`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the rules")]
 pub enum Query {
-    NetworkAction,
-    MatchedNetworkPolicy,
     MatchedEndpoints,
     MatchedEndpointConfigs,
     MatchedEndpointConfig,
     DenyReason,
-    NearestPolicy,
-    MatchingPolicies,
-    AllowRequest,
-    AllowingPolicy,
-    DenyingPolicy,
-    RequestDenyReason,
-    AllowMessage,
-    MessageAllowingPolicy,
-    MessageDenyingPolicy,
-    MessageDenyReason,
     FilesystemPolicy,
     LandlockPolicy,
     ProcessPolicy,
 }
 
 impl Query {
-    const ALL: [Self; 19] = [
-        Self::NetworkAction,
-        Self::MatchedNetworkPolicy,
+    const ALL: [Self; 7] = [
         Self::MatchedEndpoints,
         Self::MatchedEndpointConfigs,
         Self::MatchedEndpointConfig,
         Self::DenyReason,
-        Self::NearestPolicy,
-        Self::MatchingPolicies,
-        Self::AllowRequest,
-        Self::AllowingPolicy,
-        Self::DenyingPolicy,
-        Self::RequestDenyReason,
-        Self::AllowMessage,
-        Self::MessageAllowingPolicy,
-        Self::MessageDenyingPolicy,
-        Self::MessageDenyReason,
         Self::FilesystemPolicy,
         Self::LandlockPolicy,
         Self::ProcessPolicy,
@@ -61,31 +40,55 @@ impl Query {
     /// Returns the name of the rule.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::NetworkAction => "network_action",
-            Self::MatchedNetworkPolicy => "matched_network_policy",
             Self::MatchedEndpoints => "matched_endpoints",
             Self::MatchedEndpointConfigs => "matched_endpoint_configs",
             Self::MatchedEndpointConfig => "matched_endpoint_config",
             Self::DenyReason => "deny_reason",
-            Self::NearestPolicy => "nearest_policy",
-            Self::MatchingPolicies => "matching_policies",
-            Self::AllowRequest => "allow_request",
-            Self::AllowingPolicy => "allowing_policy",
-            Self::DenyingPolicy => "denying_policy",
-            Self::RequestDenyReason => "request_deny_reason",
-            Self::AllowMessage => "allow_message",
-            Self::MessageAllowingPolicy => "message_allowing_policy",
-            Self::MessageDenyingPolicy => "message_denying_policy",
-            Self::MessageDenyReason => "message_deny_reason",
             Self::FilesystemPolicy => "filesystem_policy",
             Self::LandlockPolicy => "landlock_policy",
             Self::ProcessPolicy => "process_policy",
         }
     }
+}
 
-    fn entry_point(self) -> String {
-        format!("data.openshell.query.{}", self.name())
+/// What the rules decide, with what is asked about the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// A connection.
+    Connection,
+    /// A request in it.
+    Request,
+    /// A message in the body of a request.
+    Message,
+}
+
+impl Decision {
+    const ALL: [Self; 3] = [Self::Connection, Self::Request, Self::Message];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Connection => "connection",
+            Self::Request => "request",
+            Self::Message => "message",
+        }
     }
+}
+
+/// The answer to a decision.
+#[derive(Debug, Default)]
+pub struct Decided {
+    /// True if the rules permit it.
+    pub is_permitted: bool,
+    /// The policy that permits it, or whose rules deny it.
+    pub policy: Option<String>,
+    /// Why it is refused.
+    pub reason: Option<String>,
+    /// The policy that is nearest to permitting it.
+    pub nearest: Option<Value>,
+}
+
+fn entry_point(rule: &str) -> String {
+    format!("data.openshell.query.{rule}")
 }
 
 /// An error of rules that cannot be loaded or evaluated.
@@ -120,49 +123,45 @@ const MAX_INSTRUCTIONS: usize = 20_000_000;
 /// Number of compiled glob patterns that the whole process caches.
 const GLOB_CACHE: usize = 32_768;
 
-/// Compiled rules, independent of the data over which they are evaluated.
-#[derive(Clone)]
-struct CompiledRules {
-    policy: CompiledPolicy,
-    program: Arc<Program>,
-}
-
-impl CompiledRules {
-    /// Compiles `rules`; they must not conflict with `data`.
-    fn new(rules: &str, data: Value) -> Result<Self, EngineError> {
-        regorus::cache::configure(regorus::cache::Config {
-            glob: GLOB_CACHE,
-            ..regorus::cache::Config::default()
-        });
-        let mut engine = regorus::Engine::new();
-        engine.set_strict_builtin_errors(true);
-        let package = engine
-            .add_policy("policy rules".to_owned(), rules.to_owned())
-            .map_err(not_compiled)?;
-        if package != "data.openshell.sandbox" {
-            return Err(EngineError::Package);
-        }
-        engine
-            .add_policy("queries".to_owned(), queries())
-            .map_err(not_compiled)?;
-        engine
-            .add_data(data)
-            .map_err(|error| EngineError::Data(error.to_string()))?;
-        let entry_points = Query::ALL.map(Query::entry_point);
-        let first: regorus::Rc<str> = entry_points[0].as_str().into();
-        let policy = engine
-            .compile_with_entrypoint(&first)
-            .map_err(not_compiled)?;
-        let program =
-            Compiler::compile_from_policy(&policy, &entry_points.each_ref().map(String::as_str))
-                .map_err(not_compiled)?;
-        Ok(Self { policy, program })
+/// Compiles `rules`, which must not conflict with `data`.
+fn compile(rules: &str, data: Value) -> Result<Arc<Program>, EngineError> {
+    regorus::cache::configure(regorus::cache::Config {
+        glob: GLOB_CACHE,
+        ..regorus::cache::Config::default()
+    });
+    let mut engine = regorus::Engine::new();
+    engine.set_strict_builtin_errors(true);
+    let package = engine
+        .add_policy("policy rules".to_owned(), rules.to_owned())
+        .map_err(not_compiled)?;
+    if package != "data.openshell.sandbox" {
+        return Err(EngineError::Package);
     }
+    engine
+        .add_policy("queries".to_owned(), QUERIES.to_owned())
+        .map_err(not_compiled)?;
+    engine
+        .add_data(data)
+        .map_err(|error| EngineError::Data(error.to_string()))?;
+    let alone = Query::ALL.iter().map(|query| query.name());
+    let decisions = Decision::ALL.iter().map(|decision| decision.name());
+    let entry_points: Vec<String> = alone.chain(decisions).map(entry_point).collect();
+    let entry_points: Vec<&str> = entry_points.iter().map(String::as_str).collect();
+    let first: regorus::Rc<str> = entry_points[0].into();
+    let policy = engine
+        .compile_with_entrypoint(&first)
+        .map_err(not_compiled)?;
+    let program = Compiler::compile_from_policy(&policy, &entry_points).map_err(not_compiled)?;
+    let mut program = Arc::unwrap_or_clone(program);
+    // Only listings of the program read these.
+    program.sources = Vec::new();
+    program.instruction_spans = Vec::new();
+    Ok(Arc::new(program))
 }
 
 /// Rules and data, immutable.
 pub struct Engine {
-    rules: CompiledRules,
+    rules: Arc<Program>,
     data: Value,
 }
 
@@ -180,7 +179,7 @@ impl Engine {
     pub fn new(rules: &str, document: serde_json::Value) -> Result<Self, EngineError> {
         let data = Value::from(document);
         Ok(Self {
-            rules: CompiledRules::new(rules, data.clone())?,
+            rules: compile(rules, data.clone())?,
             data,
         })
     }
@@ -190,9 +189,9 @@ impl Engine {
     /// # Errors
     /// As for [`Self::new`].
     pub fn built_in(document: serde_json::Value) -> Result<Self, EngineError> {
-        static RULES: OnceLock<Result<CompiledRules, EngineError>> = OnceLock::new();
+        static RULES: OnceLock<Result<Arc<Program>, EngineError>> = OnceLock::new();
         let rules = RULES
-            .get_or_init(|| CompiledRules::new(BUILT_IN, Value::new_object()))
+            .get_or_init(|| compile(BUILT_IN, Value::new_object()))
             .clone()?;
         Ok(Self {
             rules,
@@ -209,8 +208,7 @@ impl Engine {
         engine
             .add_policy("policy rules".to_owned(), rules.to_owned())
             .map_err(not_compiled)?;
-        let name = format!("data.openshell.sandbox.{}", Query::AllowMessage.name());
-        let rule: regorus::Rc<str> = name.as_str().into();
+        let rule: regorus::Rc<str> = "data.openshell.sandbox.allow_message".into();
         engine
             .compile_with_entrypoint(&rule)
             .map(drop)
@@ -227,7 +225,7 @@ impl Engine {
     #[must_use]
     pub fn over(&self, data: Value) -> Self {
         Self {
-            rules: self.rules.clone(),
+            rules: Arc::clone(&self.rules),
             data,
         }
     }
@@ -237,10 +235,10 @@ impl Engine {
     /// # Errors
     /// The data conflicts with the rules.
     pub fn about(&self, input: Value) -> Result<Session, EngineError> {
-        let mut machine = RegoVM::new_with_policy(self.rules.policy.clone());
+        let mut machine = RegoVM::new();
         machine.set_max_instructions(MAX_INSTRUCTIONS);
         machine.set_strict_builtin_errors(true);
-        machine.load_program(Arc::clone(&self.rules.program));
+        machine.load_program(Arc::clone(&self.rules));
         machine
             .set_data(self.data.clone())
             .map_err(|error| EngineError::Data(error.to_string()))?;
@@ -253,31 +251,37 @@ fn not_compiled(error: impl std::fmt::Display) -> EngineError {
     EngineError::Compile(error.to_string())
 }
 
-/// Defines a rule for each query in a package that belongs to the engine, so that a query that
-/// custom rules lack is undefined instead of an error.
-fn queries() -> String {
-    let rule = |query: Query| format!("{0} := data.openshell.sandbox.{0}\n", query.name());
-    format!(
-        "package openshell.query\n\nimport rego.v1\n\n{}",
-        Query::ALL.map(rule).concat()
-    )
-}
-
 /// An engine that was given an input.
 pub struct Session {
     machine: RegoVM,
 }
 
 impl Session {
+    /// Returns what the rules decide.
+    ///
+    /// # Errors
+    /// The evaluation failed or took too long, or an answer has a wrong type.
+    pub fn decide(&mut self, decision: Decision) -> Result<Decided, EngineError> {
+        let parts = self.evaluate(decision.name())?;
+        let mut decided = Decided::default();
+        for part in parts.as_set().into_iter().flatten() {
+            let value = &part[1];
+            match part[0].as_string().map_or("", |name| &**name) {
+                "is_permitted" => decided.is_permitted = true,
+                "policy" => decided.policy = Some(text(decision.name(), value)?),
+                "reason" => decided.reason = Some(text(decision.name(), value)?),
+                _ => decided.nearest = Some(value.clone()),
+            }
+        }
+        Ok(decided)
+    }
+
     /// Evaluates `query`; returns `None` if it is undefined.
     ///
     /// # Errors
     /// The evaluation failed or took too long.
     pub fn ask(&mut self, query: Query) -> Result<Option<Value>, EngineError> {
-        let value = self
-            .machine
-            .execute_entry_point_by_name(&query.entry_point())
-            .map_err(|error| EngineError::Evaluate(error.to_string()))?;
+        let value = self.evaluate(query.name())?;
         Ok(Some(value).filter(|value| *value != Value::Undefined))
     }
 
@@ -286,14 +290,24 @@ impl Session {
     /// # Errors
     /// As for [`Self::ask`], or the result is not a string.
     pub fn ask_text(&mut self, query: Query) -> Result<Option<String>, EngineError> {
-        match self.ask(query)? {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text.to_string())),
-            Some(other) => Err(EngineError::Answer {
-                query: query.name(),
-                answer: other.to_string(),
-                expected: "a text",
-            }),
-        }
+        let answer = self.ask(query)?;
+        answer.map(|answer| text(query.name(), &answer)).transpose()
     }
+
+    fn evaluate(&mut self, rule: &str) -> Result<Value, EngineError> {
+        self.machine
+            .execute_entry_point_by_name(&entry_point(rule))
+            .map_err(|error| EngineError::Evaluate(error.to_string()))
+    }
+}
+
+/// Returns `answer` to `query` as a text.
+fn text(query: &'static str, answer: &Value) -> Result<String, EngineError> {
+    let not_a_text = |_| EngineError::Answer {
+        query,
+        answer: answer.to_string(),
+        expected: "a text",
+    };
+    let text = answer.as_string().map_err(not_a_text)?;
+    Ok(text.to_string())
 }

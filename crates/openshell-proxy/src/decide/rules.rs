@@ -12,13 +12,13 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use regorus::Value;
 
-use crate::decide::engine::{Engine, EngineError};
+use crate::decide::engine::{Decision, Engine, EngineError};
 use crate::decide::entries::{Entries, Names};
 use crate::decide::message::http::{HttpRequest, Reads};
 use crate::decide::message::rpc::conditions::Conditions;
 use crate::decide::message::rpc::list::{self, ListKind};
 use crate::decide::message::rpc::{self, RpcKind, RpcMessage, RpcSettings};
-use crate::decide::message::{Action, Input, Message, Need, Queries, Reading, judging};
+use crate::decide::message::{Action, Input, Message, Need, Reading, judging};
 use crate::decide::paths::{Ambiguous, Counting, Paths};
 use crate::denial::judged::{At, RequestFault};
 use crate::denial::refusal::Refusal;
@@ -280,12 +280,12 @@ impl Rules {
         {
             return Ok(denied);
         }
-        let queries = action.queries();
+        let decision = action.decision();
         let (form, other) = action.inputs(self.reads).map_err(EngineError::Evaluate)?;
-        let verdict = self.evaluate_form(form, queries, &counting)?;
+        let verdict = self.evaluate_form(form, decision, &counting)?;
         match (verdict, other) {
             (MessageVerdict::Allow { policy }, Some(other)) => {
-                match self.evaluate_form(other, queries, &counting)? {
+                match self.evaluate_form(other, decision, &counting)? {
                     MessageVerdict::Allow { .. } => Ok(MessageVerdict::Allow { policy }),
                     deny @ MessageVerdict::Deny { .. } => Ok(deny),
                 }
@@ -433,30 +433,30 @@ impl Rules {
     fn evaluate_form(
         &self,
         form: Input,
-        queries: Queries,
+        decision: Decision,
         counting: &Counting<'_>,
     ) -> Result<MessageVerdict, EngineError> {
         let mut input = self.slice.input.clone();
         input.extend(form);
         let mut session = self.slice.engine.about(Value::from(input))?;
+        let decided = session.decide(decision)?;
         let named = |policy: Option<String>| policy.or_else(|| self.slice.policy.clone());
-        if session.ask(queries.allow)? == Some(Value::from(true)) {
+        if decided.is_permitted {
             return Ok(MessageVerdict::Allow {
-                policy: named(session.ask_text(queries.allowing)?),
+                policy: named(decided.policy),
             });
         }
-        let denying = session.ask_text(queries.denying)?;
-        let reason = session.ask_text(queries.reason)?;
+        let reason = decided.reason;
         let mut reason = reason.unwrap_or_else(|| "request denied by policy".to_owned());
         reason.truncate(reason.floor_char_boundary(Limits::REASON_BYTES));
-        let fault = if denying.is_some() {
+        let fault = if decided.policy.is_some() {
             RequestFault::DenyRule
         } else {
             RequestFault::NoRule(counting.at())
         };
         Ok(MessageVerdict::Deny {
             fault,
-            policy: named(denying),
+            policy: named(decided.policy),
             reason,
             is_enforced: counting.is_enforced(),
         })

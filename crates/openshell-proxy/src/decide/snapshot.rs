@@ -15,7 +15,7 @@ use quick_cache::sync::Cache;
 use regorus::Value;
 use serde_json::{Value as Json, json};
 
-use crate::decide::engine::{BUILT_IN, Engine, EngineError, Query, Session};
+use crate::decide::engine::{BUILT_IN, Decision, Engine, EngineError, Query, Session};
 use crate::decide::message::judging;
 use crate::decide::rego_data::{rego_data, without_names};
 use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice};
@@ -336,17 +336,15 @@ impl Snapshot {
     ) -> Result<CachedDecision, EngineError> {
         let input = input(program, target);
         let mut session = self.engine()?.about(Value::from(input.clone()))?;
-        if session.ask(Query::NetworkAction)? != Some(Value::from("allow")) {
-            let nearest = session
-                .ask(Query::NearestPolicy)?
-                .as_ref()
-                .and_then(nearest);
+        let decided = session.decide(Decision::Connection)?;
+        if !decided.is_permitted {
+            let nearest = decided.nearest.as_ref().and_then(nearest);
             return Ok(CachedDecision {
                 verdict: Verdict::Deny { nearest },
                 rules: None,
             });
         }
-        let policy = session.ask_text(Query::MatchedNetworkPolicy)?;
+        let policy = decided.policy;
         let Permitted {
             endpoints,
             engine,

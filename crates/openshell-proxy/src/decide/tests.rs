@@ -7,7 +7,7 @@ use openshell_policy::network::host::Host;
 use serde_json::{Value, json};
 
 use super::connection::judge;
-use super::engine::{BUILT_IN, Engine, Query};
+use super::engine::{BUILT_IN, Decision, Engine, Query};
 use super::message::Message;
 use super::permit::{Inspection, Permit};
 use super::rego_data::rego_data;
@@ -1100,8 +1100,8 @@ fn request(endpoint: &str, method: &str, path: &str, query: Value) -> (bool, Opt
         "request": {"method": method, "path": path, "query_params": query},
     });
     let mut session = engine.about(regorus::Value::from(input)).unwrap();
-    let allowed = session.ask(Query::AllowRequest).unwrap() == Some(true.into());
-    (allowed, session.ask_text(Query::RequestDenyReason).unwrap())
+    let decided = session.decide(Decision::Request).unwrap();
+    (decided.is_permitted, decided.reason)
 }
 
 #[test]
@@ -1270,8 +1270,8 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
                 endpoint("\"*.a.test\"", other)
             );
             let (parsed, _) = openshell_policy::yaml::policy(&policy).unwrap();
-            let engine =
-                Engine::new(BUILT_IN, rego_data(&parsed, &BTreeMap::new()).unwrap()).unwrap();
+            let document = rego_data(&parsed, &BTreeMap::new()).unwrap();
+            let engine = Engine::new(BUILT_IN, document).unwrap();
             for host in ["a.test", "x.a.test", "b.test"] {
                 for (method, path) in [
                     ("GET", "/q/a"),
@@ -1288,11 +1288,12 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
                         });
                         let mut session =
                             engine.about(regorus::Value::from(input.clone())).unwrap();
+                        let connection = session.decide(Decision::Connection).unwrap();
+                        let decided = session.decide(Decision::Request).unwrap();
                         let machine = (
-                            session.ask(Query::NetworkAction).unwrap() == Some("allow".into()),
-                            session.ask(Query::AllowRequest).unwrap() == Some(true.into()),
-                            session.ask_text(Query::AllowingPolicy).unwrap(),
-                            session.ask_text(Query::DenyingPolicy).unwrap(),
+                            connection.is_permitted,
+                            decided.is_permitted,
+                            decided.policy,
                         );
                         let (network, request, names) = interpreted(&policy, &input);
                         let smallest = |names: &Value| {
@@ -1300,7 +1301,8 @@ fn the_machine_and_the_interpreter_agree_on_every_combination() {
                                 .as_array()
                                 .and_then(|names| names.first()?.as_str().map(str::to_owned))
                         };
-                        let expected = (network, request, smallest(&names[0]), smallest(&names[1]));
+                        let named = smallest(if request { &names[0] } else { &names[1] });
+                        let expected = (network, request, named);
                         assert_eq!(machine, expected, "{input} under {policy}");
                         let places = session.ask(Query::MatchedEndpoints).unwrap().unwrap();
                         let configs = session.ask(Query::MatchedEndpointConfigs).unwrap().unwrap();

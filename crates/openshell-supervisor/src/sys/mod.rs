@@ -3,8 +3,8 @@
 //! System calls go through rustix. nix is used for those that rustix lacks or restricts: execve,
 //! unshare, signalfd, process_vm_readv, signal masks, and getpgid and getsid, for which 0 is not a
 //! valid `Pid` in rustix. libc is used for calls that neither makes safe: clone, _exit,
-//! close_range, mount_setattr, seccomp and its notifications, some socket options, and dispositions
-//! of signals (signal, sigaction).
+//! close_range, mount_setattr, seccomp and its notifications, some socket options, dispositions of
+//! signals (signal, sigaction), and malloc_trim.
 
 #![expect(unsafe_code, reason = "system calls that no safe wrapper offers")]
 
@@ -362,6 +362,14 @@ pub(crate) fn set_seccomp_filter(
         // With TSYNC, a positive result is the ID of a thread that could not be synchronized.
         _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
     }
+}
+
+/// Returns the free memory of the heap to the kernel (malloc_trim(3)). Takes a millisecond at most
+/// for a heap of a few megabytes. Other C libraries than glibc keep what they have.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the allocator takes its own locks, and only pages without an allocation are released.
+    let _ = unsafe { libc::malloc_trim(0) };
 }
 
 /// Makes a system call by number, for tests of the filter. Returns its result or the error number.

@@ -13,7 +13,7 @@ use hyper::{Method, Uri};
 use openshell_policy::network::endpoint::{Endpoint, L7, Protocol};
 use regorus::Value;
 
-use crate::decide::engine::Query;
+use crate::decide::engine::Decision;
 use crate::decide::message::http::{HttpRequest, Reads};
 use crate::decide::message::rpc::RpcMessage;
 use crate::decide::message::rpc::head::RpcHead;
@@ -79,19 +79,6 @@ pub enum Action {
 
 /// The parts of an input of the rules that are about one message.
 pub(in crate::decide) type Input = BTreeMap<Value, Value>;
-
-/// The queries that decide on a message.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::decide) struct Queries {
-    /// Whether it is permitted.
-    pub(in crate::decide) allow: Query,
-    /// The policy that permits it.
-    pub(in crate::decide) allowing: Query,
-    /// The policy whose deny rules match it.
-    pub(in crate::decide) denying: Query,
-    /// Why it is not permitted.
-    pub(in crate::decide) reason: Query,
-}
 
 /// Returns the rules of `endpoint`, if it judges requests or the messages in them.
 pub(in crate::decide) fn judging(endpoint: &Endpoint) -> Option<&L7> {
@@ -225,21 +212,11 @@ impl Action {
         }
     }
 
-    /// Returns the queries that decide on it.
-    pub(in crate::decide) fn queries(&self) -> Queries {
+    /// Returns what the rules decide about it.
+    pub(in crate::decide) fn decision(&self) -> Decision {
         match self {
-            Self::Http(_) => Queries {
-                allow: Query::AllowRequest,
-                allowing: Query::AllowingPolicy,
-                denying: Query::DenyingPolicy,
-                reason: Query::RequestDenyReason,
-            },
-            Self::Rpc(_) => Queries {
-                allow: Query::AllowMessage,
-                allowing: Query::MessageAllowingPolicy,
-                denying: Query::MessageDenyingPolicy,
-                reason: Query::MessageDenyReason,
-            },
+            Self::Http(_) => Decision::Request,
+            Self::Rpc(_) => Decision::Message,
         }
     }
 

@@ -373,6 +373,8 @@ async fn warm_up(services: Arc<Services>) {
         .spawn(move || {
             services.authorizer.policy.load().prepare();
             services.leaks.prepare(&services.vault.load());
+            // What the start and the compiler of the rules needed would otherwise stay for the run.
+            openshell_supervisor::trim_heap();
         });
     pending().await
 }

@@ -5,10 +5,9 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use openshell_events::reason::ReasonCode;
 use openshell_policy::network::rpc::is_strict_name;
-use regorus::Value;
 
 use crate::decide::connection::judge;
-use crate::decide::engine::Query;
+use crate::decide::engine::Decision;
 use crate::decide::message::rpc::RpcKind;
 use crate::decide::message::rpc::list::ListKind;
 use crate::decide::message::{Action, Ahead, Message, Need};
@@ -138,7 +137,7 @@ fn permitted_by_all_rules(snapshot: &Snapshot, permit: &Permit, message: &Messag
         let (input, _) = action.inputs(rules.reads()).unwrap();
         let caller = testing::caller();
         let mut session = snapshot.session(&caller.program, &testing::target(TARGET), input);
-        session.ask(Query::AllowMessage).unwrap() == Some(Value::from(true))
+        session.decide(Decision::Message).unwrap().is_permitted
     })
 }
 
