@@ -110,7 +110,7 @@ pub enum EngineError {
     Evaluate(String),
     #[error("policy evaluation error: {query} answered {answer}, which is not {expected}")]
     Answer {
-        query: &'static str,
+        query: String,
         answer: String,
         expected: &'static str,
     },
@@ -266,11 +266,14 @@ impl Session {
         let mut decided = Decided::default();
         for part in parts.as_set().into_iter().flatten() {
             let value = &part[1];
-            match part[0].as_string().map_or("", |name| &**name) {
+            let rule = part[0].as_string().map_or("", |rule| &**rule);
+            match rule {
                 "is_permitted" => decided.is_permitted = true,
-                "policy" => decided.policy = Some(text(decision.name(), value)?),
-                "reason" => decided.reason = Some(text(decision.name(), value)?),
-                _ => decided.nearest = Some(value.clone()),
+                "nearest_policy" => decided.nearest = Some(value.clone()),
+                "request_deny_reason" | "message_deny_reason" => {
+                    decided.reason = Some(text(rule, value)?);
+                }
+                _ => decided.policy = Some(text(rule, value)?),
             }
         }
         Ok(decided)
@@ -302,9 +305,9 @@ impl Session {
 }
 
 /// Returns `answer` to `query` as a text.
-fn text(query: &'static str, answer: &Value) -> Result<String, EngineError> {
+fn text(query: &str, answer: &Value) -> Result<String, EngineError> {
     let not_a_text = |_| EngineError::Answer {
-        query,
+        query: query.to_owned(),
         answer: answer.to_string(),
         expected: "a text",
     };

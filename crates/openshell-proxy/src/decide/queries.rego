@@ -3,50 +3,50 @@ package openshell.query
 
 import rego.v1
 
-# --- decisions: one evaluation answers all parts ----------------------------------------------------------------------
+# --- decisions: one evaluation answers all parts, each under the name of its rule -------------------------------------
 
 connection contains ["is_permitted", true] if data.openshell.sandbox.network_action == "allow"
 
-connection contains ["policy", name] if {
+connection contains ["matched_network_policy", name] if {
 	data.openshell.sandbox.network_action == "allow"
 	name := data.openshell.sandbox.matched_network_policy
 }
 
-connection contains ["nearest", policy] if {
+connection contains ["nearest_policy", policy] if {
 	not data.openshell.sandbox.network_action == "allow"
 	policy := data.openshell.sandbox.nearest_policy
 }
 
 request contains ["is_permitted", true] if data.openshell.sandbox.allow_request == true
 
-request contains ["policy", name] if {
+request contains ["allowing_policy", name] if {
 	data.openshell.sandbox.allow_request == true
 	name := data.openshell.sandbox.allowing_policy
 }
 
-request contains ["policy", name] if {
+request contains ["denying_policy", name] if {
 	not data.openshell.sandbox.allow_request == true
 	name := data.openshell.sandbox.denying_policy
 }
 
-request contains ["reason", reason] if {
+request contains ["request_deny_reason", reason] if {
 	not data.openshell.sandbox.allow_request == true
 	reason := data.openshell.sandbox.request_deny_reason
 }
 
 message contains ["is_permitted", true] if data.openshell.sandbox.allow_message == true
 
-message contains ["policy", name] if {
+message contains ["message_allowing_policy", name] if {
 	data.openshell.sandbox.allow_message == true
 	name := data.openshell.sandbox.message_allowing_policy
 }
 
-message contains ["policy", name] if {
+message contains ["message_denying_policy", name] if {
 	not data.openshell.sandbox.allow_message == true
 	name := data.openshell.sandbox.message_denying_policy
 }
 
-message contains ["reason", reason] if {
+message contains ["message_deny_reason", reason] if {
 	not data.openshell.sandbox.allow_message == true
 	reason := data.openshell.sandbox.message_deny_reason
 }

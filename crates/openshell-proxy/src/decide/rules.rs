@@ -429,7 +429,7 @@ impl Rules {
         }
     }
 
-    /// Evaluates the rules by `queries` on one reading of a message, whose parts are `form`.
+    /// Returns the `decision` of the rules on one reading of a message, whose parts are `form`.
     fn evaluate_form(
         &self,
         form: Input,

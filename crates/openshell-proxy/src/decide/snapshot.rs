@@ -374,7 +374,7 @@ impl Snapshot {
             .ask(Query::MatchedEndpoints)?
             .unwrap_or(Value::Undefined);
         let unexpected = || EngineError::Answer {
-            query: Query::MatchedEndpoints.name(),
+            query: Query::MatchedEndpoints.name().to_owned(),
             answer: answer.to_string(),
             expected: "a set of policies and places of endpoints",
         };
@@ -445,7 +445,7 @@ impl Snapshot {
         };
         let text = without_names(&endpoints)?;
         let endpoints = yaml::endpoints(&text).map_err(|violations| EngineError::Answer {
-            query: Query::MatchedEndpointConfigs.name(),
+            query: Query::MatchedEndpointConfigs.name().to_owned(),
             answer: violations.to_string(),
             expected: "a set of endpoints",
         })?;

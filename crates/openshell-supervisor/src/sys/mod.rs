@@ -364,8 +364,8 @@ pub(crate) fn set_seccomp_filter(
     }
 }
 
-/// Returns the free memory of the heap to the kernel (malloc_trim(3)). Takes a millisecond at most
-/// for a heap of a few megabytes. Other C libraries than glibc keep what they have.
+/// Returns the free memory of the heap to the kernel (malloc_trim(3)). Other C libraries than glibc
+/// keep what they have.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the allocator takes its own locks, and only pages without an allocation are released.
