@@ -46,9 +46,21 @@ pub fn counted(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 
+/// Returns `text` as one word of a shell, quoted if it needs that: somebody may paste it, and the
+/// workload may have chosen it.
+#[must_use]
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@:".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{indented, printable, printable_lines};
+    use super::{indented, printable, printable_lines, shell_word};
 
     #[test]
     fn text_of_the_commands_neither_acts_on_a_terminal_nor_begins_a_line() {
@@ -61,5 +73,18 @@ mod tests {
             indented("cannot read x\nopenshell-sandbox: forged\n  - a"),
             "cannot read x\n  openshell-sandbox: forged\n  - a"
         );
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        for (path, word) in [
+            ("policy.yaml", "policy.yaml"),
+            ("a b.yaml", "'a b.yaml'"),
+            ("$(id).yaml", "'$(id).yaml'"),
+            ("it's.yaml", r"'it'\''s.yaml'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(path), word);
+        }
     }
 }

@@ -18,6 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use openshell_events::text;
 use openshell_policy::filesystem::{Compatibility, Filesystem, GrantedPath};
 
 pub use crate::covers::error::CoverError;
@@ -292,8 +293,8 @@ impl CarveOuts {
                  fail inside; to make git skip it, run outside: `git -C {} update-index \
                  --skip-worktree -- {}`",
                 path.display(),
-                quoted(folder.as_os_str()),
-                quoted(name)
+                text::shell_word(&folder.to_string_lossy()),
+                text::shell_word(&name.to_string_lossy())
             )
         })
     }
@@ -472,18 +473,6 @@ fn not_kept(wanted: &Wanted, why: &str) -> String {
         wanted.restriction.as_str(),
         wanted.path.display()
     )
-}
-
-/// Quotes a word for a shell, because somebody may paste it and an earlier command may have chosen
-/// the name.
-fn quoted(word: &OsStr) -> String {
-    let text = word.to_string_lossy();
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@:".contains(&byte);
-    if text.bytes().all(is_plain) {
-        text.into_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
 }
 
 fn has_no_git(folder: &Path) -> bool {
