@@ -19,7 +19,7 @@ pub struct Denial {
     pub code: ReasonCode,
     /// The reason in a sentence.
     pub reason: String,
-    /// The line of policy that would permit it, if there is one.
+    /// The line of policy or the flag that would permit it, or why none would.
     pub fix: Option<String>,
     /// The request, if another rule could allow it.
     pub request: Option<UnmatchedRequest>,

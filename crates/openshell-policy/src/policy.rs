@@ -22,12 +22,23 @@ pub enum UnresolvedPath {
     HiddenGrant { hidden: PathBuf, granted: PathBuf },
 }
 
+/// What a policy was made of, and so what a person changes to permit more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyForm {
+    /// A document: a file, with or without flags beside it, or the policy of a gateway.
+    #[default]
+    Document,
+    /// Flags of a command line alone.
+    Flags,
+}
+
 /// Policy of one sandbox. A value of this type is always valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     filesystem: Filesystem,
     processes: Processes,
     network: NetworkPolicies,
+    form: PolicyForm,
 }
 
 impl Policy {
@@ -69,7 +80,20 @@ impl Policy {
             filesystem,
             processes,
             network,
+            form: PolicyForm::Document,
         })
+    }
+
+    /// Returns the same policy in another form.
+    #[must_use]
+    pub fn in_form(self, form: PolicyForm) -> Self {
+        Self { form, ..self }
+    }
+
+    /// Returns what the policy was made of.
+    #[must_use]
+    pub fn form(&self) -> PolicyForm {
+        self.form
     }
 
     /// Returns a policy with its own network policies, and with the parts of `other` that take
@@ -79,7 +103,7 @@ impl Policy {
         Self {
             filesystem: other.filesystem.clone(),
             processes: other.processes.clone(),
-            network: self.network,
+            ..self
         }
     }
 
@@ -106,6 +130,7 @@ impl Policy {
             filesystem: Filesystem::default(),
             processes: Processes::default(),
             network: NetworkPolicies::new(),
+            form: PolicyForm::Document,
         }
     }
 

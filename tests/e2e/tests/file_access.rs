@@ -98,10 +98,10 @@ fn each_refused_access_is_logged_with_its_program_and_summed_up_with_the_line_th
         );
         let summary = format!(
             "openshell-sandbox: files refused:\n  5 x /usr/bin/cat: read {folder}/file: no rule \
-             grants it\n      add `- {folder}/file` to filesystem_policy.read_only (--read)\n"
+             grants it\n      add --read {folder}/file\n"
         );
         assert!(finished.stderr.contains(&summary), "{}", finished.stderr);
-        let hint = format!("add `- {folder}` to filesystem_policy.read_write (--write)");
+        let hint = format!("add --write {folder}\n");
         assert!(finished.stderr.contains(&hint), "{}", finished.stderr);
         assert!(
             finished

@@ -250,10 +250,7 @@ fn accesses_to_what_exists_outside_are_logged_although_it_looks_missing() {
             "{lines}"
         );
     }
-    let summary = format!(
-        "add `- {}/.ssh/id` to filesystem_policy.read_only (--read)",
-        home.display()
-    );
+    let summary = format!("add --read {}/.ssh/id\n", home.display());
     assert!(finished.stderr.contains(&summary), "{}", finished.stderr);
 }
 

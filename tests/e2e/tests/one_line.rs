@@ -758,3 +758,134 @@ fn what_gets_past_filters_of_command_lines_gets_neither_a_hidden_file_nor_the_ho
         "s3cret"
     );
 }
+
+/// Runs `script` with `flags`, and with those that each summary names, until it says `200`. Returns
+/// the flags that were added.
+fn mended(lab: &Lab, flags: &[&str], script: &str) -> Vec<String> {
+    let mut added: Vec<String> = Vec::new();
+    for _ in 0..4 {
+        let all: Vec<_> = flags
+            .iter()
+            .copied()
+            .chain(added.iter().map(String::as_str))
+            .collect();
+        let finished = in_project(lab, &all).sh(script);
+        if finished.stdout.ends_with("200") {
+            return added;
+        }
+        let tells_address = finished.stdout.contains("10.99.") && !script.contains("10.99.");
+        assert!(!tells_address, "{finished:?}");
+        let named = finished.stderr.lines();
+        let named: Vec<_> = named
+            .filter_map(|line| line.strip_prefix("      add "))
+            .collect();
+        assert!(!named.is_empty(), "{finished:?} under {all:?}");
+        for flags in named {
+            let words = lab.shell(&format!("printf '%s\\n' {flags}"));
+            added.extend(words.lines().map(str::to_owned));
+        }
+    }
+    panic!("refused with {flags:?} and {added:?}");
+}
+
+#[test]
+fn each_flag_that_a_refusal_names_permits_what_was_refused() {
+    let lab = Lab::new(&[
+        ("10.99.0.1", "web.test"),
+        ("198.51.100.10", "public.test"),
+        ("10.99.0.2", "both.test"),
+        ("10.99.0.3", "both.test"),
+    ]);
+    let _servers = [
+        "10.99.0.1:8080",
+        "10.99.0.1:443",
+        "10.99.0.2:8080",
+        "198.51.100.10:8080",
+    ]
+    .map(|address| lab.http(address));
+    let curl = |words: &str| format!("curl -s -w '%{{http_code}}' {words}");
+    let cases: [(&[&str], String, &[&str]); 8] = [
+        (
+            &["--write", "."],
+            curl("http://public.test:8080/"),
+            &["public.test:8080", "public.test:8080@198.51.100.10"],
+        ),
+        (
+            &["--write", "."],
+            curl("-p http://public.test:8080/"),
+            &["public.test:8080", "public.test:8080@198.51.100.10"],
+        ),
+        (
+            &["--write", "."],
+            curl("http://web.test:443/"),
+            &["web.test", "web.test@10.99.0.1"],
+        ),
+        (
+            &["--allow", "web.test:8080=read-only"],
+            curl("http://web.test:8080/"),
+            &["web.test:8080@10.99.0.1"],
+        ),
+        (
+            &["--allow", "both.test:8080"],
+            curl("http://both.test:8080/"),
+            &["both.test:8080@10.99.0.2", "both.test:8080@10.99.0.3"],
+        ),
+        (
+            &["--allow", "public.test:8080@198.51.100.0/24=read-only"],
+            curl("-X POST http://public.test:8080/"),
+            &["public.test:8080=read-write"],
+        ),
+        (
+            &["--allow", "web.test:8080@10.0.0.0/8=read-only"],
+            curl("-X DELETE http://web.test:8080/"),
+            &["web.test:8080=full"],
+        ),
+        (
+            &["--write", "."],
+            curl("http://10.99.0.1:8080/"),
+            &["10.99.0.1:8080"],
+        ),
+    ];
+    for (flags, script, hosts) in cases {
+        let mut added = mended(&lab, flags, &script);
+        added.retain(|word| word != "--allow");
+        // The resolver sends the addresses of a name in any order.
+        added.sort();
+        assert_eq!(added, hosts, "{script}");
+    }
+}
+
+#[test]
+fn each_flag_that_a_refused_file_names_permits_it() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("it's outside");
+    let file = folder.join("file");
+    std::fs::write(&file, "200").unwrap();
+    let written = folder.join("new");
+    lab.shell(&format!("chmod -R a+rwX \"{}\"", folder.display()))
+        .clear();
+    let flags = ["--allow", "a.test", "--log-files"];
+    let read = mended(&lab, &flags, &format!("cat \"{}\"", file.display()));
+    assert_eq!(read, ["--read", file.to_str().unwrap()]);
+    let script = format!("echo > \"{}\" && printf 200", written.display());
+    let write = mended(&lab, &flags, &script);
+    assert_eq!(write, ["--write", folder.to_str().unwrap()]);
+}
+
+#[test]
+fn the_addresses_of_a_flag_are_checked() {
+    let lab = Lab::with_web();
+    for (flag, why) in [
+        ("a.test@", "``"),
+        ("a.test@10.0.0.5/33", "10.0.0.5/33"),
+        ("a.test@169.254.169.254", "169.254.169.254"),
+        ("a.test@10.0.0.5@10.0.0.6", "10.0.0.5@10.0.0.6"),
+        ("@10.0.0.5", "host"),
+    ] {
+        let refused = in_project(&lab, &["--allow", flag]).sh("echo ran");
+        assert!(
+            refused.code() == 1 && refused.stderr.contains(why) && refused.stdout.is_empty(),
+            "{flag}: {refused:?}"
+        );
+    }
+}

@@ -33,14 +33,29 @@ impl Access {
         }
     }
 
-    /// Expands the preset into rules.
+    /// Returns the word of a policy.
     #[must_use]
-    pub fn rules(self) -> Vec<HttpRule> {
-        let methods: &[&'static str] = match self {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::ReadWrite => "read-write",
+            Self::Full => "full",
+        }
+    }
+
+    /// Returns the methods, of which `*` is any.
+    #[must_use]
+    pub fn methods(self) -> &'static [&'static str] {
+        match self {
             Self::ReadOnly => &["GET", "HEAD", "OPTIONS"],
             Self::ReadWrite => &["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH"],
             Self::Full => &["*"],
-        };
+        }
+    }
+
+    /// Expands the preset into rules.
+    #[must_use]
+    pub fn rules(self) -> Vec<HttpRule> {
         let rule = |method: &&'static str| {
             let method = MethodPattern::known(method);
             HttpRule {
@@ -49,6 +64,6 @@ impl Access {
                 query: BTreeMap::new(),
             }
         };
-        methods.iter().map(rule).collect()
+        self.methods().iter().map(rule).collect()
     }
 }

@@ -50,6 +50,7 @@ pub fn judge(
                 generation: snapshot.generation(),
                 addresses: addresses(&target.host, endpoints),
                 inspection,
+                form: snapshot.policy().form(),
                 allows_leaks: !endpoints.is_empty() && endpoints.iter().all(Endpoint::allows_leaks),
                 is_observed: false,
                 observed: None,
@@ -92,6 +93,7 @@ pub fn observe(
                 generation: snapshot.generation(),
                 addresses,
                 inspection: Inspection::Unjudged,
+                form: snapshot.policy().form(),
                 allows_leaks: false,
                 is_observed: true,
                 observed: Some(refusal.code()),
@@ -166,5 +168,6 @@ fn refused(snapshot: &Snapshot, reason: String, nearest: Option<&Nearest>) -> Re
         _ if snapshot.policy().network().is_empty() => ReasonCode::NoNetworkPolicies,
         _ => ReasonCode::EndpointNotInPolicy,
     };
-    Refusal::not_in_policy(code, reason, nearest.cloned())
+    let refusal = Refusal::not_in_policy(code, reason, nearest.cloned());
+    refusal.under(snapshot.policy().form())
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use hyper::{Method, Uri};
 use openshell_events::reason::ReasonCode;
-use openshell_policy::address::AddressRange;
+use openshell_policy::address::{AddressClass, AddressRange};
+use openshell_policy::policy::PolicyForm;
 
 use crate::decide::message::http::HttpRequest;
 use crate::decide::message::{Action, Message, Need, Reading};
@@ -30,6 +31,8 @@ pub struct Permit {
     pub(super) generation: u64,
     pub(super) addresses: PermittedAddresses,
     pub(super) inspection: Inspection,
+    /// What the policy was made of.
+    pub(super) form: PolicyForm,
     /// True if requests of the connection may contain secrets.
     pub(super) allows_leaks: bool,
     /// True in an observed run, which refuses nothing that a policy could permit.
@@ -72,6 +75,16 @@ pub(crate) struct PermittedAddresses {
     pub(crate) literal: Option<IpAddr>,
 }
 
+impl PermittedAddresses {
+    /// Returns true if `address`, which is not one that is never reachable, may be dialled.
+    pub(crate) fn include(&self, address: IpAddr) -> bool {
+        self.any
+            || self.literal == Some(address)
+            || self.listed.iter().any(|range| range.contains(address))
+            || (self.public && !AddressClass::of(address).is_internal())
+    }
+}
+
 impl Permit {
     /// Returns the host and port that may be reached.
     #[must_use]
@@ -84,6 +97,12 @@ impl Permit {
     #[must_use]
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
+    }
+
+    /// Returns what the policy was made of.
+    #[must_use]
+    pub fn form(&self) -> PolicyForm {
+        self.form
     }
 
     /// Returns the policy generation that permitted it.

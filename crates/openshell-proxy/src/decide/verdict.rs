@@ -195,7 +195,7 @@ pub fn judge_now(permit: &Permit, action: &Action) -> Result<MessagePermit, Refu
             is_enforced: true,
         } if !permit.is_observed() => {
             let request = action.refused(policy.clone(), fault.clone());
-            Err(Refusal::request(reason.clone(), request))
+            Err(Refusal::request(reason.clone(), request).under(permit.form()))
         }
         MessageVerdict::Deny {
             fault,

@@ -7,7 +7,7 @@ use openshell_policy::network::rpc::{Revision, is_strict_name};
 use openshell_policy::network::rule::Glob;
 use openshell_policy::proposal::is_one_program;
 
-use crate::denial::judged::{About, At, JudgedMessage, JudgedRequest, RequestFault};
+use crate::denial::judged::{About, At, GIT_FETCH, JudgedMessage, JudgedRequest, RequestFault};
 use crate::denial::refusal::{
     AddressFault, Facts, Matches, Nearest, ProgramFault, Refusal, Subject,
 };
@@ -63,9 +63,22 @@ impl Refusal {
         }
     }
 
-    /// Returns the line of policy, or of configuration, that would permit `target` to `caller`.
+    /// Returns the fix like [`Self::fix`], with addresses, which the workload is not told.
+    #[must_use]
+    pub fn fix_with_addresses(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
+        let flags = self.flags_with_addresses(target);
+        flags.or_else(|| self.fix(target, caller))
+    }
+
+    /// Returns the line of policy, or of configuration, that would permit `target` to `caller`. For
+    /// a policy of flags it is a flag where one can permit it.
     #[must_use]
     pub fn fix(&self, target: &Target, caller: Option<&Caller>) -> Option<String> {
+        if self.no_fix(target).is_none()
+            && let Some(flags) = self.flags(target)
+        {
+            return Some(flags);
+        }
         match self.facts() {
             _ if self.code() == ReasonCode::UpstreamWantsCertificate => Some(format!(
                 "network_policies: if the program has a certificate, set `tls: skip`, without \
@@ -77,7 +90,7 @@ impl Refusal {
                 let caller = caller.filter(|caller| is_one_program(&caller.program.executable))?;
                 Some(policy_line(nearest.as_ref(), target, caller))
             }
-            Facts::Addresses(policy, AddressFault::Unlisted) => {
+            Facts::Addresses(policy, AddressFault::Unlisted(_)) => {
                 let endpoints = endpoints(policy.as_deref());
                 Some(format!(
                     "{endpoints}: add `allowed_ips` to {target}; the address is in the log"
@@ -130,7 +143,7 @@ impl Refusal {
     pub fn no_fix(&self, target: &Target) -> Option<String> {
         let is_never_reachable = match self.facts() {
             // The port is checked first, even for a host without an address.
-            Facts::Addresses(_, AddressFault::Unlisted | AddressFault::Other) => {
+            Facts::Addresses(_, AddressFault::Unlisted(_) | AddressFault::Other) => {
                 return is_control_plane(target).then(|| never(target, CONTROL_PLANE));
             }
             Facts::Addresses(_, AddressFault::NeverReachable) => true,
@@ -174,10 +187,6 @@ fn is_control_plane(target: &Target) -> bool {
 fn never(target: &Target, why: &str) -> String {
     format!("no policy permits {target}: {why}")
 }
-
-/// The end of the path of git's fetch requests (gitprotocol-http(5), Smart Service
-/// git-upload-pack).
-const GIT_FETCH: &str = "/git-upload-pack";
 
 /// Returns the YAML path of the endpoints of `policy`.
 fn endpoints(policy: Option<&str>) -> String {
@@ -268,9 +277,7 @@ fn rule_line(request: &JudgedRequest, target: &Target) -> String {
                  win over any rule"
             )
         }
-        RequestFault::NoRule(at @ (At::Any | At::Path(_)))
-            if method == "POST" && path.ends_with(GIT_FETCH) =>
-        {
+        RequestFault::NoRule(at @ (At::Any | At::Path(_))) if request.is_git_fetch() => {
             format!(
                 "{endpoints}: git fetches by POST; add to the `rules` of {target}{at} `- allow: {{method: \
              POST, path: \"/**{GIT_FETCH}\"}}`, beside `- allow: {{method: GET, path: \"**\"}}` in \

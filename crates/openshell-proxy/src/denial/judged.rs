@@ -24,7 +24,16 @@ pub struct JudgedRequest {
     pub message: Option<JudgedMessage>,
 }
 
+/// The end of the path of git's fetch requests (gitprotocol-http(5), Smart Service
+/// git-upload-pack).
+pub(super) const GIT_FETCH: &str = "/git-upload-pack";
+
 impl JudgedRequest {
+    /// Returns true if git fetches by it.
+    pub(super) fn is_git_fetch(&self) -> bool {
+        self.method == "POST" && self.path.ends_with(GIT_FETCH)
+    }
+
     /// Returns what a rule would have to allow; `None` if none could.
     pub(crate) fn unmatched(&self) -> Option<UnmatchedRequest> {
         let endpoint_path = match &self.fault {

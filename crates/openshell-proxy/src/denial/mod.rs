@@ -4,6 +4,7 @@
 
 pub mod answer;
 pub mod explain;
+mod flags;
 pub mod judged;
 pub mod refusal;
 pub mod reply;

@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use openshell_events::denial::UnmatchedRequest;
 use openshell_events::reason::{Counted, DenialStage, ReasonCode};
+use openshell_policy::policy::PolicyForm;
 
 use crate::denial::answer::RpcAnswer;
 use crate::denial::judged::JudgedRequest;
@@ -27,6 +29,8 @@ pub struct Refusal {
     /// The answer in the protocol of the refused message.
     answer: Option<Box<RpcAnswer>>,
     facts: Facts,
+    /// What the policy was made of.
+    pub(super) form: PolicyForm,
 }
 
 /// The facts of a refusal beyond its code and cause, for its fix or its response.
@@ -71,10 +75,10 @@ pub enum ProgramFault {
 }
 
 /// The fault of a host's addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressFault {
-    /// An address is not in `allowed_ips`.
-    Unlisted,
+    /// These addresses are not in `allowed_ips`.
+    Unlisted(Vec<IpAddr>),
     /// An address is never reachable.
     NeverReachable,
     /// The addresses are unknown, or the port is one of a control plane.
@@ -127,6 +131,7 @@ impl Refusal {
             status: None,
             answer: None,
             facts: Facts::None,
+            form: PolicyForm::Document,
         }
     }
 

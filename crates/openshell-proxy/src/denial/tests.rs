@@ -117,13 +117,13 @@ fn all() -> Vec<(Refusal, &'static str)> {
              an entry `- {path: /usr/bin/tool}` without `exact: true` would permit it",
         ),
         (
-            address(InternalAddress, Unlisted),
+            address(InternalAddress, Unlisted(Vec::new())),
             "403 ssrf_denied internal_address: GET web.test:443 blocked: internal address; \
              network_policies.web.endpoints: add `allowed_ips` to web.test:443; the address is in \
              the log",
         ),
         (
-            address(AddressNotInAllowedIps, Unlisted),
+            address(AddressNotInAllowedIps, Unlisted(Vec::new())),
             "403 ssrf_denied address_not_in_allowed_ips: GET web.test:443 blocked: allowed_ips \
              check failed; network_policies.web.endpoints: add `allowed_ips` to web.test:443; the \
              address is in the log",

@@ -368,7 +368,7 @@ impl Record {
             code: refusal.code(),
             reason: refusal.reason().to_owned(),
             fix: refusal
-                .fix(target, caller.as_ref())
+                .fix_with_addresses(target, caller.as_ref())
                 .or_else(|| refusal.no_fix(target)),
             request: refusal.allowable_request(),
         })

@@ -433,8 +433,9 @@ pub(crate) struct PolicyArgs {
     /// Let every program connect to a host, at port 443 unless you name another; may be repeated
     ///
     /// With `=read-only`, `=read-write` or `=full` the proxy judges each request; `=tcp` is for
-    /// bytes that are not HTTP.
-    #[arg(long, value_name = "HOST[:PORT][=ACCESS]", value_parser = allowed, help_heading = "Policy")]
+    /// bytes that are not HTTP. A host inside your network also needs its address or range:
+    /// `--allow db.example.com:5432@10.0.0.5=tcp`.
+    #[arg(long, value_name = "HOST[:PORT][@CIDR][=ACCESS]", value_parser = allowed, help_heading = "Policy")]
     pub(crate) allow: Vec<Allowed>,
 
     /// Add a policy for a usual need, such as claude-code, codex or github; may be repeated

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use openshell_policy::address::AddressRange;
 use openshell_policy::network::host::HostPattern;
 use openshell_sources::policy::composed::{Access, Allowed};
 use openshell_telemetry::logging::Label;
@@ -121,7 +122,7 @@ pub(super) fn published(text: &str) -> Result<Published, String> {
     })
 }
 
-/// Parses `HOST[:PORT][=ACCESS]`.
+/// Parses `HOST[:PORT][@CIDR][=ACCESS]`.
 pub(crate) fn allowed(text: &str) -> Result<Allowed, String> {
     let (place, access) = match text.split_once('=') {
         None => (text, None),
@@ -131,6 +132,9 @@ pub(crate) fn allowed(text: &str) -> Result<Allowed, String> {
                 "read-write" => Access::ReadWrite,
                 "full" => Access::Full,
                 "tcp" => Access::Tcp,
+                _ if word.contains('@') => {
+                    return Err("write addresses before the access: HOST@CIDR=ACCESS".to_owned());
+                }
                 _ => {
                     return Err(format!(
                         "`{word}` is not one of read-only, read-write, full, tcp"
@@ -143,6 +147,13 @@ pub(crate) fn allowed(text: &str) -> Result<Allowed, String> {
     if place.contains("://") {
         return Err("write only the host, without `https://`".to_owned());
     }
+    let (place, addresses) = match place.split_once('@') {
+        None => (place, None),
+        Some((place, range)) => {
+            let range = AddressRange::parse(range).map_err(|error| error.to_string())?;
+            (place, Some(range))
+        }
+    };
     if !place.starts_with('[') && place.matches(':').count() > 1 {
         return Err(format!("write an IPv6 address in brackets: [{place}]"));
     }
@@ -174,6 +185,7 @@ pub(crate) fn allowed(text: &str) -> Result<Allowed, String> {
     Ok(Allowed {
         host: host.to_owned(),
         port,
+        addresses,
         access,
     })
 }

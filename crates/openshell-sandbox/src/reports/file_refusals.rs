@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use openshell_events::event::{Audit, Event, FileRefused};
 use openshell_events::words::{FileAccess, Severity};
+use openshell_policy::policy::PolicyForm;
 use openshell_supervisor::calls::file_calls::{Accessed, RefusedBy};
 use openshell_supervisor::files::carve_outs::Restriction;
 use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
@@ -25,6 +26,7 @@ const LINES: usize = 10;
 pub(crate) struct FileRefusals {
     audit: Arc<dyn Audit>,
     user: User,
+    form: PolicyForm,
     counted: Mutex<Counted>,
 }
 
@@ -52,11 +54,13 @@ struct Refused {
 }
 
 impl FileRefusals {
-    /// Returns an empty count. Events go to `audit`, and remedies are written for `user`.
-    pub(crate) fn new(audit: Arc<dyn Audit>, user: User) -> Self {
+    /// Returns an empty count. Events go to `audit`, and remedies are written for `user` and for a
+    /// policy of this `form`.
+    pub(crate) fn new(audit: Arc<dyn Audit>, user: User, form: PolicyForm) -> Self {
         Self {
             audit,
             user,
+            form,
             counted: Mutex::default(),
         }
     }
@@ -86,7 +90,7 @@ impl FileRefusals {
                 Some(known) => return known.count += 1,
                 None if number >= KINDS => return counted.others += 1,
                 None => {
-                    let remedy = remedy(accessed, by, &self.user);
+                    let remedy = remedy(accessed, by, &self.user, self.form);
                     drop(counted.kinds.insert(
                         kind,
                         Refused {
@@ -191,8 +195,8 @@ fn is_shared(folder: &Path, home: Option<&Path>) -> bool {
     inside.is_some_and(|inside| SHARED.iter().any(|shared| Path::new(shared) == inside))
 }
 
-/// Returns the line of policy that would permit the access, or the reason why no line would.
-fn remedy(accessed: &Accessed, by: RefusedBy, user: &User) -> Option<String> {
+/// Returns the line of policy, or the flag, that would permit the access, or the reason why no line would.
+fn remedy(accessed: &Accessed, by: RefusedBy, user: &User, form: PolicyForm) -> Option<String> {
     let Accessed {
         path,
         access,
@@ -218,24 +222,44 @@ fn remedy(accessed: &Accessed, by: RefusedBy, user: &User) -> Option<String> {
         FileAccess::Write => ("read_write", "--write"),
         FileAccess::Read | FileAccess::List | FileAccess::Execute => ("read_only", "--read"),
     };
-    let path = path.display();
+    // A start makes what is missing as a folder, and the command may want a file.
+    let is_made = *is_entry && path == accessed.path;
+    let shown = path.display().to_string();
     match by {
         RefusedBy::NoGrant if is_wide => Some(format!(
-            "{path} holds more than a command should have; list what it needs in it"
+            "{shown} holds more than a command should have; list what it needs in it"
         )),
+        RefusedBy::NoGrant if shown.contains('*') => Some(
+            "no line names it alone, because `*` in a path is a pattern; list its folder"
+                .to_owned(),
+        ),
+        RefusedBy::NoGrant if form == PolicyForm::Flags => match path.to_str() {
+            Some(path) if text::printable(path) == path => Some(flag_for(flag, path, is_made)),
+            // What is printed would name another file.
+            _ => None,
+        },
         RefusedBy::NoGrant => Some(format!(
-            "add `- {path}` to filesystem_policy.{key} ({flag})"
+            "add `- {shown}` to filesystem_policy.{key} ({flag})"
         )),
         RefusedBy::CarveOut(Restriction::ReadOnly) => Some(format!(
-            "list {path} in filesystem_policy.read_write, and no folder above it in read_only"
+            "list {shown} in filesystem_policy.read_write, and no folder above it in read_only"
         )),
         RefusedBy::CarveOut(Restriction::Hidden) => Some(format!(
-            "list {path} in filesystem_policy.{key}, and neither it nor a folder above it in hidden"
+            "list {shown} in filesystem_policy.{key}, and neither it nor a folder above it in hidden"
         )),
         RefusedBy::CarveOut(Restriction::NoExec) => {
             Some("take it out of filesystem_policy.noexec".to_owned())
         }
         RefusedBy::Protection => None,
+    }
+}
+
+fn flag_for(flag: &str, path: &str, is_made: bool) -> String {
+    let word = text::shell_word(path);
+    if is_made {
+        format!("make {word} outside, and add {flag} {word}")
+    } else {
+        format!("add {flag} {word}")
     }
 }
 
@@ -246,6 +270,7 @@ mod tests {
 
     use openshell_events::event::{Audit, Event};
     use openshell_events::words::FileAccess;
+    use openshell_policy::policy::PolicyForm;
     use openshell_supervisor::calls::file_calls::{Accessed, RefusedBy};
     use openshell_supervisor::identity::run_as::{ProcessIdentity, User};
     use parking_lot::Mutex;
@@ -299,7 +324,7 @@ mod tests {
         let folder = folder.path().display();
         let file = file.display();
         let paths = Arc::new(Paths::default());
-        let refusals = FileRefusals::new(Arc::clone(&paths) as _, user());
+        let refusals = FileRefusals::new(Arc::clone(&paths) as _, user(), PolicyForm::Document);
         assert_eq!(refusals.summary(), None);
         for _ in 0..3 {
             refusals.add(&refused(&file.to_string(), FileAccess::Read, false));
@@ -329,7 +354,7 @@ mod tests {
 
     #[test]
     fn folders_that_all_programs_share_are_not_proposed_and_files_of_the_kernel_come_last() {
-        let refusals = FileRefusals::new(Arc::new(Paths::default()), user());
+        let refusals = FileRefusals::new(Arc::new(Paths::default()), user(), PolicyForm::Document);
         for path in [
             "/sys/fs/cgroup",
             "/home/agent-x/.cache/go-build",
@@ -362,9 +387,34 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_names_exactly_the_file_and_nothing_that_is_to_be_made() {
+        let remedies = |path: &str, is_entry: bool| {
+            let refusals = FileRefusals::new(Arc::new(Paths::default()), user(), PolicyForm::Flags);
+            let access = if is_entry {
+                FileAccess::Write
+            } else {
+                FileAccess::Read
+            };
+            refusals.add(&refused(path, access, is_entry));
+            let summary = refusals.summary().unwrap();
+            summary.lines().nth(2).map(|line| line.trim().to_owned())
+        };
+        let flag = |flag: &str| Some(flag.to_owned());
+        assert_eq!(remedies("/srv/a", false), flag("add --read /srv/a"));
+        assert_eq!(remedies("/srv/a b", false), flag("add --read '/srv/a b'"));
+        assert_eq!(remedies("/srv/b/new", true), flag("add --write /srv/b"));
+        let made = remedies("/home/agent-x/new", true).unwrap();
+        let words = "make /home/agent-x/new outside, and add --write /home/agent-x/new";
+        assert_eq!(made, words);
+        let pattern = remedies("/srv/**", false).unwrap();
+        assert!(pattern.contains("is a pattern") && !pattern.contains("--read"));
+        assert_eq!(remedies("/srv/a\n--write", false), None);
+    }
+
+    #[test]
     fn what_a_workload_can_add_is_bounded() {
         let paths = Arc::new(Paths::default());
-        let refusals = FileRefusals::new(Arc::clone(&paths) as _, user());
+        let refusals = FileRefusals::new(Arc::clone(&paths) as _, user(), PolicyForm::Document);
         for number in 0..KINDS + 5 {
             refusals.add(&refused(
                 &format!("/nowhere/{number}"),

@@ -7,7 +7,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use openshell_events::denial::{Denial, DenialSummary, Denials};
 use openshell_events::event::{Audit, Event, Finding};
-use openshell_events::reason::ReasonCode;
 use openshell_events::words::Severity;
 use openshell_policy::proposal;
 use parking_lot::Mutex;
@@ -97,9 +96,8 @@ impl Refusals {
     }
 
     /// Returns findings, refusals and failures with their counts and remedies, for people; `None`
-    /// if there were none. Unlike answers to the workload, it shows addresses. Remedies are flags
-    /// where these can help, if `is_of_flags`: no file holds the policy.
-    pub(crate) fn summary(&self, is_of_flags: bool) -> Option<String> {
+    /// if there were none. Unlike answers to the workload, it shows addresses.
+    pub(crate) fn summary(&self) -> Option<String> {
         let denials = self.denials.lock();
         let summaries = denials.summaries();
         let (refused, failed): (Vec<_>, Vec<_>) = summaries
@@ -112,18 +110,8 @@ impl Refusals {
         } else {
             (denials.others(), 0)
         };
-        let remedy = |denial: &Denial| {
-            let flag = is_of_flags.then(|| flag(denial)).flatten();
-            flag.or_else(|| denial.fix.clone())
-        };
-        write_section(
-            &mut text,
-            "refused by the policy:",
-            &refused,
-            &remedy,
-            others,
-        );
-        write_section(&mut text, "permitted, and failed:", &failed, &remedy, rest);
+        write_section(&mut text, "refused by the policy:", &refused, others);
+        write_section(&mut text, "permitted, and failed:", &failed, rest);
         Some(text).filter(|text| !text.is_empty())
     }
 }
@@ -154,37 +142,7 @@ impl Findings {
     }
 }
 
-/// Returns the flag that would permit the connection of `denial`, if one can.
-fn flag(denial: &Denial) -> Option<String> {
-    let Denial {
-        host, port, code, ..
-    } = denial;
-    let is_for_flag = matches!(
-        code,
-        ReasonCode::EndpointNotInPolicy | ReasonCode::NoNetworkPolicies
-    );
-    // A host that begins with a hyphen would be another flag.
-    if !is_for_flag || *port == 0 || denial.fix.is_none() || host.starts_with('-') {
-        return None;
-    }
-    let host = if host.contains(':') {
-        format!("[{host}]")
-    } else {
-        host.clone()
-    };
-    Some(match port {
-        443 => format!("add --allow {host}"),
-        _ => format!("add --allow {host}:{port}"),
-    })
-}
-
-fn write_section(
-    text: &mut String,
-    title: &str,
-    summaries: &[&DenialSummary],
-    remedy: &dyn Fn(&Denial) -> Option<String>,
-    others: u64,
-) {
+fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], others: u64) {
     if summaries.is_empty() {
         return;
     }
@@ -198,6 +156,7 @@ fn write_section(
             binary,
             code,
             reason,
+            fix,
             ..
         } = &summary.first;
         let port = if *port == 0 {
@@ -212,7 +171,6 @@ fn write_section(
         );
         let _ = write!(text, "\n  {}", text::printable(&line));
         let reason = Some(reason.as_str()).filter(|_| code.stage().is_explained());
-        let fix = remedy(&summary.first);
         let fix = fix.as_deref().map(|fix| {
             fix.strip_suffix("; the address is in the log")
                 .unwrap_or(fix)
@@ -237,7 +195,7 @@ mod tests {
     use openshell_events::denial::Denial;
     use openshell_events::reason::ReasonCode;
 
-    use super::{Refusals, flag};
+    use super::Refusals;
 
     fn denial(host: String, binary: &str) -> Denial {
         let code = ReasonCode::EndpointNotInPolicy;
@@ -260,14 +218,14 @@ mod tests {
     #[test]
     fn the_summary_says_what_how_often_and_what_would_allow_it() {
         let refusals = Refusals::default();
-        assert_eq!(refusals.summary(false), None);
+        assert_eq!(refusals.summary(), None);
         for _ in 0..3 {
             refusals.add(denial("a.test".to_owned(), "/bin/a\n\u{1b}[1mforged"));
         }
         for n in 0..12 {
             refusals.add(denial(format!("{n}.test"), "/bin/b"));
         }
-        let summary = refusals.summary(false).unwrap();
+        let summary = refusals.summary().unwrap();
         let lines: Vec<_> = summary.lines().collect();
         assert!(
             lines[1].contains("3 x /bin/a")
@@ -302,7 +260,7 @@ mod tests {
         let only_failures = "openshell-sandbox: permitted, and failed:\n  \
                              1 x /bin/a -> a.test:443: dns_failed\n      \
                              DNS resolution of a.test failed: no such name";
-        assert_eq!(refusals.summary(false).as_deref(), Some(only_failures));
+        assert_eq!(refusals.summary().as_deref(), Some(only_failures));
         let address = "a.test resolves to internal address 10.0.0.1, connection rejected";
         of(
             ReasonCode::InternalAddress,
@@ -313,29 +271,7 @@ mod tests {
             "openshell-sandbox: refused by the policy:\n  1 x /bin/a -> a.test:443: \
              internal_address\n      {address}\n      add `allowed_ips`\n{only_failures}"
         );
-        assert_eq!(refusals.summary(false), Some(both));
+        assert_eq!(refusals.summary(), Some(both));
         assert_eq!(refusals.hosts().len(), 1);
-    }
-
-    #[test]
-    fn without_a_file_the_remedy_is_a_flag_where_one_helps() {
-        let of = |host: &str, port, code| {
-            flag(&Denial {
-                port,
-                code,
-                ..denial(host.to_owned(), "/bin/a")
-            })
-        };
-        let endpoint = ReasonCode::EndpointNotInPolicy;
-        assert_eq!(of("a.test", 443, endpoint).unwrap(), "add --allow a.test");
-        assert_eq!(of("a.test", 80, endpoint).unwrap(), "add --allow a.test:80");
-        assert_eq!(of("::1", 443, endpoint).unwrap(), "add --allow [::1]");
-        assert_eq!(of("a.test", 0, endpoint), None);
-        assert_eq!(of("-a", 443, endpoint), None);
-        assert_eq!(of("a.test", 443, ReasonCode::InternalAddress), None);
-        let refusals = Refusals::default();
-        refusals.add(denial("a.test".to_owned(), "/bin/a"));
-        let summary = refusals.summary(true).unwrap();
-        assert!(summary.ends_with("\n      add --allow a.test"), "{summary}");
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use openshell_policy::address::AddressRange;
 use openshell_policy::yaml;
 use openshell_supervisor::paths::trusted_symlinks::resolve;
 
@@ -20,6 +21,8 @@ pub struct Allowed {
     pub host: String,
     /// The port.
     pub port: NonZeroU16,
+    /// The addresses that it may have, public or not; `None` for all public ones.
+    pub addresses: Option<AddressRange>,
     /// What requests to the host may do; `None` for any bytes.
     pub access: Option<Access>,
 }
@@ -199,7 +202,13 @@ fn text_of(path: &Path, flag: &str) -> anyhow::Result<String> {
     })
 }
 
-fn endpoint(Allowed { host, port, access }: &Allowed) -> anyhow::Result<String> {
+fn endpoint(allowed: &Allowed) -> anyhow::Result<String> {
+    let Allowed {
+        host,
+        port,
+        addresses,
+        access,
+    } = allowed;
     let rules = match access {
         None => "",
         Some(Access::Tcp) => ", protocol: tcp",
@@ -207,8 +216,12 @@ fn endpoint(Allowed { host, port, access }: &Allowed) -> anyhow::Result<String> 
         Some(Access::ReadWrite) => ", protocol: rest, enforcement: enforce, access: read-write",
         Some(Access::Full) => ", protocol: rest, enforcement: enforce, access: full",
     };
+    let addresses = match addresses {
+        None => String::new(),
+        Some(range) => format!(", allowed_ips: [\"{range}\"]"),
+    };
     Ok(format!(
-        "{{host: {}, port: {port}{rules}}}",
+        "{{host: {}, port: {port}{addresses}{rules}}}",
         serde_json::to_string(host)?
     ))
 }

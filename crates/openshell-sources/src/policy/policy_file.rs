@@ -9,6 +9,7 @@ use openshell_events::event::PolicyId;
 use openshell_events::text;
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::Places;
+use openshell_policy::policy::PolicyForm;
 use openshell_policy::violation::{ViolationKind, Violations};
 use openshell_policy::yaml;
 use openshell_supervisor::files::landlock::Request;
@@ -88,6 +89,7 @@ pub struct PolicyDocument {
     /// The name of the origin, for messages.
     origin: String,
     data: String,
+    form: PolicyForm,
     rules: Option<String>,
     /// The version that a gateway gave it; `None` for a file.
     of_gateway: Option<GatewayVersion>,
@@ -216,11 +218,21 @@ impl PolicyFiles {
         PolicyDocument {
             origin,
             data,
+            form: PolicyForm::Document,
             rules: None,
             of_gateway,
             folders,
             started,
             began,
+        }
+    }
+
+    /// Returns what the policy is made of. Rules of one's own may not heed what flags say.
+    fn form(&self) -> PolicyForm {
+        if self.data.as_os_str().is_empty() && self.rules.is_none() {
+            PolicyForm::Flags
+        } else {
+            PolicyForm::Document
         }
     }
 
@@ -276,6 +288,7 @@ impl PolicyFiles {
         Ok(PolicyDocument {
             origin,
             data,
+            form: self.form(),
             rules,
             of_gateway: None,
             folders,
@@ -304,6 +317,7 @@ impl PolicyDocument {
         let Self {
             origin,
             data,
+            form,
             rules,
             of_gateway,
             folders,
@@ -322,6 +336,7 @@ impl PolicyDocument {
         });
         let more = further_words(&version, rules.as_deref());
         let (policy, warnings) = read(&data).map_err(|violations| invalid(&origin, &violations))?;
+        let policy = policy.in_form(form);
         let policy = folders.resolve(policy).with_context(|| origin.clone())?;
         let granted = Request::new(policy.filesystem(), folders.workdir.as_deref());
         let started = started.get_or_init(|| granted.clone());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use openshell_policy::inference::HOST as MODELS_HOST;
 use openshell_policy::network::host::{Host, HostName};
-use openshell_policy::policy::Policy;
+use openshell_policy::policy::{Policy, PolicyForm};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 
@@ -108,6 +108,11 @@ struct Changes {
 }
 
 impl Names {
+    /// Returns what the policy in force was made of.
+    pub(super) fn form(&self) -> PolicyForm {
+        self.policy.load().policy().form()
+    }
+
     /// Creates the table without any name in use; names get their addresses from `addresses`. Each
     /// new listener, which serves all doors with one port, is sent to `listeners`.
     #[must_use]

@@ -12,6 +12,7 @@ use openshell_events::event::{Audit, Event, NameLookedUp};
 use openshell_events::reason::ReasonCode;
 use openshell_events::words::{Action, Severity};
 use openshell_policy::network::host::HostName;
+use openshell_policy::policy::PolicyForm;
 use parking_lot::Mutex;
 
 use super::names::OpenError;
@@ -49,17 +50,19 @@ impl NameReport {
 
     /// Reports a question for a name that the policy does not know, once per
     /// [`Limits::UNKNOWN_NAME_INTERVAL`]; questions in between are counted. Names beyond
-    /// [`Limits::UNKNOWN_NAMES`] are reported as [`FURTHER_NAMES`]. `caller` finds out who asked.
+    /// [`Limits::UNKNOWN_NAMES`] are reported as [`FURTHER_NAMES`]. `form` is that of the policy;
+    /// `caller` finds out who asked.
     pub(super) fn unknown(
         &self,
         name: &str,
         kind: RecordType,
+        form: PolicyForm,
         caller: impl FnOnce() -> Option<Caller>,
     ) {
         let Some((name, repeated)) = self.count(name) else {
             return;
         };
-        let denial = denial(name, caller().as_ref());
+        let denial = denial(name, caller().as_ref(), form);
         self.audit.event(&Event::Name(NameLookedUp {
             name,
             kind: Some(&kind.to_string()),
@@ -151,16 +154,17 @@ impl NameReport {
     }
 }
 
-fn denial(name: &str, caller: Option<&Caller>) -> Denial {
+fn denial(name: &str, caller: Option<&Caller>, form: PolicyForm) -> Denial {
     let program = caller.map(|caller| &caller.program);
     let binary = program.map_or("-", |program| program.executable.as_str());
     let path = if binary == "-" { "PROGRAM" } else { binary };
     // No policy can permit something that is not a host name.
-    let fix = HostName::parse(name).ok().map(|name| {
-        format!(
+    let fix = HostName::parse(name).ok().map(|name| match form {
+        PolicyForm::Flags => format!("add --allow {name}:PORT"),
+        PolicyForm::Document => format!(
             "network_policies: add `NAME: {{endpoints: [{{host: {name}, port: PORT}}], binaries: \
              [{{path: {path}}}]}}`"
-        )
+        ),
     });
     Denial {
         host: name.to_owned(),
@@ -180,7 +184,7 @@ fn denial(name: &str, caller: Option<&Caller>) -> Denial {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Limits, NameReport, RecordType};
+    use super::{Limits, NameReport, PolicyForm, RecordType};
     use crate::testing::Remembered;
 
     #[test]
@@ -188,8 +192,13 @@ mod tests {
         let audit = Arc::new(Remembered::default());
         let report = NameReport::new(Arc::clone(&audit) as _);
         for n in 0..Limits::UNKNOWN_NAMES + 100 {
-            report.unknown(&format!("n{n}.test"), RecordType::A, || None);
-            report.unknown("n0.test", RecordType::A, || None);
+            report.unknown(
+                &format!("n{n}.test"),
+                RecordType::A,
+                PolicyForm::Document,
+                || None,
+            );
+            report.unknown("n0.test", RecordType::A, PolicyForm::Document, || None);
         }
         assert_eq!(audit.denials().len(), Limits::UNKNOWN_NAMES + 1);
     }

@@ -331,7 +331,8 @@ impl NameServer {
 
     /// Refuses a question for a name that the policy does not know.
     fn refuse(&self, name: &str, kind: RecordType, client: &Client) -> Answer {
-        self.report.unknown(name, kind, || match client {
+        let form = self.names.form();
+        self.report.unknown(name, kind, form, || match client {
             Client::Datagram(port) => self.witness.asker(*port),
             Client::Connection(caller) => caller.clone(),
         });

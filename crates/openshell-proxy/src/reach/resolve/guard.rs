@@ -41,7 +41,7 @@ pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Ref
     let has_list = !permitted.listed.is_empty();
     let refuse = |code, reason, fault| {
         let policy = permit.policy().map(str::to_owned);
-        Err(Refusal::address(code, reason, fault, policy))
+        Err(Refusal::address(code, reason, fault, policy).under(permit.form()))
     };
     if addresses.is_empty() {
         let reason = format!("DNS resolution of {host} returned no addresses");
@@ -51,36 +51,38 @@ pub fn check(permit: &Permit, addresses: Vec<IpAddr>) -> Result<Destination, Ref
         let reason = format!("port {port} is a blocked control-plane port, connection rejected");
         return refuse(ReasonCode::ControlPlanePort, reason, AddressFault::Other);
     }
-    for address in &addresses {
-        let class = AddressClass::of(*address);
-        if class.is_always_blocked() {
-            let reason =
-                format!("{host} resolves to always-blocked address {address}, connection rejected");
-            let code = ReasonCode::AlwaysBlockedAddress;
-            let refused = refuse(code, reason, AddressFault::NeverReachable);
-            return if has_list {
-                refused.map_err(Refusal::under_allowed_ips)
-            } else {
-                refused
-            };
-        }
-        let listed = permitted.literal == Some(*address)
-            || permitted
-                .listed
-                .iter()
-                .any(|range| range.contains(*address));
-        if permitted.any || listed || (permitted.public && !class.is_internal()) {
-            continue;
-        }
-        if has_list {
-            let reason = format!(
-                "{host} resolves to {address} which is not in allowed_ips, connection rejected"
-            );
-            let code = ReasonCode::AddressNotInAllowedIps;
-            return refuse(code, reason, AddressFault::Unlisted);
-        }
-        let reason = format!("{host} resolves to internal address {address}, connection rejected");
-        return refuse(ReasonCode::InternalAddress, reason, AddressFault::Unlisted);
+    let is_never_reachable = |address: &&IpAddr| AddressClass::of(**address).is_always_blocked();
+    if let Some(address) = addresses.iter().find(is_never_reachable) {
+        let reason =
+            format!("{host} resolves to always-blocked address {address}, connection rejected");
+        let code = ReasonCode::AlwaysBlockedAddress;
+        let refused = refuse(code, reason, AddressFault::NeverReachable);
+        return if has_list {
+            refused.map_err(Refusal::under_allowed_ips)
+        } else {
+            refused
+        };
+    }
+    let unlisted: Vec<IpAddr> = addresses
+        .iter()
+        .copied()
+        .filter(|address| !permitted.include(*address))
+        .collect();
+    if let Some(address) = unlisted.first() {
+        let (code, reason) = if has_list {
+            (
+                ReasonCode::AddressNotInAllowedIps,
+                format!(
+                    "{host} resolves to {address} which is not in allowed_ips, connection rejected"
+                ),
+            )
+        } else {
+            (
+                ReasonCode::InternalAddress,
+                format!("{host} resolves to internal address {address}, connection rejected"),
+            )
+        };
+        return refuse(code, reason, AddressFault::Unlisted(unlisted));
     }
     Ok(Destination {
         addresses: addresses

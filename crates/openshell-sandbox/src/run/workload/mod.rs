@@ -89,9 +89,7 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
 
 /// Prints what was refused, and which servers inside nobody could reach.
 fn summarize(config: &Config, sandbox: &Sandbox, has_other_ways: bool) {
-    let has_file = !config.inputs.policy.data.as_os_str().is_empty();
-    let is_of_flags = !has_file && !config.is_launched;
-    if let Some(summary) = sandbox.refusals.summary(is_of_flags) {
+    if let Some(summary) = sandbox.refusals.summary() {
         logging::print_toned(Tone::Refusal, &summary);
     }
     if let Some(refusals) = &sandbox.file_refusals

@@ -209,7 +209,7 @@ impl Serving<'_> {
         Some(FileLog::create(
             config,
             rights,
-            &plan.user,
+            (&plan.user, self.in_force.policy.load().policy().form()),
             &self.command.environment,
             self.services.run_reports.observed_files(),
             &self.audience.audit,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use openshell_events::event::Audit;
+use openshell_policy::policy::PolicyForm;
 use openshell_supervisor::calls::file_calls::{self, Accessed, FileObserver, FileRights};
 use openshell_supervisor::calls::waiting_calls::{Handler, WaitingCalls};
 use openshell_supervisor::command::environment::Environment;
@@ -27,12 +28,12 @@ pub(crate) struct FileLog {
 
 impl FileLog {
     /// Creates the log of a run. `rights` are the rights in force, and those of the policy only.
-    /// `observed` is the collection of an observed run; the program of the command is added to it
-    /// at once.
+    /// `form` is that of the policy. `observed` is the collection of an observed run; the program of
+    /// the command is added to it at once.
     pub(crate) fn create(
         config: &Config,
         (rights, of_policy): (FileRights, FileRights),
-        user: &User,
+        (user, form): (&User, PolicyForm),
         environment: &Environment,
         observed: Option<Arc<ObservedFiles>>,
         audit: &Arc<dyn Audit>,
@@ -42,7 +43,7 @@ impl FileLog {
         {
             observed.add_program(&program, &of_policy, &user.identity);
         }
-        let refusals = Arc::new(FileRefusals::new(Arc::clone(audit), user.clone()));
+        let refusals = Arc::new(FileRefusals::new(Arc::clone(audit), user.clone(), form));
         Self {
             rights,
             refusals,

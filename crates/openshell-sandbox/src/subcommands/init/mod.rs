@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use openshell_events::text;
 use openshell_sources::input::Phase;
 use openshell_sources::policy::composed::{Additions, Allowed, Flags};
 use openshell_sources::policy::policy_file::PolicyFiles;
@@ -47,7 +48,7 @@ pub(crate) struct InitArgs {
     agent: Option<String>,
 
     /// Let every program connect to HOST, by default at port 443; may be repeated
-    #[arg(long, value_name = "HOST[:PORT][=ACCESS]", value_parser = allowed)]
+    #[arg(long, value_name = "HOST[:PORT][@CIDR][=ACCESS]", value_parser = allowed)]
     allow: Vec<Allowed>,
 
     /// Add what a preset grants, such as git-read; may be repeated
@@ -118,7 +119,7 @@ pub(crate) fn init(mut args: InitArgs) -> anyhow::Result<ExitCode> {
     let command = agent.map_or("COMMAND", |agent| agent.command);
     let run = format!(
         "openshell-sandbox --policy-data {} -- {command}",
-        quoted(&args.file)
+        text::shell_word(&args.file.to_string_lossy())
     );
     let text = commented::commented(&policy, &run, &known);
     let written = PolicyFiles::to_look_at(args.file.clone(), None, origin::caller_of_sudo());
@@ -242,21 +243,11 @@ fn fill(mut file: File, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a path as a word of a shell.
-fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_./-".contains(&byte);
-    if text.bytes().all(is_plain) {
-        return text;
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::{portable, quoted};
+    use super::portable;
 
     #[test]
     fn paths_of_the_project_move_with_it_and_others_stay() {
@@ -277,18 +268,6 @@ mod tests {
         for given in ["$HOME/a", "${HOME}/a", "~kim/a"] {
             let made = portable(Path::new(given), Path::new("/home/me/project"));
             assert!(made.is_err(), "{given}");
-        }
-    }
-
-    #[test]
-    fn a_path_is_one_word_of_a_shell() {
-        for (path, word) in [
-            ("policy.yaml", "policy.yaml"),
-            ("a b.yaml", "'a b.yaml'"),
-            ("$(id).yaml", "'$(id).yaml'"),
-            ("it's.yaml", r"'it'\''s.yaml'"),
-        ] {
-            assert_eq!(quoted(Path::new(path)), word);
         }
     }
 }

@@ -194,7 +194,7 @@ impl FileCallHandler {
     /// Returns an access to a path that may exist below a masked folder.
     fn masked(&self, thread: i32, path: PathBuf, want: Want) -> Accessed {
         let (access, is_entry) = match want {
-            Want::Access { access, .. } => (access, false),
+            Want::Access { access, creates } => (access, creates && access == FileAccess::Write),
             Want::Unnamed => (FileAccess::Write, false),
             Want::NewEntry | Want::Entry | Want::Target => (FileAccess::Write, true),
             Want::Lookup => (FileAccess::Read, false),
