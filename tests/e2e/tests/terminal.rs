@@ -75,7 +75,11 @@ fn a_command_that_stops_itself_does_not_outlive_its_time() {
 fn a_command_that_nobody_could_continue_is_not_left_stopped() {
     let lab = Lab::with_web();
     let policy = lab.file("policy.yaml", super::policy("{}"));
-    let sandbox = format!("{} --policy-data {}", lab.binary(), policy.display());
+    let sandbox = format!(
+        "{} --log-level error --policy-data {}",
+        lab.binary(),
+        policy.display()
+    );
     // Neither the terminal's first program nor a shell without job control (dash stays as the
     // parent, bash does not).
     for shell in ["/bin/bash", "/bin/dash"] {
@@ -524,7 +528,7 @@ fn output_is_shown_as_it_is_written() {
     let policy = lab.file("policy.yaml", super::policy("{}"));
     let run = |before: &str, after: &str| {
         lab.shell(&format!(
-            "script -qec \"{before} {} --policy-data {} -- printf 'a\\\\nb\\\\r\\\\nc' {after}\" \
+            "script -qec \"{before} {} --log-level error --policy-data {} -- printf 'a\\\\nb\\\\r\\\\nc' {after}\" \
              /dev/null < /dev/null",
             lab.binary(),
             policy.display()
@@ -724,4 +728,33 @@ fn work_of_more_than_a_second_is_named_with_its_time_on_a_terminal_until_it_ends
             "expect:RC=0",
         ],
     );
+}
+
+#[test]
+fn a_run_at_a_terminal_begins_with_one_line_on_standard_error() {
+    let lab = Lab::with_web();
+    let policy = "filesystem_policy: {read_write: [/tmp/a, /tmp/b]}\nnetwork_policies: {web: \
+                  {endpoints: [{host: a.test, port: 1}, {host: b.test, port: 1}], binaries: [{path: \
+                  \"/**\"}]}}\n";
+    let policy = lab.file("policy.yaml", policy);
+    let run = |flags: &str, streams: &str| {
+        let shown = lab.shell(&format!(
+            "script -qec \"{} --name web --policy-data {} {flags} -- echo ran {streams}\" /dev/null \
+             < /dev/null",
+            lab.binary(),
+            policy.display()
+        ));
+        shown.replace('\r', "")
+    };
+    let shown = run("", "");
+    let line = shown.strip_suffix("ran\n").unwrap();
+    assert!(
+        line.starts_with("openshell-sandbox: web: user ")
+            && line.ends_with("; may write /tmp/a, /tmp/b; may reach 2 hosts or patterns\n"),
+        "{shown}"
+    );
+    assert!(run("--network block", "").contains("may reach no network\nran"));
+    assert_eq!(run("", "2> /dev/null"), "ran\n");
+    assert_eq!(run("--log-level error", ""), "ran\n");
+    assert_eq!(run("", "< /dev/null"), "ran\n");
 }

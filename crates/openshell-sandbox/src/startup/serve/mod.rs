@@ -1,6 +1,7 @@
 //! The last stage: starts what serves a confined sandbox, until it is ready for its command.
 
 pub(crate) mod inside;
+mod opening;
 pub(crate) mod sandbox;
 pub(crate) mod ssh;
 
@@ -16,6 +17,7 @@ use openshell_sources::tasks::Tasks;
 use openshell_sources::watch::Watch;
 use openshell_supervisor::command::packets;
 use openshell_supervisor::network::netns::Netns;
+use openshell_telemetry::logging;
 use rustix::stdio::stdout;
 use tokio::sync::Notify;
 
@@ -30,6 +32,7 @@ use crate::startup::plan::planned::Run;
 use crate::startup::plan::ssh_sockets::SshSockets;
 use crate::startup::plan::{Plan, carve_out_loss, git_config};
 use crate::startup::serve::inside::InsideNetwork;
+use crate::startup::serve::opening::opening;
 use crate::startup::serve::sandbox::{Resources, Sandbox};
 use crate::startup::serve::ssh::{Relays, SshServer};
 use crate::startup::services::file_log::FileLog;
@@ -74,6 +77,9 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         services: &services,
         in_force: &in_force,
     };
+    if let Some(line) = opening(config, &plan, serving.in_force.policy.load().policy()) {
+        logging::print_stderr(&line);
+    }
     let files = serving.file_log(&plan);
     let file_refusals = files.as_ref().map(|log| Arc::clone(log.refusals()));
     let (ssh, relays) = serving.ways(ssh)?;
