@@ -51,6 +51,8 @@ pub struct DenialSummary {
     pub last_seen_ms: u64,
     /// The requests among them that no rule allowed, the first [`Denials::SAMPLES`] different ones.
     pub requests: BTreeSet<UnmatchedRequest>,
+    /// Their fixes: that of the first, and different short ones, at most [`Denials::FIXES`].
+    pub fixes: Vec<String>,
 }
 
 /// Refusals, counted by host, port and program; failures are counted separately. The number of
@@ -73,16 +75,22 @@ impl Denials {
     pub const ANCESTOR_BYTES: usize = 4096;
     /// Maximum number of different requests in a summary.
     pub const SAMPLES: usize = 20;
+    /// Maximum number of different fixes in a summary.
+    pub const FIXES: usize = 4;
+    /// Maximum bytes of each fix but the first.
+    pub const FIX_BYTES: usize = 1024;
 
     /// Counts `denial`, which was made at `now_ms` (milliseconds since 1970).
     pub fn add(&mut self, denial: Denial, now_ms: u64) {
         let requests = denial.request.iter().cloned().collect();
+        let fixes = denial.fix.iter().cloned().collect();
         self.count(DenialSummary {
             first: denial,
             count: 1,
             first_seen_ms: now_ms,
             last_seen_ms: now_ms,
             requests,
+            fixes,
         });
     }
 
@@ -116,6 +124,12 @@ impl Denials {
             known
                 .requests
                 .extend(summary.requests.into_iter().take(room));
+            for fix in summary.fixes {
+                let has_room = known.fixes.len() < Self::FIXES && fix.len() <= Self::FIX_BYTES;
+                if has_room && !known.fixes.contains(&fix) {
+                    known.fixes.push(fix);
+                }
+            }
         } else if self.summaries.len() == Self::SUMMARIES
             || (!denial.code.is_policy_denial() && self.failures == Self::FAILURES)
         {
@@ -209,6 +223,21 @@ mod tests {
             0,
         );
         assert_eq!(denials.summaries()[0].first.ancestors.len(), 4);
+        for n in 0..5000 {
+            for fix in [format!("short {}", n / 2), "long".repeat(n)] {
+                let fix = Some(fix);
+                denials.add(
+                    Denial {
+                        fix,
+                        ..denial("a", "/1")
+                    },
+                    0,
+                );
+            }
+        }
+        let fixes = &denials.summaries()[0].fixes;
+        assert_eq!(fixes[..3], ["short 0", "", "long"]);
+        assert_eq!(fixes.len(), Denials::FIXES);
     }
 
     #[test]

@@ -496,6 +496,7 @@ mod tests {
             first_seen_ms: 0,
             last_seen_ms: 0,
             requests: BTreeSet::new(),
+            fixes: Vec::new(),
         }
     }
 

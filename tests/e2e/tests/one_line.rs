@@ -804,7 +804,7 @@ fn each_flag_that_a_refusal_names_permits_what_was_refused() {
     ]
     .map(|address| lab.http(address));
     let curl = |words: &str| format!("curl -s -w '%{{http_code}}' {words}");
-    let cases: [(&[&str], String, &[&str]); 8] = [
+    let cases: [(&[&str], String, &[&str]); 9] = [
         (
             &["--write", "."],
             curl("http://public.test:8080/"),
@@ -834,6 +834,15 @@ fn each_flag_that_a_refusal_names_permits_what_was_refused() {
             &["--allow", "public.test:8080@198.51.100.0/24=read-only"],
             curl("-X POST http://public.test:8080/"),
             &["public.test:8080=read-write"],
+        ),
+        (
+            &["--allow", "public.test:8080@198.51.100.0/24=read-only"],
+            format!(
+                "{}; {}",
+                curl("-X POST http://public.test:8080/"),
+                curl("-X DELETE http://public.test:8080/")
+            ),
+            &["public.test:8080=full", "public.test:8080=read-write"],
         ),
         (
             &["--allow", "web.test:8080@10.0.0.0/8=read-only"],

@@ -41,6 +41,8 @@ fn summary(summary: &DenialSummary) -> wire::DenialSummary {
         first_seen_ms,
         last_seen_ms,
         requests,
+        // The gateway makes its own proposals.
+        fixes: _,
     } = summary;
     let count = u32::try_from(*count).unwrap_or(u32::MAX);
     let sample = |request: &UnmatchedRequest| wire::L7RequestSample {

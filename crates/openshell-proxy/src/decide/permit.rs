@@ -99,10 +99,14 @@ impl Permit {
         self.policy.as_deref()
     }
 
-    /// Returns what the policy was made of.
+    /// Returns what to change to permit more. Where endpoints have paths that is a document, because
+    /// the endpoint of a flag could contradict them.
     #[must_use]
     pub fn form(&self) -> PolicyForm {
-        self.form
+        match &self.inspection {
+            Inspection::Judged(rules) if rules.have_paths() => PolicyForm::Document,
+            Inspection::Judged(_) | Inspection::Unjudged | Inspection::Passthrough => self.form,
+        }
     }
 
     /// Returns the policy generation that permitted it.

@@ -213,6 +213,13 @@ impl Rules {
         })
     }
 
+    /// Returns true if an endpoint has a path.
+    #[must_use]
+    pub(super) fn have_paths(&self) -> bool {
+        let mut endpoints = self.paths.endpoints();
+        endpoints.any(|endpoint| endpoint.path().is_some())
+    }
+
     /// Returns true if a path may contain `%2F`.
     #[must_use]
     pub fn takes_encoded_slash(&self) -> bool {

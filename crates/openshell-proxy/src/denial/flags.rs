@@ -20,39 +20,23 @@ impl Refusal {
     /// addresses; `None` if the policy is not made of flags, or if none would help.
     pub(super) fn flags(&self, target: &Target) -> Option<String> {
         let allow = self.allow(target)?;
-        match self.facts() {
-            Facts::Nearest(_) => Some(format!("add {allow}")),
-            Facts::Addresses(_, AddressFault::Unlisted(_)) => {
-                Some(format!("add {allow}@CIDR; the address is in the log"))
-            }
-            Facts::Request(request) if request.message.is_none() => match request.fault {
-                // A flag that permits git to fetch would permit it to push.
-                RequestFault::NoRule(_) if request.is_git_fetch() => None,
-                RequestFault::NoRule(At::Any) => {
-                    let access = narrowest(&request.method).as_str();
-                    Some(format!("add {allow}={access}"))
-                }
-                // An endpoint with a path decides.
-                RequestFault::NoRule(At::Path(_) | At::Nowhere)
-                | RequestFault::DenyRule
-                | RequestFault::EncodedSlash
-                | RequestFault::Upgrade(_)
-                | RequestFault::Version { .. }
-                | RequestFault::Ambiguous(_) => None,
-            },
-            Facts::None
-            | Facts::Policy(_)
-            | Facts::Addresses(..)
-            | Facts::Request(_)
-            | Facts::Authority(_)
-            | Facts::NoCredential(_)
-            | Facts::CredentialHost(_)
-            | Facts::CredentialPath(_)
-            | Facts::Leak(_)
-            | Facts::Placeholder
-            | Facts::Program(..)
-            | Facts::Model(_) => None,
+        if let Facts::Nearest(_) = self.facts() {
+            return Some(format!("add {allow}"));
         }
+        if let Facts::Addresses(_, AddressFault::Unlisted(_)) = self.facts() {
+            return Some(format!("add {allow}@CIDR; the address is in the log"));
+        }
+        // A flag that permits git to fetch would permit it to push, and an endpoint with a path
+        // decides whatever others say.
+        if let Facts::Request(request) = self.facts()
+            && request.message.is_none()
+            && request.fault == RequestFault::NoRule(At::Any)
+            && !request.is_git_fetch()
+        {
+            let access = narrowest(&request.method).as_str();
+            return Some(format!("add {allow}={access}"));
+        }
+        None
     }
 
     /// Returns flags like [`Self::flags`] that name the addresses; `None` if there are none.

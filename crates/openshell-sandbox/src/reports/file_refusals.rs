@@ -50,7 +50,14 @@ struct Refused {
     number: usize,
     count: u64,
     by: RefusedBy,
-    remedy: Option<String>,
+    remedy: Option<Remedy>,
+}
+
+#[derive(Debug)]
+struct Remedy {
+    text: String,
+    /// The path that it grants.
+    grants: Option<PathBuf>,
 }
 
 impl FileRefusals {
@@ -124,6 +131,12 @@ impl FileRefusals {
         let mut all: Vec<_> = counted.kinds.iter().collect();
         // Listed last: most programs look at files of the kernel, and do without them if refused.
         let is_kernels = |path: &Path| path.starts_with("/sys") || path.starts_with("/proc");
+        let granted = |(kind, refused): &(&Kind, &Refused)| {
+            let remedy = refused.remedy.as_ref();
+            let grants = remedy.and_then(|remedy| remedy.grants.clone());
+            grants.filter(|_| kind.access == FileAccess::Write)
+        };
+        let writable: Vec<PathBuf> = all.iter().filter_map(granted).collect();
         all.sort_by_key(|(kind, refused)| (is_kernels(&kind.path), refused.number));
         let mut text = "openshell-sandbox: files refused:".to_owned();
         for (
@@ -148,8 +161,10 @@ impl FileRefusals {
                 text::printable(&line),
                 reason(refused.by)
             );
-            if let Some(remedy) = &refused.remedy {
-                let _ = write!(text, "\n      {}", text::printable(remedy));
+            if let Some(remedy) = &refused.remedy
+                && !(*access != FileAccess::Write && remedy.is_below(&writable))
+            {
+                let _ = write!(text, "\n      {}", text::printable(&remedy.text));
             }
         }
         let rest = all
@@ -162,6 +177,15 @@ impl FileRefusals {
             let _ = write!(text, "\n  {rest} more; see the log");
         }
         Some(text).filter(|_| !all.is_empty())
+    }
+}
+
+impl Remedy {
+    /// Returns true if the path that it grants lies in one of `folders`. There a line for reading
+    /// would take writing away.
+    fn is_below(&self, folders: &[PathBuf]) -> bool {
+        let path = self.grants.as_ref();
+        path.is_some_and(|path| folders.iter().any(|folder| path.starts_with(folder)))
     }
 }
 
@@ -196,7 +220,7 @@ fn is_shared(folder: &Path, home: Option<&Path>) -> bool {
 }
 
 /// Returns the line of policy, or the flag, that would permit the access, or the reason why no line would.
-fn remedy(accessed: &Accessed, by: RefusedBy, user: &User, form: PolicyForm) -> Option<String> {
+fn remedy(accessed: &Accessed, by: RefusedBy, user: &User, form: PolicyForm) -> Option<Remedy> {
     let Accessed {
         path,
         access,
@@ -209,10 +233,11 @@ fn remedy(accessed: &Accessed, by: RefusedBy, user: &User, form: PolicyForm) -> 
         .parent()
         .filter(|folder| *is_entry && !is_shared(folder, user.home.as_deref()));
     let path: &Path = folder.unwrap_or(path);
+    let words = |text: String| Some(Remedy { text, grants: None });
+    let shown = path.display().to_string();
     if accessed.is_refused_by_mode {
-        return Some(format!(
-            "the mode of {} refuses it to the user {} in any case",
-            path.display(),
+        return words(format!(
+            "the mode of {shown} refuses it to the user {} in any case",
             user.name
         ));
     }
@@ -224,31 +249,39 @@ fn remedy(accessed: &Accessed, by: RefusedBy, user: &User, form: PolicyForm) -> 
     };
     // A start makes what is missing as a folder, and the command may want a file.
     let is_made = *is_entry && path == accessed.path;
-    let shown = path.display().to_string();
     match by {
-        RefusedBy::NoGrant if is_wide => Some(format!(
+        RefusedBy::NoGrant if is_wide => words(format!(
             "{shown} holds more than a command should have; list what it needs in it"
         )),
-        RefusedBy::NoGrant if shown.contains('*') => Some(
+        RefusedBy::NoGrant if shown.contains('*') => words(
             "no line names it alone, because `*` in a path is a pattern; list its folder"
                 .to_owned(),
         ),
-        RefusedBy::NoGrant if form == PolicyForm::Flags => match path.to_str() {
-            Some(path) if text::printable(path) == path => Some(flag_for(flag, path, is_made)),
-            // What is printed would name another file.
-            _ => None,
-        },
-        RefusedBy::NoGrant => Some(format!(
-            "add `- {shown}` to filesystem_policy.{key} ({flag})"
-        )),
-        RefusedBy::CarveOut(Restriction::ReadOnly) => Some(format!(
+        // What is printed would name another file.
+        RefusedBy::NoGrant
+            if path
+                .to_str()
+                .is_none_or(|path| text::printable(path) != path) =>
+        {
+            None
+        }
+        RefusedBy::NoGrant => Some(Remedy {
+            text: match form {
+                PolicyForm::Flags => flag_for(flag, &shown, is_made),
+                PolicyForm::Document => {
+                    format!("add `- {shown}` to filesystem_policy.{key} ({flag})")
+                }
+            },
+            grants: Some(path.to_owned()),
+        }),
+        RefusedBy::CarveOut(Restriction::ReadOnly) => words(format!(
             "list {shown} in filesystem_policy.read_write, and no folder above it in read_only"
         )),
-        RefusedBy::CarveOut(Restriction::Hidden) => Some(format!(
+        RefusedBy::CarveOut(Restriction::Hidden) => words(format!(
             "list {shown} in filesystem_policy.{key}, and neither it nor a folder above it in hidden"
         )),
         RefusedBy::CarveOut(Restriction::NoExec) => {
-            Some("take it out of filesystem_policy.noexec".to_owned())
+            words("take it out of filesystem_policy.noexec".to_owned())
         }
         RefusedBy::Protection => None,
     }
@@ -344,8 +377,8 @@ mod tests {
         );
         let program = std::env::current_exe().unwrap().display().to_string();
         let expected = format!(
-            "openshell-sandbox: files refused:\n  3 x {program}: read {file}: no rule grants it\n      add `- {file}` to \
-             filesystem_policy.read_only (--read)\n  1 x {program}: write {folder}/new: no rule grants it\n      add \
+            "openshell-sandbox: files refused:\n  3 x {program}: read {file}: no rule grants it\n  1 x \
+             {program}: write {folder}/new: no rule grants it\n      add \
              `- {folder}` to filesystem_policy.read_write (--write)\n  1 x {program}: read /etc/shadow: no rule grants \
              it\n      the mode of /etc/shadow refuses it to the user agent-x in any case"
         );

@@ -156,7 +156,6 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
             binary,
             code,
             reason,
-            fix,
             ..
         } = &summary.first;
         let port = if *port == 0 {
@@ -171,11 +170,11 @@ fn write_section(text: &mut String, title: &str, summaries: &[&DenialSummary], o
         );
         let _ = write!(text, "\n  {}", text::printable(&line));
         let reason = Some(reason.as_str()).filter(|_| code.stage().is_explained());
-        let fix = fix.as_deref().map(|fix| {
+        let fixes = summary.fixes.iter().map(|fix| {
             fix.strip_suffix("; the address is in the log")
                 .unwrap_or(fix)
         });
-        for detail in reason.into_iter().chain(fix) {
+        for detail in reason.into_iter().chain(fixes) {
             let _ = write!(text, "\n      {}", text::printable(detail));
         }
     }

@@ -77,7 +77,8 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         services: &services,
         in_force: &in_force,
     };
-    if let Some(line) = opening(config, &plan, serving.in_force.policy.load().policy()) {
+    let policy = serving.in_force.policy.load();
+    if let Some(line) = opening(config, &plan, policy.policy(), routes.is_some()) {
         logging::print_stderr(&line);
     }
     let files = serving.file_log(&plan);

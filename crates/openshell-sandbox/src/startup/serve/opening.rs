@@ -14,9 +14,14 @@ use crate::startup::plan::Plan;
 /// The most paths that the line names.
 const PATHS: usize = 3;
 
-/// Returns what the sandbox is, what it may write and what it may reach; `None` if the command is
-/// not interactive, or only errors are logged.
-pub(super) fn opening(config: &Config, plan: &Plan, policy: &Policy) -> Option<String> {
+/// Returns what the sandbox is, what it may write and what it may reach, `has_models` included;
+/// `None` if the command is not interactive, or only errors are logged.
+pub(super) fn opening(
+    config: &Config,
+    plan: &Plan,
+    policy: &Policy,
+    has_models: bool,
+) -> Option<String> {
     if !config.is_interactive() || config.log.level < Level::WARN {
         return None;
     }
@@ -35,8 +40,9 @@ pub(super) fn opening(config: &Config, plan: &Plan, policy: &Policy) -> Option<S
         }
         NetworkMode::Proxy => hosts(policy),
     };
+    let models = if has_models { ", and models" } else { "" };
     let line = format!(
-        "openshell-sandbox: {}: user {}{tier}; may write {}; may reach {reach}",
+        "openshell-sandbox: {}: user {}{tier}; may write {}; may reach {reach}{models}",
         config.sandbox,
         plan.user.name,
         paths(&plan.writable)
