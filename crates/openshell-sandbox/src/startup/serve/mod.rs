@@ -17,7 +17,6 @@ use openshell_sources::tasks::Tasks;
 use openshell_sources::watch::Watch;
 use openshell_supervisor::command::packets;
 use openshell_supervisor::network::netns::Netns;
-use openshell_telemetry::logging;
 use rustix::stdio::stdout;
 use tokio::sync::Notify;
 
@@ -32,7 +31,6 @@ use crate::startup::plan::planned::Run;
 use crate::startup::plan::ssh_sockets::SshSockets;
 use crate::startup::plan::{Plan, carve_out_loss, git_config};
 use crate::startup::serve::inside::InsideNetwork;
-use crate::startup::serve::opening::opening;
 use crate::startup::serve::sandbox::{Resources, Sandbox};
 use crate::startup::serve::ssh::{Relays, SshServer};
 use crate::startup::services::file_log::FileLog;
@@ -78,9 +76,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         in_force: &in_force,
     };
     let policy = serving.in_force.policy.load();
-    if let Some(line) = opening(config, &plan, policy.policy(), routes.is_some()) {
-        logging::print_stderr(&line);
-    }
+    opening::greet(config, &plan, policy.policy(), routes.is_some());
     let files = serving.file_log(&plan);
     let file_refusals = files.as_ref().map(|log| Arc::clone(log.refusals()));
     let (ssh, relays) = serving.ways(ssh)?;

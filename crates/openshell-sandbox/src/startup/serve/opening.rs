@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use openshell_events::text;
 use openshell_policy::policy::Policy;
+use openshell_telemetry::logging;
 use tracing::Level;
 
 use crate::cli::NetworkMode;
@@ -14,16 +15,11 @@ use crate::startup::plan::Plan;
 /// The most paths that the line names.
 const PATHS: usize = 3;
 
-/// Returns what the sandbox is, what it may write and what it may reach, `has_models` included;
-/// `None` if the command is not interactive, or only errors are logged.
-pub(super) fn opening(
-    config: &Config,
-    plan: &Plan,
-    policy: &Policy,
-    has_models: bool,
-) -> Option<String> {
+/// Says what the sandbox is, what it may write and what it may reach, `has_models` included, unless
+/// the command is not interactive, or only errors are logged.
+pub(super) fn greet(config: &Config, plan: &Plan, policy: &Policy, has_models: bool) {
     if !config.is_interactive() || config.log.level < Level::WARN {
-        return None;
+        return;
     }
     let tier = match plan.privilege.caller() {
         Some(_) => " in a user namespace",
@@ -47,7 +43,7 @@ pub(super) fn opening(
         plan.user.name,
         paths(&plan.writable)
     );
-    Some(text::printable(&line).into_owned())
+    logging::print_stderr(&text::printable(&line));
 }
 
 /// Returns the first `paths` in words, and the number of the others.
