@@ -23,10 +23,9 @@ pub enum UnresolvedPath {
 }
 
 /// What a policy was made of, and so what a person changes to permit more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyForm {
     /// A document: a file, with or without flags beside it, or the policy of a gateway.
-    #[default]
     Document,
     /// Flags of a command line alone.
     Flags,

@@ -263,6 +263,7 @@ impl Session {
     /// The evaluation failed or took too long, or an answer has a wrong type.
     pub fn decide(&mut self, decision: Decision) -> Result<Decided, EngineError> {
         let parts = self.evaluate(decision.name())?;
+        // What is undefined permits nothing.
         let mut decided = Decided::default();
         for part in parts.as_set().into_iter().flatten() {
             let value = &part[1];

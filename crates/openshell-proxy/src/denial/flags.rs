@@ -8,6 +8,9 @@ use crate::denial::judged::{At, RequestFault};
 use crate::denial::refusal::{AddressFault, Facts, Refusal};
 use crate::ground::target::Target;
 
+/// The most addresses that flags name; a range is shorter for more.
+const ADDRESSES: usize = 8;
+
 impl Refusal {
     /// Returns the same refusal by a policy of this `form`.
     #[must_use]
@@ -39,12 +42,16 @@ impl Refusal {
         None
     }
 
-    /// Returns flags like [`Self::flags`] that name the addresses; `None` if there are none.
+    /// Returns flags like [`Self::flags`] that name the addresses; `None` if there are none, or more
+    /// than [`ADDRESSES`].
     pub(super) fn flags_with_addresses(&self, target: &Target) -> Option<String> {
         let Facts::Addresses(_, AddressFault::Unlisted(addresses)) = self.facts() else {
             return None;
         };
-        let allow = self.allow(target).filter(|_| !addresses.is_empty())?;
+        if addresses.is_empty() || addresses.len() > ADDRESSES {
+            return None;
+        }
+        let allow = self.allow(target)?;
         let flags: Vec<_> = addresses
             .iter()
             .map(|address| format!("{allow}@{address}"))
@@ -85,6 +92,7 @@ mod tests {
     use openshell_events::reason::ReasonCode;
     use openshell_policy::policy::PolicyForm;
 
+    use super::ADDRESSES;
     use crate::denial::judged::{At, JudgedRequest, RequestFault};
     use crate::denial::refusal::{AddressFault, Refusal};
     use crate::testing;
@@ -111,6 +119,8 @@ mod tests {
             let flag = Some(flag.to_owned());
             assert_eq!(fixes(unknown(), target), (flag.clone(), flag));
         }
+        // It would be another flag.
+        assert_eq!(fixes(unknown(), "-web.test:443"), (None, None));
         let document = unknown().fix(&testing::target("web.test:443"), Some(&testing::caller()));
         assert!(document.unwrap().starts_with("network_policies: add"));
     }
@@ -130,6 +140,10 @@ mod tests {
             operator.unwrap(),
             "add --allow db.test:5432@10.0.0.5 --allow db.test:5432@fd00::5"
         );
+        let many = AddressFault::Unlisted([addresses[0]].repeat(ADDRESSES + 1));
+        let refusal = Refusal::address(ReasonCode::InternalAddress, String::new(), many, None);
+        let (for_workload, for_operator) = fixes(refusal, "db.test:5432");
+        assert_eq!(for_workload, for_operator);
     }
 
     #[test]

@@ -219,7 +219,8 @@ fn is_shared(folder: &Path, home: Option<&Path>) -> bool {
     inside.is_some_and(|inside| SHARED.iter().any(|shared| Path::new(shared) == inside))
 }
 
-/// Returns the line of policy, or the flag, that would permit the access, or the reason why no line would.
+/// Returns the line of policy, or the flag, that would permit the access, or the reason why none
+/// would.
 fn remedy(accessed: &Accessed, by: RefusedBy, user: &User, form: PolicyForm) -> Option<Remedy> {
     let Accessed {
         path,
