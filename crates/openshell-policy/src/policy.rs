@@ -1,11 +1,12 @@
 //! The validated policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use crate::filesystem::{Filesystem, MissingPlace, Places};
 use crate::network::endpoint::{Endpoint, TlsMode};
-use crate::network::{NetworkPolicies, PolicyName};
+use crate::network::overlap::{Conflict, conflicts};
+use crate::network::{NetworkPolicies, NetworkPolicy, PolicyName};
 use crate::process::{Processes, RunAs};
 use crate::violation::{FieldPath, ViolationKind};
 
@@ -29,6 +30,18 @@ pub enum PolicyForm {
     Document,
     /// Flags of a command line alone.
     Flags,
+}
+
+/// Why network policies cannot stand beside those of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum Unfit {
+    #[error("there is a network policy {}", .0.as_str())]
+    Taken(PolicyName),
+    #[error("it contradicts {0}")]
+    Contradicts(String),
+    #[error("{0}")]
+    Invalid(String),
 }
 
 /// Policy of one sandbox. A value of this type is always valid.
@@ -81,6 +94,45 @@ impl Policy {
             network,
             form: PolicyForm::Document,
         })
+    }
+
+    /// Returns the same policy with the network policies `added`, which have passed a reader.
+    ///
+    /// # Errors
+    /// Fails if a key is taken, if there would be too many endpoints, or if endpoints would contradict
+    /// each other.
+    pub fn with_network_policies<'a>(
+        &self,
+        added: impl IntoIterator<Item = (&'a PolicyName, &'a NetworkPolicy)>,
+    ) -> Result<Self, Unfit> {
+        let mut network = self.network.clone();
+        let mut names = BTreeSet::new();
+        for (name, policy) in added {
+            if network.insert(name.clone(), policy.clone()).is_some() {
+                return Err(Unfit::Taken(name.clone()));
+            }
+            names.insert(name);
+        }
+        // A gateway's policy may hold conflicts of its own.
+        for Conflict { at, other, .. } in conflicts(&network) {
+            if names.contains(at.policy) {
+                return Err(Unfit::Contradicts(other.to_string()));
+            }
+            if names.contains(other.policy) {
+                return Err(Unfit::Contradicts(at.to_string()));
+            }
+        }
+        let policy = Self::new(self.filesystem.clone(), self.processes.clone(), network);
+        let policy = policy.map_err(|violations| {
+            let mut violations = violations.into_iter();
+            Unfit::Invalid(
+                violations
+                    .next()
+                    .map(|(_, kind)| kind.to_string())
+                    .unwrap_or_default(),
+            )
+        })?;
+        Ok(policy.in_form(self.form))
     }
 
     /// Returns the same policy in another form.

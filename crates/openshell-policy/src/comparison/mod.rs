@@ -8,6 +8,7 @@ mod files;
 mod messages;
 mod network;
 
+use crate::network::PolicyName;
 use crate::policy::Policy;
 
 /// A difference between two policies.
@@ -44,6 +45,26 @@ pub fn differences(before: &Policy, after: &Policy) -> Vec<Difference> {
         ),
     });
     user.into_iter().chain(more).chain(less).collect()
+}
+
+/// What one network policy changes beside the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addition {
+    /// What it permits in addition, in words.
+    pub permits: Vec<String>,
+    /// What is no longer permitted because of it, in words.
+    pub takes_away: Vec<String>,
+}
+
+/// Returns what the network policy `name` of `after` changes, which is all in which `after` differs
+/// from `before`.
+#[must_use]
+pub fn addition(before: &Policy, after: &Policy, name: &PolicyName) -> Addition {
+    let (permits, takes_away) = network::added(before.network(), after.network(), name);
+    Addition {
+        permits,
+        takes_away,
+    }
 }
 
 /// Returns what `one` permits and `other` does not, in words.

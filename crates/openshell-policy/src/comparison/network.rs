@@ -7,12 +7,12 @@ use std::sync::LazyLock;
 
 use crate::comparison::cover;
 use crate::comparison::messages::Messages;
-use crate::network::NetworkPolicies;
 use crate::network::binary::Binary;
 use crate::network::endpoint::{Endpoint, Enforcement, L7, Protocol, TlsMode, UpgradeProtocol};
 use crate::network::overlap::disagreement;
 use crate::network::preset::Access;
 use crate::network::rule::{DenyRule, Glob, HttpRule, Specificity};
+use crate::network::{NetworkPolicies, NetworkPolicy, PolicyName};
 
 /// An endpoint together with one of the programs that may use it.
 #[derive(Clone, Copy)]
@@ -52,33 +52,36 @@ struct Effect<'p> {
 
 /// Returns what `one` permits and `other` does not, in words.
 pub(super) fn permissions(one: &NetworkPolicies, other: &NetworkPolicies) -> Vec<String> {
-    let one = Grants::of(one);
-    let other = Grants::of(other);
-    // Each new permission with the programs that have it, in the order in which the policy names
-    // them.
-    let mut found: Vec<(String, Vec<String>)> = Vec::new();
-    for (port, grants) in &one.0 {
-        for grant in grants {
-            let program = grant.binary.to_string();
-            for what in other.lacks(*port, grant, &one) {
-                match found.iter_mut().find(|(known, _)| *known == what) {
-                    Some((_, programs)) if programs.contains(&program) => {}
-                    Some((_, programs)) => programs.push(program.clone()),
-                    None => found.push((what, vec![program.clone()])),
-                }
-            }
-        }
-    }
-    found
-        .into_iter()
-        .map(|(what, programs)| format!("{} may {what}", programs.join(", ")))
-        .collect()
+    let one = Grants::of(one.values());
+    let other = Grants::of(other.values());
+    other.lacking(&one, |_| true, &one)
+}
+
+/// Returns what the policy `name` of `after` permits that `before` does not, and what `before`
+/// permits of the same programs and hosts that `after` does not, both in words.
+pub(super) fn added(
+    before: &NetworkPolicies,
+    after: &NetworkPolicies,
+    name: &PolicyName,
+) -> (Vec<String>, Vec<String>) {
+    let line = Grants::of(after.get(name));
+    let before = Grants::of(before.values());
+    let after = Grants::of(after.values());
+    let is_near = |grant: &Grant<'_>| {
+        line.0.values().flatten().any(|new| {
+            cover::binaries_overlap(new.binary, grant.binary)
+                && cover::hosts_overlap(new.endpoint, grant.endpoint)
+        })
+    };
+    let more = before.lacking(&line, |_| true, &after);
+    let less = after.lacking(&before, is_near, &before);
+    (more, less)
 }
 
 impl<'p> Grants<'p> {
-    fn of(policies: &'p NetworkPolicies) -> Self {
+    fn of(policies: impl IntoIterator<Item = &'p NetworkPolicy>) -> Self {
         let mut grants: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for policy in policies.values() {
+        for policy in policies {
             for endpoint in &policy.endpoints {
                 for (port, binary) in endpoint
                     .ports()
@@ -93,6 +96,35 @@ impl<'p> Grants<'p> {
             }
         }
         Self(grants)
+    }
+
+    /// Returns what those of `grants` for which `is_meant` returns true permit and this policy does
+    /// not, in words. All are grants of the policy `its`.
+    fn lacking(
+        &self,
+        grants: &Grants<'_>,
+        is_meant: impl Fn(&Grant<'_>) -> bool,
+        its: &Grants<'_>,
+    ) -> Vec<String> {
+        // Each new permission with the programs that have it, in the order in which the policy names
+        // them.
+        let mut found: Vec<(String, Vec<String>)> = Vec::new();
+        for (port, grants) in &grants.0 {
+            for grant in grants.iter().filter(|grant| is_meant(grant)) {
+                let program = grant.binary.to_string();
+                for what in self.lacks(*port, grant, its) {
+                    match found.iter_mut().find(|(known, _)| *known == what) {
+                        Some((_, programs)) if programs.contains(&program) => {}
+                        Some((_, programs)) => programs.push(program.clone()),
+                        None => found.push((what, vec![program.clone()])),
+                    }
+                }
+            }
+        }
+        found
+            .into_iter()
+            .map(|(what, programs)| format!("{} may {what}", programs.join(", ")))
+            .collect()
     }
 
     /// Returns what `grant`, a grant of the policy `its`, permits at `port` and this policy does
