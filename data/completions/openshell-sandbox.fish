@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_openshell_sandbox_global_optspecs
-    string join \n p/policy-data= allow= preset= print-policy write= read= hide= policy-rules= watch observe= observe-files observe-merge proposals= w/workdir= git-config= no-keep-settings no-placeholders carve-out-lost= run-dir= network= publish= upstream-ca-file= ca-dir= tls-dir= name-addresses= proxy-port= credentials= secrets-from-env env= env-file= clear-env leaks= inference-routes= name= keep i/interactive no-interactive ssh-socket-path= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= sandbox-id= sandbox= openshell-endpoint= log-level= log-to= log-format= log-dir= log-files label= timings health-port= health-socket= t/timeout= grace= drain= tmp-size= die-with-parent= h/help V/version
+    string join \n p/policy-data= allow= preset= print-policy write= read= hide= policy-rules= watch observe= observe-files observe-merge proposals= w/workdir= git-config= no-keep-settings no-placeholders carve-out-lost= run-dir= network= publish= ask= ask-rate= upstream-ca-file= ca-dir= tls-dir= name-addresses= proxy-port= credentials= secrets-from-env env= env-file= clear-env leaks= inference-routes= name= keep i/interactive no-interactive ssh-socket-path= ssh-listen-addr= ssh-handshake-secret= ssh-handshake-skew-secs= sandbox-id= sandbox= openshell-endpoint= log-level= log-to= log-format= log-dir= log-files label= timings health-port= health-socket= t/timeout= grace= drain= tmp-size= die-with-parent= h/help V/version
 end
 
 function __fish_openshell_sandbox_needs_command
@@ -43,6 +43,8 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l net
 block\t'No network'
 allow\t'The host\'s network; files, system calls and identity stay confined'"
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l publish -d 'Make a server of the command reachable from this host; may be repeated' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ask -d 'Ask about what the policy refuses; it waits so long (default: 120) while somebody looks' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ask-rate -d 'The most new questions in a minute' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l upstream-ca-file -d 'Trust these certificates (PEM) of servers too, beside Mozilla\'s and the system\'s' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l ca-dir -d 'Take the certificate authority from this folder, which many sandboxes can share' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -l tls-dir -d 'Directory inside the sandbox for the CA files that programs trust' -r -F
@@ -98,6 +100,7 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ch
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "explain" -d 'Prints the proxy\'s decision on one connection, and runs nothing. It looks names up as the proxy does'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "diff" -d 'Prints what one policy permits more (+) and less (-) than another'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "doctor" -d 'Checks what this host offers to you, and starts a sandbox on trial. Nothing is left behind'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "approvals" -d 'Shows what running sandboxes ask, and gives your answers. A sandbox asks if it was started with --ask'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "exec" -d 'Runs another command in a running sandbox, confined as its main command is'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "ps" -d 'Lists your running sandboxes'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_needs_command" -a "cp" -d 'Copies a file or folder into a running sandbox, or out of it. A copy out of it leaves out symlinks that point outside the copy, devices, set-id bits and hooks of git repositories'
@@ -143,6 +146,11 @@ complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand expl
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand diff" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand doctor" -l json -d 'Print one JSON document'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -l line -d 'The line that permits it, counted from 1, the narrowest' -r
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -l run-dir -d 'The --run-dir that the sandboxes were started with' -r -F
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -l json -d 'Print the questions as JSON, one a line'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -l follow -d 'Print what is asked from now on too, and what becomes of it'
+complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand approvals" -s h -l help -d 'Print help'
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand exec" -s e -l env -d 'Set a variable of the command, or pass yours on; may be repeated' -r
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand exec" -s w -l workdir -d 'Working directory inside [default: the one of the main command]' -r -F
 complete -c openshell-sandbox -n "__fish_openshell_sandbox_using_subcommand exec" -l run-dir -d 'The --run-dir that the sandboxes were started with' -r -F

@@ -8,8 +8,9 @@ use std::net::SocketAddr;
 use crate::denial::Denial;
 use crate::reason::ReasonCode;
 use crate::words::{
-    Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FileAccess,
-    FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity, SshDoor,
+    Action, Activity, ApprovalActivity, Confidence, ConfigState, Decision, Door, EndedBy, Engine,
+    FileAccess, FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity,
+    SshDoor,
 };
 
 /// A receiver of events. The proxy calls it while it serves a connection, so it must not block.
@@ -45,6 +46,8 @@ pub enum Event<'e> {
     Process(Process<'e>),
     /// A step of an SSH connection.
     Ssh(Ssh<'e>),
+    /// A question to a person was asked or answered.
+    Approval(Approval<'e>),
 }
 
 /// The program at one end, and the target at the other.
@@ -77,6 +80,8 @@ pub struct Decided<'e> {
     pub reason: &'e str,
     /// The reason code of a refusal, or of what would be a refusal in another mode.
     pub code: Option<ReasonCode>,
+    /// The id of the question to a person that it waited for, if it did.
+    pub approval: Option<&'e str>,
 }
 
 /// How a connection came to the proxy, and where it went from there.
@@ -414,7 +419,31 @@ impl<'e> Event<'e> {
             | Self::Configuration(_)
             | Self::Lifecycle(_)
             | Self::Process(_)
-            | Self::Ssh(_) => None,
+            | Self::Ssh(_)
+            | Self::Approval(_) => None,
         }
     }
+}
+
+/// A step of a question to a person. It holds no query, no argument, no body and no typed words.
+#[derive(Clone, Copy, Debug)]
+pub struct Approval<'e> {
+    /// The step.
+    pub activity: ApprovalActivity,
+    /// How urgent it is.
+    pub severity: Severity,
+    /// The id of the question; empty if the step is about a grant alone.
+    pub id: &'e str,
+    /// Both ends.
+    pub ends: Ends<'e>,
+    /// How the answer came, if there is one.
+    pub by: Option<&'e str>,
+    /// The user who answered, if that is known.
+    pub uid: Option<u32>,
+    /// How long a permission lasts, or what a denial covers.
+    pub scope: Option<&'e str>,
+    /// The id of the grant, if the step is about one.
+    pub grant: Option<&'e str>,
+    /// Why the step was taken; empty if there is nothing to add.
+    pub reason: &'e str,
 }

@@ -4,8 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::event::{
-    BypassAttempt, ConnectionClosed, ConnectionDecided, Decided, Ends, Event, FileRefused, Finding,
-    Lineage, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh, Way,
+    Approval, BypassAttempt, ConnectionClosed, ConnectionDecided, Decided, Ends, Event,
+    FileRefused, Finding, Lineage, NameLookedUp, Process, PublishedConnection, RequestDecided, Ssh,
+    Way,
 };
 use crate::words::{Action, Activity, Class, Key, Severity};
 
@@ -110,6 +111,7 @@ impl<'e> Facts<'e> {
         self.put(Key::Decision, decided.decision.as_str());
         self.put(Key::Reason, decided.reason);
         self.put_known(Key::Code, decided.code.map(|code| code.as_str()));
+        self.put_known(Key::Approval, decided.approval);
     }
 }
 
@@ -145,6 +147,7 @@ impl<'e> Event<'e> {
             }
             Self::Process(event) => process(event),
             Self::Ssh(event) => ssh(event),
+            Self::Approval(event) => approval(event),
         }
     }
 }
@@ -282,6 +285,19 @@ fn ssh<'e>(event: &Ssh<'e>) -> Facts<'e> {
         facts.put(Key::BytesIn, received);
         facts.put(Key::BytesOut, sent);
     }
+    facts.put(Key::Reason, event.reason);
+    facts
+}
+
+fn approval<'e>(event: &Approval<'e>) -> Facts<'e> {
+    let activity = event.activity.as_str();
+    let mut facts = Facts::new(Class::Approval, activity, event.severity);
+    facts.ends(&event.ends);
+    facts.put(Key::Id, event.id);
+    facts.put_known(Key::AnsweredBy, event.by);
+    facts.put_known(Key::Uid, event.uid.map(u64::from));
+    facts.put_known(Key::Scope, event.scope);
+    facts.put_known(Key::Grant, event.grant);
     facts.put(Key::Reason, event.reason);
     facts
 }

@@ -21,6 +21,25 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
+/// Returns `text` in printable ASCII, with every other character, and the backslash that escapes
+/// begin with, escaped. No two texts look the same.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    let is_shown = |c: char| matches!(c, ' '..='~') && c != '\\';
+    if text.chars().all(is_shown) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_shown(c) {
+            line.push(c);
+        } else {
+            line.extend(c.escape_default());
+        }
+    }
+    Cow::Owned(line)
+}
+
 /// Returns `text` with each of its lines made printable.
 pub fn printable_lines(text: &str) -> String {
     text.split('\n')
@@ -60,7 +79,19 @@ pub fn shell_word(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{indented, printable, printable_lines, shell_word};
+    use super::{indented, printable, printable_lines, shell_word, visible};
+
+    #[test]
+    fn what_is_visible_is_ascii_and_no_two_texts_look_the_same() {
+        for (text, shown) in [
+            ("/v1/items ~", "/v1/items ~"),
+            ("a\u{202e}b", "a\\u{202e}b"),
+            ("a\\u{202e}b", "a\\\\u{202e}b"),
+            ("\u{430}\n\u{7f}", "\\u{430}\\n\\u{7f}"),
+        ] {
+            assert_eq!(visible(text), shown);
+        }
+    }
 
     #[test]
     fn text_of_the_commands_neither_acts_on_a_terminal_nor_begins_a_line() {

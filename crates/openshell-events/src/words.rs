@@ -134,6 +134,17 @@ words! {
 }
 
 words! {
+    /// Step of a question to a person.
+    ApprovalActivity {
+        Asked = "ASKED",
+        Granted = "GRANTED",
+        Denied = "DENIED",
+        Expired = "EXPIRED",
+        Revoked = "REVOKED",
+    }
+}
+
+words! {
     /// Access to a file or folder that a program asked for.
     FileAccess {
         Read = "read",
@@ -197,6 +208,7 @@ words! {
         Lifecycle = "LIFECYCLE",
         Process = "PROC",
         Ssh = "SSH",
+        Approval = "APPROVAL",
     }
 }
 
@@ -206,6 +218,8 @@ words! {
         Access = "access",
         Addresses = "addresses",
         Ancestors = "ancestors",
+        AnsweredBy = "answered_by",
+        Approval = "approval",
         Authentication = "authentication",
         Binary = "binary",
         BytesIn = "bytes_in",
@@ -222,6 +236,7 @@ words! {
         EndedBy = "ended_by",
         Engine = "engine",
         Exit = "exit_code",
+        Grant = "grant",
         Host = "host",
         Id = "id",
         InputTokens = "input_tokens",
@@ -245,10 +260,12 @@ words! {
         RpcMethod = "rpc_method",
         RpcTarget = "rpc_target",
         Scheme = "scheme",
+        Scope = "scope",
         Source = "source",
         State = "state",
         Target = "target",
         Title = "title",
         Ttl = "ttl",
+        Uid = "uid",
     }
 }

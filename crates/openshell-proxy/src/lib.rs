@@ -23,6 +23,8 @@ pub mod report;
 pub mod credentials;
 pub mod reach;
 
+pub mod approvals;
+
 pub mod relay;
 
 pub mod inference;

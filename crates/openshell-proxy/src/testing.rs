@@ -199,6 +199,7 @@ pub(crate) fn services_with(snapshot: Snapshot, audit: Arc<dyn Audit>) -> Arc<Se
     let policy = Arc::new(PolicyStore::new(snapshot));
     let identifier = Arc::new(identifier(1));
     Arc::new(Services {
+        approvals: None,
         authorizer: Authorizer::new(policy, identifier, Mode::Enforce),
         egress: Egress::new(
             Arc::new(Resolver::from_system().unwrap()),

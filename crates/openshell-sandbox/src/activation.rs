@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use openshell_events::words::{ConfigState, Severity};
 use openshell_policy::filesystem::Filesystem;
+use openshell_proxy::approvals::desk::Desk;
 use openshell_proxy::credentials::leaks::detector::{LeakDetector, LeakMode};
 use openshell_proxy::credentials::vault::{Entry, Vault};
 use openshell_proxy::credentials::watched::CurrentVault;
@@ -91,6 +92,8 @@ pub(crate) struct InForce {
     /// Detects the secrets in force in messages.
     pub(crate) leaks: Arc<LeakDetector>,
     pub(crate) reloads: Arc<Reloads>,
+    /// Asks a person about what is refused; `None` if nobody is asked.
+    pub(crate) approvals: Option<Arc<Desk>>,
 }
 
 impl InForce {
@@ -122,6 +125,21 @@ impl InForce {
             inference,
             leaks,
             reloads,
+            approvals: None,
+        }
+    }
+
+    /// Asks a person about what the policy in force refuses.
+    pub(crate) fn asking(self, desk: impl FnOnce(Arc<PolicyStore>) -> Arc<Desk>) -> Self {
+        let approvals = Some(desk(Arc::clone(&self.policy)));
+        Self { approvals, ..self }
+    }
+
+    /// Puts `snapshot` in force, with the lines that a person has added and that still fit.
+    fn put_in_force(&self, snapshot: Snapshot) {
+        let dropped = self.policy.replace(snapshot);
+        if let Some(approvals) = &self.approvals {
+            approvals.dropped(&dropped);
         }
     }
 
@@ -196,11 +214,11 @@ impl InForce {
         };
         // Prepared now so that no connection has to wait for it.
         policy.compiled.0.prepare();
-        self.policy.replace(policy.compiled.0);
+        self.put_in_force(policy.compiled.0);
         count(&self.reloads.applied);
         policy.report.log("Policy reloaded successfully");
         Answer::Applied {
-            generation: before + 1,
+            generation: self.policy.load().generation(),
         }
     }
 
@@ -209,7 +227,7 @@ impl InForce {
         let text = format!("{error:#}");
         let reason = text.lines().next().unwrap_or_default().to_owned();
         match Snapshot::refusing(generation, started.policy().clone(), reason) {
-            Ok(snapshot) => self.policy.replace(snapshot),
+            Ok(snapshot) => self.put_in_force(snapshot),
             Err(error) => {
                 tracing::error!(
                     "cannot refuse everything although the policy is invalid: {error}; the policy \

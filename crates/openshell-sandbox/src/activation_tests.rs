@@ -101,6 +101,7 @@ impl Owner {
         ));
         let vault = Arc::new(CurrentVault::default());
         let in_force = InForce {
+            approvals: None,
             policy,
             vault,
             inference,

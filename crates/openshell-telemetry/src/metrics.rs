@@ -318,7 +318,8 @@ impl Audit for Metrics {
             | Event::Finding(_)
             | Event::Configuration(_)
             | Event::Lifecycle(_)
-            | Event::Process(_) => {}
+            | Event::Process(_)
+            | Event::Approval(_) => {}
         }
     }
 }

@@ -6,6 +6,7 @@
 )]
 
 mod a2a;
+mod approvals;
 mod caller;
 mod carve_outs;
 mod clients;

@@ -11,7 +11,7 @@ use openshell_supervisor::identity::peer;
 use openshell_supervisor::runs::run_dir::{control_socket, names};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use super::wire::{Description, Reply, Request};
+use super::wire::{Answer, Answered, Description, Listing, Reply, Request};
 
 /// Longest wait for the description of each sandbox in a list; its supervisor may be stopped.
 const GLANCE: Duration = Duration::from_secs(1);
@@ -107,6 +107,76 @@ impl Places {
             .map(|place| place.display().to_string())
             .collect::<Vec<_>>()
             .join(", ")
+    }
+}
+
+/// A connection to the questions of a sandbox.
+#[derive(Debug)]
+pub struct Questions(OwnedFd);
+
+impl Questions {
+    /// Asks the sandbox at `socket`, which [`Places::connect`] returned, for its questions. If
+    /// `is_following`, it lists them again whenever they change.
+    ///
+    /// # Errors
+    /// The sandbox has gone.
+    pub fn open(socket: OwnedFd, is_following: bool) -> io::Result<Self> {
+        packets::send(socket.as_fd(), &Request::Questions { is_following }, &[])?;
+        if is_following {
+            set_socket_timeout(&socket, Timeout::Recv, None)?;
+        }
+        Ok(Self(socket))
+    }
+
+    /// Returns the next message; `None` at the end of the sandbox.
+    ///
+    /// # Errors
+    /// What arrives is not such a message.
+    pub fn next(&self) -> io::Result<Option<FromQuestions>> {
+        let received = packets::receive::<Reply>(self.0.as_fd())?;
+        Ok(match received {
+            None => None,
+            Some((Reply::Questions(listing), _)) => Some(FromQuestions::Listed(listing)),
+            Some((Reply::Answered(answered), _)) => Some(FromQuestions::Answered(answered)),
+            Some((Reply::AsksNobody, _)) => Some(FromQuestions::AsksNobody),
+            Some((reply, _)) => {
+                return Err(io::Error::other(format!("unexpected answer {reply:?}")));
+            }
+        })
+    }
+
+    /// Gives an answer. What becomes of it comes as a message, if the questions are followed.
+    ///
+    /// # Errors
+    /// The sandbox has gone.
+    pub fn answer(&self, answer: Answer) -> io::Result<()> {
+        packets::send(self.0.as_fd(), &Request::Answer(answer), &[])
+    }
+}
+
+/// A message of a sandbox about its questions.
+#[derive(Debug)]
+pub enum FromQuestions {
+    /// The questions.
+    Listed(Listing),
+    /// What became of the last answer.
+    Answered(Answered),
+    /// It asks nobody.
+    AsksNobody,
+}
+
+/// Gives an answer to the sandbox at `socket`, which [`Places::connect`] returned; `None` if it asks
+/// nobody.
+///
+/// # Errors
+/// The sandbox has gone.
+pub fn answer(socket: &OwnedFd, answer: Answer) -> io::Result<Option<Answered>> {
+    packets::send(socket.as_fd(), &Request::Answer(answer), &[])?;
+    match packets::receive(socket.as_fd())? {
+        Some((Reply::Answered(answered), _)) => Ok(Some(answered)),
+        Some((Reply::AsksNobody, _)) => Ok(None),
+        Some((reply, _)) => Err(io::Error::other(format!("unexpected answer {reply:?}"))),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 

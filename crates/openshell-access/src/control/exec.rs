@@ -243,7 +243,7 @@ async fn supervise(client: &PacketSocket, mut attended: Attended) -> Status {
             message = client.receive::<Request>() => match message {
                 Ok(Some((Request::Signal(number), _))) => attended.signal(number),
                 Ok(Some((Request::Continue { is_foreground }, _))) => attended.continue_in(is_foreground),
-                Ok(Some((Request::Describe | Request::Exec(_), _))) => {}
+                Ok(Some((Request::Describe | Request::Exec(_) | Request::Questions { .. } | Request::Answer(_), _))) => {}
                 Ok(None) | Err(_) => return attended.end().await,
             },
         }

@@ -1,6 +1,7 @@
 //! The control socket of a running sandbox, in its run directory: it describes the sandbox and
 //! starts further commands in it.
 
+pub mod approvals;
 mod attached;
 pub mod client;
 pub mod console;

@@ -12,10 +12,12 @@ use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::identity::peer;
 use openshell_supervisor::init::launch::Launcher;
 use openshell_supervisor::network::netns::Netns;
+use rustix::net::sockopt;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use super::approvals::{self, Approvals};
 use super::wire::{Description, Reply, Request};
 use crate::packet_socket::PacketSocket;
 
@@ -60,6 +62,8 @@ pub struct Control {
     pub command: Vec<String>,
     /// When the sandbox was started.
     pub started: SystemTime,
+    /// The questions to a person; `None` if nobody is asked.
+    pub approvals: Option<Arc<dyn Approvals>>,
     /// Permits for the commands that clients may still start.
     pub slots: Arc<Semaphore>,
 }
@@ -127,6 +131,10 @@ impl Control {
         }
         match request {
             Some((Request::Exec(exec), streams)) => self.exec(&client, pid, exec, streams).await,
+            Some((request @ (Request::Questions { .. } | Request::Answer(_)), _)) => {
+                let uid = sockopt::socket_peercred(&client)?.uid.as_raw();
+                approvals::serve(self.approvals.as_ref(), &client, request, uid).await
+            }
             Some((Request::Describe | Request::Signal(_) | Request::Continue { .. }, _)) | None => {
                 Ok(())
             }

@@ -19,6 +19,97 @@ pub enum Request {
     },
     /// Send this signal to the process group of the command.
     Signal(i32),
+    /// List the questions to a person. If the client follows them, they are listed again whenever they
+    /// change.
+    Questions {
+        /// True for a client that follows them.
+        is_following: bool,
+    },
+    /// Answer a question, or take an answer back.
+    Answer(Answer),
+}
+
+/// What a person decides about a question or a grant.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// Decides about what waits under a question.
+    Decide {
+        /// The id of the question.
+        id: String,
+        /// `once`, `run`, `deny` or `deny_run`.
+        decision: String,
+        /// The line that permits it, counted from 0.
+        line: usize,
+    },
+    /// Takes back the grant with this id.
+    Revoke(String),
+    /// Asks for this program again, which was denied three times in a row.
+    Unmute(String),
+}
+
+/// What became of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answered {
+    /// It has its effect, which is described.
+    Done(String),
+    /// The policy has changed since the question was asked, so the question is asked anew.
+    Stale,
+    /// There is no such question or grant any more.
+    Gone,
+    /// The question does not take this answer, for this reason.
+    Unfit(String),
+}
+
+/// The questions of a sandbox, and what was answered.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Listing {
+    /// The questions, those that something waits under first.
+    pub questions: Vec<Question>,
+    /// What was permitted for the run.
+    pub grants: Vec<Grant>,
+    /// The programs that are not asked for any more.
+    pub muted: Vec<String>,
+}
+
+/// A question to a person. What it shows never changes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Question {
+    /// Its id.
+    pub id: String,
+    /// `held`, `left` or `expired`.
+    pub state: String,
+    /// The number of requests that wait under it.
+    pub held: usize,
+    /// The seconds until the oldest has waited too long.
+    pub seconds_left: u64,
+    /// True if it takes a second key to permit it.
+    pub is_dangerous: bool,
+    /// All that is shown, as a JSON object.
+    pub facts: String,
+    /// All that is shown, as one text of several lines.
+    pub text: String,
+    /// The lines of policy that can be chosen, from the narrowest to the widest.
+    pub lines: Vec<QuestionLine>,
+}
+
+/// A line of policy that would permit what is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct QuestionLine {
+    /// The line.
+    pub yaml: String,
+    /// What it permits, and what it leaves open.
+    pub permits: Vec<String>,
+}
+
+/// A line of policy that was permitted for the run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Grant {
+    /// Its id.
+    pub id: String,
+    /// The line.
+    pub yaml: String,
+    /// What it permits.
+    pub permits: Vec<String>,
 }
 
 /// A command to start.
@@ -84,6 +175,12 @@ pub enum Reply {
         /// The exit code.
         code: u8,
     },
+    /// The questions.
+    Questions(Listing),
+    /// What became of an answer.
+    Answered(Answered),
+    /// The sandbox asks nobody.
+    AsksNobody,
 }
 
 /// A running sandbox.

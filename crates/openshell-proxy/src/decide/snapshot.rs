@@ -7,7 +7,7 @@ use openshell_policy::document::StaticParts;
 use openshell_policy::network::binary::Binary;
 use openshell_policy::network::endpoint::{Endpoint, L7};
 use openshell_policy::network::host::Host;
-use openshell_policy::policy::Policy;
+use openshell_policy::policy::{Policy, Unfit};
 use openshell_policy::violation::Violations;
 use openshell_policy::yaml;
 use quick_cache::Weighter;
@@ -16,6 +16,7 @@ use regorus::Value;
 use serde_json::{Value as Json, json};
 
 use crate::decide::engine::{BUILT_IN, Decision, Engine, EngineError, Query, Session};
+use crate::decide::line::Line;
 use crate::decide::message::judging;
 use crate::decide::rego_data::{rego_data, without_names};
 use crate::decide::rules::{MessageCache, MessageWeighter, Rules, Slice};
@@ -38,6 +39,18 @@ pub enum LoadError {
         query: &'static str,
         source: Violations,
     },
+}
+
+/// Error of lines that cannot be added to a policy.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message is its documentation")]
+pub enum LineError {
+    #[error("the rules are custom ones")]
+    CustomRules,
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    #[error(transparent)]
+    Load(#[from] LoadError),
 }
 
 /// The policy, rules and cached decisions of one generation. It never changes; a reload makes
@@ -189,6 +202,34 @@ impl Snapshot {
         })
     }
 
+    /// Returns the same generation with another `number`.
+    #[must_use]
+    pub(super) fn numbered(self, number: u64) -> Self {
+        Self {
+            generation: number,
+            ..self
+        }
+    }
+
+    /// Creates the generation `number` of the same policy together with `lines`.
+    ///
+    /// # Errors
+    /// The lines do not fit beside the policy, or the rules are custom ones, of which nobody knows
+    /// what lines mean to them.
+    pub fn with_lines(&self, number: u64, lines: &[Line]) -> Result<Self, LineError> {
+        if !self.is_built_in() {
+            return Err(LineError::CustomRules);
+        }
+        let added = lines.iter().map(|line| (&line.name, &line.policy));
+        let policy = self.policy.with_network_policies(added)?;
+        let target = |path: &str| self.links.get(path).cloned();
+        let snapshot = Self::new(number, policy, None, &target)?;
+        Ok(Self {
+            invalid: self.invalid.clone(),
+            ..snapshot
+        })
+    }
+
     /// Returns why everything is refused, if the policy that should be in force is invalid.
     #[must_use]
     pub fn invalid(&self) -> Option<&str> {
@@ -252,6 +293,17 @@ impl Snapshot {
         }
         self.decisions
             .get_or_insert_with(&key, || self.evaluate(&key).map(Arc::new))
+    }
+
+    /// Returns the endpoints that permit `program` to reach `target`.
+    pub(crate) fn permitting(&self, program: &Program, target: &Target) -> Vec<Endpoint> {
+        match self.judge(program, target).as_deref() {
+            Ok(CachedDecision {
+                verdict: Verdict::Allow { endpoints, .. },
+                ..
+            }) => endpoints.clone(),
+            Ok(_) | Err(_) => Vec::new(),
+        }
     }
 
     /// Returns true if `program` has an entry that is valid only for unmodified programs.

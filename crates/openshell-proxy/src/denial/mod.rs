@@ -3,6 +3,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod answer;
+mod asked;
 pub mod explain;
 mod flags;
 pub mod judged;

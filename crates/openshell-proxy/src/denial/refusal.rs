@@ -29,6 +29,8 @@ pub struct Refusal {
     /// The answer in the protocol of the refused message.
     answer: Option<Box<RpcAnswer>>,
     facts: Facts,
+    /// What a person has answered, or that nobody has, if one was asked.
+    pub(super) asked: Option<&'static str>,
     /// What the policy was made of.
     pub(super) form: PolicyForm,
 }
@@ -131,6 +133,7 @@ impl Refusal {
             status: None,
             answer: None,
             facts: Facts::None,
+            asked: None,
             form: PolicyForm::Document,
         }
     }

@@ -40,6 +40,8 @@ struct Content<'r> {
     fix: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asked: Option<&'static str>,
 }
 
 /// Builds the response to a refused request.
@@ -97,6 +99,7 @@ fn content(refusal: &Refusal, subject: &Subject) -> (Parts, Bytes) {
             nearest_rule: refusal.nearest_rule(),
             fix: target.and_then(|target| refusal.fix(target, subject.caller.as_ref())),
             hint: target.and_then(|target| refusal.no_fix(target)),
+            asked: refusal.asked,
         }),
     };
     // Strings and numbers always have a JSON form.

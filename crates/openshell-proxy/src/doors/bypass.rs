@@ -91,6 +91,7 @@ fn report(
             decision: Decision::Deny,
             reason: REASON,
             code: Some(code),
+            approval: None,
         },
         protocol: &protocol,
         denial: Some(&denial(packet, &host, hint, caller)),

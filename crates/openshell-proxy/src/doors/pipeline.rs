@@ -25,7 +25,7 @@ use crate::ground::target::{Scheme, Target};
 use crate::ground::trace::Stopwatch;
 use crate::inference::serve::Models;
 use crate::reach::authorize::connection::Connection;
-use crate::reach::authorize::hold::Hold;
+use crate::reach::authorize::pause::Pause;
 use crate::reach::dial::Dialed;
 use crate::relay::http1::{self, denial_of_revoked, report_refused};
 use crate::relay::http2::UpstreamProtocol;
@@ -81,7 +81,7 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
     };
     let connection = Arc::clone(watch.connection());
     let lasted = Stopwatch::start();
-    let hold = Hold::default();
+    let pause = Pause::default();
     {
         let mut relayed = pin!(relay(
             &proxy,
@@ -93,13 +93,13 @@ pub async fn serve(proxy: Arc<Proxy>, client: ClientStream, identity: Identity, 
         ));
         tokio::select! {
             biased;
-            refusal = watch.revoked(&proxy.services.authorizer, &hold) => {
+            refusal = watch.revoked(&proxy.services.authorizer, &pause) => {
                 closing.refused(&refusal, denial_of_revoked(&proxy.services, &connection, &refusal));
                 if connection.notify_shutdown() {
                     let _ = tokio::time::timeout(2 * Limits::GOAWAY_GRACE, relayed).await;
                 }
             }
-            relayed = hold.over(relayed.as_mut()) => if let Err(refusal) = relayed {
+            relayed = pause.over(relayed.as_mut()) => if let Err(refusal) = relayed {
                 // What is found in bytes of the established connection is a separate decision.
                 if refusal.is_of_bytes() {
                         report_refused(&proxy.services, &connection, &refusal);
@@ -694,7 +694,7 @@ mod tests {
                 .services
                 .authorizer
                 .policy
-                .replace(testing::snapshot(2, ONLY_B))
+                .replace(testing::snapshot(2, ONLY_B));
         };
         for endpoints in [PLAIN, SKIPPED] {
             let relayed = relayed_after(endpoints, NO_HTTP, b"", change).await;

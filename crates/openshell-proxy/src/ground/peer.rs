@@ -29,6 +29,22 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Returns the same caller; it `is_modified`, or as it was known to be before.
+    #[must_use]
+    pub fn modified(&self, is_modified: bool) -> Self {
+        if self.program.is_modified || !is_modified {
+            return self.clone();
+        }
+        let program = Program {
+            is_modified,
+            ..Program::clone(&self.program)
+        };
+        Self {
+            pid: self.pid,
+            program: program.into(),
+        }
+    }
+
     /// Returns the processes behind the caller, for events.
     #[must_use]
     pub fn lineage(&self) -> Lineage<'_> {

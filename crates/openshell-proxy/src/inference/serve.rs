@@ -379,6 +379,7 @@ impl Models<'_> {
         let exchange = Exchange {
             services: self.services,
             upgrades: None,
+            client: None,
             held: None,
         };
         match exchange.run(&mut source, outbound, record).await {

@@ -2,6 +2,7 @@
 //! requests, requests in tunnels, HTTP/2 streams and requests for models differ only in their
 //! [`UpstreamSource`].
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,11 +23,14 @@ use crate::credentials::redact::redact;
 use crate::credentials::searchable::searchable;
 use crate::credentials::vault::Vault;
 use crate::credentials::watched::{CurrentVault, Watched};
+use crate::decide::own_lines::OwnLines;
 use crate::denial::refusal::Refusal;
 use crate::ground::quota::QuotaGuard;
 use crate::ground::target::Origin;
 use crate::ground::trace::Stopwatch;
+use crate::reach::authorize::asker::Asker;
 use crate::reach::authorize::connection::Connection;
+use crate::relay::asking::{Asking, Refused};
 use crate::relay::body::Unsent;
 use crate::relay::body::ahead::AheadBody;
 use crate::relay::body::searched::{self, FoundReport, Kept, RequestBody, Searches};
@@ -68,6 +72,17 @@ pub trait UpstreamSource: Send {
     /// Returns the client's authorized connection; `None` before it is authorized, and for
     /// exchanges that need no policy.
     fn connection(&self) -> Option<&Arc<Connection>>;
+
+    /// Returns the lines of policy that hold for this exchange only; `None` if no policy judges it.
+    fn own_lines(&mut self) -> Option<&mut OwnLines> {
+        None
+    }
+
+    /// Returns the program that made the request of `record`, for a question; `None` if nobody is
+    /// asked about it.
+    fn asker(&self, _record: &Record) -> Option<Asker> {
+        None
+    }
 
     /// Returns the time in which the response must begin; `None` if there is no limit.
     fn answer_deadline(&self) -> Option<Duration> {
@@ -239,6 +254,8 @@ pub struct Exchange<'e> {
     /// Takes the upstream's end of an upgraded connection; `None` if protocols must not be
     /// switched.
     pub upgrades: Option<&'e mpsc::Sender<Upgraded>>,
+    /// The client's socket, if its end is noticed only by looking; in HTTP/2 the exchange ends.
+    pub client: Option<BorrowedFd<'e>>,
     /// Kept until the body is sent.
     pub held: Option<Kept>,
 }
@@ -261,10 +278,22 @@ impl Exchange<'_> {
         } = request;
         let mut read = Read::default();
         let mut is_retry = false;
+        let mut asking = Asking::new(self.services);
         loop {
-            let authorized = source
-                .prepare(&mut parts, &mut unsent, record, is_retry)
-                .await?;
+            let prepared = source.prepare(&mut parts, &mut unsent, record, is_retry);
+            let authorized = match prepared.await {
+                Err(ExchangeError::Refused(refusal)) if asking.may_ask(&refusal) => {
+                    let refused = self.refused(source, &parts, &unsent, record);
+                    let (Some(refused), Some(own)) = (refused, source.own_lines()) else {
+                        return Err(refusal.into());
+                    };
+                    let asked = asking.about_request(refusal, refused, own, self.client, record);
+                    Box::pin(asked).await?;
+                    continue;
+                }
+                prepared => prepared?,
+            };
+            asking.settle();
             let (body, ahead) = match unsent {
                 Unsent::Unread(body) => {
                     let ahead = body.ahead();
@@ -311,6 +340,24 @@ impl Exchange<'_> {
             }
             is_retry = true;
         }
+    }
+
+    /// Describes a refused request to a person; `None` if nobody is asked about it.
+    fn refused<'r>(
+        &self,
+        source: &impl UpstreamSource,
+        parts: &'r Parts,
+        body: &Unsent,
+        record: &Record,
+    ) -> Option<Refused<'r>> {
+        let asker = source.asker(record)?;
+        let vault = self.services.vault.load();
+        let connection = source.connection();
+        let leaks = match connection {
+            Some(_) => self.leak_watch(connection, &vault, record),
+            None => self.services.leaks.watch(&vault, record, None),
+        };
+        Some(Refused::new(parts, body, source.origin(), asker, leaks))
     }
 
     /// Searches the head and the `body` for secrets and placeholders, the beginning of the body
@@ -714,6 +761,7 @@ mod tests {
         let exchange = Exchange {
             services: &services,
             upgrades: None,
+            client: None,
             held: None,
         };
         let exchanged = tokio::select! {

@@ -1,7 +1,7 @@
 //! One client's HTTP/1.1 connection, at the ingress and inside a tunnel.
 
 use std::future::{pending, poll_fn};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use crate::denial::reply;
 use crate::ground::limits::Limits;
 use crate::ground::quota::QuotaGuard;
 use crate::reach::authorize::connection::Connection;
-use crate::reach::authorize::hold::Hold;
+use crate::reach::authorize::pause::Pause;
 use crate::reach::authorize::revocation::RevocationWatch;
 use crate::relay::exchange::Upgraded;
 use crate::relay::opaque::{self, AnswerSearch, ClientSearch, Mask, OpaqueSearch, StreamEnd};
@@ -49,6 +49,7 @@ pub struct Session {
     watches: mpsc::Sender<RevocationWatch>,
     requests: AtomicU64,
     closing: CurrentClosing,
+    socket: Option<Arc<OwnedFd>>,
 }
 
 /// The upstream connection that is kept between requests.
@@ -64,7 +65,7 @@ pub struct KeptUpstream {
 #[derive(Debug)]
 pub struct Driver {
     /// The client's socket, by which its end is noticed.
-    socket: Option<OwnedFd>,
+    socket: Option<Arc<OwnedFd>>,
     watches: mpsc::Receiver<RevocationWatch>,
     upgrades: mpsc::Receiver<Upgraded>,
     tasks: ConnectionTasks,
@@ -139,8 +140,9 @@ pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
         quota: None,
     });
     let closing = CurrentClosing::default();
+    let socket = socket.map(Arc::new);
     let driver = Driver {
-        socket,
+        socket: socket.clone(),
         watches,
         upgrades,
         tasks: tasks.clone(),
@@ -154,6 +156,7 @@ pub fn connection(socket: Option<OwnedFd>) -> (Session, Driver) {
         watches: watch,
         requests: AtomicU64::new(0),
         closing,
+        socket,
     };
     (session, driver)
 }
@@ -177,6 +180,12 @@ pub fn protocol() -> http1::Builder {
 }
 
 impl Session {
+    /// Returns the client's socket.
+    #[must_use]
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(|socket| socket.as_fd())
+    }
+
     /// Counts a request, and returns its number.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -244,14 +253,14 @@ impl Driver {
         let client = TokioIo::new(Linger::new(client, Arc::clone(&state.has_read)));
         let connection = Box::new(protocol.serve_connection(client, answer));
         let mut connection = pin!(released(connection, state));
-        let hold = Hold::default();
-        let mut revoked = pin!(revoked(services, &mut watches, &closing, &hold));
+        let pause = Pause::default();
+        let mut revoked = pin!(revoked(services, &mut watches, &closing, &pause));
         let mut driven = pin!(tasks.run());
         let mut last = None;
         tokio::select! {
             biased;
             () = &mut revoked => {}
-            served = hold.over(connection.as_mut()) => match served {
+            served = pause.over(connection.as_mut()) => match served {
                 // A client may be idle between two requests: a timeout after an answer is not an
                 // error.
                 Err(error) if !(error.is_timeout() && state.has_answered.load(Ordering::Relaxed)) => {
@@ -261,8 +270,8 @@ impl Driver {
                 Err(_) => {}
                 Ok(released) => last = released,
             },
-            () = hold.over(driven.as_mut()) => {}
-            gone = gone(state, socket.as_ref()) => {
+            () = pause.over(driven.as_mut()) => {}
+            gone = gone(state, socket.as_deref()) => {
                 if let Some(current) = &*closing.lock() {
                     current.meter().note_end(Side::Client);
                 }
@@ -280,8 +289,8 @@ impl Driver {
             tokio::select! {
                 biased;
                 () = revoked => {}
-                () = hold.over(upgraded) => {}
-                () = hold.over(driven) => {}
+                () = pause.over(upgraded) => {}
+                () = pause.over(driven) => {}
             }
         }
         finish(&closing);
@@ -339,13 +348,13 @@ async fn revoked(
     services: &Services,
     watches: &mut mpsc::Receiver<RevocationWatch>,
     closing: &CurrentClosing,
-    hold: &Hold,
+    pause: &Pause,
 ) {
     let mut current: Option<RevocationWatch> = None;
     loop {
         let ended = async {
             match current.as_mut() {
-                Some(watch) => watch.revoked(&services.authorizer, hold).await,
+                Some(watch) => watch.revoked(&services.authorizer, pause).await,
                 None => pending().await,
             }
         };
@@ -602,7 +611,11 @@ mod tests {
     {
         let (far, near) = testing::tcp().await;
         let driver = Driver {
-            socket: near.as_fd().try_clone_to_owned().ok(),
+            socket: near
+                .as_fd()
+                .try_clone_to_owned()
+                .ok()
+                .map(std::sync::Arc::new),
             ..driver
         };
         let protocol = protocol();

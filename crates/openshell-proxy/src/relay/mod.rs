@@ -2,6 +2,7 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub mod asking;
 pub mod body;
 pub mod exchange;
 pub mod http1;

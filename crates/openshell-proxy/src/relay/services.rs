@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::approvals::desk::Desk;
 use crate::credentials::leaks::detector::LeakDetector;
 use crate::credentials::watched::CurrentVault;
 use crate::reach::authorize::authorizer::Authorizer;
@@ -25,6 +26,8 @@ pub struct Services {
     pub sessions: Arc<Sessions>,
     /// The memory that all connections share.
     pub memory: Arc<Memory>,
+    /// Asks a person about what is refused; `None` if nobody is asked.
+    pub approvals: Option<Arc<Desk>>,
     /// The receiver of every decision.
     pub audit: Arc<dyn Audit>,
 }

@@ -12,10 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{Instrument as _, debug_span};
 
 use crate::decide::message::{Message, Need};
+use crate::decide::own_lines::OwnLines;
 use crate::decide::permit::Permit;
 use crate::denial::refusal::Refusal;
 use crate::denial::reply;
 use crate::ground::target::{Origin, Scheme};
+use crate::reach::authorize::asker::Asker;
 use crate::reach::authorize::connection::{Connection, StreamId};
 use crate::reach::dial::dial;
 use crate::reach::resolve::guard;
@@ -102,6 +104,7 @@ impl HttpTunnel {
         let exchange = Exchange {
             services: &self.services,
             upgrades: Some(&session.upgrades),
+            client: session.socket(),
             held: None,
         };
         match Box::pin(exchange.run(&mut source, request, &mut record))
@@ -157,6 +160,7 @@ impl HttpTunnel {
             upstream,
             stream,
             dialed: None,
+            own: OwnLines::default(),
         }
     }
 }
@@ -170,6 +174,8 @@ pub struct TunnelSource<'s> {
     stream: Option<StreamId>,
     /// The address of the connection, if one was dialled for this exchange.
     dialed: Option<IpAddr>,
+    /// The lines of policy that hold for this exchange only.
+    own: OwnLines,
 }
 
 impl TunnelSource<'_> {
@@ -181,13 +187,14 @@ impl TunnelSource<'_> {
             connection,
             ..
         } = self.tunnel;
+        let authorizer = &services.authorizer;
         let permit = match self.stream {
             None => {
-                connection
-                    .replace_message(&services.authorizer, message.clone())
-                    .await?
+                let message = message.clone();
+                let replaced = connection.replace_message(authorizer, message, &self.own);
+                replaced.await?
             }
-            Some(_) => connection.current_permit(&services.authorizer).await?,
+            Some(_) => connection.permit_with(authorizer, &self.own).await?,
         };
         if let Some(address) = self.dialed {
             // The policy may have changed while the address was dialled.
@@ -247,9 +254,15 @@ impl UpstreamSource for TunnelSource<'_> {
             }
             let caller = connection.caller();
             let authorized =
-                authorize_request(services, &permit, caller, parts, &message, record).await?;
+                authorize_request(services, &permit, caller, parts, &message, record).await;
+            if authorized.is_err() && self.stream.is_none() {
+                // What is refused need not stay permitted.
+                connection.forget_message();
+            }
+            let authorized = authorized?;
             if let Some(stream) = self.stream {
-                if !connection.register(&services.authorizer, &permit, stream, message) {
+                let authorizer = &services.authorizer;
+                if !connection.register(authorizer, &permit, stream, message, &self.own) {
                     continue;
                 }
                 if head::is_grpc(&parts.headers) && !self.upstream.is_shared() {
@@ -277,6 +290,19 @@ impl UpstreamSource for TunnelSource<'_> {
 
     fn connection(&self) -> Option<&Arc<Connection>> {
         Some(&self.tunnel.connection)
+    }
+
+    fn own_lines(&mut self) -> Option<&mut OwnLines> {
+        Some(&mut self.own)
+    }
+
+    fn asker(&self, _record: &Record) -> Option<Asker> {
+        let HttpTunnel {
+            services,
+            connection,
+            ..
+        } = self.tunnel;
+        Some(connection.asker(&services.authorizer))
     }
 
     fn secrets(&self) -> Secrets {

@@ -42,6 +42,8 @@ pub struct Record {
     inference: Option<Inference>,
     /// Comma-separated names of the credentials in the request.
     credentials: String,
+    /// The id of the question that it waited for.
+    approval: Option<String>,
     finished: bool,
 }
 
@@ -120,6 +122,7 @@ impl Record {
             way: Way::default(),
             took: Took::default(),
             credentials: String::new(),
+            approval: None,
             inference: None,
             finished: false,
         }
@@ -286,6 +289,15 @@ impl Record {
         }
     }
 
+    /// Notes the `id` of the question to a person that it waited for.
+    pub fn asked_by(&mut self, id: String) {
+        self.approval = Some(id);
+    }
+
+    fn approval(&self) -> Option<&str> {
+        self.approval.as_deref()
+    }
+
     /// Notes the names of the credentials in the request.
     pub fn carries(&mut self, names: impl IntoIterator<Item = String>) {
         self.credentials = names.into_iter().collect::<Vec<_>>().join(",");
@@ -392,6 +404,7 @@ impl Record {
                     decision: Decision::None,
                     reason: "the connection ended before the decision",
                     code: None,
+                    approval: self.approval(),
                 };
                 self.emit(Activity::Fail, decided, None, None);
             }
@@ -469,6 +482,7 @@ impl Record {
             },
             reason,
             code,
+            approval: self.approval(),
         };
         self.emit(Activity::Open, decided, None, index);
     }
@@ -490,6 +504,7 @@ impl Record {
             decision: Decision::Deny,
             reason: refusal.reason(),
             code: Some(code),
+            approval: self.approval(),
         };
         let activity = code.report().activity;
         let denial = self.denial(refusal);

@@ -14,7 +14,7 @@ use openshell_sources::policy::composed::{Allowed, Flags};
 use openshell_telemetry::logging::{Form, Label};
 
 pub(crate) use self::values::{Published, allowed, label, name, port};
-use self::values::{bytes, duration, published};
+use self::values::{bytes, duration, hold, published};
 
 /// Text after the options in `--help`. `-h` prints the same.
 const AFTER: &str = "\
@@ -27,6 +27,7 @@ Subcommands, each with its own --help:
   doctor [POLICY]            Check this host, and start a sandbox on trial
   presets [make NAME…]       List presets, or make those of package registries
   ps                         List your running sandboxes
+  approvals [NAME]           Answer what a running sandbox asks (--ask)
   exec NAME -- COMMAND       Run another command in a running sandbox
   cp SRC DEST                Copy files into a running sandbox, or out of it
   ca show|rotate DIR         Show or replace a kept certificate authority
@@ -153,6 +154,9 @@ pub(crate) struct Args {
     /// the same.
     #[arg(long, value_name = "[ADDR:]PORT[:PORT]", value_parser = published, help_heading = "Network")]
     pub(crate) publish: Vec<Published>,
+
+    #[command(flatten)]
+    pub(crate) approvals: ApprovalArgs,
 
     /// Trust these certificates (PEM) of servers too, beside Mozilla's and the system's
     #[arg(
@@ -424,6 +428,36 @@ pub(crate) struct Args {
     /// The command and its arguments [default: OPENSHELL_SANDBOX_COMMAND, else /bin/bash]
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Whether and how a person is asked about what is refused.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ApprovalArgs {
+    /// Ask about what the policy refuses; it waits so long (default: 120) while somebody looks
+    ///
+    /// `openshell-sandbox approvals` shows the questions in another terminal. While nobody looks, a
+    /// request waits 10 seconds.
+    #[arg(
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "120",
+        value_parser = hold,
+        help_heading = "Approvals"
+    )]
+    pub(crate) ask: Option<Duration>,
+
+    /// The most new questions in a minute
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        requires = "ask",
+        value_parser = clap::value_parser!(u8).range(1..=60),
+        help_heading = "Approvals",
+        hide_short_help = true
+    )]
+    pub(crate) ask_rate: Option<u8>,
 }
 
 /// Grants of a command line, alone or beside a policy file; without one the working directory may

@@ -1,6 +1,7 @@
 //! The configuration of a run, from its arguments and the environment. Only this module reads the
 //! environment.
 
+mod approvals;
 mod collector;
 mod command;
 mod files;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use openshell_access::control::console::Keyboard;
 use openshell_policy::process::RunAs;
+use openshell_proxy::approvals::desk::Settings;
 use openshell_sources::gateway::launcher::{self, Launched, MainProcess, Place};
 use openshell_sources::gateway::start::Options;
 use openshell_sources::origin::Secrets;
@@ -58,6 +60,8 @@ pub(crate) struct Config {
     pub(crate) command: CommandOptions,
     pub(crate) files: FileOptions,
     pub(crate) network: NetworkOptions,
+    /// How a person is asked about what is refused; `None` if nobody is.
+    pub(crate) approvals: Option<Settings>,
     pub(crate) tls: TlsOptions,
     pub(crate) log: LogOptions,
     pub(crate) reports: ReportOptions,
@@ -116,6 +120,7 @@ impl Config {
         let mut gateway = OfLauncher::read(place, &mut environment)?;
         let routes = args.inference_routes.take();
         let routes = routes.or_else(|| path_of(&environment, "OPENSHELL_INFERENCE_ROUTES"));
+        let approvals = approvals::read(&args, place.is_some())?;
         let network = NetworkOptions::read(&mut args, routes.is_some())?;
         let words = command::words_of(
             std::mem::take(&mut args.command),
@@ -155,6 +160,7 @@ impl Config {
             sudo: policy.folders.sudo,
             warnings,
             network,
+            approvals,
             files,
             tls,
             log,

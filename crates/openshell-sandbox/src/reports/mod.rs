@@ -1,6 +1,7 @@
 //! Reports about a run: events for their receivers, the refusals and servers for its end, files,
 //! and what a gateway is told.
 
+pub(crate) mod approvals;
 pub(crate) mod audit;
 pub(crate) mod background_reporter;
 pub(crate) mod file_refusals;

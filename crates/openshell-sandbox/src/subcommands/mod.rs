@@ -1,5 +1,6 @@
 //! Subcommands: everything but a run of a command in a new sandbox.
 
+mod approvals;
 mod ca;
 mod check;
 mod copy_self;
@@ -38,6 +39,7 @@ pub(crate) enum Subcommand {
     Explain(explain::ExplainArgs),
     Diff(diff::DiffArgs),
     Doctor(doctor::DoctorArgs),
+    Approvals(approvals::ApprovalsArgs),
     Exec(exec::ExecArgs),
     Ps(ps::PsArgs),
     Cp(cp::CpArgs),
@@ -71,6 +73,7 @@ impl Subcommand {
             Self::Explain(args) => explain::explain(args),
             Self::Diff(args) => diff::diff(args),
             Self::Doctor(args) => Ok(doctor::doctor(&args)),
+            Self::Approvals(args) => approvals::approvals(&args),
             Self::Exec(args) => exec::exec(args),
             Self::Ps(args) => ps::ps(&args),
             Self::Cp(args) => cp::cp(&args),

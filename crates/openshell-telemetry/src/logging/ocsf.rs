@@ -50,7 +50,7 @@ fn class_uid(class: Class) -> u32 {
         Class::Request | Class::Mcp | Class::Rpc => 4002,
         Class::Name => 4003,
         Class::Ssh => 4007,
-        Class::Configuration => 5019,
+        Class::Configuration | Class::Approval => 5019,
         Class::Lifecycle => 6002,
     }
 }
@@ -88,7 +88,7 @@ fn activity(event: &Event<'_>) -> (u32, &'static str) {
             FileAccess::Execute => (OTHER, "Execute"),
         },
         Event::Finding(_) => (1, "Create"),
-        Event::Configuration(_) => (1, "Log"),
+        Event::Configuration(_) | Event::Approval(_) => (1, "Log"),
         Event::Lifecycle(event) => match event.activity {
             LifecycleActivity::Start => (3, "Start"),
             LifecycleActivity::End => (4, "Stop"),
@@ -245,7 +245,12 @@ impl Record {
                 self.put(&["app", "name"], "openshell-sandbox");
                 self.put(&["app", "version"], env!("CARGO_PKG_VERSION"));
             }
-            Class::Name | Class::File | Class::Finding | Class::Configuration | Class::Process => {}
+            Class::Name
+            | Class::File
+            | Class::Finding
+            | Class::Configuration
+            | Class::Approval
+            | Class::Process => {}
         }
         if let Event::Finding(finding) = event {
             let is_blocked = finding.activity == FindingActivity::Blocked;

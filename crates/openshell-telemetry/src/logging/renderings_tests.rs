@@ -2,14 +2,15 @@
 //! record, and its fields for a gateway.
 
 use openshell_events::event::{
-    BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends, Event,
-    FileRefused, Finding, Lifecycle, Lineage, ModelCall, NameLookedUp, PolicyId, Process,
+    Approval, BypassAttempt, Configuration, ConnectionClosed, ConnectionDecided, Decided, Ends,
+    Event, FileRefused, Finding, Lifecycle, Lineage, ModelCall, NameLookedUp, PolicyId, Process,
     PublishedConnection, RequestDecided, Ssh, TokenUsage, Took, Way,
 };
 use openshell_events::reason::ReasonCode;
 use openshell_events::words::{
-    Action, Activity, Confidence, ConfigState, Decision, Door, EndedBy, Engine, FileAccess,
-    FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity, SshDoor,
+    Action, Activity, ApprovalActivity, Confidence, ConfigState, Decision, Door, EndedBy, Engine,
+    FileAccess, FindingActivity, LifecycleActivity, ProcessActivity, Severity, SshActivity,
+    SshDoor,
 };
 use time::macros::datetime;
 
@@ -39,6 +40,7 @@ pub(super) const ALLOWED: Decided<'_> = Decided {
     decision: Decision::Allow,
     reason: "",
     code: None,
+    approval: None,
 };
 
 pub(super) const DENIED: Decided<'_> = Decided {
@@ -311,6 +313,33 @@ fn others(render: &mut impl FnMut(Event<'_>)) {
         command: Some(""),
         reason: Some("time-out"),
         ..process
+    }));
+    let approval = Approval {
+        activity: ApprovalActivity::Granted,
+        severity: Severity::Medium,
+        id: "q-1",
+        ends: Ends {
+            binary: Some("/usr/bin/curl"),
+            pid: Some(7),
+            host: Some("a.test"),
+            port: Some(443),
+        },
+        by: Some("terminal"),
+        uid: Some(1000),
+        scope: Some("run"),
+        grant: Some("g1"),
+        reason: "",
+    };
+    render(Event::Approval(approval));
+    render(Event::Approval(Approval {
+        activity: ApprovalActivity::Expired,
+        severity: Severity::Info,
+        by: None,
+        uid: None,
+        scope: None,
+        grant: None,
+        reason: "client",
+        ..approval
     }));
     let ssh = Ssh {
         activity: SshActivity::Exec,

@@ -96,7 +96,7 @@ fn subject(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
     let host = shown(facts, Key::Host);
     let port = facts.get(Key::Port).unwrap_or(Value::Number(0));
     match facts.class {
-        Class::Connection | Class::Closed | Class::Bypass => {
+        Class::Connection | Class::Closed | Class::Bypass | Class::Approval => {
             write!(line, " {program} -> {host}:{port}")
         }
         Class::Request => request(line, facts),
@@ -166,7 +166,7 @@ fn message(line: &mut String, facts: &Facts<'_>) -> fmt::Result {
 /// Returns the facts that are shown in brackets, in this order.
 fn in_brackets(class: Class) -> &'static [Key] {
     match class {
-        Class::Connection | Class::Bypass => &[Key::Engine, Key::Reason, Key::Code],
+        Class::Connection | Class::Bypass => &[Key::Engine, Key::Reason, Key::Code, Key::Approval],
         Class::Closed => &[
             Key::Policy,
             Key::Door,
@@ -183,6 +183,7 @@ fn in_brackets(class: Class) -> &'static [Key] {
             Key::Route,
             Key::Reason,
             Key::Code,
+            Key::Approval,
             Key::Binary,
         ],
         Class::Mcp | Class::Rpc => &[
@@ -193,11 +194,20 @@ fn in_brackets(class: Class) -> &'static [Key] {
             Key::Credentials,
             Key::Reason,
             Key::Code,
+            Key::Approval,
         ],
         Class::Name => &[Key::Addresses, Key::Repeated, Key::Reason, Key::Code],
         Class::Published => &[Key::PublishedAt, Key::Reason],
         Class::File => &[Key::Reason],
         Class::Finding => &[Key::Confidence],
+        Class::Approval => &[
+            Key::Id,
+            Key::AnsweredBy,
+            Key::Uid,
+            Key::Scope,
+            Key::Grant,
+            Key::Reason,
+        ],
         Class::Configuration | Class::Lifecycle => &[],
         Class::Process => &[Key::Exit, Key::Command, Key::Reason],
         Class::Ssh => &[
@@ -254,7 +264,7 @@ fn bracket(line: &mut String, facts: &Facts<'_>, key: Key) -> fmt::Result {
         Key::Reason => write!(line, " [reason:{}]", Cut::of(facts.text(key), TEXT_BYTES)),
         Key::Authentication => write!(line, " [auth:{value}]"),
         Key::Code => write!(line, " [code:{value}]"),
-        Key::EndedBy => write!(line, " [by:{value}]"),
+        Key::EndedBy | Key::AnsweredBy => write!(line, " [by:{value}]"),
         Key::Exit => write!(line, " [exit:{value}]"),
         Key::PublishedAt => write!(line, " [published:{value}]"),
         _ => write!(line, " [{}:{}]", key.as_str(), shown(facts, key)),

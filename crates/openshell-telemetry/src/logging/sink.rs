@@ -179,7 +179,9 @@ impl<'e> LogEvent<'e> {
             Content::Audit(Event::Configuration(_) | Event::Lifecycle(_) | Event::Process(_)) => {
                 return Priority::State;
             }
-            Content::Audit(Event::Finding(_) | Event::File(_)) => return Priority::Security,
+            Content::Audit(Event::Finding(_) | Event::File(_) | Event::Approval(_)) => {
+                return Priority::Security;
+            }
             // Clients outside can cause any number of these, and a name that gets no address gives
             // access to nothing.
             Content::Audit(Event::Published(_) | Event::Name(_) | Event::Ssh(_)) => {

@@ -268,6 +268,31 @@ impl LeakWatch {
         found
     }
 
+    /// Returns true if `text` holds a secret, of whatever host.
+    #[must_use]
+    pub fn finds(&self, text: &[u8]) -> bool {
+        !self.found_in(text).is_empty()
+    }
+
+    /// Returns true if `text` holds a secret of another host. Reports nothing.
+    ///
+    /// # Errors
+    /// It holds one, and secrets are refused.
+    pub fn foreign(&self, text: &[u8]) -> Result<bool, Refusal> {
+        let Some(target) = self.finding.target() else {
+            return Ok(false);
+        };
+        let found = self.found_in(text);
+        let mut secrets = found.iter().filter_map(|index| self.needles.secret(*index));
+        match secrets.find(|secret| !secret.home.includes_host(&target.host)) {
+            Some(secret) if self.blocks => {
+                let policy = self.policy.clone();
+                Err(Refusal::secret_in_request(&secret.name, policy))
+            }
+            found => Ok(found.is_some()),
+        }
+    }
+
     /// Searches the head of a request: its target, both as it is and decoded, and the values of its
     /// fields. If the target holds a secret, `record` conceals the path.
     ///

@@ -1,6 +1,7 @@
 //! Opens the other end of a tunnel for a client and its target, whatever protocol the request used.
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use openshell_events::words::Door;
 use tracing::{Instrument as _, debug_span};
 
 use crate::decide::identify::Identity;
+use crate::decide::own_lines::OwnLines;
 use crate::decide::permit::Inspection;
 use crate::denial::refusal::Refusal;
 use crate::doors::proxy::Proxy;
@@ -21,6 +23,7 @@ use crate::reach::authorize::authorizer::Authorization;
 use crate::reach::authorize::revocation::RevocationWatch;
 use crate::reach::dial::Dialed;
 use crate::reach::resolve::guard::Destination;
+use crate::relay::asking::Asking;
 use crate::report::closing::Closing;
 use crate::report::record::Record;
 
@@ -153,16 +156,17 @@ impl<'p> Ingress<'p> {
         }
     }
 
-    /// Authorizes a connection to `target`, and resolves and checks its addresses.
+    /// Authorizes a connection to `target` by the policy together with the lines `own`, and resolves and checks its addresses.
     pub(super) async fn authorize(
         &self,
         target: &Target,
+        own: &OwnLines,
         record: &mut Record,
     ) -> Result<(Authorization, Destination), Refusal> {
         let services = &self.proxy.services;
         let authorization = services
             .authorizer
-            .authorize(self.identity, target, record)
+            .authorize(self.identity, target, own, record)
             .await?;
         let destination = services.egress.destination(&authorization.permit).await?;
         services
@@ -171,10 +175,11 @@ impl<'p> Ingress<'p> {
         Ok((authorization, destination))
     }
 
-    /// Opens the other end of a tunnel to `target`.
+    /// Opens the other end of a tunnel to `target` for the client at `socket`.
     pub(super) async fn open(
         &self,
         target: Target,
+        socket: Option<BorrowedFd<'_>>,
         record: &mut Record,
     ) -> Result<Opened, Refusal> {
         record.came_by(self.way);
@@ -182,14 +187,35 @@ impl<'p> Ingress<'p> {
             return self.connect_models(target, record).await;
         }
         let span = debug_span!("request", request = record.request());
-        self.connect(&target, record).instrument(span).await
+        self.connect(&target, socket, record).instrument(span).await
     }
 
     /// Authorizes and dials `target`.
-    async fn connect(&self, target: &Target, record: &mut Record) -> Result<Opened, Refusal> {
+    async fn connect(
+        &self,
+        target: &Target,
+        socket: Option<BorrowedFd<'_>>,
+        record: &mut Record,
+    ) -> Result<Opened, Refusal> {
         let services = &self.proxy.services;
+        let mut asking = Asking::new(services);
+        let mut own = OwnLines::default();
         let (authorization, dialed) = loop {
-            let (authorization, destination) = self.authorize(target, record).await?;
+            let (authorization, destination) = match self.authorize(target, &own, record).await {
+                Err(refusal) if asking.may_ask(&refusal) => {
+                    let Some(caller) = record.subject().caller.clone() else {
+                        return Err(refusal);
+                    };
+                    let asker = services.authorizer.asker(self.identity, caller);
+                    let own = &mut own;
+                    let asked =
+                        asking.about_connection(refusal, asker, target, own, socket, record);
+                    Box::pin(asked).await?;
+                    continue;
+                }
+                authorized => authorized?,
+            };
+            asking.settle();
             // Only the first bytes, which follow the response, tell if TLS is to be intercepted, so
             // the certificate authority must be ready before the response.
             match authorization.permit.inspection() {

@@ -10,11 +10,13 @@ use hyper::{Request, Response};
 use openshell_events::words::Door;
 use openshell_policy::network::host::Host;
 
+use crate::decide::own_lines::OwnLines;
 use crate::denial::refusal::Refusal;
 use crate::doors::dns::names::{Names, named};
 use crate::doors::ingress::HttpIngress;
 use crate::doors::ingress::door::Ingress;
 use crate::ground::target::{Origin, Scheme, Target, port};
+use crate::reach::authorize::asker::Asker;
 use crate::reach::authorize::authorizer::Authorization;
 use crate::reach::authorize::connection::Connection;
 use crate::reach::authorize::revocation::RevocationWatch;
@@ -100,10 +102,12 @@ impl HttpIngress<'_> {
             kept: &mut kept,
             is_reused: false,
             connection: None,
+            own: OwnLines::default(),
         };
         let exchange = Exchange {
             services,
             upgrades: Some(&session.upgrades),
+            client: session.socket(),
             held: None,
         };
         let exchanged = Box::pin(exchange.run(&mut source, request, record));
@@ -120,6 +124,8 @@ struct ForwardSource<'s> {
     /// True if the connection was established for an earlier request.
     is_reused: bool,
     connection: Option<Arc<Connection>>,
+    /// The lines of policy that hold for this exchange only.
+    own: OwnLines,
 }
 
 impl ForwardSource<'_> {
@@ -169,8 +175,9 @@ impl UpstreamSource for ForwardSource<'_> {
         let ingress = self.ingress.ingress.by(Door::Forward);
         record.came_by(ingress.way);
         loop {
-            let (authorization, destination) =
-                ingress.authorize(&self.origin.target, record).await?;
+            let (authorization, destination) = ingress
+                .authorize(&self.origin.target, &self.own, record)
+                .await?;
             let permit = &authorization.permit;
             let caller = &authorization.caller;
             let message = read_message(&services.memory, permit, parts, body, record).await?;
@@ -197,7 +204,7 @@ impl UpstreamSource for ForwardSource<'_> {
             let watch = RevocationWatch::new(authorization, address.ip());
             watch
                 .connection()
-                .replace_message(&services.authorizer, message)
+                .replace_message(&services.authorizer, message, &OwnLines::default())
                 .await?;
             self.connection = Some(Arc::clone(watch.connection()));
             self.ingress.session.watch(watch).await;
@@ -216,6 +223,16 @@ impl UpstreamSource for ForwardSource<'_> {
 
     fn connection(&self) -> Option<&Arc<Connection>> {
         self.connection.as_ref()
+    }
+
+    fn own_lines(&mut self) -> Option<&mut OwnLines> {
+        Some(&mut self.own)
+    }
+
+    fn asker(&self, record: &Record) -> Option<Asker> {
+        let caller = record.subject().caller.clone()?;
+        let identity = self.ingress.ingress.identity;
+        Some(self.services().authorizer.asker(identity, caller))
     }
 
     fn secrets(&self) -> Secrets {

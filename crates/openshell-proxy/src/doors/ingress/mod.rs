@@ -164,7 +164,10 @@ impl<'p> HttpIngress<'p> {
                 head::bytes(request.uri(), request.headers()) > Limits::CONNECT_HEAD_BYTES;
             let answered = match target {
                 _ if is_large => Err(Refusal::connect_head_too_large()),
-                Ok(target) => self.ingress.open(target, &mut record).await,
+                Ok(target) => {
+                    let socket = self.session.socket();
+                    self.ingress.open(target, socket, &mut record).await
+                }
                 Err(refusal) => Err(refusal),
             };
             (record, answered.map(|opened| self.established(opened)))

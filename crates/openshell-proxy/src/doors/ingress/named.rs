@@ -1,5 +1,6 @@
 //! Connections to the door of a name: the client sends no request, and the door gives the target.
 
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,7 +28,10 @@ pub async fn serve(
         format!("CONNECT {target}"),
         Some(target.clone()),
     );
-    match ingress.open(target, &mut record).await {
+    match ingress
+        .open(target, Some(client.as_fd()), &mut record)
+        .await
+    {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
             let closing = ingress.closing(&opened);

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd as _;
 
 use bytes::Bytes;
 use openshell_events::words::Door;
@@ -77,7 +78,10 @@ pub async fn serve(
     };
     let mut record = Record::new(audit, format!("CONNECT {target}"), Some(target.clone()));
     let ingress = Ingress::new(proxy, identity, &client, Door::Socks);
-    match ingress.open(target, &mut record).await {
+    match ingress
+        .open(target, Some(client.as_fd()), &mut record)
+        .await
+    {
         Ok(opened) => {
             record.finish(Outcome::Allowed);
             let closing = ingress.closing(&opened);

@@ -10,15 +10,17 @@ use crate::decide::connection::{judge, observe};
 use crate::decide::identify::{Identified, Identifier, Identity};
 use crate::decide::message::rpc::observed::{ObservedMessages, observed};
 use crate::decide::message::{Action, Message, Reading};
+use crate::decide::own_lines::OwnLines;
 use crate::decide::permit::Permit;
 use crate::decide::snapshot::Snapshot;
 use crate::decide::store::{Generation, PolicyStore};
 use crate::decide::verdict::{self, MessagePermit};
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
-use crate::ground::peer::{Caller, Program};
+use crate::ground::peer::Caller;
 use crate::ground::target::Target;
 use crate::ground::trace::Stopwatch;
+use crate::reach::authorize::asker::Asker;
 use crate::reach::authorize::places::Places;
 use crate::reach::resolve::guard::Destination;
 use crate::report::observe::Observations;
@@ -30,7 +32,7 @@ pub struct Authorizer {
     /// The policy in force.
     pub policy: Arc<PolicyStore>,
     /// Verifies the programs behind connections.
-    identifier: Arc<Identifier>,
+    pub(super) identifier: Arc<Identifier>,
     /// Places for look-ups and evaluations.
     pub(super) places: Arc<Places>,
     /// Treatment of policy violations.
@@ -54,6 +56,10 @@ pub struct Authorization {
     pub caller: Caller,
     /// The permit to reach the target.
     pub permit: Arc<Permit>,
+    /// The lines under which it holds beside the policy.
+    pub own: OwnLines,
+    /// The process behind it, unless it is known whether that is modified.
+    pub(super) unexamined: Option<Identified>,
     /// Reports the generation in force.
     pub(super) generations: watch::Receiver<Generation>,
 }
@@ -82,6 +88,8 @@ impl Authorization {
         Ok(Self {
             caller,
             permit: Arc::new(permit),
+            own: OwnLines::default(),
+            unexamined: None,
             generations,
         })
     }
@@ -99,7 +107,8 @@ impl Authorizer {
         }
     }
 
-    /// Judges a connection of `identity` to `target`. If the program is verified and was permitted
+    /// Judges a connection of `identity` to `target` by the policy in force together with the lines
+    /// `own`. If the program is verified and was permitted
     /// before, this happens at once. Otherwise it waits for a place and uses a blocking thread,
     /// because hashing a program, reading arguments and evaluating rules may take long.
     ///
@@ -110,15 +119,19 @@ impl Authorizer {
         &self,
         identity: &Identity,
         target: &Target,
+        own: &OwnLines,
         record: &mut Record,
     ) -> Result<Authorization, Refusal> {
         let generations = self.policy.subscribe();
         let watch = Stopwatch::start();
         let began = Instant::now();
         let identified = identity.as_ref().map_err(Clone::clone)?;
-        let (caller, permit) = match self.judge_at_once(identified, target) {
-            Some(permit) => (identified.caller().clone(), Ok(permit)),
-            None => self.judge(identified.clone(), target.clone()).await?,
+        let (caller, is_examined, permit) = match self.judge_at_once(identified, target) {
+            Some(permit) => (identified.caller().clone(), false, Ok(permit)),
+            None => {
+                let judged = self.judge(identified.clone(), target.clone(), own.clone());
+                judged.await?
+            }
         };
         record.called_by(caller.clone());
         record.decided_since(began);
@@ -131,8 +144,21 @@ impl Authorizer {
         Ok(Authorization {
             caller,
             permit,
+            own: own.clone(),
+            unexamined: (!is_examined).then(|| identified.clone()),
             generations,
         })
+    }
+
+    /// Returns `caller`, whose process is `identity`, for a question.
+    #[must_use]
+    pub fn asker(&self, identity: &Identity, caller: Caller) -> Asker {
+        let identifier = Arc::clone(&self.identifier);
+        let process = identity.as_ref().ok();
+        Asker {
+            caller,
+            unexamined: process.map(|process| (identifier, process.clone())),
+        }
     }
 
     /// Returns a permit if the program is verified, the policy in force has permitted it before,
@@ -151,12 +177,14 @@ impl Authorizer {
             .flatten()
     }
 
-    /// Judges a connection on a blocking thread.
+    /// Judges a connection on a blocking thread. Returns also whether the caller was examined for
+    /// modified code.
     async fn judge(
         &self,
         identified: Identified,
         target: Target,
-    ) -> Result<(Caller, Result<Permit, Refusal>), Refusal> {
+        own: OwnLines,
+    ) -> Result<(Caller, bool, Result<Permit, Refusal>), Refusal> {
         let identifier = Arc::clone(&self.identifier);
         let policy = Arc::clone(&self.policy);
         let mode = self.mode.clone();
@@ -168,25 +196,18 @@ impl Authorizer {
             let place = place.await;
             let work = tokio::task::spawn_blocking(move || {
                 let _place = place;
-                let policy = policy.load();
+                let policy = own.over(policy.load());
                 let caller = identifier.with_arguments(&identified);
                 let verify = || identifier.verify(&identified, |path| policy.is_pinned(path));
                 let permit = mode.judge(&policy, &caller, &target, verify);
                 if permit.is_err() || !policy.has_exact_entry(&caller.program) {
-                    return (caller, permit);
+                    return (caller, false, permit);
                 }
                 let Some(why) = identifier.modified_by(&identified) else {
-                    return (caller, permit);
+                    return (caller, true, permit);
                 };
                 // Another entry may still permit a modified program.
-                let program = Program {
-                    is_modified: true,
-                    ..Program::clone(&caller.program)
-                };
-                let caller = Caller {
-                    program: program.into(),
-                    ..caller
-                };
+                let caller = caller.modified(true);
                 let permit = mode.judge(&policy, &caller, &target, verify);
                 let denied = |refusal: Refusal| {
                     if refusal.is_policy_denial() {
@@ -198,7 +219,7 @@ impl Authorizer {
                         refusal
                     }
                 };
-                (caller, permit.map_err(denied))
+                (caller, true, permit.map_err(denied))
             });
             work.await
                 .map_err(|error| Refusal::engine(error.to_string()))
@@ -319,6 +340,7 @@ mod tests {
     use tokio::time::Instant;
 
     use crate::decide::identify::Identity;
+    use crate::decide::own_lines::OwnLines;
     use crate::denial::refusal::Refusal;
     use crate::ground::limits::Limits;
     use crate::report::record::{Outcome, Record};
@@ -334,7 +356,12 @@ mod tests {
         let mut record = Record::new(&services.audit, "CONNECT web.test:80".to_owned(), None);
         let authorized = services
             .authorizer
-            .authorize(&nobody(), &testing::target("web.test:80"), &mut record)
+            .authorize(
+                &nobody(),
+                &testing::target("web.test:80"),
+                &OwnLines::default(),
+                &mut record,
+            )
             .await;
         let refusal = authorized.unwrap_err();
         assert_eq!(refusal.code(), ReasonCode::CallerUnknown);
@@ -361,6 +388,7 @@ mod tests {
             .authorize(
                 &testing::identity(),
                 &testing::target("web.test:80"),
+                &OwnLines::default(),
                 &mut record,
             )
             .await;

@@ -9,19 +9,28 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::decide::identify::{Identified, Identifier};
 use crate::decide::message::Message;
+use crate::decide::own_lines::OwnLines;
 use crate::decide::permit::Permit;
+use crate::decide::snapshot::Snapshot;
 use crate::decide::verdict;
 use crate::denial::refusal::Refusal;
 use crate::ground::peer::Caller;
 use crate::ground::target::Target;
-use crate::reach::authorize::authorizer::Authorizer;
+use crate::reach::authorize::asker::Asker;
+use crate::reach::authorize::authorizer::{Authorization, Authorizer, Mode};
+use crate::reach::authorize::places::Place;
 use crate::reach::resolve::guard;
 
 /// A permitted connection, which is judged again whenever the policy changes.
 #[derive(Debug)]
 pub struct Connection {
     caller: Caller,
+    /// The process that made it, unless it is known whether that is modified.
+    unexamined: Option<Identified>,
+    /// The lines under which it was permitted.
+    own: OwnLines,
     target: Target,
     /// Addresses of its upstream connections.
     addresses: Mutex<Vec<IpAddr>>,
@@ -57,17 +66,33 @@ struct Activities {
     is_opaque: bool,
     /// The last message of an HTTP/1.1 connection. It stays after it is answered and after it has
     /// upgraded the connection.
-    message: Option<Message>,
+    message: Option<Permitted>,
     /// The messages of open streams.
-    streams: BTreeMap<StreamId, Message>,
+    streams: BTreeMap<StreamId, Permitted>,
+}
+
+/// A message, with the lines under which it is permitted beside those of its connection.
+#[derive(Clone, Debug)]
+struct Permitted {
+    message: Message,
+    own: OwnLines,
 }
 
 impl Connection {
-    /// Creates a connection of `caller` to the target of `permit`, at `address`.
+    /// Creates the connection of `authorization`, which leads to `address`.
     #[must_use]
-    pub fn new(caller: Caller, permit: Arc<Permit>, address: IpAddr) -> Self {
+    pub fn new(authorization: Authorization, address: IpAddr) -> Self {
+        let Authorization {
+            caller,
+            permit,
+            own,
+            unexamined,
+            ..
+        } = authorization;
         Self {
             caller,
+            unexamined,
+            own,
             target: permit.target().clone(),
             addresses: Mutex::new(vec![address]),
             permit: Mutex::new(permit),
@@ -80,6 +105,23 @@ impl Connection {
     #[must_use]
     pub fn caller(&self) -> &Caller {
         &self.caller
+    }
+
+    /// Returns the caller for a question.
+    #[must_use]
+    pub fn asker(&self, authorizer: &Authorizer) -> Asker {
+        let identifier = Arc::clone(&authorizer.identifier);
+        let process = self.unexamined.clone();
+        Asker {
+            caller: self.caller.clone(),
+            unexamined: process.map(|process| (identifier, process)),
+        }
+    }
+
+    /// Returns the lines under which the connection was permitted.
+    #[must_use]
+    pub fn own(&self) -> &OwnLines {
+        &self.own
     }
 
     /// Returns the host and port of the upstream.
@@ -122,8 +164,28 @@ impl Connection {
             .map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
     }
 
-    /// Replaces the message of an HTTP/1.1 connection by `message`, and returns the permit like
-    /// [`Self::current_permit`].
+    /// Returns the permit for a message with lines of its `own`, like [`Self::current_permit`].
+    ///
+    /// # Errors
+    /// Fails like [`Self::current_permit`].
+    pub async fn permit_with(
+        &self,
+        authorizer: &Authorizer,
+        own: &OwnLines,
+    ) -> Result<Arc<Permit>, Refusal> {
+        let permit = self.current_permit(authorizer).await?;
+        if own.is_empty() {
+            return Ok(permit);
+        }
+        let judging = self.judging(authorizer).await?;
+        let own = self.own.with(own);
+        let judged = tokio::task::spawn_blocking(move || judging.permit(&own));
+        let judged = judged.await;
+        judged.unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))
+    }
+
+    /// Replaces the message of an HTTP/1.1 connection by `message`, which has lines of its `own`, and
+    /// returns the permit like [`Self::current_permit`].
     ///
     /// # Errors
     /// Fails like [`Self::current_permit`].
@@ -131,9 +193,13 @@ impl Connection {
         &self,
         authorizer: &Authorizer,
         message: Message,
+        own: &OwnLines,
     ) -> Result<Arc<Permit>, Refusal> {
-        self.activities.lock().message = Some(message);
-        self.current_permit(authorizer).await
+        self.activities.lock().message = Some(Permitted {
+            message,
+            own: own.clone(),
+        });
+        self.permit_with(authorizer, own).await
     }
 
     /// Removes the message of an HTTP/1.1 connection, which has been answered.
@@ -150,13 +216,13 @@ impl Connection {
         self.activities.lock().is_opaque = true;
         let permit = self.current_permit(authorizer).await?;
         let activities = self.activities.lock().clone();
-        activities.permitted_by(&permit)?;
+        activities.permitted_by(&permit, |_| Ok(Arc::clone(&permit)))?;
         authorizer.note_opaque(&self.caller, &self.target, raw);
         Ok(())
     }
 
-    /// Registers the `message` of a stream, which was judged by `permit`; returns false if the
-    /// policy has changed since.
+    /// Registers the `message` of a stream, which was judged by `permit` with lines of its `own`;
+    /// returns false if the policy has changed since.
     #[must_use]
     pub fn register(
         &self,
@@ -164,8 +230,11 @@ impl Connection {
         permit: &Permit,
         stream: StreamId,
         message: Message,
+        own: &OwnLines,
     ) -> bool {
-        self.activities.lock().streams.insert(stream, message);
+        let own = own.clone();
+        let permitted = Permitted { message, own };
+        self.activities.lock().streams.insert(stream, permitted);
         permit.generation() == authorizer.policy.load().generation()
     }
 
@@ -187,28 +256,35 @@ impl Connection {
         self.shutdown.send(true).is_ok()
     }
 
+    /// Takes a place for a judgement of the connection, and returns what it needs.
+    async fn judging(&self, authorizer: &Authorizer) -> Result<Judging, Refusal> {
+        let in_force = authorizer.policy.load();
+        let place = authorizer.places.for_open().await;
+        Ok(Judging {
+            _place: place.map_err(|error| Refusal::engine(error.to_string()))?,
+            in_force,
+            mode: authorizer.mode.clone(),
+            identifier: Arc::clone(&authorizer.identifier),
+            unexamined: self.unexamined.clone(),
+            caller: self.caller.clone(),
+            target: self.target.clone(),
+        })
+    }
+
     /// Judges the connection and its activities again by the policy in force.
     pub(super) async fn reauthorize(
         &self,
         authorizer: &Authorizer,
     ) -> Result<Arc<Permit>, Refusal> {
-        let snapshot = authorizer.policy.load();
-        let mode = authorizer.mode.clone();
-        let caller = self.caller.clone();
-        let target = self.target.clone();
+        let judging = self.judging(authorizer).await?;
+        let own = self.own.clone();
         let addresses = self.addresses.lock().clone();
         let activities = self.activities.lock().clone();
-        let place = authorizer
-            .places
-            .for_open()
-            .await
-            .map_err(|error| Refusal::engine(error.to_string()))?;
         let judged = tokio::task::spawn_blocking(move || {
-            let _place = place;
-            let permit = mode.judge(&snapshot, &caller, &target, || Ok(()))?;
+            let permit = judging.permit(&own)?;
             guard::check(&permit, addresses)?;
-            activities.permitted_by(&permit)?;
-            Ok(Arc::new(permit))
+            activities.permitted_by(&permit, |of_message| judging.permit(&own.with(of_message)))?;
+            Ok(permit)
         });
         let permit = judged
             .await
@@ -222,9 +298,40 @@ impl Connection {
     }
 }
 
+/// What the judgement of a connection by the policy in force needs.
+struct Judging {
+    _place: Place,
+    in_force: Arc<Snapshot>,
+    mode: Mode,
+    identifier: Arc<Identifier>,
+    unexamined: Option<Identified>,
+    caller: Caller,
+    target: Target,
+}
+
+impl Judging {
+    /// Returns the permit under the policy in force together with `own`. Blocks.
+    fn permit(&self, own: &OwnLines) -> Result<Arc<Permit>, Refusal> {
+        let snapshot = own.over(Arc::clone(&self.in_force));
+        let is_asked = snapshot.has_exact_entry(&self.caller.program);
+        let unexamined = self.unexamined.as_ref().filter(|_| is_asked);
+        let is_modified = |process| self.identifier.modified_by(process).is_some();
+        let caller = self.caller.modified(unexamined.is_some_and(is_modified));
+        let permit = self
+            .mode
+            .judge(&snapshot, &caller, &self.target, || Ok(()))?;
+        Ok(Arc::new(permit))
+    }
+}
+
 impl Activities {
-    /// Checks that `permit` covers all activities.
-    fn permitted_by(&self, permit: &Permit) -> Result<(), Refusal> {
+    /// Checks that `permit` covers all activities, and that what `permit_with` returns covers the
+    /// messages with lines of their own.
+    fn permitted_by(
+        &self,
+        permit: &Arc<Permit>,
+        permit_with: impl Fn(&OwnLines) -> Result<Arc<Permit>, Refusal>,
+    ) -> Result<(), Refusal> {
         if permit.rules().is_none() {
             return Ok(());
         }
@@ -236,8 +343,12 @@ impl Activities {
                 permit.policy().map(str::to_owned),
             ));
         }
-        for message in self.message.iter().chain(self.streams.values()) {
-            verdict::judge_read(permit, message)?;
+        for Permitted { message, own } in self.message.iter().chain(self.streams.values()) {
+            if own.is_empty() {
+                verdict::judge_read(permit, message)?;
+            } else {
+                verdict::judge_read(&*permit_with(own)?, message)?;
+            }
         }
         Ok(())
     }
@@ -252,6 +363,7 @@ mod tests {
 
     use super::StreamId;
     use crate::decide::message::Message;
+    use crate::decide::own_lines::OwnLines;
     use crate::testing;
 
     const PLAIN: &str = "{host: web.test, port: 80}";
@@ -301,7 +413,7 @@ mod tests {
         assert_eq!(connection.permit().generation(), 1);
         assert!(
             connection
-                .replace_message(&services.authorizer, get("/b"))
+                .replace_message(&services.authorizer, get("/b"), &OwnLines::default())
                 .await
                 .is_err()
         );
@@ -355,7 +467,7 @@ mod tests {
             let connection = testing::connection(&services, "web.test:80");
             for path in ["/first", last] {
                 connection
-                    .replace_message(&services.authorizer, get(path))
+                    .replace_message(&services.authorizer, get(path), &OwnLines::default())
                     .await
                     .unwrap();
             }
@@ -380,8 +492,20 @@ mod tests {
         let connection = testing::connection(&services, "web.test:80");
         let permit = connection.permit();
         let [one, other] = [0, 1].map(StreamId::after);
-        assert!(connection.register(&services.authorizer, &permit, one, get("/a")));
-        assert!(connection.register(&services.authorizer, &permit, other, get("/b")));
+        assert!(connection.register(
+            &services.authorizer,
+            &permit,
+            one,
+            get("/a"),
+            &OwnLines::default()
+        ));
+        assert!(connection.register(
+            &services.authorizer,
+            &permit,
+            other,
+            get("/b"),
+            &OwnLines::default()
+        ));
         services
             .authorizer
             .policy
@@ -412,7 +536,13 @@ mod tests {
             .authorizer
             .policy
             .replace(testing::snapshot(2, FULL));
-        assert!(!connection.register(&services.authorizer, &permit, StreamId::after(0), get("/a")));
+        assert!(!connection.register(
+            &services.authorizer,
+            &permit,
+            StreamId::after(0),
+            get("/a"),
+            &OwnLines::default()
+        ));
     }
 
     #[tokio::test]

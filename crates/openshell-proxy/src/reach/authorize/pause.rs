@@ -9,21 +9,21 @@ use futures_util::task::AtomicWaker;
 
 /// A switch that stops the work of one connection, all of which is polled by one task.
 #[derive(Debug, Default)]
-pub struct Hold {
-    is_held: AtomicBool,
+pub struct Pause {
+    is_paused: AtomicBool,
     waker: AtomicWaker,
 }
 
 /// A guard that stops the work until it is dropped.
 #[derive(Debug)]
-pub(super) struct Held<'h>(&'h Hold);
+pub(super) struct Paused<'h>(&'h Pause);
 
-impl Hold {
+impl Pause {
     /// Drives `work` except while it is held. Then it is not polled, so no byte passes.
     pub async fn over<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> T {
         poll_fn(move |cx| {
             self.waker.register(cx.waker());
-            if self.is_held.load(Ordering::Acquire) {
+            if self.is_paused.load(Ordering::Acquire) {
                 Poll::Pending
             } else {
                 work.as_mut().poll(cx)
@@ -32,15 +32,15 @@ impl Hold {
         .await
     }
 
-    pub(super) fn begin(&self) -> Held<'_> {
-        self.is_held.store(true, Ordering::Release);
-        Held(self)
+    pub(super) fn begin(&self) -> Paused<'_> {
+        self.is_paused.store(true, Ordering::Release);
+        Paused(self)
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Paused<'_> {
     fn drop(&mut self) {
-        self.0.is_held.store(false, Ordering::Release);
+        self.0.is_paused.store(false, Ordering::Release);
         self.0.waker.wake();
     }
 }

@@ -6,14 +6,14 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::decide::store::Generation;
 use crate::denial::refusal::Refusal;
 use crate::ground::limits::Limits;
 use crate::reach::authorize::authorizer::{Authorization, Authorizer};
 use crate::reach::authorize::connection::Connection;
-use crate::reach::authorize::hold::Hold;
+use crate::reach::authorize::pause::Pause;
 
 /// A watch over one authorized connection that notices its revocation.
 #[derive(Debug)]
@@ -23,23 +23,22 @@ pub struct RevocationWatch {
     /// The generation by which this watch last judged the connection. A message inside may have
     /// been judged by a newer one.
     generation: u64,
+    /// When lines of the connection's own expire.
+    until: Option<Instant>,
 }
 
 impl RevocationWatch {
     /// Watches `authorization`, whose connection leads to `address`.
     #[must_use]
     pub fn new(authorization: Authorization, address: IpAddr) -> Self {
-        let Authorization {
-            caller,
-            permit,
-            generations,
-        } = authorization;
-        let generation = permit.generation();
-        let connection = Arc::new(Connection::new(caller, permit, address));
+        let generations = authorization.generations.clone();
+        let generation = authorization.permit.generation();
+        let until = authorization.own.until();
         Self {
-            connection,
+            connection: Arc::new(Connection::new(authorization, address)),
             generations,
             generation,
+            until,
         }
     }
 
@@ -51,35 +50,53 @@ impl RevocationWatch {
 
     /// Returns the reason when the connection is no longer permitted, or cannot be judged within
     /// [`Limits::JUDGE_DEADLINE`]. From [`Limits::HOLD_AFTER`] after the change until the
-    /// judgement, `hold` stops the connection's work. Poll that work after this future: then no
+    /// judgement, `pause` stops the connection's work. Poll that work after this future: then no
     /// byte passes even if the thread had no time for the connection for so long. Cancel safe.
-    pub async fn revoked(&mut self, authorizer: &Authorizer, hold: &Hold) -> Refusal {
+    pub async fn revoked(&mut self, authorizer: &Authorizer, pause: &Pause) -> Refusal {
         loop {
-            match self.next(authorizer, hold).await {
+            match self.next(authorizer, pause).await {
                 Ok(()) => {}
                 Err(refusal) => return refusal,
             }
         }
     }
 
-    /// Waits for one change of the policy, and judges the connection by the new one.
-    async fn next(&mut self, authorizer: &Authorizer, hold: &Hold) -> Result<(), Refusal> {
+    /// Waits for a change of the policy, or until lines expire; returns when it was.
+    async fn changed(&mut self) -> Instant {
         let generation = self.generation;
-        let changed = self
-            .generations
-            .wait_for(|current| current.number != generation)
-            .await
-            .map(|current| current.since);
-        let changed = match changed {
-            Ok(changed) => changed,
-            // Without a sender there are no more generations.
-            Err(_) => pending().await,
+        let until = self.until;
+        let expired = async {
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => pending().await,
+            }
         };
+        let changed = async {
+            let is_new = |current: &Generation| current.number != generation;
+            let changed = self.generations.wait_for(is_new).await;
+            match changed.map(|current| current.since) {
+                Ok(since) => since,
+                // Without a sender there are no more generations.
+                Err(_) => pending().await,
+            }
+        };
+        tokio::select! {
+            since = changed => since,
+            () = expired => {
+                self.until = None;
+                Instant::now()
+            }
+        }
+    }
+
+    /// Waits for one change of the policy, and judges the connection by the new one.
+    async fn next(&mut self, authorizer: &Authorizer, pause: &Pause) -> Result<(), Refusal> {
+        let changed = self.changed().await;
         let mut judging = pin!(self.connection.reauthorize(authorizer));
         let judged = match timeout_at(changed + Limits::HOLD_AFTER, &mut judging).await {
             Ok(judged) => judged,
             Err(_) => {
-                let _held = hold.begin();
+                let _paused = pause.begin();
                 let late = timeout(Limits::JUDGE_DEADLINE - Limits::HOLD_AFTER, judging).await;
                 late.unwrap_or_else(|_| {
                     Err(Refusal::engine(
@@ -102,7 +119,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    use super::{Hold, Limits, RevocationWatch};
+    use super::{Limits, Pause, RevocationWatch};
 
     use openshell_events::reason::ReasonCode;
     use tokio::time::timeout;
@@ -117,7 +134,7 @@ mod tests {
         let (services, _) = testing::services(PLAIN);
         let mut watch = testing::watch(&services, "web.test:80");
         assert!(
-            timeout(DAY, watch.revoked(&services.authorizer, &Hold::default()))
+            timeout(DAY, watch.revoked(&services.authorizer, &Pause::default()))
                 .await
                 .is_err()
         );
@@ -125,7 +142,7 @@ mod tests {
             .authorizer
             .policy
             .replace(testing::snapshot(2, "{host: other.test, port: 80}"));
-        let refusal = watch.revoked(&services.authorizer, &Hold::default()).await;
+        let refusal = watch.revoked(&services.authorizer, &Pause::default()).await;
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
         assert!(
             refusal.reason().contains("web.test"),
@@ -144,7 +161,7 @@ mod tests {
                 .policy
                 .replace(testing::snapshot(generation, PLAIN));
             assert!(
-                timeout(DAY, watch.revoked(&services.authorizer, &Hold::default()))
+                timeout(DAY, watch.revoked(&services.authorizer, &Pause::default()))
                     .await
                     .is_err()
             );
@@ -159,7 +176,7 @@ mod tests {
         let mut watch = testing::watch(&services, "web.test:80");
         let all = u32::try_from(Limits::JUDGING_OPEN).unwrap();
         let taken = authorizer.places.open.acquire_many(all).await.unwrap();
-        let hold = Hold::default();
+        let pause = Pause::default();
         let passed = AtomicU32::new(0);
         let second = Duration::from_secs(1);
         let mut work = pin!(async {
@@ -178,8 +195,8 @@ mod tests {
             assert!(passed.load(Ordering::Relaxed) >= 9 + 9, "{passed:?}");
         };
         tokio::select! {
-            refusal = watch.revoked(authorizer, &hold) => panic!("{refusal:?}"),
-            () = hold.over(work.as_mut()) => {}
+            refusal = watch.revoked(authorizer, &pause) => panic!("{refusal:?}"),
+            () = pause.over(work.as_mut()) => {}
             () = late => {}
         }
         // The judgement never comes.
@@ -188,8 +205,8 @@ mod tests {
         let begun = tokio::time::Instant::now();
         authorizer.policy.replace(testing::snapshot(3, PLAIN));
         let refusal = tokio::select! {
-            refusal = watch.revoked(authorizer, &hold) => refusal,
-            () = hold.over(work.as_mut()) => pending().await,
+            refusal = watch.revoked(authorizer, &pause) => refusal,
+            () = pause.over(work.as_mut()) => pending().await,
         };
         assert_eq!(refusal.code(), ReasonCode::PolicyChanged);
         assert!(
@@ -209,7 +226,7 @@ mod tests {
         let mut watch = testing::watch(&services, "web.test:80");
         let all = u32::try_from(Limits::JUDGING_OPEN).unwrap();
         let _taken = authorizer.places.open.acquire_many(all).await.unwrap();
-        let hold = Hold::default();
+        let pause = Pause::default();
         let passed = AtomicU32::new(0);
         let mut work = pin!(std::future::poll_fn(|_| {
             passed.fetch_add(1, Ordering::Relaxed);
@@ -221,8 +238,8 @@ mod tests {
         tokio::time::advance(2 * Limits::HOLD_AFTER).await;
         tokio::select! {
             biased;
-            refusal = watch.revoked(authorizer, &hold) => assert_eq!(refusal.code(), ReasonCode::PolicyChanged),
-            () = hold.over(work.as_mut()) => {}
+            refusal = watch.revoked(authorizer, &pause) => assert_eq!(refusal.code(), ReasonCode::PolicyChanged),
+            () = pause.over(work.as_mut()) => {}
         }
         assert_eq!(passed.load(Ordering::Relaxed), 0);
     }
@@ -238,7 +255,7 @@ mod tests {
         let mut watch = RevocationWatch::new(authorization, testing::UPSTREAM);
         assert_eq!(
             watch
-                .revoked(&services.authorizer, &Hold::default())
+                .revoked(&services.authorizer, &Pause::default())
                 .await
                 .code(),
             ReasonCode::PolicyChanged

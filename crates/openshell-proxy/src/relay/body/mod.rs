@@ -29,6 +29,15 @@ impl Unsent {
         matches!(self, Self::Unread(_))
     }
 
+    /// Returns what was read ahead of it.
+    #[must_use]
+    pub fn ahead(&self) -> Ahead {
+        match self {
+            Self::Unread(body) => body.ahead(),
+            Self::Ready(_, ahead) => ahead.clone(),
+        }
+    }
+
     /// Creates a body that the proxy holds as a whole, and that is not searched.
     #[must_use]
     pub fn whole(body: Bytes) -> Self {

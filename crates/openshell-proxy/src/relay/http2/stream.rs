@@ -235,6 +235,7 @@ async fn exchange(
     let exchange = Exchange {
         services,
         upgrades: None,
+        client: None,
         held: Some(held),
     };
     let mut source = client

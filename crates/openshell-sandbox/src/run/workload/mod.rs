@@ -24,6 +24,7 @@ use tracing::Level;
 
 use crate::config::{CommandTerminal, Config};
 use crate::process::exit::Ended;
+use crate::reports::approvals;
 use crate::startup::serve::sandbox::Sandbox;
 use command_supervisor::{CommandSupervisor, until};
 use event_queue::EventQueue;
@@ -87,7 +88,8 @@ pub(crate) async fn run(config: &Config, mut sandbox: Sandbox) -> anyhow::Result
     ended
 }
 
-/// Prints what was refused, and which servers inside nobody could reach.
+/// Prints what was refused, what a person has permitted, and which servers inside nobody could
+/// reach.
 fn summarize(config: &Config, sandbox: &Sandbox, has_other_ways: bool) {
     if let Some(summary) = sandbox.refusals.summary() {
         logging::print_toned(Tone::Refusal, &summary);
@@ -96,6 +98,10 @@ fn summarize(config: &Config, sandbox: &Sandbox, has_other_ways: bool) {
         && let Some(summary) = refusals.summary()
     {
         logging::print_toned(Tone::Refusal, &summary);
+    }
+    let granted = sandbox.approvals.iter().flat_map(|desk| desk.granted());
+    if let Some(summary) = approvals::summary(&granted.collect::<Vec<_>>()) {
+        logging::print_stderr(&summary);
     }
     if has_other_ways {
         return;

@@ -1,5 +1,6 @@
 //! The last stage: starts what serves a confined sandbox, until it is ready for its command.
 
+mod approvals;
 pub(crate) mod inside;
 mod opening;
 pub(crate) mod sandbox;
@@ -10,8 +11,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
+use openshell_access::control::approvals::Approvals;
 use openshell_access::control::console::Console;
 use openshell_access::control::server::{self, Control, State};
+use openshell_proxy::approvals::desk::Desk;
 use openshell_sources::origin::Sources;
 use openshell_sources::tasks::Tasks;
 use openshell_sources::watch::Watch;
@@ -30,6 +33,7 @@ use crate::startup::host::Host;
 use crate::startup::plan::planned::Run;
 use crate::startup::plan::ssh_sockets::SshSockets;
 use crate::startup::plan::{Plan, carve_out_loss, git_config};
+use crate::startup::serve::approvals::DeskApprovals;
 use crate::startup::serve::inside::InsideNetwork;
 use crate::startup::serve::sandbox::{Resources, Sandbox};
 use crate::startup::serve::ssh::{Relays, SshServer};
@@ -59,6 +63,15 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     } = confined;
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
     let in_force = InForce::new(initial, config.network.leaks);
+    let in_force = match config.approvals {
+        Some(settings) => in_force.asking(|policy| {
+            let landlock = init.granted.clone();
+            let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
+            Desk::new(settings, policy, is_writable, Arc::clone(&audience.audit))
+        }),
+        None => in_force,
+    };
+    let approvals = in_force.approvals.clone();
     know_tokens(gateway.as_ref(), &in_force, &mut run.tasks);
     let reload = follow(config, sources, &in_force, &init, &mut run)?;
     watch_carve_outs(config, &plan, &init, &mut run.tasks);
@@ -106,6 +119,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
         run_reports: services.run_reports,
         reload,
         refusals: audience.refusals,
+        approvals,
         servers: services.servers,
         file_refusals,
         sessions: gateway.as_ref().map(|gateway| gateway.sessions(relays)),
@@ -264,6 +278,10 @@ impl Serving<'_> {
             name: self.config.sandbox.clone(),
             command: words.map(|word| word.display().to_string()).collect(),
             started: SystemTime::now(),
+            approvals: self.in_force.approvals.clone().map(|desk| {
+                let approvals: Arc<dyn Approvals> = Arc::new(DeskApprovals(desk));
+                approvals
+            }),
             slots: server::slots(),
         };
         let clients = packets::listen(socket.as_ref())

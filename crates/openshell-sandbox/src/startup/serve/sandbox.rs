@@ -7,6 +7,7 @@ use std::sync::Arc;
 use openshell_access::control::console::Console;
 use openshell_access::main_process::MainProcess;
 use openshell_gateway::session::Sessions;
+use openshell_proxy::approvals::desk::Desk;
 use openshell_sources::tasks::Tasks;
 use openshell_supervisor::command::environment::Environment;
 use openshell_supervisor::command::signals::Received;
@@ -58,6 +59,8 @@ pub(crate) struct Sandbox {
     pub(crate) reload: Arc<Notify>,
     /// Refusals so far.
     pub(crate) refusals: Arc<Refusals>,
+    /// Asks a person about what is refused; `None` if nobody is asked.
+    pub(crate) approvals: Option<Arc<Desk>>,
     /// Servers inside.
     pub(crate) servers: Arc<Servers>,
     /// Refused accesses to files, if they are logged.
@@ -89,6 +92,9 @@ impl Sandbox {
     /// Lets no more clients in from outside, and tells probes that the sandbox ends.
     pub(crate) fn close(&self) {
         self.enter(Phase::Draining);
+        if let Some(approvals) = &self.approvals {
+            approvals.close();
+        }
         self.closed.send_replace(true);
     }
 }

@@ -274,6 +274,7 @@ impl RunServices {
             leaks: in_force.leaks,
             sessions: Default::default(),
             memory: Default::default(),
+            approvals: in_force.approvals,
             audit: Arc::clone(&self.audit),
         });
         tasks.spawn("policy engine", warm_up(Arc::clone(&services)));

@@ -1,0 +1,343 @@
+//! What persons see of the questions, and what their answers do.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::approvals::answer::{Answerer, Decision, Unanswered};
+use crate::approvals::desk::Desk;
+use crate::approvals::grants::{Grant, Granted};
+use crate::approvals::line::{Proposed, permits};
+use crate::approvals::question::{QuestionId, Shown};
+use crate::approvals::state::{Stage, Turn};
+use crate::decide::store::{Dropped, PolicyStore};
+
+/// How often an answer is examined again because the policy changes meanwhile.
+const ROUNDS: usize = 8;
+
+/// A question as lists show it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The id.
+    pub id: QuestionId,
+    /// All that is shown, for programs.
+    pub facts: Value,
+    /// All that is shown, as one text.
+    pub text: String,
+    /// The lines that can be chosen, each with what it permits.
+    pub lines: Vec<(String, Vec<String>)>,
+    /// True if it takes a second key to permit it.
+    pub is_dangerous: bool,
+    /// `held`, `left` or `expired`.
+    pub state: &'static str,
+    /// The number of requests that wait.
+    pub held: usize,
+    /// The seconds until the oldest has waited too long; 0 if none waits.
+    pub seconds_left: u64,
+}
+
+/// Somebody who follows the questions.
+#[derive(Debug)]
+pub struct Watcher {
+    desk: Arc<Desk>,
+    changes: watch::Receiver<u64>,
+}
+
+impl Watcher {
+    /// Waits until the questions or grants differ from those that were listed before the last call.
+    pub async fn changed(&mut self) {
+        // The desk, and with it the sender, lives as long as this.
+        let _ = self.changes.changed().await;
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.desk.looks.send_modify(|looks| looks.watching -= 1);
+    }
+}
+
+/// How an answer stands to the policy of its moment.
+enum Examined {
+    /// The policy permits what was asked.
+    Permitted,
+    /// The line permits what was shown.
+    Same,
+    /// The line would permit something else.
+    Stale,
+}
+
+impl Desk {
+    /// Follows the questions. While somebody does, requests wait longer.
+    #[must_use]
+    pub fn watch(self: &Arc<Self>) -> Watcher {
+        self.looks.send_modify(|looks| looks.watching += 1);
+        self.state.lock().bounds.is_seen();
+        Watcher {
+            desk: Arc::clone(self),
+            changes: self.changes.subscribe(),
+        }
+    }
+
+    /// Looks at the questions once.
+    pub fn glance(&self) {
+        self.looks.send_modify(|looks| looks.glances += 1);
+        self.state.lock().bounds.is_seen();
+    }
+
+    /// Returns the number of requests that wait.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.state.lock().held()
+    }
+
+    /// Returns the questions, those that something waits under first.
+    #[must_use]
+    pub fn list(&self) -> Vec<Listed> {
+        let mut state = self.state.lock();
+        state.forget_old();
+        let hold = self.settings.hold;
+        let now = Instant::now();
+        let questions = state.questions();
+        let listed = questions.into_iter().map(|(id, entry)| {
+            let oldest = entry.slots.front().and_then(|number| state.slot(*number));
+            let left = oldest.map(|slot| slot.until(hold).saturating_duration_since(now));
+            let lines = entry.shown.lines.iter();
+            Listed {
+                id: id.clone(),
+                facts: entry.shown.facts.clone(),
+                text: entry.shown.text.clone(),
+                lines: lines
+                    .map(|line| (line.yaml.clone(), line.permits.clone()))
+                    .collect(),
+                is_dangerous: entry.shown.is_dangerous,
+                state: entry.stage.as_str(),
+                held: entry.slots.len(),
+                seconds_left: left.unwrap_or_default().as_secs(),
+            }
+        });
+        listed.collect()
+    }
+
+    /// Returns the grants for the run.
+    #[must_use]
+    pub fn grants(&self) -> Vec<Grant> {
+        self.state.lock().grants.for_run().to_vec()
+    }
+
+    /// Returns everything that was permitted.
+    #[must_use]
+    pub fn granted(&self) -> Vec<Granted> {
+        self.state.lock().grants.granted().to_vec()
+    }
+
+    /// Returns the programs that are not asked for any more.
+    #[must_use]
+    pub fn muted(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let muted = state.bounds.muted().into_iter();
+        muted.map(str::to_owned).collect()
+    }
+
+    /// Asks for `program` again, which was not asked for any more; returns false if it was.
+    pub fn unmute(&self, program: &str) -> bool {
+        let mut state = self.state.lock();
+        let is_muted = state.bounds.muted().contains(&program);
+        state.bounds.permit(program);
+        drop(state);
+        self.note_change();
+        is_muted
+    }
+
+    /// Answers the question `id` with `decision`; a permission is by its `line`, counted from the
+    /// narrowest. Returns the id of the grant for the run. Blocks.
+    ///
+    /// # Errors
+    /// The question is not open, the policy of this moment makes the line permit something else, or
+    /// the question does not take this answer.
+    pub fn decide(
+        &self,
+        id: &str,
+        decision: Decision,
+        line: usize,
+        by: Answerer,
+    ) -> Result<Option<String>, Unanswered> {
+        let taken = self.state.lock().take(id);
+        let (id, shown, stage) = taken.ok_or(Unanswered::Gone)?;
+        let decided = self.decide_taken(&id, &shown, stage, decision, line, by);
+        let mut state = self.state.lock();
+        match &decided {
+            Err(Unanswered::Unfit(_)) => state.give_back(&id),
+            // Asked anew, as soon as each is judged again.
+            Err(Unanswered::Stale) => state.finish(&id, || Turn::Judge),
+            Err(Unanswered::Gone) | Ok(_) => {}
+        }
+        drop(state);
+        self.note_change();
+        decided
+    }
+
+    fn decide_taken(
+        &self,
+        id: &QuestionId,
+        shown: &Arc<Shown>,
+        stage: Stage,
+        decision: Decision,
+        line: usize,
+        by: Answerer,
+    ) -> Result<Option<String>, Unanswered> {
+        if stage != Stage::Held && matches!(decision, Decision::Once | Decision::Deny) {
+            return Err(Unanswered::Unfit(
+                "nothing waits under this question any more; it takes run or deny_run",
+            ));
+        }
+        let proposed = shown.lines.get(line).ok_or(Unanswered::Unfit(
+            "the question has no such line; they are counted from 1",
+        ))?;
+        match decision {
+            Decision::Once => self.once(id, shown, proposed, by),
+            Decision::Run => self.for_run(id, shown, proposed, by).map(Some),
+            Decision::Deny | Decision::DenyRun => {
+                let mut state = self.state.lock();
+                state.finish(id, || Turn::Denied);
+                let program = self.counted_as(&shown.wish.caller.program.executable);
+                let is_muted = state.bounds.deny(&program);
+                if decision == Decision::DenyRun {
+                    let wish = shown.wish.denied_for_run(&program);
+                    if state.bounds.deny_for_run(wish) {
+                        self.reporter.asks_no_more();
+                    }
+                }
+                drop(state);
+                self.reporter.denied(id, shown, decision, by);
+                if is_muted {
+                    self.reporter.mutes(&program);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Lets the oldest request under the question go on, with the line `proposed`.
+    fn once(
+        &self,
+        id: &QuestionId,
+        shown: &Shown,
+        proposed: &Proposed,
+        by: Answerer,
+    ) -> Result<Option<String>, Unanswered> {
+        let examined = self.examine(shown, proposed);
+        let next = QuestionId::new().map_err(|_| Unanswered::Unfit("there is no new id"))?;
+        let mut state = self.state.lock();
+        match examined {
+            Examined::Stale => return Err(Unanswered::Stale),
+            Examined::Permitted => state.finish(id, || Turn::Judge),
+            Examined::Same => {
+                let turn = Turn::Once(Box::new(proposed.line.clone()));
+                state.finish_one(id, turn, next);
+                state.grants.note(Decision::Once.as_str(), &proposed.yaml);
+            }
+        }
+        let program = self.counted_as(&shown.wish.caller.program.executable);
+        state.bounds.permit(&program);
+        drop(state);
+        self.reporter.granted(id, shown, Decision::Once, None, by);
+        Ok(None)
+    }
+
+    /// Adds the line `proposed` for the run; returns the id of the grant.
+    fn for_run(
+        &self,
+        id: &QuestionId,
+        shown: &Shown,
+        proposed: &Proposed,
+        by: Answerer,
+    ) -> Result<String, Unanswered> {
+        let is_full = || self.state.lock().grants.for_run().len() >= PolicyStore::LINES;
+        if is_full() {
+            return Err(Unanswered::Unfit(
+                "as many lines as there may be were added in this run; take one back first",
+            ));
+        }
+        let mut is_added = false;
+        for _ in 0..ROUNDS {
+            match self.examine(shown, proposed) {
+                Examined::Permitted => break,
+                Examined::Stale => return Err(Unanswered::Stale),
+                Examined::Same => {}
+            }
+            let current = self.policy.load();
+            let lines = std::slice::from_ref(&proposed.line);
+            let together = current.with_lines(current.generation() + 1, lines);
+            let together = together.map_err(|_| Unanswered::Stale)?;
+            together.prepare();
+            if self.policy.add(proposed.line.clone(), together) {
+                is_added = true;
+                break;
+            }
+        }
+        let mut state = self.state.lock();
+        let grant = if is_added {
+            let line = proposed.line.clone();
+            Some(state.grants.add(line, &proposed.yaml, &proposed.permits))
+        } else {
+            None
+        };
+        state.finish(id, || Turn::Judge);
+        let program = self.counted_as(&shown.wish.caller.program.executable);
+        state.bounds.permit(&program);
+        drop(state);
+        self.reporter
+            .granted(id, shown, Decision::Run, grant.as_deref(), by);
+        Ok(grant.unwrap_or_default())
+    }
+
+    /// Compares the line `proposed` with what was shown, under the policy of this moment.
+    fn examine(&self, shown: &Shown, proposed: &Proposed) -> Examined {
+        let snapshot = shown.wish.own.over(self.policy.load());
+        if shown.wish.judge(&snapshot).is_ok() {
+            return Examined::Permitted;
+        }
+        match permits(&shown.wish, &snapshot, &proposed.line) {
+            Some(permits) if permits == proposed.permits => Examined::Same,
+            Some(_) | None => Examined::Stale,
+        }
+    }
+
+    /// Takes back the grant with this `id`; returns its line as text. What only that grant permitted
+    /// closes. Blocks.
+    ///
+    /// # Errors
+    /// There is no such grant.
+    pub fn revoke(&self, id: &str, by: Answerer) -> Result<String, Unanswered> {
+        let grant = self.state.lock().grants.remove(id);
+        let grant = grant.ok_or(Unanswered::Gone)?;
+        self.policy.remove(&grant.line);
+        self.reporter.revoked(&grant, Some(by), "");
+        self.note_change();
+        Ok(grant.yaml)
+    }
+
+    /// Notes the lines that a new policy has `dropped`.
+    pub fn dropped(&self, dropped: &[Dropped]) {
+        for Dropped { line, unfit } in dropped {
+            let grant = self.state.lock().grants.remove_line(line);
+            if let Some(grant) = grant {
+                let why = match unfit {
+                    Some(unfit) => format!("the new policy does not fit: {unfit}"),
+                    None => "the new policy permits the same".to_owned(),
+                };
+                self.reporter.revoked(&grant, None, &why);
+            }
+        }
+        self.note_change();
+    }
+
+    /// Refuses all that waits, and asks nothing any more, because the sandbox ends.
+    pub fn close(&self) {
+        self.state.lock().close();
+        self.note_change();
+    }
+}

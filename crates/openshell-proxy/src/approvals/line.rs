@@ -1,0 +1,472 @@
+//! The lines of policy that would permit a wish, from the narrowest to the widest.
+
+use std::collections::BTreeSet;
+
+use openshell_policy::comparison::addition;
+use openshell_policy::network::binary::Binary;
+use openshell_policy::network::endpoint::Endpoint;
+use openshell_policy::network::rpc::Revision;
+use openshell_policy::network::rule::Glob;
+use openshell_policy::network::{NetworkPolicy, PolicyName};
+use openshell_policy::yaml;
+use serde_json::{Map, Value, json};
+
+use crate::approvals::wish::{Wish, WishedMessage, WishedRequest};
+use crate::decide::line::Line;
+use crate::decide::snapshot::Snapshot;
+
+/// Ports of protocols that are not HTTP.
+const OTHER_PORTS: &str = include_str!("../../../../data/names/ports.txt");
+
+/// The most lines of one question.
+const LINES: usize = 8;
+
+/// The most characters of a line.
+const LINE_BYTES: usize = 1_000;
+
+/// The most characters of the host in the key of a line.
+const HOST_BYTES: usize = 100;
+
+/// A line that is proposed.
+#[derive(Clone, Debug)]
+pub(super) struct Proposed {
+    /// The line.
+    pub(super) line: Line,
+    /// The line as text, which reads back as the same line.
+    pub(super) yaml: String,
+    /// What it permits, and what it leaves open.
+    pub(super) permits: Vec<String>,
+    /// True if bytes pass that nobody judges.
+    pub(super) is_opaque: bool,
+}
+
+/// The rules of a proposed endpoint.
+enum Rules {
+    /// Exactly these.
+    Only(Value),
+    /// Those of the endpoint that it is made of.
+    Same,
+    /// Bytes that nobody judges.
+    Tcp,
+}
+
+/// Returns the lines that permit `wish` beside the policy of `snapshot`, at most [`LINES`]; none if no
+/// line would, or if a line would have to be cut.
+pub(super) fn propose(wish: &Wish, snapshot: &Snapshot) -> Vec<Proposed> {
+    let program = &wish.caller.program.executable;
+    if !program.starts_with('/') || program.contains('*') {
+        return Vec::new();
+    }
+    let Some(name) = free_name(wish, snapshot) else {
+        return Vec::new();
+    };
+    let Some(forms) = forms(wish, snapshot) else {
+        return Vec::new();
+    };
+    let mut known = BTreeSet::new();
+    let mut proposed: Vec<Proposed> = Vec::new();
+    for endpoint in forms {
+        let line = proposal(wish, snapshot, &name, endpoint);
+        // Without its narrowest line nothing is asked: a wider one would be the first answer.
+        let Some(line) = line else {
+            if proposed.is_empty() {
+                return proposed;
+            }
+            continue;
+        };
+        if proposed.len() < LINES && known.insert(line.yaml.clone()) {
+            proposed.push(line);
+        }
+    }
+    proposed
+}
+
+/// Returns what the line `line` changes beside the policy of `snapshot`, in words; `None` if it does
+/// not fit, if it does not permit `wish`, or if it takes something away.
+pub(super) fn permits(wish: &Wish, snapshot: &Snapshot, line: &Line) -> Option<Vec<String>> {
+    let lines = std::slice::from_ref(line);
+    let together = snapshot.with_lines(snapshot.generation(), lines).ok()?;
+    wish.judge(&together).ok()?;
+    let change = addition(snapshot.policy(), together.policy(), &line.name);
+    if !change.takes_away.is_empty() {
+        return None;
+    }
+    let mut permits = change.permits;
+    permits.extend(left_open(wish, line));
+    Some(permits)
+}
+
+/// Returns what `line` leaves open.
+fn left_open(wish: &Wish, line: &Line) -> Vec<String> {
+    let endpoint = line.policy.endpoints.first();
+    let mut open = Vec::new();
+    let l7 = endpoint.and_then(Endpoint::l7);
+    match (&wish.request, l7) {
+        (_, None) => open.push("bytes that nobody judges, in both directions".to_owned()),
+        (Some(request), Some(_)) => match &request.rpc {
+            Some(message) if message.arguments.is_some() => {
+                open.push("with any arguments, query and header".to_owned());
+            }
+            Some(_) => open.push("with any parameters, query and header".to_owned()),
+            None if request.body.is_some() => {
+                open.push("with any query, header and body".to_owned());
+            }
+            None => open.push("with any query and header".to_owned()),
+        },
+        (None, Some(_)) => open.push("with any path, query and header".to_owned()),
+    }
+    let reads = wish
+        .method()
+        .is_none_or(|method| matches!(method, "GET" | "HEAD" | "OPTIONS"));
+    if reads && l7.is_some() {
+        open.push("data can leave in the path and the query of what is read".to_owned());
+    }
+    if line.policy.binaries.iter().any(|binary| !binary.exact) {
+        let program = &wish.caller.program.executable;
+        open.push(format!("also for everything that {program} starts"));
+    }
+    open
+}
+
+/// Returns a key for the line that no policy has.
+fn free_name(wish: &Wish, snapshot: &Snapshot) -> Option<PolicyName> {
+    let is_kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let host = wish.target.host.to_string();
+    let host: String = host.chars().take(HOST_BYTES).collect();
+    let host = host.replace(|c: char| !is_kept(c), "_");
+    let name = format!("ask_{host}_{}", wish.target.port);
+    let numbered = (2..).map(|number| format!("{name}_{number}"));
+    let mut names = [name.clone()].into_iter().chain(numbered);
+    names.find_map(|name| {
+        let name = PolicyName::parse(&name).ok()?;
+        (!snapshot.policy().network().contains_key(&name)).then_some(name)
+    })
+}
+
+/// Returns the endpoints of the lines, as values; `None` if no line is right for the wish.
+fn forms(wish: &Wish, snapshot: &Snapshot) -> Option<Vec<Map<String, Value>>> {
+    let new = || endpoint_for(wish);
+    if !wish.addresses.is_empty() {
+        let permitting = snapshot.permitting(&wish.caller.program, &wish.target);
+        let known = permitting.first()?;
+        let mut endpoint = made_of(known, wish, Rules::Same)?;
+        endpoint.insert("allowed_ips".to_owned(), json!(wish.addresses));
+        return Some(vec![endpoint]);
+    }
+    let Some(request) = &wish.request else {
+        let tcp = with_rules(new(), Rules::Tcp);
+        if is_of_other_protocol(wish.target.port) {
+            return Some(vec![tcp]);
+        }
+        return Some(vec![reading(new()), tcp]);
+    };
+    if let Some(message) = &request.rpc {
+        let endpoint = endpoint_of(wish, request, snapshot)?;
+        let rule = message_rule(message);
+        return Some(vec![made_of(&endpoint, wish, Rules::Only(rule))?]);
+    }
+    let method = request.message.method.as_str();
+    let permitting = endpoint_of(wish, request, snapshot);
+    let mut forms = Vec::new();
+    for path in paths(&request.path) {
+        let rules = json!([{"allow": {"method": method, "path": path}}]);
+        forms.push(match &permitting {
+            Some(endpoint) => made_of(endpoint, wish, Rules::Only(rules))?,
+            None => with_rules(new(), Rules::Only(rules)),
+        });
+    }
+    if matches!(method, "GET" | "HEAD" | "OPTIONS") {
+        let none = || Rules::Only(Value::Null);
+        forms.push(reading(match &permitting {
+            Some(endpoint) => made_of(endpoint, wish, none())?,
+            None => new(),
+        }));
+    }
+    Some(forms)
+}
+
+/// Returns the endpoint that refused `request`; `None` if none permits the connection.
+fn endpoint_of(wish: &Wish, request: &WishedRequest, snapshot: &Snapshot) -> Option<Endpoint> {
+    let permitting = snapshot.permitting(&wish.caller.program, &wish.target);
+    let is_for = |path: &Glob| path.compiled().is_match(&request.path);
+    let judging = permitting.into_iter().filter(|endpoint| {
+        let l7 = endpoint.l7();
+        let is_alike = l7.is_some_and(|l7| l7.rpc.is_some() == request.rpc.is_some());
+        is_alike && endpoint.path().is_none_or(is_for)
+    });
+    judging.max_by_key(|endpoint| endpoint.path().map(Glob::specificity))
+}
+
+/// Returns the rule for exactly `message`.
+fn message_rule(message: &WishedMessage) -> Value {
+    let mut rule = Map::new();
+    rule.insert("method".to_owned(), message.method.as_str().into());
+    if let Some((key, value)) = &message.about {
+        rule.insert((*key).to_owned(), Glob::literal(value).into());
+    }
+    json!([{"allow": rule}])
+}
+
+/// Returns globs for `path`, from itself to the widest that is proposed.
+fn paths(path: &str) -> Vec<String> {
+    let literal = Glob::literal(path);
+    let mut paths = vec![literal.clone()];
+    let segments: Vec<_> = literal.split('/').skip(1).collect();
+    if let [first, rest @ ..] = segments.as_slice()
+        && let Some((_, before)) = rest.split_last()
+    {
+        let before_last: String = before.iter().map(|segment| format!("/{segment}")).collect();
+        paths.push(format!("/{first}{before_last}/*"));
+        if let Some((_, before)) = before.split_last() {
+            let before: String = before.iter().map(|segment| format!("/{segment}")).collect();
+            paths.push(format!("/{first}{before}/*/*"));
+        }
+        paths.push(format!("/{first}/**"));
+    }
+    paths
+}
+
+/// Returns the host and port of an endpoint for `wish`.
+fn endpoint_for(wish: &Wish) -> Map<String, Value> {
+    let mut endpoint = Map::new();
+    endpoint.insert("host".to_owned(), wish.target.host.to_string().into());
+    endpoint.insert("port".to_owned(), wish.target.port.into());
+    endpoint
+}
+
+/// Returns `endpoint` for HTTP with `rules`.
+fn with_rules(mut endpoint: Map<String, Value>, rules: Rules) -> Map<String, Value> {
+    match rules {
+        Rules::Same => {}
+        Rules::Tcp => {
+            endpoint.insert("protocol".to_owned(), "tcp".into());
+        }
+        Rules::Only(rules) => {
+            endpoint.entry("protocol").or_insert_with(|| "rest".into());
+            endpoint.insert("enforcement".to_owned(), "enforce".into());
+            endpoint.remove("deny_rules");
+            endpoint.remove("rules");
+            if !rules.is_null() {
+                endpoint.insert("rules".to_owned(), rules);
+            }
+        }
+    }
+    endpoint
+}
+
+/// Returns `endpoint` for requests that read.
+fn reading(endpoint: Map<String, Value>) -> Map<String, Value> {
+    let mut endpoint = with_rules(endpoint, Rules::Only(Value::Null));
+    endpoint.insert("access".to_owned(), "read-only".into());
+    endpoint
+}
+
+/// Returns an endpoint with the settings of `known`, but for the host and port of `wish` and with
+/// `rules`.
+fn made_of(known: &Endpoint, wish: &Wish, rules: Rules) -> Option<Map<String, Value>> {
+    let Ok(Value::Object(mut endpoint)) = serde_json::to_value(known) else {
+        return None;
+    };
+    endpoint.remove("ports");
+    if let Some(Value::Object(settings)) = endpoint.get_mut("mcp") {
+        // It would permit more than the rule.
+        settings.remove("allow_all_known_mcp_methods");
+        let is_default = |key: &str, value: &Value| match key {
+            "filter_lists" | "strict_tool_names" => value == &Value::Bool(true),
+            "versions" => value.as_array().map(Vec::len) == Some(Revision::ALL.len()),
+            _ => false,
+        };
+        settings.retain(|key, value| !is_default(key, value));
+    }
+    // It belongs to endpoints without a host.
+    endpoint.remove("resolve");
+    endpoint.extend(endpoint_for(wish));
+    Some(with_rules(endpoint, rules))
+}
+
+/// Returns true if another protocol than HTTP belongs to `port`.
+fn is_of_other_protocol(port: u16) -> bool {
+    let port = port.to_string();
+    OTHER_PORTS
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .any(|(known, _)| known == port)
+}
+
+/// Returns the line with `endpoint` for the program of `wish`; `None` if it cannot be written, does
+/// not permit the wish, or takes something away.
+fn proposal(
+    wish: &Wish,
+    snapshot: &Snapshot,
+    name: &PolicyName,
+    endpoint: Map<String, Value>,
+) -> Option<Proposed> {
+    let program = &wish.caller.program;
+    let is_exact = !program.is_modified;
+    let mut binary = Map::new();
+    binary.insert("path".to_owned(), program.executable.as_str().into());
+    if is_exact {
+        binary.insert("exact".to_owned(), true.into());
+    }
+    let values = json!({"endpoints": [endpoint], "binaries": [binary]});
+    let yaml = format!("{}: {}", name.as_str(), flow(&values));
+    let policy = read(name, &yaml)?;
+    // What is shown must be what is meant: read from the values, it is the same.
+    let document = json!({"network_policies": {name.as_str(): values}});
+    let (meant, _) = yaml::policy(&document.to_string()).ok()?;
+    if meant.network().get(name) != Some(&policy) || !is_for(&policy, wish, is_exact) {
+        return None;
+    }
+    if yaml.len() > LINE_BYTES {
+        return None;
+    }
+    let is_opaque = policy
+        .endpoints
+        .iter()
+        .any(|endpoint| endpoint.l7().is_none());
+    let line = Line {
+        name: name.clone(),
+        policy,
+    };
+    let permits = permits(wish, snapshot, &line)?;
+    Some(Proposed {
+        line,
+        yaml,
+        permits,
+        is_opaque,
+    })
+}
+
+/// Reads the line `yaml`, whose key is `name`.
+pub(super) fn read(name: &PolicyName, yaml: &str) -> Option<NetworkPolicy> {
+    let (policy, _) = yaml::policy(&format!("network_policies: {{{yaml}}}")).ok()?;
+    let mut policies = policy.network().iter();
+    let (read, policy) = policies.next()?;
+    (read == name && policies.next().is_none()).then(|| policy.clone())
+}
+
+/// Returns true if `policy` is for exactly the program, host and port of `wish`.
+fn is_for(policy: &NetworkPolicy, wish: &Wish, is_exact: bool) -> bool {
+    let ([endpoint], [binary]) = (policy.endpoints.as_slice(), policy.binaries.as_slice()) else {
+        return false;
+    };
+    let host = endpoint.host().and_then(|host| host.host());
+    let ports: Vec<_> = endpoint.ports().iter().map(|port| port.get()).collect();
+    let Binary { path, exact, .. } = binary;
+    host.as_ref() == Some(&wish.target.host)
+        && ports == [wish.target.port]
+        && path.to_string() == wish.caller.program.executable
+        && *exact == is_exact
+}
+
+/// The order in which the keys of a line are written.
+const ORDER: [&str; 20] = [
+    "endpoints",
+    "host",
+    "port",
+    "path",
+    "exact",
+    "tls",
+    "allowed_ips",
+    "resolve",
+    "protocol",
+    "enforcement",
+    "access",
+    "mcp",
+    "json_rpc",
+    "rules",
+    "allow",
+    "method",
+    "tool",
+    "uri",
+    "name",
+    "binaries",
+];
+
+/// Writes `value` in YAML's flow style.
+fn flow(value: &Value) -> String {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) => word(text),
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(flow).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Object(entries) => {
+            let place = |key: &str| ORDER.iter().position(|known| *known == key);
+            let mut entries: Vec<_> = entries.iter().collect();
+            entries.sort_by_key(|(key, _)| (place(key).unwrap_or(ORDER.len()), *key));
+            // In a rule the method comes before the path.
+            if let Some(method) = entries.iter().position(|(key, _)| *key == "method") {
+                entries[..=method].rotate_right(1);
+            }
+            let entries: Vec<_> = entries
+                .into_iter()
+                .map(|(key, value)| format!("{}: {}", word(key), flow(value)))
+                .collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+    }
+}
+
+/// Writes `text`, with quotes if it could be read as something else.
+fn word(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    let begins = |byte: u8| byte.is_ascii_alphabetic() || byte == b'/';
+    let is_constant = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
+        .contains(&text.to_ascii_lowercase().as_str());
+    if text.bytes().all(is_plain) && text.bytes().next().is_some_and(begins) && !is_constant {
+        return text.to_owned();
+    }
+    // JSON's form of a string is one of YAML's, and in ASCII it hides nothing.
+    let quoted = Value::from(text).to_string();
+    let mut ascii = String::new();
+    for c in quoted.chars() {
+        if c.is_ascii() && c != '\u{7f}' {
+            ascii.push(c);
+        } else {
+            let mut units = [0; 2];
+            for unit in c.encode_utf16(&mut units) {
+                ascii.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    ascii
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{flow, paths, word};
+    use serde_json::json;
+
+    #[test]
+    fn paths_become_wider_from_their_end() {
+        assert_eq!(paths("/"), ["/"]);
+        assert_eq!(paths("/x"), ["/x"]);
+        assert_eq!(paths("/v1/items"), ["/v1/items", "/v1/*", "/v1/**"]);
+        assert_eq!(
+            paths("/a/b/c/d*"),
+            ["/a/b/c/d\\*", "/a/b/c/*", "/a/b/*/*", "/a/**"]
+        );
+    }
+
+    #[test]
+    fn words_that_could_be_something_else_are_quoted() {
+        for (text, written) in [
+            ("/usr/bin/curl", "/usr/bin/curl"),
+            ("GET", "GET"),
+            ("on", "\"on\""),
+            ("1.5", "\"1.5\""),
+            ("", "\"\""),
+            ("/a: {b}", "\"/a: {b}\""),
+            ("/a\n\u{202e}\u{7f}", "\"/a\\n\\u202e\\u007f\""),
+            ("/\u{1f600}", "\"/\\ud83d\\ude00\""),
+        ] {
+            assert_eq!(word(text), written);
+        }
+        assert_eq!(
+            flow(&json!({"allow": {"path": "/a", "method": "GET"}})),
+            "{allow: {method: GET, path: /a}}"
+        );
+    }
+}

@@ -1,0 +1,23 @@
+//! A person decides at the moment of a refusal: what is refused, and a line of policy could permit,
+//! waits as a question until somebody answers.
+//!
+//! Three rules stand above the rest. Nobody permits more than was shown: nothing is cut, nothing that
+//! differs is merged, and a question never changes. The workload takes no part in the answer. One
+//! answer does the least: what lasts longer than one request takes another one.
+
+pub mod answer;
+pub mod answers;
+pub mod askable;
+mod bounds;
+pub mod desk;
+pub mod grants;
+mod line;
+mod marks;
+pub mod question;
+mod reporter;
+mod site;
+mod state;
+pub mod wish;
+
+#[cfg(test)]
+mod tests;

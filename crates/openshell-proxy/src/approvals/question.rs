@@ -1,0 +1,262 @@
+//! Questions: fixed values, which look the same wherever they are shown.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use openshell_events::text::visible;
+use serde_json::{Value, json};
+
+use crate::approvals::askable::{Held, held};
+use crate::approvals::line::{Proposed, propose};
+use crate::approvals::marks::{Mark, marks};
+use crate::approvals::site::site;
+use crate::approvals::wish::Wish;
+use crate::decide::snapshot::Snapshot;
+
+/// The most bytes of a question's text. A longer one is not asked.
+const TEXT_BYTES: usize = 4 * 1024;
+
+/// The characters of an id: base 32 without letters that look like digits.
+const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// The id of a question: 128 random bits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QuestionId(String);
+
+impl QuestionId {
+    /// Creates an id that was never used.
+    ///
+    /// # Errors
+    /// The kernel gives no random bytes.
+    pub(super) fn new() -> rustix::io::Result<Self> {
+        let mut random = [0; 16];
+        let mut filled = 0;
+        while filled < random.len() {
+            let rest = random.get_mut(filled..).unwrap_or_default();
+            filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?;
+        }
+        let mut bits = u128::from_le_bytes(random);
+        let mut text = "q-".to_owned();
+        for _ in 0..26 {
+            let digit = DIGITS[(bits & 31) as usize];
+            text.push(char::from(digit));
+            bits >>= 5;
+        }
+        Ok(Self(text))
+    }
+
+    /// Returns the id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for QuestionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Connection,
+    Request,
+    Message,
+    Addresses,
+}
+
+impl Kind {
+    fn of(wish: &Wish) -> Self {
+        match (held(wish.code), &wish.request) {
+            (Some(Held::Addresses), _) => Self::Addresses,
+            (_, Some(request)) if request.rpc.is_some() => Self::Message,
+            (_, Some(_)) => Self::Request,
+            (_, None) => Self::Connection,
+        }
+    }
+
+    /// Returns the word, which is the same in all outputs.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Connection => "connection",
+            Self::Request => "request",
+            Self::Message => "message",
+            Self::Addresses => "addresses",
+        }
+    }
+}
+
+/// What is shown of a question, without its id. It never changes.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) wish: Wish,
+    pub(super) lines: Vec<Proposed>,
+    /// The facts for programs.
+    pub(super) facts: Value,
+    /// All of it as one text for people.
+    pub(super) text: String,
+    pub(super) is_dangerous: bool,
+}
+
+impl Shown {
+    /// Returns the question about `wish`, whose program `is_writable`, under the policy of
+    /// `snapshot`; `None` if no line would permit it, or if it is too long. Blocks.
+    pub(super) fn of(wish: Wish, snapshot: &Snapshot, is_writable: bool) -> Option<Self> {
+        let lines = propose(&wish, snapshot);
+        let first = lines.first()?;
+        let mut marks = marks(&wish, snapshot.policy(), is_writable);
+        if first.is_opaque {
+            marks.insert(Mark::Opaque);
+        }
+        let kind = Kind::of(&wish);
+        let facts = facts(&wish, kind, &marks, &lines);
+        let text = text(&wish, &marks, &lines);
+        let is_dangerous = marks.iter().any(Mark::is_dangerous);
+        (text.len() <= TEXT_BYTES).then_some(Self {
+            wish,
+            lines,
+            facts,
+            text,
+            is_dangerous,
+        })
+    }
+
+    /// Returns true if everything that is shown of both is equal.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.facts == other.facts && self.text == other.text
+    }
+}
+
+/// Returns what programs are told.
+fn facts<'m>(
+    wish: &Wish,
+    kind: Kind,
+    marks: impl IntoIterator<Item = &'m Mark>,
+    lines: &[Proposed],
+) -> Value {
+    let program = &wish.caller.program;
+    let request = wish.request.as_ref();
+    let rpc = request.and_then(|request| request.rpc.as_ref());
+    let body = request.and_then(|request| request.body.as_ref());
+    let addresses: Vec<_> = wish.addresses.iter().map(ToString::to_string).collect();
+    let lines: Vec<_> = lines
+        .iter()
+        .map(|line| json!({"yaml": line.yaml, "permits": all_visible(&line.permits)}))
+        .collect();
+    let body = body.map(|body| {
+        let media_type = body.media_type.as_deref().map(visible);
+        json!({"type": media_type, "bytes": body.bytes})
+    });
+    let about = rpc.and_then(|rpc| rpc.about.as_ref());
+    json!({
+        "kind": kind.as_str(),
+        "program": visible(&program.executable),
+        "ancestors": all_visible(&program.ancestors),
+        "site": site(&wish.target.host),
+        "host": wish.target.host.to_string(),
+        "port": wish.target.port,
+        "addresses": (!addresses.is_empty()).then_some(addresses),
+        "method": wish.method().map(visible),
+        "path": request.map(|request| visible(&request.path)),
+        "query": request.and_then(|request| request.query.as_deref()).map(visible),
+        "body": body,
+        "message": rpc.map(|rpc| visible(&rpc.method)),
+        "tool": about.map(|(_, value)| visible(value)),
+        "arguments": rpc.and_then(|rpc| rpc.arguments.as_deref()).map(visible),
+        "credentials": request.map(|request| all_visible(&request.credentials)).unwrap_or_default(),
+        "reason_code": wish.code.as_str(),
+        "marks": marks.into_iter().map(Mark::word).collect::<Vec<_>>(),
+        "lines": lines,
+        "intent": null,
+    })
+}
+
+fn all_visible(texts: &[String]) -> Vec<String> {
+    texts
+        .iter()
+        .map(|text| visible(text).into_owned())
+        .collect()
+}
+
+/// Returns all that is shown, in a fixed order. Writing to a String cannot fail.
+fn text<'m>(wish: &Wish, marks: impl IntoIterator<Item = &'m Mark>, lines: &[Proposed]) -> String {
+    let target = &wish.target;
+    let program = &wish.caller.program;
+    let mut text = String::new();
+    let _ = writeln!(text, "site       {}", site(&target.host));
+    let _ = writeln!(text, "host       {target}");
+    if !wish.addresses.is_empty() {
+        let addresses: Vec<_> = wish.addresses.iter().map(ToString::to_string).collect();
+        let _ = writeln!(text, "addresses  {}", addresses.join(", "));
+    }
+    let _ = writeln!(text, "program    {}", quoted(&program.executable));
+    if !program.ancestors.is_empty() {
+        let ancestors: Vec<_> = program.ancestors.iter().map(|path| quoted(path)).collect();
+        let _ = writeln!(text, "started by {}", ancestors.join(", "));
+    }
+    if let Some(request) = &wish.request {
+        let query = request.query.as_deref();
+        let query = query.map(|query| format!("?{}", visible(query)));
+        let method = visible(request.message.method.as_str());
+        let path = visible(&request.path);
+        let _ = writeln!(
+            text,
+            "request    {method} {path}{}",
+            query.unwrap_or_default()
+        );
+        if let Some(body) = &request.body {
+            let media_type = body.media_type.as_deref().unwrap_or("unknown type");
+            let bytes = match body.bytes {
+                Some(bytes) => format!("{bytes} bytes"),
+                None => "unknown length".to_owned(),
+            };
+            let _ = writeln!(
+                text,
+                "body       {}, {bytes}, not shown",
+                visible(media_type)
+            );
+        }
+        if let Some(rpc) = &request.rpc {
+            let about = rpc.about.as_ref();
+            let about = about.map(|(key, value)| format!(" {key} {}", quoted(value)));
+            let about = about.unwrap_or_default();
+            let _ = writeln!(text, "message    {}{about}", visible(&rpc.method));
+            if let Some(arguments) = &rpc.arguments {
+                let _ = writeln!(text, "arguments  {}", visible(arguments));
+            }
+        }
+        if !request.credentials.is_empty() {
+            let _ = writeln!(text, "credential {}", request.credentials.join(", "));
+        }
+    }
+    let marks: Vec<_> = marks
+        .into_iter()
+        .map(|mark| {
+            let is_dangerous = if mark.is_dangerous() { "!" } else { "" };
+            format!("{}{is_dangerous}", mark.word())
+        })
+        .collect();
+    if !marks.is_empty() {
+        let _ = writeln!(text, "marks      {}", marks.join(", "));
+    }
+    if let Some(line) = lines.first() {
+        let _ = writeln!(text, "line       {}", line.yaml);
+        for permits in &line.permits {
+            let _ = writeln!(text, "permits    {}", visible(permits));
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Returns `text` as one visible word, with quotes if it holds more than plain characters.
+fn quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=@:~%".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("\"{}\"", visible(text).replace('"', "\\\""))
+    }
+}

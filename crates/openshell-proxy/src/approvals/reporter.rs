@@ -1,0 +1,151 @@
+//! The events of questions and answers.
+
+use std::sync::Arc;
+
+use openshell_events::event::{Approval, Audit, Ends, Event};
+use openshell_events::words::{ApprovalActivity, Severity};
+
+use crate::approvals::answer::{Answerer, Decision};
+use crate::approvals::grants::Grant;
+use crate::approvals::question::{QuestionId, Shown};
+
+/// Reports the steps of questions.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    audit: Arc<dyn Audit>,
+}
+
+/// A step of which nothing is known.
+const STEP: Approval<'static> = Approval {
+    activity: ApprovalActivity::Asked,
+    severity: Severity::Info,
+    id: "",
+    ends: Ends {
+        binary: None,
+        pid: None,
+        host: None,
+        port: None,
+    },
+    by: None,
+    uid: None,
+    scope: None,
+    grant: None,
+    reason: "",
+};
+
+impl Reporter {
+    pub(super) fn new(audit: Arc<dyn Audit>) -> Self {
+        Self { audit }
+    }
+
+    fn report(&self, approval: Approval<'_>) {
+        self.audit.event(&Event::Approval(approval));
+    }
+
+    /// Reports a step of the question `id`.
+    fn step(&self, id: &QuestionId, shown: &Shown, step: Approval<'_>) {
+        let wish = &shown.wish;
+        let host = wish.target.without_port();
+        let ends = Ends {
+            binary: Some(&wish.caller.program.executable),
+            pid: Some(wish.caller.pid),
+            host: Some(&host),
+            port: Some(wish.target.port),
+        };
+        self.report(Approval {
+            id: id.as_str(),
+            ends,
+            ..step
+        });
+    }
+
+    /// Reports a new question.
+    pub(super) fn asked(&self, id: &QuestionId, shown: &Shown) {
+        let step = Approval {
+            severity: Severity::Low,
+            ..STEP
+        };
+        self.step(id, shown, step);
+    }
+
+    /// Reports that nothing waits under a question any more: its client gave up, or it has waited too
+    /// long.
+    pub(super) fn expired(&self, id: &QuestionId, shown: &Shown, gave_up: bool) {
+        let step = Approval {
+            activity: ApprovalActivity::Expired,
+            reason: if gave_up { "client" } else { "" },
+            ..STEP
+        };
+        self.step(id, shown, step);
+    }
+
+    /// Reports a permission.
+    pub(super) fn granted(
+        &self,
+        id: &QuestionId,
+        shown: &Shown,
+        decision: Decision,
+        grant: Option<&str>,
+        by: Answerer,
+    ) {
+        let step = Approval {
+            activity: ApprovalActivity::Granted,
+            severity: Severity::Medium,
+            by: Some(by.way),
+            uid: by.uid,
+            scope: Some(decision.as_str()),
+            grant,
+            ..STEP
+        };
+        self.step(id, shown, step);
+    }
+
+    /// Reports a denial.
+    pub(super) fn denied(&self, id: &QuestionId, shown: &Shown, decision: Decision, by: Answerer) {
+        let step = Approval {
+            activity: ApprovalActivity::Denied,
+            by: Some(by.way),
+            uid: by.uid,
+            scope: Some(decision.as_str()),
+            ..STEP
+        };
+        self.step(id, shown, step);
+    }
+
+    /// Reports that a grant counts no longer.
+    pub(super) fn revoked(&self, grant: &Grant, by: Option<Answerer>, reason: &str) {
+        self.report(Approval {
+            activity: ApprovalActivity::Revoked,
+            by: by.map(|by| by.way),
+            uid: by.and_then(|by| by.uid),
+            grant: Some(&grant.id),
+            reason,
+            ..STEP
+        });
+    }
+
+    /// Reports that `program` is not asked for any more.
+    pub(super) fn mutes(&self, program: &str) {
+        let ends = Ends {
+            binary: Some(program),
+            ..STEP.ends
+        };
+        self.report(Approval {
+            activity: ApprovalActivity::Denied,
+            severity: Severity::Medium,
+            ends,
+            reason: "denied three times in a row, it is not asked for any more in this run",
+            ..STEP
+        });
+    }
+
+    /// Reports that nothing is asked any more.
+    pub(super) fn asks_no_more(&self) {
+        self.report(Approval {
+            activity: ApprovalActivity::Denied,
+            severity: Severity::High,
+            reason: "so much was denied for the run that nothing is asked any more in it",
+            ..STEP
+        });
+    }
+}

@@ -1,0 +1,318 @@
+//! The state of a desk: the requests that wait, and the questions that are listed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::approvals::bounds::{Bounds, HELD, HELD_OF_PROGRAM};
+use crate::approvals::grants::Grants;
+use crate::approvals::question::{QuestionId, Shown};
+use crate::decide::line::Line;
+
+/// How long a request waits while nobody looks.
+const UNSEEN: Duration = Duration::from_secs(10);
+
+/// How long a question stays listed that nothing waits under.
+const LISTED: Duration = Duration::from_secs(600);
+
+/// The most questions that nothing waits under.
+const IDLE: usize = 50;
+
+/// The requests that wait, and the questions that are listed.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    questions: BTreeMap<QuestionId, Entry>,
+    slots: BTreeMap<u64, Slot>,
+    last: u64,
+    pub(super) bounds: Bounds,
+    pub(super) grants: Grants,
+    /// True once the sandbox ends.
+    pub(super) is_closed: bool,
+}
+
+/// A question that is listed.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) shown: Arc<Shown>,
+    /// What waits under it, the oldest first.
+    pub(super) slots: VecDeque<u64>,
+    pub(super) stage: Stage,
+    /// When it was asked, or when the last request left it.
+    pub(super) since: Instant,
+    /// True while an answer is examined.
+    is_taken: bool,
+}
+
+/// What became of the requests under a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Some wait.
+    Held,
+    /// Their clients gave up.
+    Left,
+    /// They waited too long.
+    Expired,
+}
+
+impl Stage {
+    /// Returns the word, which is the same in all outputs.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Left => "left",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// A request that waits, or is judged again.
+#[derive(Debug)]
+pub(super) struct Slot {
+    program: String,
+    question: Option<QuestionId>,
+    /// Receives what becomes of it while it waits.
+    sender: Option<oneshot::Sender<Turn>>,
+    is_waiting: bool,
+    began: Instant,
+    pub(super) looked: Option<Instant>,
+}
+
+impl Slot {
+    /// Returns when it has waited too long, if it waits `hold` once somebody looks.
+    pub(super) fn until(&self, hold: Duration) -> Instant {
+        match self.looked {
+            Some(looked) => looked + hold,
+            None => self.began + UNSEEN.min(hold),
+        }
+    }
+}
+
+/// What becomes of a request that waits.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// The policy may permit it now.
+    Judge,
+    /// This line holds for it alone.
+    Once(Box<Line>),
+    /// It is refused.
+    Denied,
+}
+
+impl State {
+    /// Returns true if no further request of `program` may wait.
+    pub(super) fn is_full(&self, program: &str) -> bool {
+        let of_program = self.slots.values().filter(|slot| slot.program == program);
+        self.slots.len() >= HELD || of_program.count() >= HELD_OF_PROGRAM
+    }
+
+    /// Adds a request of `program`; returns its number.
+    pub(super) fn enter(&mut self, program: &str) -> u64 {
+        self.last += 1;
+        let slot = Slot {
+            program: program.to_owned(),
+            question: None,
+            sender: None,
+            is_waiting: false,
+            began: Instant::now(),
+            looked: None,
+        };
+        self.slots.insert(self.last, slot);
+        self.last
+    }
+
+    /// Returns the request with this `number`.
+    pub(super) fn slot(&self, number: u64) -> Option<&Slot> {
+        self.slots.get(&number)
+    }
+
+    /// Returns the number of requests that wait.
+    pub(super) fn held(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Notes that somebody looks at the request with this `number`.
+    pub(super) fn is_looked_at(&mut self, number: u64) {
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.looked.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Notes that the request with this `number` is judged again.
+    pub(super) fn resume(&mut self, number: u64) {
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.is_waiting = false;
+            slot.sender = None;
+        }
+    }
+
+    /// Removes the questions that nothing has waited under for long, and the oldest beyond a bound.
+    pub(super) fn forget_old(&mut self) {
+        let is_listed =
+            |entry: &Entry| entry.stage == Stage::Held || entry.since.elapsed() < LISTED;
+        self.questions.retain(|_, entry| is_listed(entry));
+        let mut idle: Vec<_> = self
+            .questions
+            .iter()
+            .filter(|(_, entry)| entry.stage != Stage::Held)
+            .map(|(id, entry)| (entry.since, id.clone()))
+            .collect();
+        idle.sort_unstable();
+        let excess = idle.len().saturating_sub(IDLE);
+        for (_, id) in idle.iter().take(excess) {
+            self.questions.remove(id);
+        }
+    }
+
+    /// Returns the question that shows the same as `shown`.
+    pub(super) fn find(&self, shown: &Shown) -> Option<QuestionId> {
+        let mut questions = self.questions.iter();
+        let same = questions.find(|(_, entry)| !entry.is_taken && entry.shown.is_same(shown));
+        same.map(|(id, _)| id.clone())
+    }
+
+    /// Lists a question.
+    pub(super) fn list(&mut self, id: QuestionId, shown: Arc<Shown>) {
+        let entry = Entry {
+            shown,
+            slots: VecDeque::new(),
+            stage: Stage::Held,
+            since: Instant::now(),
+            is_taken: false,
+        };
+        self.questions.insert(id, entry);
+    }
+
+    /// Puts the request with this `number` under the question `id`, which somebody looks at if it
+    /// `is_watched`; returns what tells its turn.
+    pub(super) fn wait(
+        &mut self,
+        number: u64,
+        id: &QuestionId,
+        is_watched: bool,
+    ) -> Option<oneshot::Receiver<Turn>> {
+        if self.slots.get(&number)?.question.as_ref() != Some(id) {
+            self.take_out(number);
+        }
+        let entry = self.questions.get_mut(id)?;
+        entry.stage = Stage::Held;
+        if !entry.slots.contains(&number) {
+            entry.slots.push_back(number);
+        }
+        let (sender, receiver) = oneshot::channel();
+        let slot = self.slots.get_mut(&number)?;
+        slot.question = Some(id.clone());
+        slot.sender = Some(sender);
+        slot.is_waiting = true;
+        if is_watched {
+            slot.looked.get_or_insert_with(Instant::now);
+        }
+        Some(receiver)
+    }
+
+    /// Takes the request with this `number` out of its question, which goes with the last one.
+    fn take_out(&mut self, number: u64) {
+        let slot = self.slots.get_mut(&number);
+        let Some(id) = slot.and_then(|slot| slot.question.take()) else {
+            return;
+        };
+        if let Some(entry) = self.questions.get_mut(&id) {
+            entry.slots.retain(|waiting| *waiting != number);
+            if entry.slots.is_empty() && entry.stage == Stage::Held && !entry.is_taken {
+                self.questions.remove(&id);
+            }
+        }
+    }
+
+    /// Removes the request with this `number`. If it was the last that waited under its question,
+    /// that is at `stage` from now on, and is returned.
+    pub(super) fn end(&mut self, number: u64, stage: Stage) -> Option<(QuestionId, Arc<Shown>)> {
+        let was_waiting = self.slots.get(&number)?.is_waiting;
+        if !was_waiting {
+            self.take_out(number);
+        }
+        let id = self.slots.remove(&number)?.question?;
+        let entry = self.questions.get_mut(&id)?;
+        entry.slots.retain(|waiting| *waiting != number);
+        if !entry.slots.is_empty() {
+            return None;
+        }
+        entry.stage = stage;
+        entry.since = Instant::now();
+        Some((id, Arc::clone(&entry.shown)))
+    }
+
+    /// Returns the questions, those that something waits under first, each group by its age.
+    pub(super) fn questions(&self) -> Vec<(&QuestionId, &Entry)> {
+        let mut questions: Vec<_> = self.questions.iter().collect();
+        questions.sort_by_key(|(_, entry)| (entry.stage != Stage::Held, entry.since));
+        questions
+    }
+
+    /// Takes the question `id` for an answer, so that no other answer counts; `None` if there is none.
+    pub(super) fn take(&mut self, id: &str) -> Option<(QuestionId, Arc<Shown>, Stage)> {
+        let mut questions = self.questions.iter_mut();
+        let (id, entry) = questions.find(|(known, _)| known.as_str() == id)?;
+        if std::mem::replace(&mut entry.is_taken, true) {
+            return None;
+        }
+        Some((id.clone(), Arc::clone(&entry.shown), entry.stage))
+    }
+
+    /// Gives back the question `id`, which was taken and stays open.
+    pub(super) fn give_back(&mut self, id: &QuestionId) {
+        if let Some(entry) = self.questions.get_mut(id) {
+            entry.is_taken = false;
+        }
+    }
+
+    /// Removes the question `id`, and sends all that wait under it what `turn` returns.
+    pub(super) fn finish(&mut self, id: &QuestionId, turn: impl Fn() -> Turn) {
+        let Some(entry) = self.questions.remove(id) else {
+            return;
+        };
+        for number in entry.slots {
+            self.send(number, turn());
+        }
+    }
+
+    /// Removes the question `id`, and sends the oldest that waits under it `turn`. The others wait
+    /// under the question `next`.
+    pub(super) fn finish_one(&mut self, id: &QuestionId, turn: Turn, next: QuestionId) {
+        let Some(mut entry) = self.questions.remove(id) else {
+            return;
+        };
+        if let Some(number) = entry.slots.pop_front() {
+            self.send(number, turn);
+        }
+        for number in &entry.slots {
+            if let Some(slot) = self.slots.get_mut(number) {
+                slot.question = Some(next.clone());
+            }
+        }
+        if !entry.slots.is_empty() {
+            entry.is_taken = false;
+            self.questions.insert(next, entry);
+        }
+    }
+
+    fn send(&mut self, number: u64, turn: Turn) {
+        if let Some(slot) = self.slots.get_mut(&number) {
+            slot.question = None;
+            if let Some(sender) = slot.sender.take() {
+                // A request that has gone needs no turn.
+                let _ = sender.send(turn);
+            }
+        }
+    }
+
+    /// Ends all waits, because the sandbox ends.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        for slot in self.slots.values_mut() {
+            slot.sender = None;
+        }
+    }
+}

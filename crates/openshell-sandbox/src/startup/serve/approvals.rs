@@ -1,0 +1,112 @@
+//! Questions to a person, between the proxy and the control socket.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use openshell_access::control::approvals::{Approvals, Follow};
+use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question, QuestionLine};
+use openshell_proxy::approvals::answer::{Answerer, Decision, Unanswered};
+use openshell_proxy::approvals::answers::Watcher;
+use openshell_proxy::approvals::desk::Desk;
+
+/// The questions of the proxy's desk.
+pub(super) struct DeskApprovals(pub(super) Arc<Desk>);
+
+impl fmt::Debug for DeskApprovals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DeskApprovals").finish()
+    }
+}
+
+impl Approvals for DeskApprovals {
+    fn look(&self) -> Listing {
+        self.0.glance();
+        listing(&self.0)
+    }
+
+    fn follow(&self) -> Box<dyn Follow> {
+        Box::new(Following {
+            watcher: self.0.watch(),
+            desk: Arc::clone(&self.0),
+        })
+    }
+
+    fn answer(&self, answer: Answer, uid: u32) -> Answered {
+        let by = Answerer {
+            way: "terminal",
+            uid: Some(uid),
+        };
+        let answered = match answer {
+            Answer::Decide { id, decision, line } => match Decision::parse(&decision) {
+                Some(decision) => self.0.decide(&id, decision, line, by).map(|grant| {
+                    match grant.filter(|grant| !grant.is_empty()) {
+                        Some(grant) => format!("{decision}: grant {grant}"),
+                        None => decision.to_string(),
+                    }
+                }),
+                None => Err(Unanswered::Unfit(
+                    "an answer is once, run, deny or deny_run",
+                )),
+            },
+            Answer::Revoke(grant) => self.0.revoke(&grant, by),
+            Answer::Unmute(program) => {
+                if self.0.unmute(&program) {
+                    Ok(format!("{program} is asked for again"))
+                } else {
+                    Err(Unanswered::Gone)
+                }
+            }
+        };
+        match answered {
+            Ok(done) => Answered::Done(done),
+            Err(Unanswered::Gone) => Answered::Gone,
+            Err(Unanswered::Stale) => Answered::Stale,
+            Err(Unanswered::Unfit(why)) => Answered::Unfit(why.to_owned()),
+        }
+    }
+}
+
+/// A client that follows the questions.
+struct Following {
+    watcher: Watcher,
+    desk: Arc<Desk>,
+}
+
+impl Follow for Following {
+    fn changed(&mut self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.watcher.changed())
+    }
+
+    fn list(&self) -> Listing {
+        listing(&self.desk)
+    }
+}
+
+fn listing(desk: &Desk) -> Listing {
+    let questions = desk.list().into_iter().map(|listed| {
+        let lines = listed.lines.into_iter();
+        Question {
+            id: listed.id.to_string(),
+            state: listed.state.to_owned(),
+            held: listed.held,
+            seconds_left: listed.seconds_left,
+            is_dangerous: listed.is_dangerous,
+            facts: listed.facts.to_string(),
+            text: listed.text,
+            lines: lines
+                .map(|(yaml, permits)| QuestionLine { yaml, permits })
+                .collect(),
+        }
+    });
+    let grants = desk.grants().into_iter().map(|grant| Grant {
+        id: grant.id,
+        yaml: grant.yaml,
+        permits: grant.permits,
+    });
+    Listing {
+        questions: questions.collect(),
+        grants: grants.collect(),
+        muted: desk.muted(),
+    }
+}

@@ -1,0 +1,318 @@
+//! Questions and answers for scripts, one JSON object a line.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc;
+
+use anyhow::{Context as _, bail};
+use openshell_access::control::client::{Found, FromQuestions, Places, Questions, answer};
+use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question};
+use openshell_telemetry::logging::{print_line, print_stderr};
+use serde_json::{Value, json};
+
+use crate::subcommands::exec::places;
+
+/// The exit code for what is gone or asked anew.
+const GONE: u8 = 3;
+
+/// Prints the questions of the sandbox `name`, or of all sandboxes; as JSON if `is_json`, and those
+/// to come too if `is_following`.
+///
+/// # Errors
+/// No such sandbox runs, or none asks.
+pub(super) fn list(
+    run_dir: Option<&Path>,
+    name: Option<&str>,
+    is_json: bool,
+    is_following: bool,
+) -> anyhow::Result<ExitCode> {
+    let places = places(run_dir)?;
+    let sandboxes = named(&places, name)?;
+    let (sender, listings) = mpsc::channel();
+    let mut asking = 0;
+    for (name, socket) in sandboxes {
+        let questions = Questions::open(socket, is_following)?;
+        let first = match questions.next()? {
+            Some(FromQuestions::Listed(listing)) => listing,
+            Some(FromQuestions::AsksNobody) => continue,
+            Some(FromQuestions::Answered(_)) | None => continue,
+        };
+        asking += 1;
+        let sender = sender.clone();
+        // A receiver that has gone needs no listing.
+        let _ = sender.send((name.clone(), Some(first)));
+        if is_following {
+            std::thread::spawn(move || {
+                while let Ok(Some(message)) = questions.next() {
+                    if let FromQuestions::Listed(listing) = message
+                        && sender.send((name.clone(), Some(listing))).is_err()
+                    {
+                        return;
+                    }
+                }
+                let _ = sender.send((name, None));
+            });
+        }
+    }
+    drop(sender);
+    if asking == 0 {
+        bail!("{}", asks_nobody(name));
+    }
+    let mut known = BTreeMap::new();
+    for (sandbox, listing) in listings {
+        let is_over = listing.is_none();
+        let listing = listing.unwrap_or_default();
+        if is_json {
+            print_changes(&sandbox, &listing, &mut known);
+        } else {
+            print_listing(&sandbox, &listing);
+        }
+        if is_over {
+            known.retain(|(of, _), _| *of != sandbox);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the sandboxes that are meant, each with a connection.
+fn named(places: &Places, name: Option<&str>) -> anyhow::Result<Vec<(String, OwnedFd)>> {
+    if let Some(name) = name {
+        return Ok(vec![(name.to_owned(), places.connect(name)?)]);
+    }
+    let mut sandboxes = Vec::new();
+    for found in places.list() {
+        match found {
+            Found::Described(description) => {
+                // It may have ended meanwhile.
+                if let Ok(socket) = places.connect(&description.name) {
+                    sandboxes.push((description.name, socket));
+                }
+            }
+            Found::Silent { folder, error } => print_stderr(&format!(
+                "openshell-sandbox: the sandbox of {} does not answer: {error}",
+                folder.display()
+            )),
+        }
+    }
+    if sandboxes.is_empty() {
+        bail!(
+            "no sandbox of this user runs on this host (looked in {})",
+            places.text()
+        );
+    }
+    Ok(sandboxes)
+}
+
+fn asks_nobody(name: Option<&str>) -> String {
+    match name {
+        Some(name) => format!("sandbox {name} asks nobody; start it with --ask"),
+        None => "no running sandbox asks anybody; start one with --ask".to_owned(),
+    }
+}
+
+/// What was printed last of each question, by its sandbox and id.
+type Known = BTreeMap<(String, String), (String, usize)>;
+
+/// Prints what has changed in the `listing` of `sandbox`, one object a line.
+fn print_changes(sandbox: &str, listing: &Listing, known: &mut Known) {
+    for question in &listing.questions {
+        let key = (sandbox.to_owned(), question.id.clone());
+        let state = (question.state.clone(), question.held);
+        if known.insert(key, state.clone()) != Some(state) {
+            print_line(&question_json(sandbox, question).to_string());
+        }
+    }
+    let is_listed = |id: &String| listing.questions.iter().any(|question| question.id == *id);
+    let gone: Vec<_> = known
+        .keys()
+        .filter(|(of, id)| of == sandbox && !is_listed(id) && !id.starts_with('g'))
+        .cloned()
+        .collect();
+    for key in gone {
+        print_line(&json!({"id": key.1, "sandbox": sandbox, "state": "gone"}).to_string());
+        known.remove(&key);
+    }
+    for grant in &listing.grants {
+        let key = (sandbox.to_owned(), grant.id.clone());
+        if known.insert(key, (String::new(), 0)).is_none() {
+            print_line(&grant_json(sandbox, grant).to_string());
+        }
+    }
+}
+
+/// Returns a question as programs read it.
+pub(super) fn question_json(sandbox: &str, question: &Question) -> Value {
+    let facts = serde_json::from_str(&question.facts);
+    let mut object = match facts {
+        Ok(Value::Object(facts)) => facts,
+        Ok(_) | Err(_) => serde_json::Map::new(),
+    };
+    object.insert("id".to_owned(), question.id.as_str().into());
+    object.insert("sandbox".to_owned(), sandbox.into());
+    object.insert("state".to_owned(), question.state.as_str().into());
+    object.insert("held".to_owned(), question.held.into());
+    object.insert("seconds_left".to_owned(), question.seconds_left.into());
+    object.insert("text".to_owned(), question.text.as_str().into());
+    Value::Object(object)
+}
+
+fn grant_json(sandbox: &str, grant: &Grant) -> Value {
+    json!({
+        "grant": grant.id,
+        "sandbox": sandbox,
+        "yaml": grant.yaml,
+        "permits": grant.permits,
+    })
+}
+
+/// Prints the `listing` of `sandbox` for a person.
+fn print_listing(sandbox: &str, listing: &Listing) {
+    for question in &listing.questions {
+        let waits = match question.state.as_str() {
+            "held" => format!(
+                "{} waiting, {} s left",
+                question.held, question.seconds_left
+            ),
+            state => state.to_owned(),
+        };
+        print_line(&format!("{}  ({sandbox}; {waits})", question.id));
+        for line in question.text.lines() {
+            print_line(&format!("  {line}"));
+        }
+    }
+    for grant in &listing.grants {
+        print_line(&format!("{}  ({sandbox}; permitted for the run)", grant.id));
+        print_line(&format!("  {}", grant.yaml));
+    }
+    for program in &listing.muted {
+        print_line(&format!("{program}  ({sandbox}; not asked for any more)"));
+    }
+}
+
+/// Answers the question `id`, in whichever sandbox it is asked.
+///
+/// # Errors
+/// No sandbox asks, or the question does not take the answer.
+pub(super) fn decide(
+    run_dir: Option<&Path>,
+    id: &str,
+    decision: &str,
+    line: u8,
+) -> anyhow::Result<ExitCode> {
+    let decide = Answer::Decide {
+        id: id.to_owned(),
+        decision: decision.to_owned(),
+        line: usize::from(line.saturating_sub(1)),
+    };
+    give(run_dir, None, &decide, "question")
+}
+
+/// Takes back the grant `grant`.
+///
+/// # Errors
+/// No sandbox asks, or several have such a grant.
+pub(super) fn revoke(
+    run_dir: Option<&Path>,
+    grant: &str,
+    name: Option<&str>,
+) -> anyhow::Result<ExitCode> {
+    let name = match name {
+        Some(name) => Some(name.to_owned()),
+        None => only(run_dir, |listing| {
+            listing.grants.iter().any(|known| known.id == grant)
+        })?,
+    };
+    give(
+        run_dir,
+        name.as_deref(),
+        &Answer::Revoke(grant.to_owned()),
+        "grant",
+    )
+}
+
+/// Asks for `program` again.
+///
+/// # Errors
+/// No sandbox asks, or several do not ask for it.
+pub(super) fn unmute(
+    run_dir: Option<&Path>,
+    program: &str,
+    name: Option<&str>,
+) -> anyhow::Result<ExitCode> {
+    let name = match name {
+        Some(name) => Some(name.to_owned()),
+        None => only(run_dir, |listing| {
+            listing.muted.iter().any(|muted| muted == program)
+        })?,
+    };
+    give(
+        run_dir,
+        name.as_deref(),
+        &Answer::Unmute(program.to_owned()),
+        "program",
+    )
+}
+
+/// Returns the only sandbox whose listing `is_meant`; `None` if there is none.
+///
+/// # Errors
+/// There are several.
+fn only(
+    run_dir: Option<&Path>,
+    is_meant: impl Fn(&Listing) -> bool,
+) -> anyhow::Result<Option<String>> {
+    let mut meant = Vec::new();
+    for (name, socket) in named(&places(run_dir)?, None)? {
+        let questions = Questions::open(socket, false)?;
+        if let Some(FromQuestions::Listed(listing)) = questions.next()?
+            && is_meant(&listing)
+        {
+            meant.push(name);
+        }
+    }
+    if meant.len() > 1 {
+        bail!(
+            "several sandboxes are meant, so name one: {}",
+            meant.join(", ")
+        );
+    }
+    Ok(meant.pop())
+}
+
+/// Gives an answer about a `what` to the sandbox `name`, or to the one that it is for.
+fn give(
+    run_dir: Option<&Path>,
+    name: Option<&str>,
+    given: &Answer,
+    what: &str,
+) -> anyhow::Result<ExitCode> {
+    let mut asks = false;
+    for (_, socket) in named(&places(run_dir)?, name)? {
+        let answered = answer(&socket, given.clone()).context("the sandbox has ended")?;
+        asks |= answered.is_some();
+        match answered {
+            None | Some(Answered::Gone) => {}
+            Some(Answered::Done(done)) => {
+                print_line(&done);
+                return Ok(ExitCode::SUCCESS);
+            }
+            Some(Answered::Stale) => {
+                print_stderr(
+                    "openshell-sandbox: the policy has changed since the question was asked, so \
+                     it is asked anew",
+                );
+                return Ok(ExitCode::from(GONE));
+            }
+            Some(Answered::Unfit(why)) => bail!("{why}"),
+        }
+    }
+    if !asks {
+        bail!("{}", asks_nobody(name));
+    }
+    print_stderr(&format!(
+        "openshell-sandbox: there is no such {what} any more"
+    ));
+    Ok(ExitCode::from(GONE))
+}

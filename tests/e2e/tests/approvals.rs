@@ -1,0 +1,483 @@
+//! Questions to a person: what is refused waits, and one answer lets it go on.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use lab::Lab;
+use lab::sandbox::{Finished, Sandbox, Started};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::origin::Origin;
+use super::python;
+
+/// A policy that permits nothing of what the tests ask for.
+fn policy() -> String {
+    super::policy(
+        "{other: {endpoints: [{host: other.test, port: 443}], binaries: [{path: /usr/bin/curl}]}}",
+    )
+}
+
+/// A running sandbox that asks.
+struct Asking<'l> {
+    lab: &'l Lab,
+    started: Started<'l>,
+}
+
+impl<'l> Asking<'l> {
+    fn start(lab: &'l Lab, policy: &str, command: &[&str]) -> Self {
+        Self::of(lab.sandbox(policy), lab, command)
+    }
+
+    fn of(sandbox: Sandbox<'l>, lab: &'l Lab, command: &[&str]) -> Self {
+        let started = sandbox.args(&["--name", "web", "--ask"]).start(command);
+        super::ssh::wait_for(lab, "PROC:LAUNCH");
+        Self { lab, started }
+    }
+
+    /// Runs `openshell-sandbox approvals` with `words`; returns what it printed, and its exit code.
+    fn approvals(&self, words: &str) -> (String, i32) {
+        approvals(self.lab, words)
+    }
+
+    /// Returns the questions once `is_wanted` holds for them.
+    fn questions(&self, is_wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        lab::wait_for(
+            || {
+                let questions = self.listed();
+                is_wanted(&questions).then_some(questions)
+            },
+            || format!("{:?}\n{}", self.listed(), self.lab.log()),
+        )
+    }
+
+    fn listed(&self) -> Vec<Value> {
+        // Before the sandbox serves, there is only an error.
+        let (listed, _) = self.approvals("--json web");
+        let lines = listed.lines();
+        lines
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
+    }
+
+    /// Returns the only question under which something waits.
+    fn held(&self) -> Value {
+        let is_held = |question: &Value| question["state"] == "held";
+        let questions = self.questions(|questions| questions.iter().any(is_held));
+        questions.into_iter().find(is_held).unwrap()
+    }
+
+    /// Gives `answer` to `question`; it must be taken.
+    #[track_caller]
+    fn decide(&self, question: &Value, answer: &str) {
+        let id = question["id"].as_str().unwrap();
+        let (said, code) = self.approvals(&format!("decide {id} {answer}"));
+        assert_eq!(code, 0, "{said}");
+    }
+
+    fn wait(self) -> Finished {
+        self.started.wait()
+    }
+}
+
+fn approvals(lab: &Lab, words: &str) -> (String, i32) {
+    let said = lab.shell(&format!("{} approvals {words}; echo $?", lab.binary()));
+    let said = said.trim_end();
+    let (text, code) = said.rsplit_once('\n').unwrap_or(("", said));
+    (text.to_owned(), code.parse().unwrap())
+}
+
+fn line(question: &Value) -> &str {
+    question["lines"][0]["yaml"].as_str().unwrap()
+}
+
+/// curl by the proxy, whose output is the body and then the status.
+const CURL: [&str; 6] = ["curl", "-sS", "-m", "60", "-w", " %{http_code}\n"];
+
+#[test]
+fn a_request_waits_until_one_answer_lets_it_go_on_and_the_next_one_is_asked_again() {
+    let lab = Lab::with_web();
+    let web = lab.http("10.99.0.1:80");
+    let url = "http://web.test/v1/items?draft=1";
+    let asking = Asking::start(&lab, &policy(), &[&CURL[..], &[url, url]].concat());
+    let question = asking.held();
+    assert_eq!(question["kind"], "request");
+    assert_eq!(question["program"], "/usr/bin/curl");
+    assert_eq!(question["host"], "web.test");
+    assert_eq!(question["path"], "/v1/items");
+    assert_eq!(question["query"], "draft=1");
+    assert_eq!(question["reason_code"], "endpoint_not_in_policy");
+    assert!(
+        line(&question).contains("{method: GET, path: /v1/items}"),
+        "{question}"
+    );
+    assert!(web.seen().is_empty(), "nothing goes upstream");
+    asking.decide(&question, "once");
+    // It leads inside the network, which nobody was shown.
+    let question = asking.held();
+    assert_eq!(question["kind"], "addresses");
+    assert_eq!(question["addresses"], serde_json::json!(["10.99.0.1"]));
+    assert!(web.seen().is_empty(), "nothing goes upstream");
+    asking.decide(&question, "once");
+    lab::wait_until(|| web.seen().len() == 1, || lab.log());
+    let next = asking.held();
+    assert_eq!(next["kind"], "request");
+    asking.decide(&next, "deny");
+    let finished = asking.wait();
+    let output = &finished.stdout;
+    assert!(output.starts_with("hello 200\n"), "{output}");
+    assert!(
+        output.contains("\"asked\":\"denied\"") && output.contains(" 403\n"),
+        "{output}"
+    );
+    for (event, count) in [
+        ("APPROVAL:ASKED [LOW]", 3),
+        ("APPROVAL:GRANTED [MED]", 2),
+        ("APPROVAL:DENIED [INFO]", 1),
+    ] {
+        assert_eq!(
+            finished.logged(event).len(),
+            count,
+            "{event}: {}",
+            finished.log
+        );
+    }
+    let granted = finished.logged("APPROVAL:GRANTED")[0];
+    for part in ["[id:q-", "[by:terminal]", "[uid:", "[scope:once]"] {
+        assert!(granted.contains(part), "{part}: {granted}");
+    }
+    let requests = finished.logged("HTTP:GET");
+    assert_eq!(requests.len(), 2, "one event a request: {requests:#?}");
+    assert!(
+        requests.iter().all(|line| line.contains("[approval:q-")),
+        "{requests:#?}"
+    );
+    let lines = finished.log.lines();
+    let mut others = lines.filter(|line| !line.contains("PROC:"));
+    assert!(
+        others.all(|line| !line.contains("draft=1")),
+        "no query is logged"
+    );
+}
+
+#[test]
+fn an_answer_for_the_run_holds_until_it_is_taken_back() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:80");
+    let folder = lab.folder("work");
+    let script = "curl -sS -m 60 -w ' %{http_code}\\n' http://web.test/a; touch first; \
+                  while ! [ -e go ]; do sleep 0.05; done; \
+                  curl -sS -m 60 -w ' %{http_code}\\n' http://web.test/a";
+    let folder = folder.to_str().unwrap();
+    let sandbox = lab.sandbox(&policy()).args(&["--workdir", folder]);
+    let asking = Asking::of(sandbox, &lab, &["sh", "-c", script]);
+    asking.decide(&asking.held(), "run");
+    asking.decide(&asking.held(), "run");
+    let path = |name: &str| std::path::Path::new(folder).join(name);
+    lab::wait_until(|| path("first").exists(), || lab.log());
+    let (listed, _) = asking.approvals("--json web");
+    let grants: Vec<Value> = listed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|line| line["grant"].is_string())
+        .collect();
+    assert_eq!(grants.len(), 2, "{listed}");
+    let (_, code) = asking.approvals("revoke g1");
+    assert_eq!(code, 0);
+    let (said, code) = asking.approvals("revoke g1");
+    assert_eq!(code, 3, "{said}");
+    let (_, code) = asking.approvals("revoke g2");
+    assert_eq!(code, 0);
+    fs::write(path("go"), "").unwrap();
+    let question = asking.held();
+    asking.decide(&question, "deny_run");
+    let finished = asking.wait();
+    assert!(
+        finished.stdout.starts_with("hello 200\n"),
+        "{}",
+        finished.stdout
+    );
+    assert!(finished.stdout.ends_with(" 403\n"), "{}", finished.stdout);
+    assert_eq!(finished.logged("APPROVAL:REVOKED").len(), 2);
+    assert!(
+        finished.stderr.contains("permitted by you:"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn a_tunnel_of_each_door_waits_and_its_first_request_that_writes_is_asked_again() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    for door in [&["-p"][..], &["--socks5-hostname"][..]] {
+        let tunnel = match door {
+            ["-p"] => "curl -sS -m 60 -p",
+            _ => "curl -sS -m 60 --socks5-hostname \"${ALL_PROXY#*//}\"",
+        };
+        let script = format!(
+            "{tunnel} http://web.test:8080/a; {tunnel} -w ' %{{http_code}}' -d x \
+             http://web.test:8080/b; echo"
+        );
+        let asking = Asking::start(&lab, &policy(), &["sh", "-c", &script]);
+        let question = asking.held();
+        assert_eq!(question["kind"], "connection", "{door:?}");
+        assert!(line(&question).contains("access: read-only"), "{question}");
+        asking.decide(&question, "run");
+        asking.decide(&asking.held(), "run");
+        let question = asking.held();
+        assert_eq!(question["kind"], "request", "{door:?}");
+        assert_eq!(question["method"], "POST");
+        assert_eq!(question["body"]["bytes"], 1);
+        let marks = question["marks"].to_string();
+        assert!(
+            marks.contains("writes") && marks.contains("body"),
+            "{marks}"
+        );
+        asking.decide(&question, "once");
+        let finished = asking.wait();
+        assert_eq!(
+            finished.stdout, "hellohello 200\n",
+            "{door:?}: {finished:?}"
+        );
+    }
+}
+
+#[test]
+fn a_connection_that_is_permitted_once_does_what_was_shown_and_nothing_else() {
+    let lab = Lab::with_web();
+    let web = lab.http("10.99.0.1:8080");
+    let script = "curl -sS -m 60 -p http://web.test:8080/a http://web.test:8080/b; curl -sS -m 60 \
+                  -p -o /dev/null -w '%{http_connect}' http://web.test:8080/c";
+    let asking = Asking::start(&lab, &policy(), &["sh", "-c", script]);
+    asking.decide(&asking.held(), "once");
+    asking.decide(&asking.held(), "once");
+    let question = asking.held();
+    assert_eq!(question["kind"], "connection", "a new connection");
+    asking.decide(&question, "deny");
+    let finished = asking.wait();
+    assert_eq!(finished.stdout, "hellohello403", "{finished:?}");
+    assert_eq!(web.seen().len(), 1, "one connection");
+}
+
+#[test]
+fn a_client_that_gives_up_is_never_sent_by_a_later_answer() {
+    let lab = Lab::with_web();
+    let web = lab.http("10.99.0.1:80");
+    let script = "curl -sS -m 1 http://web.test/a; curl -sS -m 60 -w '%{http_code}' \
+                  http://web.test/a";
+    let asking = Asking::start(&lab, &policy(), &["sh", "-c", script]);
+    let first = asking.held();
+    // The second client is held under the same question.
+    super::ssh::wait_for(&lab, "APPROVAL:EXPIRED");
+    assert!(lab.log().contains("[reason:client]"), "{}", lab.log());
+    let second = asking.held();
+    assert_eq!(second["id"], first["id"]);
+    assert_eq!(second["held"], 1);
+    asking.decide(&second, "deny");
+    let finished = asking.wait();
+    assert!(finished.stdout.ends_with("403"), "{finished:?}");
+    assert!(web.seen().is_empty());
+}
+
+#[test]
+fn while_nobody_looks_a_request_waits_a_short_time_and_then_gets_the_same_refusal() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:80");
+    let plain = lab
+        .sandbox(&policy())
+        .run(&[&CURL[..], &["http://web.test/a"]].concat());
+    let begin = Instant::now();
+    let asked = lab
+        .sandbox(&policy())
+        .args(&["--ask"])
+        .run(&[&CURL[..], &["http://web.test/a"]].concat());
+    let waited = begin.elapsed();
+    assert!(
+        waited >= Duration::from_secs(10) && waited < Duration::from_secs(60),
+        "{waited:?}"
+    );
+    let without = asked.stdout.replace(",\"asked\":\"expired\"", "");
+    assert_eq!(without, plain.stdout);
+    assert_ne!(asked.stdout, plain.stdout);
+}
+
+#[test]
+fn requests_inside_tls_wait_by_themselves_in_each_version_of_http() {
+    let rules =
+        "protocol: rest, enforcement: enforce, rules: [{allow: {method: GET, path: /hello}}]";
+    let endpoint = super::origin::policy(&["/usr/bin/curl"], rules);
+    for version in ["--http1.1", "--http2"] {
+        let lab = Lab::with_web();
+        let origin = match version {
+            "--http2" => Origin::http2(&lab),
+            _ => Origin::start(&lab),
+        };
+        let urls = ["https://web.test/asked", "https://web.test/hello"];
+        let words = [&CURL[..], &[version, "--parallel"], &urls[..]].concat();
+        let authority = origin.authority();
+        let sandbox = lab
+            .sandbox(&endpoint)
+            .args(&["--upstream-ca-file", &authority]);
+        let asking = Asking::of(sandbox, &lab, &words);
+        let question = asking.held();
+        assert_eq!(question["kind"], "request");
+        assert_eq!(question["path"], "/asked");
+        assert_eq!(question["reason_code"], "request_not_in_rules");
+        asking.decide(&question, "once");
+        let finished = asking.wait();
+        let asked = origin.asked();
+        assert!(
+            asked.contains(&"GET /asked".to_owned()),
+            "{version}: {asked:?}"
+        );
+        assert!(
+            !finished.stdout.contains(" 403\n"),
+            "{version}: {finished:?}"
+        );
+    }
+}
+
+#[test]
+fn a_policy_that_is_loaded_while_a_request_waits_decides_about_it() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:80");
+    let file = lab.file("policy.yaml", policy());
+    let sandbox = Sandbox::bare(&lab).args(&["--policy-data", file.to_str().unwrap()]);
+    let asking = Asking::of(sandbox, &lab, &[&CURL[..], &["http://web.test/a"]].concat());
+    let question = asking.held();
+    let reload = |endpoint: &str| {
+        let policy = super::policy(&format!(
+            "{{web: {{endpoints: [{endpoint}], binaries: [{{path: /usr/bin/curl}}]}}}}"
+        ));
+        fs::write(&file, policy).unwrap();
+        asking.started.signal(Signal::HUP);
+    };
+    // A deny rule wins over what was asked before it.
+    let rules = "protocol: rest, enforcement: enforce, access: read-only";
+    reload(&format!(
+        "{{host: web.test, port: 80, allowed_ips: [10.99.0.1], {rules}, deny_rules: [{{method: GET, \
+         path: /a}}]}}"
+    ));
+    let finished = asking.wait();
+    assert!(
+        finished.stdout.contains("request_in_deny_rules"),
+        "{finished:?}"
+    );
+    assert!(question["id"].is_string());
+}
+
+#[test]
+fn a_sandbox_that_asks_nobody_says_so_and_so_does_one_that_does_not_run() {
+    let lab = Lab::with_web();
+    let (said, code) = approvals(&lab, "web");
+    assert!(said.contains("no sandbox of this user runs"), "{said}");
+    assert_eq!(code, 1);
+    let started = lab
+        .sandbox(&policy())
+        .args(&["--name", "web"])
+        .start(&["sleep", "600"]);
+    super::ssh::wait_for(&lab, "PROC:LAUNCH");
+    for words in ["web", "--json", "decide q-1 once", "revoke g1"] {
+        let (said, code) = approvals(&lab, words);
+        let asks_nobody = said.contains("asks nobody") || said.contains("asks anybody");
+        assert!(asks_nobody, "{words}: {said}");
+        assert_eq!(code, 1, "{words}");
+    }
+    started.signal(Signal::TERM);
+    assert_eq!(started.wait().code(), 143);
+}
+
+#[test]
+fn nothing_inside_reaches_the_answers() {
+    let lab = Lab::with_web();
+    let folder = lab.folder("work");
+    let program = lab.program_path();
+    let read_only = format!("[{}]", program.parent().unwrap().display());
+    let policy = policy() + &format!("filesystem_policy: {{read_only: {read_only}}}\n");
+    let script = format!(
+        "{} approvals; {0} approvals --json web; {0} approvals decide q-1 run; find / -name 'control*' \
+         -type s 2>/dev/null; python3 -c 'import socket, glob\n\
+         for path in glob.glob(\"/run/openshell/*/*\") + glob.glob(\"/run/user/*/openshell/*/*\") + \
+         glob.glob(\"/tmp/openshell/*/*\"):\n\
+         \x20   s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+         \x20   try:\n\
+         \x20       s.connect(path); s.send(b\"{{\\\"Questions\\\":{{\\\"is_following\\\":false}}}}\"); \
+         print(s.recv(99))\n\
+         \x20   except OSError as error: print(type(error).__name__)'; echo end",
+        program.display()
+    );
+    let sandbox = lab
+        .sandbox(&policy)
+        .args(&["--workdir", folder.to_str().unwrap()]);
+    let asking = Asking::of(sandbox, &lab, &["sh", "-c", &script]);
+    let finished = asking.wait();
+    assert!(finished.stdout.ends_with("end\n"), "{finished:?}");
+    assert!(!finished.stdout.contains("Questions"), "{finished:?}");
+    assert!(!finished.stdout.contains("grant"), "{finished:?}");
+    assert_eq!(finished.logged("APPROVAL:").len(), 0, "{}", finished.log);
+}
+
+#[test]
+fn options_under_which_nobody_can_say_what_an_answer_permits_are_refused() {
+    let lab = Lab::with_web();
+    let rules = lab.file("rules.rego", "package openshell.sandbox\n");
+    let rules = rules.to_str().unwrap();
+    for (words, said) in [
+        (&["--ask=4"][..], "from 5 seconds to 1 hour"),
+        (&["--ask=2h"], "from 5 seconds to 1 hour"),
+        (&["--ask=x"], "expected seconds"),
+        (&["--ask-rate", "5"], "--ask"),
+        (&["--ask", "--ask-rate", "0"], "1..=60"),
+        (&["--ask", "--ask-rate", "61"], "1..=60"),
+        (&["--ask", "--network", "allow"], "--network allow"),
+        (&["--ask", "--network", "block"], "--network block"),
+        (&["--ask", "--observe", "/tmp/observed.yaml"], "--observe"),
+        (&["--ask", "--policy-rules", rules], "--policy-rules"),
+    ] {
+        let finished = lab.sandbox(&policy()).args(words).run(&["true"]);
+        assert!(
+            finished.code() == 1 || finished.code() == 2,
+            "{words:?}: {finished:?}"
+        );
+        assert!(
+            finished.stderr.contains(said),
+            "{words:?}: {}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
+fn a_program_that_asks_for_too_much_is_refused_at_once() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:80");
+    // Twenty at once, of which sixteen may wait.
+    let program = "
+import os, socket, sys, threading
+host, port = os.environ['HTTP_PROXY'][7:].split(':')
+codes = []
+def ask(number):
+    s = socket.create_connection((host, int(port)))
+    s.sendall(b'GET http://web.test/%d HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n' % number)
+    codes.append(s.recv(99))
+threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+for thread in threads: thread.start()
+while len(codes) < 4: pass
+print(len(codes), flush=True)
+open('refused', 'w').close()
+for thread in threads: thread.join()
+print(len(codes))
+";
+    let folder = lab.folder("work");
+    let sandbox = lab
+        .sandbox(&policy())
+        .args(&["--workdir", folder.to_str().unwrap()]);
+    let asking = Asking::of(sandbox, &lab, &[&python(), "-c", program]);
+    lab::wait_until(|| folder.join("refused").exists(), || lab.log());
+    let questions = asking.questions(|questions| questions.len() == 16);
+    for question in &questions {
+        asking.decide(question, "deny_run");
+    }
+    assert_eq!(asking.wait().stdout, "4\n20\n");
+}
