@@ -1,6 +1,7 @@
 //! Questions to a person: what is refused waits, and one answer lets it go on.
 
 use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use lab::Lab;
@@ -223,8 +224,11 @@ fn a_tunnel_of_each_door_waits_and_its_first_request_that_writes_is_asked_again(
         let question = asking.held();
         assert_eq!(question["kind"], "connection", "{door:?}");
         assert!(line(&question).contains("access: read-only"), "{question}");
-        asking.decide(&question, "run");
-        asking.decide(&asking.held(), "run");
+        // The connection and its address, of the first client and then of the second.
+        asking.decide(&question, "once");
+        for _ in 0..3 {
+            asking.decide(&asking.held(), "once");
+        }
         let question = asking.held();
         assert_eq!(question["kind"], "request", "{door:?}");
         assert_eq!(question["method"], "POST");
@@ -258,6 +262,29 @@ fn a_connection_that_is_permitted_once_does_what_was_shown_and_nothing_else() {
     let finished = asking.wait();
     assert_eq!(finished.stdout, "hellohello403", "{finished:?}");
     assert_eq!(web.seen().len(), 1, "one connection");
+}
+
+#[test]
+fn an_address_inside_the_network_is_asked_although_the_policy_permits_the_name() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:80");
+    let policy = super::policy(
+        "{web: {endpoints: [{host: web.test, port: 80}], binaries: [{path: /usr/bin/curl}]}}",
+    );
+    let script = "curl -sS -m 60 http://web.test/a; curl -sS -m 60 -p http://web.test/b; curl -sS -m \
+                  60 -p -w ' %{http_connect}' http://web.test/c; curl -sS -m 60 -w ' %{http_code}' \
+                  http://web.test/a";
+    let asking = Asking::start(&lab, &policy, &["sh", "-c", script]);
+    for answer in ["once", "once", "run"] {
+        let question = asking.held();
+        assert_eq!(question["kind"], "addresses");
+        assert!(
+            line(&question).contains("allowed_ips: [\"10.99.0.1\"]"),
+            "{question}"
+        );
+        asking.decide(&question, answer);
+    }
+    assert_eq!(asking.wait().stdout, "hellohellohello 200hello 200");
 }
 
 #[test]
@@ -480,4 +507,131 @@ print(len(codes))
         asking.decide(question, "deny_run");
     }
     assert_eq!(asking.wait().stdout, "4\n20\n");
+}
+
+/// The list in a terminal of tmux.
+struct List<'l> {
+    lab: &'l Lab,
+    socket: String,
+}
+
+impl<'l> List<'l> {
+    /// Opens the list, in a terminal with this many columns and rows.
+    fn open(lab: &'l Lab, size: (u16, u16)) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let socket = lab.folder("tmux").join(number.to_string());
+        let socket = socket.display().to_string();
+        let (columns, rows) = size;
+        let list = Self { lab, socket };
+        list.tmux(&format!(
+            "-f /dev/null new-session -d -x {columns} -y {rows} sh"
+        ));
+        list.keys(&format!(
+            "'stty -a | md5sum; {} approvals web; echo code $?; stty -a | md5sum' Enter",
+            lab.binary()
+        ));
+        list
+    }
+
+    fn tmux(&self, words: &str) -> String {
+        let Self { lab, socket } = self;
+        lab.shell(&format!("TERM=xterm-256color tmux -S {socket} {words}"))
+    }
+
+    fn keys(&self, keys: &str) {
+        self.tmux(&format!("send-keys {keys}"));
+    }
+
+    fn screen(&self) -> String {
+        self.tmux("capture-pane -p")
+    }
+
+    /// Waits until the screen shows `text`.
+    #[track_caller]
+    fn shows(&self, text: &str) -> String {
+        lab::wait_for(
+            || Some(self.screen()).filter(|screen| screen.contains(text)),
+            || format!("{text}: {}\n{}", self.screen(), self.lab.log()),
+        )
+    }
+
+    /// Waits until the list has left the terminal as it was before, with this `code`.
+    #[track_caller]
+    fn has_left(&self, code: &str) {
+        let sums = |screen: &str| -> Vec<String> {
+            let lines = screen.lines().filter(|line| line.ends_with("  -"));
+            lines.map(str::to_owned).collect()
+        };
+        let left = lab::wait_for(
+            || Some(self.screen()).filter(|screen| sums(screen).len() == 2),
+            || self.screen(),
+        );
+        assert!(left.contains(code), "{left}");
+        let sums = sums(&left);
+        assert_eq!(sums[0], sums[1], "the terminal is as before: {left}");
+    }
+
+    /// Presses `key` until the screen shows `text`: a key that comes too soon has no effect.
+    #[track_caller]
+    fn press_until(&self, key: &str, text: &str) {
+        lab::wait_until(
+            || {
+                self.keys(key);
+                lab::pause();
+                self.screen().contains(text)
+            },
+            || format!("{text}: {}", self.screen()),
+        );
+    }
+}
+
+impl Drop for List<'_> {
+    fn drop(&mut self) {
+        self.tmux("kill-server");
+    }
+}
+
+#[test]
+fn a_person_answers_in_the_list_in_a_terminal_of_each_size() {
+    for size in [(80, 24), (200, 50), (40, 8)] {
+        let lab = Lab::with_web();
+        let _web = lab.http("10.99.0.1:80");
+        let words = [&CURL[..], &["http://web.test/v1/items"]].concat();
+        let asking = Asking::start(&lab, &policy(), &words);
+        let list = List::open(&lab, size);
+        list.shows("web.test:80");
+        list.keys("Down Enter");
+        let opened = list.shows("line 1 of");
+        assert!(opened.contains("site       web.test"), "{opened}");
+        // To its end, and then the one key for one request.
+        list.press_until("Down", "path or a query");
+        list.press_until("a", "arrows: select");
+        // The second question has a dangerous mark, and takes a second key.
+        list.shows("! ");
+        list.keys("Down Enter");
+        list.press_until("Down", "path or a query");
+        list.press_until("a", "y: permit it once");
+        list.keys("y");
+        let finished = asking.wait();
+        assert_eq!(finished.stdout, "hello 200\n", "{size:?}");
+        list.shows("ended");
+        list.keys("q");
+        list.has_left("code 0");
+    }
+}
+
+#[test]
+fn the_terminal_is_as_before_when_the_list_is_stopped_or_ended_by_a_signal() {
+    let lab = Lab::with_web();
+    let asking = Asking::start(&lab, &policy(), &["sleep", "600"]);
+    for signal in ["TERM", "HUP", "INT"] {
+        let list = List::open(&lab, (80, 24));
+        list.shows("Nothing waits.");
+        let shell = list.tmux("display-message -p '#{pane_pid}'");
+        let _ = lab.shell(&format!("pkill -{signal} -P {}", shell.trim()));
+        list.has_left("code 1");
+    }
+    asking.started.signal(Signal::TERM);
+    let _ = asking.wait();
 }

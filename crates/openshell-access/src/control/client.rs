@@ -100,6 +100,15 @@ impl Places {
         }
     }
 
+    /// Returns the names of the running sandboxes that answer.
+    pub fn names(&self) -> Vec<String> {
+        let names = self.list().into_iter().filter_map(|found| match found {
+            Found::Described(description) => Some(description.name),
+            Found::Silent { .. } => None,
+        });
+        names.collect()
+    }
+
     /// Returns the places as text.
     pub fn text(&self) -> String {
         self.0

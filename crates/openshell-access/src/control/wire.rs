@@ -69,6 +69,9 @@ pub struct Listing {
     pub grants: Vec<Grant>,
     /// The programs that are not asked for any more.
     pub muted: Vec<String>,
+    /// The ids of the last questions that were answered, each with what became of it: an answer,
+    /// `stale`, or `permitted`.
+    pub finished: Vec<(String, String)>,
 }
 
 /// A question to a person. What it shows never changes.
@@ -82,8 +85,6 @@ pub struct Question {
     pub held: usize,
     /// The seconds until the oldest has waited too long.
     pub seconds_left: u64,
-    /// True if it takes a second key to permit it.
-    pub is_dangerous: bool,
     /// All that is shown, as a JSON object.
     pub facts: String,
     /// All that is shown, as one text of several lines.
@@ -99,6 +100,8 @@ pub struct QuestionLine {
     pub yaml: String,
     /// What it permits, and what it leaves open.
     pub permits: Vec<String>,
+    /// True if it takes a second key to permit it.
+    pub is_dangerous: bool,
 }
 
 /// A line of policy that was permitted for the run.

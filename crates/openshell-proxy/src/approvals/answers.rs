@@ -12,10 +12,14 @@ use crate::approvals::grants::{Grant, Granted};
 use crate::approvals::line::{Proposed, permits};
 use crate::approvals::question::{QuestionId, Shown};
 use crate::approvals::state::{Stage, Turn};
+use crate::decide::snapshot::Snapshot;
 use crate::decide::store::{Dropped, PolicyStore};
 
 /// How often an answer is examined again because the policy changes meanwhile.
 const ROUNDS: usize = 8;
+
+/// What became of a question whose request the policy permits by now.
+const PERMITTED: &str = "permitted";
 
 /// A question as lists show it.
 #[derive(Clone, Debug)]
@@ -26,16 +30,25 @@ pub struct Listed {
     pub facts: Value,
     /// All that is shown, as one text.
     pub text: String,
-    /// The lines that can be chosen, each with what it permits.
-    pub lines: Vec<(String, Vec<String>)>,
-    /// True if it takes a second key to permit it.
-    pub is_dangerous: bool,
+    /// The lines that can be chosen.
+    pub lines: Vec<ListedLine>,
     /// `held`, `left` or `expired`.
     pub state: &'static str,
     /// The number of requests that wait.
     pub held: usize,
     /// The seconds until the oldest has waited too long; 0 if none waits.
     pub seconds_left: u64,
+}
+
+/// A line that can be chosen.
+#[derive(Clone, Debug)]
+pub struct ListedLine {
+    /// The line as text.
+    pub yaml: String,
+    /// What it permits, and what it leaves open.
+    pub permits: Vec<String>,
+    /// True if it takes a second key to permit it.
+    pub is_dangerous: bool,
 }
 
 /// Somebody who follows the questions.
@@ -59,6 +72,18 @@ impl Drop for Watcher {
     }
 }
 
+/// Compares the line `proposed` with what was shown, under the policy `in_force`.
+fn examine(shown: &Shown, proposed: &Proposed, in_force: &Arc<Snapshot>) -> Examined {
+    let snapshot = shown.wish.own.over(Arc::clone(in_force));
+    if shown.wish.judge(&snapshot).is_ok() {
+        return Examined::Permitted;
+    }
+    match permits(&shown.wish, &snapshot, &proposed.line) {
+        Some(permits) if permits == proposed.permits => Examined::Same,
+        Some(_) | None => Examined::Stale,
+    }
+}
+
 /// How an answer stands to the policy of its moment.
 enum Examined {
     /// The policy permits what was asked.
@@ -73,8 +98,8 @@ impl Desk {
     /// Follows the questions. While somebody does, requests wait longer.
     #[must_use]
     pub fn watch(self: &Arc<Self>) -> Watcher {
+        self.state.lock().is_looked_at();
         self.looks.send_modify(|looks| looks.watching += 1);
-        self.state.lock().bounds.is_seen();
         Watcher {
             desk: Arc::clone(self),
             changes: self.changes.subscribe(),
@@ -83,8 +108,8 @@ impl Desk {
 
     /// Looks at the questions once.
     pub fn glance(&self) {
+        self.state.lock().is_looked_at();
         self.looks.send_modify(|looks| looks.glances += 1);
-        self.state.lock().bounds.is_seen();
     }
 
     /// Returns the number of requests that wait.
@@ -104,21 +129,32 @@ impl Desk {
         let listed = questions.into_iter().map(|(id, entry)| {
             let oldest = entry.slots.front().and_then(|number| state.slot(*number));
             let left = oldest.map(|slot| slot.until(hold).saturating_duration_since(now));
-            let lines = entry.shown.lines.iter();
+            let lines = entry.shown.lines.iter().enumerate();
             Listed {
                 id: id.clone(),
                 facts: entry.shown.facts.clone(),
                 text: entry.shown.text.clone(),
                 lines: lines
-                    .map(|line| (line.yaml.clone(), line.permits.clone()))
+                    .map(|(index, line)| ListedLine {
+                        yaml: line.yaml.clone(),
+                        permits: line.permits.clone(),
+                        is_dangerous: entry.shown.is_dangerous(index),
+                    })
                     .collect(),
-                is_dangerous: entry.shown.is_dangerous,
                 state: entry.stage.as_str(),
                 held: entry.slots.len(),
                 seconds_left: left.unwrap_or_default().as_secs(),
             }
         });
         listed.collect()
+    }
+
+    /// Returns the last questions that were answered, each with what became of it.
+    #[must_use]
+    pub fn finished(&self) -> Vec<(String, &'static str)> {
+        let state = self.state.lock();
+        let finished = state.finished();
+        finished.map(|(id, what)| (id.to_string(), *what)).collect()
     }
 
     /// Returns the grants for the run.
@@ -171,7 +207,7 @@ impl Desk {
         match &decided {
             Err(Unanswered::Unfit(_)) => state.give_back(&id),
             // Asked anew, as soon as each is judged again.
-            Err(Unanswered::Stale) => state.finish(&id, || Turn::Judge),
+            Err(Unanswered::Stale) => state.finish(&id, "stale", || Turn::Judge),
             Err(Unanswered::Gone) | Ok(_) => {}
         }
         drop(state);
@@ -201,7 +237,7 @@ impl Desk {
             Decision::Run => self.for_run(id, shown, proposed, by).map(Some),
             Decision::Deny | Decision::DenyRun => {
                 let mut state = self.state.lock();
-                state.finish(id, || Turn::Denied);
+                state.finish(id, decision.as_str(), || Turn::Denied);
                 let program = self.counted_as(&shown.wish.caller.program.executable);
                 let is_muted = state.bounds.deny(&program);
                 if decision == Decision::DenyRun {
@@ -224,30 +260,37 @@ impl Desk {
     fn once(
         &self,
         id: &QuestionId,
-        shown: &Shown,
+        shown: &Arc<Shown>,
         proposed: &Proposed,
         by: Answerer,
     ) -> Result<Option<String>, Unanswered> {
-        let examined = self.examine(shown, proposed);
+        let examined = examine(shown, proposed, &self.policy.load());
         let next = QuestionId::new().map_err(|_| Unanswered::Unfit("there is no new id"))?;
         let mut state = self.state.lock();
         match examined {
             Examined::Stale => return Err(Unanswered::Stale),
-            Examined::Permitted => state.finish(id, || Turn::Judge),
+            Examined::Permitted => state.finish(id, PERMITTED, || Turn::Judge),
             Examined::Same => {
                 let turn = Turn::Once(Box::new(proposed.line.clone()));
-                state.finish_one(id, turn, next);
+                if !state.finish_one(id, Decision::Once.as_str(), turn, &next) {
+                    return Err(Unanswered::Gone);
+                }
                 state.grants.note(Decision::Once.as_str(), &proposed.yaml);
             }
         }
         let program = self.counted_as(&shown.wish.caller.program.executable);
         state.bounds.permit(&program);
+        let are_others = state.has(&next);
         drop(state);
         self.reporter.granted(id, shown, Decision::Once, None, by);
+        if are_others {
+            self.reporter.asked(&next, shown);
+        }
         Ok(None)
     }
 
-    /// Adds the line `proposed` for the run; returns the id of the grant.
+    /// Adds the line `proposed` for the run; returns the id of the grant, which is empty if the policy
+    /// permits what was asked by now.
     fn for_run(
         &self,
         id: &QuestionId,
@@ -255,55 +298,51 @@ impl Desk {
         proposed: &Proposed,
         by: Answerer,
     ) -> Result<String, Unanswered> {
-        let is_full = || self.state.lock().grants.for_run().len() >= PolicyStore::LINES;
-        if is_full() {
-            return Err(Unanswered::Unfit(
-                "as many lines as there may be were added in this run; take one back first",
-            ));
-        }
-        let mut is_added = false;
+        let mut grant = None;
         for _ in 0..ROUNDS {
-            match self.examine(shown, proposed) {
-                Examined::Permitted => break,
+            let current = self.policy.load();
+            match examine(shown, proposed, &current) {
+                Examined::Permitted => {
+                    grant = Some(String::new());
+                    break;
+                }
                 Examined::Stale => return Err(Unanswered::Stale),
                 Examined::Same => {}
             }
-            let current = self.policy.load();
             let lines = std::slice::from_ref(&proposed.line);
             let together = current.with_lines(current.generation() + 1, lines);
             let together = together.map_err(|_| Unanswered::Stale)?;
             together.prepare();
+            // Listed first, so that a reload that drops the line finds the grant.
+            let mut state = self.state.lock();
+            if state.grants.for_run().len() >= PolicyStore::LINES {
+                return Err(Unanswered::Unfit(
+                    "as many lines as there may be were added in this run; take one back first",
+                ));
+            }
+            let line = proposed.line.clone();
+            let added = state.grants.add(line, &proposed.yaml, &proposed.permits);
+            drop(state);
             if self.policy.add(proposed.line.clone(), together) {
-                is_added = true;
+                grant = Some(added);
                 break;
             }
+            self.state.lock().grants.remove(&added);
         }
+        let grant = grant.ok_or(Unanswered::Stale)?;
         let mut state = self.state.lock();
-        let grant = if is_added {
-            let line = proposed.line.clone();
-            Some(state.grants.add(line, &proposed.yaml, &proposed.permits))
+        if grant.is_empty() {
+            state.finish(id, PERMITTED, || Turn::Judge);
         } else {
-            None
-        };
-        state.finish(id, || Turn::Judge);
+            state.grants.note(Decision::Run.as_str(), &proposed.yaml);
+            state.finish(id, Decision::Run.as_str(), || Turn::Judge);
+        }
         let program = self.counted_as(&shown.wish.caller.program.executable);
         state.bounds.permit(&program);
         drop(state);
-        self.reporter
-            .granted(id, shown, Decision::Run, grant.as_deref(), by);
-        Ok(grant.unwrap_or_default())
-    }
-
-    /// Compares the line `proposed` with what was shown, under the policy of this moment.
-    fn examine(&self, shown: &Shown, proposed: &Proposed) -> Examined {
-        let snapshot = shown.wish.own.over(self.policy.load());
-        if shown.wish.judge(&snapshot).is_ok() {
-            return Examined::Permitted;
-        }
-        match permits(&shown.wish, &snapshot, &proposed.line) {
-            Some(permits) if permits == proposed.permits => Examined::Same,
-            Some(_) | None => Examined::Stale,
-        }
+        let named = Some(grant.as_str()).filter(|grant| !grant.is_empty());
+        self.reporter.granted(id, shown, Decision::Run, named, by);
+        Ok(grant)
     }
 
     /// Takes back the grant with this `id`; returns its line as text. What only that grant permitted

@@ -14,6 +14,9 @@ pub(super) const HELD_OF_PROGRAM: usize = 16;
 /// The most new questions of one program in a minute.
 const NEW_OF_PROGRAM: usize = 5;
 
+/// The most requests of one program that are asked about in a minute, new or not.
+const ASKED: usize = 120;
+
 /// The denials in a row after which a program is not asked for any more.
 const DENIALS: u32 = 3;
 
@@ -48,6 +51,8 @@ struct New {
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
     new: VecDeque<New>,
+    /// When requests were asked about, by program.
+    asked: HashMap<String, VecDeque<Instant>>,
     /// Denials in a row, by program.
     denials: HashMap<String, u32>,
     denied: BTreeSet<DeniedForRun>,
@@ -79,6 +84,21 @@ impl Bounds {
         {
             self.new.pop_front();
         }
+        // A question takes time to make, whether anybody sees it or not.
+        self.asked.retain(|_, asked| {
+            while asked
+                .front()
+                .is_some_and(|at| now.duration_since(*at) >= MINUTE)
+            {
+                asked.pop_front();
+            }
+            !asked.is_empty()
+        });
+        let asked = self.asked.entry(program.to_owned()).or_default();
+        if asked.len() >= ASKED {
+            return false;
+        }
+        asked.push_back(now);
         let mut of_program = self.new.iter().filter(|new| new.program == program);
         if of_program.clone().any(|new| new.target == target) {
             return true;
@@ -115,6 +135,15 @@ impl Bounds {
         !std::mem::replace(&mut self.is_full, true)
     }
 
+    /// Returns true if nothing of `program` is asked about.
+    pub(super) fn forbid_all(&self, program: &str) -> bool {
+        let is_muted = self
+            .denials
+            .get(program)
+            .is_some_and(|count| *count >= DENIALS);
+        is_muted || self.is_full || self.unseen >= UNSEEN
+    }
+
     /// Notes a wait that nobody looked at.
     pub(super) fn was_unseen(&mut self) {
         self.unseen += 1;
@@ -136,7 +165,9 @@ impl Bounds {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bounds, DENIALS, DENIED_FOR_RUN, DeniedForRun, MINUTE, NEW_OF_PROGRAM, UNSEEN};
+    use super::{
+        ASKED, Bounds, DENIALS, DENIED_FOR_RUN, DeniedForRun, MINUTE, NEW_OF_PROGRAM, UNSEEN,
+    };
 
     fn wish(number: usize) -> DeniedForRun {
         DeniedForRun {
@@ -154,7 +185,10 @@ mod tests {
             assert!(bounds.count("/bin/a", &number.to_string(), 10));
         }
         assert!(!bounds.count("/bin/a", "other", 10));
-        assert!(bounds.count("/bin/a", "0", 10));
+        for _ in NEW_OF_PROGRAM + 1..ASKED {
+            assert!(bounds.count("/bin/a", "0", 10));
+        }
+        assert!(!bounds.count("/bin/a", "0", 10), "too many at all");
         for number in 0..NEW_OF_PROGRAM {
             assert!(bounds.count("/bin/b", &number.to_string(), 10));
         }

@@ -2,16 +2,17 @@
 
 use std::fmt;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use openshell_events::event::Audit;
 use parking_lot::Mutex;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::approvals::answer::Asked;
-use crate::approvals::question::{QuestionId, Shown};
+use crate::approvals::question::{QuestionId, Shown, TEXT_BYTES};
 use crate::approvals::reporter::Reporter;
 use crate::approvals::state::{Stage, State, Turn};
 use crate::approvals::wish::Wish;
@@ -48,6 +49,8 @@ pub struct Desk {
     /// Counts the changes that lists show.
     pub(super) changes: watch::Sender<u64>,
     pub(super) looks: watch::Sender<Looks>,
+    /// The turn to build a question.
+    building: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Desk {
@@ -82,6 +85,8 @@ pub enum Outcome {
 pub struct Ticket {
     desk: Arc<Desk>,
     number: u64,
+    /// The generation that was found to permit it.
+    permitted: Option<u64>,
 }
 
 impl Drop for Ticket {
@@ -107,11 +112,24 @@ impl Desk {
             state: Mutex::default(),
             changes: watch::Sender::new(0),
             looks: watch::Sender::default(),
+            building: Arc::new(Semaphore::new(1)),
         })
     }
 
+    /// The most bytes of what is asked for. Nothing longer is asked.
+    pub const TEXT_BYTES: usize = TEXT_BYTES;
+
+    /// Returns true if a further request of `asker` may be asked about.
+    #[must_use]
+    pub fn may_enter(&self, asker: &Asker) -> bool {
+        let program = self.counted_as(&asker.caller().program.executable);
+        let state = self.state.lock();
+        !state.is_closed && !state.bounds.forbid_all(&program) && !state.is_full(&program)
+    }
+
     /// Asks about `wish` of `asker`, and waits for what becomes of it. `ticket` is its place among the
-    /// questions, if it was asked about before; `gone` ends when its client gives up.
+    /// questions, if it was asked about before; `gone` ends when its client gives up. Returns also the
+    /// question that it waited for last.
     pub async fn ask(
         self: &Arc<Self>,
         ticket: &mut Option<Ticket>,
@@ -119,65 +137,92 @@ impl Desk {
         wish: Wish,
         gone: impl Future<Output = ()>,
     ) -> (Outcome, Option<QuestionId>) {
+        let asked = self.ask_holding(ticket, asker, wish, gone).await;
+        if matches!(asked.0, Outcome::Refused(_)) {
+            drop(ticket.take());
+        }
+        asked
+    }
+
+    async fn ask_holding(
+        self: &Arc<Self>,
+        ticket: &mut Option<Ticket>,
+        asker: Asker,
+        wish: Wish,
+        gone: impl Future<Output = ()>,
+    ) -> (Outcome, Option<QuestionId>) {
+        let refused = (Outcome::Refused(None), None);
+        // Subscribed first, so that nothing is missed.
         let mut generations = self.policy.subscribe();
+        let looks = self.looks.subscribe();
         let snapshot = self.policy.load();
         let generation = snapshot.generation();
         let own = wish.own.clone();
         let program = self.counted_as(&asker.caller().program.executable);
-        if ticket.is_none() {
-            let Some(number) = self.enter(&program, &wish) else {
-                return (Outcome::Refused(None), None);
-            };
-            let desk = Arc::clone(self);
-            *ticket = Some(Ticket { desk, number });
+        let ticket = match ticket {
+            Some(ticket) => ticket,
+            None => match self.enter(&program, &wish) {
+                Some(number) => ticket.insert(Ticket {
+                    desk: Arc::clone(self),
+                    number,
+                    permitted: None,
+                }),
+                None => return refused,
+            },
+        };
+        let number = ticket.number;
+        let outcome = |turn| match turn {
+            Turn::Judge => Outcome::Judge,
+            Turn::Once(line) => Outcome::Once(own.and(*line, Instant::now() + ONCE)),
+            Turn::Denied => Outcome::Refused(Some(Asked::Denied)),
+        };
+        let turn = self.state.lock().turn(number);
+        if let Some(turn) = turn {
+            return (outcome(turn), None);
         }
-        let Some(number) = ticket.as_ref().map(|ticket| ticket.number) else {
-            return (Outcome::Refused(None), None);
+        let mut gone = pin!(gone);
+        let building = tokio::select! {
+            built = self.build(asker, wish, snapshot) => built,
+            () = &mut gone => return refused,
         };
-        let desk = Arc::clone(self);
-        let building = tokio::task::spawn_blocking(move || {
-            let caller = asker.examined();
-            let wish = Wish { caller, ..wish };
-            desk.build(wish, &snapshot)
-        });
-        let shown = match building.await {
-            Ok(Built::Permitted) => return (Outcome::Judge, None),
-            Ok(Built::Question(shown)) => shown,
-            Ok(Built::None) | Err(_) => {
-                drop(ticket.take());
-                return (Outcome::Refused(None), None);
+        let shown = match building {
+            // Judged again it was refused in the same generation: it is not to be asked.
+            Built::Permitted if ticket.permitted == Some(generation) => return refused,
+            Built::Permitted => {
+                ticket.permitted = Some(generation);
+                return (Outcome::Judge, None);
             }
+            Built::Question(shown) => shown,
+            Built::None => return refused,
         };
-        let Some((id, turns)) = self.place(number, *shown) else {
-            drop(ticket.take());
-            return (Outcome::Refused(None), None);
+        let Some((id, mut turns)) = self.place(number, *shown) else {
+            return refused;
         };
         let changed = async {
             let _ = generations
                 .wait_for(|current| current.number != generation)
                 .await;
         };
-        let outcome = tokio::select! {
+        let waited = tokio::select! {
             biased;
-            turn = turns => match turn {
-                Ok(Turn::Judge) => Outcome::Judge,
-                Ok(Turn::Once(line)) => Outcome::Once(own.and(*line, Instant::now() + ONCE)),
-                Ok(Turn::Denied) => Outcome::Refused(Some(Asked::Denied)),
+            turn = &mut turns => match turn {
+                Ok(turn) => outcome(turn),
                 // The sandbox ends.
                 Err(_) => Outcome::Refused(Some(Asked::Expired)),
             },
             () = changed => Outcome::Judge,
-            () = gone => {
-                drop(ticket.take());
-                Outcome::Refused(None)
-            }
-            () = self.patience(number) => {
-                self.expire(number);
-                Outcome::Refused(Some(Asked::Expired))
-            }
+            () = gone => return (Outcome::Refused(None), Some(id)),
+            () = self.patience(number, looks) => Outcome::Refused(Some(Asked::Expired)),
         };
-        self.state.lock().resume(number);
-        (outcome, Some(id))
+        let mut state = self.state.lock();
+        let last = state.resume(number).unwrap_or(id);
+        drop(state);
+        // An answer of the last moment counts.
+        let answered = turns.try_recv().ok().map(outcome);
+        if answered.is_none() && matches!(waited, Outcome::Refused(Some(Asked::Expired))) {
+            self.expire(number);
+        }
+        (answered.unwrap_or(waited), Some(last))
     }
 
     /// Returns the name under which bounds count the program at `path`.
@@ -204,18 +249,29 @@ impl Desk {
         Some(state.enter(program))
     }
 
-    /// Builds the question about `wish` under the policy of `snapshot`. Blocks.
-    fn build(&self, wish: Wish, snapshot: &Arc<Snapshot>) -> Built {
-        let snapshot = wish.own.over(Arc::clone(snapshot));
-        if wish.judge(&snapshot).is_ok() {
-            return Built::Permitted;
-        }
-        let program = Path::new(&wish.caller.program.executable);
-        let is_writable = (self.is_writable)(program);
-        match Shown::of(wish, &snapshot, is_writable) {
-            Some(shown) => Built::Question(Box::new(shown)),
-            None => Built::None,
-        }
+    /// Builds the question about `wish` of `asker` under the policy of `snapshot`, on a blocking thread
+    /// and one at a time.
+    async fn build(self: &Arc<Self>, asker: Asker, wish: Wish, snapshot: Arc<Snapshot>) -> Built {
+        let Ok(turn) = Arc::clone(&self.building).acquire_owned().await else {
+            return Built::None;
+        };
+        let desk = Arc::clone(self);
+        let building = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let caller = asker.examined();
+            let wish = Wish { caller, ..wish };
+            let snapshot = wish.own.over(snapshot);
+            if wish.judge(&snapshot).is_ok() {
+                return Built::Permitted;
+            }
+            let program = Path::new(&wish.caller.program.executable);
+            let is_writable = (desk.is_writable)(program);
+            match Shown::of(wish, &snapshot, is_writable) {
+                Some(shown) => Built::Question(Box::new(shown)),
+                None => Built::None,
+            }
+        });
+        building.await.unwrap_or(Built::None)
     }
 
     /// Puts the request with this `number` under the question that shows the same, or under a new
@@ -230,6 +286,11 @@ impl Desk {
             Some(id) => id,
             None => {
                 let id = QuestionId::new().ok()?;
+                let policy = self.policy.load();
+                let network = policy.policy().network();
+                let target = &shown.wish.target;
+                let name = state.name(target, |name| network.contains_key(name))?;
+                let shown = shown.named(&name);
                 self.reporter.asked(&id, &shown);
                 state.list(id.clone(), Arc::new(shown));
                 id
@@ -243,17 +304,14 @@ impl Desk {
     }
 
     /// Ends when the request with this `number` has waited too long.
-    async fn patience(&self, number: u64) {
-        let mut looks = self.looks.subscribe();
+    async fn patience(&self, number: u64, mut looks: watch::Receiver<Looks>) {
         loop {
             let Some(until) = self.until(number) else {
                 return;
             };
             tokio::select! {
                 () = sleep_until(until) => return,
-                _ = looks.changed() => {
-                    self.state.lock().is_looked_at(number);
-                }
+                _ = looks.changed() => {}
             }
         }
     }
@@ -269,6 +327,7 @@ impl Desk {
         if state.slot(number).is_some_and(|slot| slot.looked.is_none()) {
             state.bounds.was_unseen();
         }
+        state.still_waits(number);
         if let Some((id, shown)) = state.end(number, Stage::Expired) {
             self.reporter.expired(&id, &shown, false);
         }

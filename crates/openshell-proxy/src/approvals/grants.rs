@@ -47,7 +47,6 @@ impl Grants {
             permits: permits.to_vec(),
             line,
         });
-        self.note("run", yaml);
         id
     }
 

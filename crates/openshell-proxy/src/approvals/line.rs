@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use openshell_events::text::visible;
 use openshell_policy::comparison::addition;
 use openshell_policy::network::binary::Binary;
 use openshell_policy::network::endpoint::Endpoint;
@@ -14,6 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::approvals::wish::{Wish, WishedMessage, WishedRequest};
 use crate::decide::line::Line;
 use crate::decide::snapshot::Snapshot;
+use crate::ground::target::Target;
 
 /// Ports of protocols that are not HTTP.
 const OTHER_PORTS: &str = include_str!("../../../../data/names/ports.txt");
@@ -34,10 +36,26 @@ pub(super) struct Proposed {
     pub(super) line: Line,
     /// The line as text, which reads back as the same line.
     pub(super) yaml: String,
+    /// The same without its key.
+    body: String,
     /// What it permits, and what it leaves open.
     pub(super) permits: Vec<String>,
     /// True if bytes pass that nobody judges.
     pub(super) is_opaque: bool,
+}
+
+impl Proposed {
+    /// Returns the same line with another key.
+    pub(super) fn named(&self, name: &PolicyName) -> Self {
+        Self {
+            yaml: format!("{}: {}", name.as_str(), self.body),
+            line: Line {
+                name: name.clone(),
+                policy: self.line.policy.clone(),
+            },
+            ..self.clone()
+        }
+    }
 }
 
 /// The rules of a proposed endpoint.
@@ -91,9 +109,8 @@ pub(super) fn permits(wish: &Wish, snapshot: &Snapshot, line: &Line) -> Option<V
     if !change.takes_away.is_empty() {
         return None;
     }
-    let mut permits = change.permits;
-    permits.extend(left_open(wish, line));
-    Some(permits)
+    let permits = change.permits.into_iter().chain(left_open(wish, line));
+    Some(permits.map(|words| visible(&words).into_owned()).collect())
 }
 
 /// Returns what `line` leaves open.
@@ -128,19 +145,23 @@ fn left_open(wish: &Wish, line: &Line) -> Vec<String> {
     open
 }
 
-/// Returns a key for the line that no policy has.
-fn free_name(wish: &Wish, snapshot: &Snapshot) -> Option<PolicyName> {
+/// Returns keys for the lines about `target`, of which the first that is free is taken.
+pub(super) fn names(target: &Target) -> impl Iterator<Item = PolicyName> {
     let is_kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let host = wish.target.host.to_string();
+    let host = target.host.to_string();
     let host: String = host.chars().take(HOST_BYTES).collect();
     let host = host.replace(|c: char| !is_kept(c), "_");
-    let name = format!("ask_{host}_{}", wish.target.port);
-    let numbered = (2..).map(|number| format!("{name}_{number}"));
-    let mut names = [name.clone()].into_iter().chain(numbered);
-    names.find_map(|name| {
-        let name = PolicyName::parse(&name).ok()?;
-        (!snapshot.policy().network().contains_key(&name)).then_some(name)
-    })
+    let name = format!("ask_{host}_{}", target.port);
+    let numbered = (2..).map(move |number| format!("{name}_{number}"));
+    let name = format!("ask_{host}_{}", target.port);
+    let names = [name].into_iter().chain(numbered);
+    names.map_while(|name| PolicyName::parse(&name).ok())
+}
+
+/// Returns a key for the line that no policy has.
+fn free_name(wish: &Wish, snapshot: &Snapshot) -> Option<PolicyName> {
+    let network = snapshot.policy().network();
+    names(&wish.target).find(|name| !network.contains_key(name))
 }
 
 /// Returns the endpoints of the lines, as values; `None` if no line is right for the wish.
@@ -166,6 +187,10 @@ fn forms(wish: &Wish, snapshot: &Snapshot) -> Option<Vec<Map<String, Value>>> {
         return Some(vec![made_of(&endpoint, wish, Rules::Only(rule))?]);
     }
     let method = request.message.method.as_str();
+    if method == "*" {
+        // In a rule it stands for every method.
+        return None;
+    }
     let permitting = endpoint_of(wish, request, snapshot);
     let mut forms = Vec::new();
     for path in paths(&request.path) {
@@ -222,6 +247,8 @@ fn paths(path: &str) -> Vec<String> {
             paths.push(format!("/{first}{before}/*/*"));
         }
         paths.push(format!("/{first}/**"));
+    } else if path.len() > 1 {
+        paths.push("/*".to_owned());
     }
     paths
 }
@@ -309,7 +336,8 @@ fn proposal(
         binary.insert("exact".to_owned(), true.into());
     }
     let values = json!({"endpoints": [endpoint], "binaries": [binary]});
-    let yaml = format!("{}: {}", name.as_str(), flow(&values));
+    let body = flow(&values);
+    let yaml = format!("{}: {body}", name.as_str());
     let policy = read(name, &yaml)?;
     // What is shown must be what is meant: read from the values, it is the same.
     let document = json!({"network_policies": {name.as_str(): values}});
@@ -332,6 +360,7 @@ fn proposal(
     Some(Proposed {
         line,
         yaml,
+        body,
         permits,
         is_opaque,
     })
@@ -442,7 +471,7 @@ mod tests {
     #[test]
     fn paths_become_wider_from_their_end() {
         assert_eq!(paths("/"), ["/"]);
-        assert_eq!(paths("/x"), ["/x"]);
+        assert_eq!(paths("/x"), ["/x", "/*"]);
         assert_eq!(paths("/v1/items"), ["/v1/items", "/v1/*", "/v1/**"]);
         assert_eq!(
             paths("/a/b/c/d*"),

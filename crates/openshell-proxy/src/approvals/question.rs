@@ -1,20 +1,23 @@
 //! Questions: fixed values, which look the same wherever they are shown.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fmt::Write as _;
 
-use openshell_events::text::visible;
+use aws_lc_rs::digest::{SHA256, digest};
+use openshell_events::text::{counted, visible};
+use openshell_policy::network::PolicyName;
 use serde_json::{Value, json};
 
 use crate::approvals::askable::{Held, held};
-use crate::approvals::line::{Proposed, propose};
+use crate::approvals::line::{Proposed, names, propose};
 use crate::approvals::marks::{Mark, marks};
 use crate::approvals::site::site;
 use crate::approvals::wish::Wish;
 use crate::decide::snapshot::Snapshot;
 
 /// The most bytes of a question's text. A longer one is not asked.
-const TEXT_BYTES: usize = 4 * 1024;
+pub(super) const TEXT_BYTES: usize = 4 * 1024;
 
 /// The characters of an id: base 32 without letters that look like digits.
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -93,11 +96,13 @@ impl Kind {
 pub(super) struct Shown {
     pub(super) wish: Wish,
     pub(super) lines: Vec<Proposed>,
+    marks: BTreeSet<Mark>,
     /// The facts for programs.
     pub(super) facts: Value,
     /// All of it as one text for people.
     pub(super) text: String,
-    pub(super) is_dangerous: bool,
+    /// All that makes a question another one; the key of its lines does not.
+    same: String,
 }
 
 impl Shown {
@@ -110,32 +115,67 @@ impl Shown {
         if first.is_opaque {
             marks.insert(Mark::Opaque);
         }
-        let kind = Kind::of(&wish);
-        let facts = facts(&wish, kind, &marks, &lines);
+        // Whatever they are called in the end, equal lines have the same name here.
+        let name = names(&wish.target).next()?;
+        let lines: Vec<_> = lines.iter().map(|line| line.named(&name)).collect();
+        let facts = facts(&wish, &marks, &lines);
         let text = text(&wish, &marks, &lines);
-        let is_dangerous = marks.iter().any(Mark::is_dangerous);
-        (text.len() <= TEXT_BYTES).then_some(Self {
+        if text.len() > TEXT_BYTES {
+            return None;
+        }
+        let mut same = format!("{facts}{text}");
+        for line in wish.own.lines() {
+            same.push_str(line.name.as_str());
+        }
+        if let Some(request) = &wish.request {
+            // What is masked looks the same.
+            same.push_str(&request.message.uri.to_string());
+            if request.rpc.is_some() {
+                let digest = digest(&SHA256, &request.message.ahead.bytes);
+                same.push_str(&format!("{digest:?}"));
+            }
+        }
+        Some(Self {
             wish,
             lines,
+            marks,
             facts,
             text,
-            is_dangerous,
+            same,
         })
+    }
+
+    /// Returns the same question with `name` as the key of its lines.
+    pub(super) fn named(self, name: &PolicyName) -> Self {
+        let lines: Vec<_> = self.lines.iter().map(|line| line.named(name)).collect();
+        Self {
+            facts: facts(&self.wish, &self.marks, &lines),
+            text: text(&self.wish, &self.marks, &lines),
+            lines,
+            ..self
+        }
     }
 
     /// Returns true if everything that is shown of both is equal.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.facts == other.facts && self.text == other.text
+        self.same == other.same
+    }
+
+    /// Returns true if it takes a second key to permit the line with this index.
+    pub(super) fn is_dangerous(&self, line: usize) -> bool {
+        let is_opaque = self.lines.get(line).is_some_and(|line| line.is_opaque);
+        is_opaque || self.marks.iter().any(Mark::is_dangerous)
+    }
+
+    /// Returns the number of bytes that the question keeps of a body.
+    pub(super) fn body_bytes(&self) -> usize {
+        let request = self.wish.request.as_ref();
+        request.map_or(0, |request| request.message.ahead.bytes.len())
     }
 }
 
 /// Returns what programs are told.
-fn facts<'m>(
-    wish: &Wish,
-    kind: Kind,
-    marks: impl IntoIterator<Item = &'m Mark>,
-    lines: &[Proposed],
-) -> Value {
+fn facts(wish: &Wish, marks: &BTreeSet<Mark>, lines: &[Proposed]) -> Value {
     let program = &wish.caller.program;
     let request = wish.request.as_ref();
     let rpc = request.and_then(|request| request.rpc.as_ref());
@@ -143,7 +183,7 @@ fn facts<'m>(
     let addresses: Vec<_> = wish.addresses.iter().map(ToString::to_string).collect();
     let lines: Vec<_> = lines
         .iter()
-        .map(|line| json!({"yaml": line.yaml, "permits": all_visible(&line.permits)}))
+        .map(|line| json!({"yaml": line.yaml, "flag": null, "permits": line.permits}))
         .collect();
     let body = body.map(|body| {
         let media_type = body.media_type.as_deref().map(visible);
@@ -151,7 +191,7 @@ fn facts<'m>(
     });
     let about = rpc.and_then(|rpc| rpc.about.as_ref());
     json!({
-        "kind": kind.as_str(),
+        "kind": Kind::of(wish).as_str(),
         "program": visible(&program.executable),
         "ancestors": all_visible(&program.ancestors),
         "site": site(&wish.target.host),
@@ -167,7 +207,7 @@ fn facts<'m>(
         "arguments": rpc.and_then(|rpc| rpc.arguments.as_deref()).map(visible),
         "credentials": request.map(|request| all_visible(&request.credentials)).unwrap_or_default(),
         "reason_code": wish.code.as_str(),
-        "marks": marks.into_iter().map(Mark::word).collect::<Vec<_>>(),
+        "marks": marks.iter().map(Mark::word).collect::<Vec<_>>(),
         "lines": lines,
         "intent": null,
     })
@@ -181,7 +221,7 @@ fn all_visible(texts: &[String]) -> Vec<String> {
 }
 
 /// Returns all that is shown, in a fixed order. Writing to a String cannot fail.
-fn text<'m>(wish: &Wish, marks: impl IntoIterator<Item = &'m Mark>, lines: &[Proposed]) -> String {
+fn text(wish: &Wish, marks: &BTreeSet<Mark>, lines: &[Proposed]) -> String {
     let target = &wish.target;
     let program = &wish.caller.program;
     let mut text = String::new();
@@ -209,7 +249,7 @@ fn text<'m>(wish: &Wish, marks: impl IntoIterator<Item = &'m Mark>, lines: &[Pro
         if let Some(body) = &request.body {
             let media_type = body.media_type.as_deref().unwrap_or("unknown type");
             let bytes = match body.bytes {
-                Some(bytes) => format!("{bytes} bytes"),
+                Some(bytes) => counted(bytes, "byte", "bytes"),
                 None => "unknown length".to_owned(),
             };
             let _ = writeln!(
@@ -232,7 +272,7 @@ fn text<'m>(wish: &Wish, marks: impl IntoIterator<Item = &'m Mark>, lines: &[Pro
         }
     }
     let marks: Vec<_> = marks
-        .into_iter()
+        .iter()
         .map(|mark| {
             let is_dangerous = if mark.is_dangerous() { "!" } else { "" };
             format!("{}{is_dangerous}", mark.word())
@@ -244,7 +284,7 @@ fn text<'m>(wish: &Wish, marks: impl IntoIterator<Item = &'m Mark>, lines: &[Pro
     if let Some(line) = lines.first() {
         let _ = writeln!(text, "line       {}", line.yaml);
         for permits in &line.permits {
-            let _ = writeln!(text, "permits    {}", visible(permits));
+            let _ = writeln!(text, "permits    {permits}");
         }
     }
     text.truncate(text.trim_end().len());

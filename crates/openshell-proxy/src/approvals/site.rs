@@ -91,9 +91,7 @@ pub(super) fn looks_like<'k>(
         if known_site == own_site {
             return false;
         }
-        name.starts_with(&format!("{known}."))
-            || is_alike(name, known)
-            || is_alike(&own_site, &known_site)
+        name.starts_with(known) || is_alike(name, known) || is_alike(&own_site, &known_site)
     })
 }
 

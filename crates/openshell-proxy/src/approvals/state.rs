@@ -1,16 +1,19 @@
 //! The state of a desk: the requests that wait, and the questions that are listed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use openshell_policy::network::PolicyName;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::approvals::bounds::{Bounds, HELD, HELD_OF_PROGRAM};
 use crate::approvals::grants::Grants;
+use crate::approvals::line::names;
 use crate::approvals::question::{QuestionId, Shown};
 use crate::decide::line::Line;
+use crate::ground::target::Target;
 
 /// How long a request waits while nobody looks.
 const UNSEEN: Duration = Duration::from_secs(10);
@@ -21,12 +24,22 @@ const LISTED: Duration = Duration::from_secs(600);
 /// The most questions that nothing waits under.
 const IDLE: usize = 50;
 
+/// The most bytes of a body that a question keeps that nothing waits under.
+const IDLE_BODY: usize = 64 * 1024;
+
+/// The most answered questions that are remembered.
+const FINISHED: usize = 128;
+
 /// The requests that wait, and the questions that are listed.
 #[derive(Debug, Default)]
 pub(super) struct State {
     questions: BTreeMap<QuestionId, Entry>,
     slots: BTreeMap<u64, Slot>,
     last: u64,
+    /// The keys of the lines of all questions so far.
+    names: BTreeSet<PolicyName>,
+    /// The last questions that were answered, each with what became of it.
+    finished: VecDeque<(QuestionId, &'static str)>,
     pub(super) bounds: Bounds,
     pub(super) grants: Grants,
     /// True once the sandbox ends.
@@ -75,6 +88,8 @@ pub(super) struct Slot {
     question: Option<QuestionId>,
     /// Receives what becomes of it while it waits.
     sender: Option<oneshot::Sender<Turn>>,
+    /// What became of it while it was judged again.
+    turn: Option<Turn>,
     is_waiting: bool,
     began: Instant,
     pub(super) looked: Option<Instant>,
@@ -115,6 +130,7 @@ impl State {
             program: program.to_owned(),
             question: None,
             sender: None,
+            turn: None,
             is_waiting: false,
             began: Instant::now(),
             looked: None,
@@ -133,19 +149,57 @@ impl State {
         self.slots.len()
     }
 
-    /// Notes that somebody looks at the request with this `number`.
-    pub(super) fn is_looked_at(&mut self, number: u64) {
-        if let Some(slot) = self.slots.get_mut(&number) {
+    /// Notes that somebody looks at all that waits.
+    pub(super) fn is_looked_at(&mut self) {
+        self.bounds.is_seen();
+        for slot in self.slots.values_mut() {
             slot.looked.get_or_insert_with(Instant::now);
         }
     }
 
-    /// Notes that the request with this `number` is judged again.
-    pub(super) fn resume(&mut self, number: u64) {
+    /// Notes that the request with this `number` is judged again; returns the question that it waits
+    /// under.
+    pub(super) fn resume(&mut self, number: u64) -> Option<QuestionId> {
+        let slot = self.slots.get_mut(&number)?;
+        slot.is_waiting = false;
+        slot.sender = None;
+        slot.question.clone()
+    }
+
+    /// Notes that the request with this `number` was waiting to the end.
+    pub(super) fn still_waits(&mut self, number: u64) {
         if let Some(slot) = self.slots.get_mut(&number) {
-            slot.is_waiting = false;
-            slot.sender = None;
+            slot.is_waiting = true;
         }
+    }
+
+    /// Returns what became of the request with this `number` while it was judged again.
+    pub(super) fn turn(&mut self, number: u64) -> Option<Turn> {
+        self.slots.get_mut(&number)?.turn.take()
+    }
+
+    /// Returns a key for lines about `target` that no other question has, and no policy for which
+    /// `is_taken` returns true.
+    pub(super) fn name(
+        &mut self,
+        target: &Target,
+        is_taken: impl Fn(&PolicyName) -> bool,
+    ) -> Option<PolicyName> {
+        let name = names(target).find(|name| !self.names.contains(name) && !is_taken(name))?;
+        self.names.insert(name.clone());
+        Some(name)
+    }
+
+    /// Returns the last questions that were answered, each with what became of it.
+    pub(super) fn finished(&self) -> impl Iterator<Item = &(QuestionId, &'static str)> {
+        self.finished.iter()
+    }
+
+    fn note_finished(&mut self, id: &QuestionId, what: &'static str) {
+        if self.finished.len() >= FINISHED {
+            self.finished.pop_front();
+        }
+        self.finished.push_back((id.clone(), what));
     }
 
     /// Removes the questions that nothing has waited under for long, and the oldest beyond a bound.
@@ -195,6 +249,10 @@ impl State {
     ) -> Option<oneshot::Receiver<Turn>> {
         if self.slots.get(&number)?.question.as_ref() != Some(id) {
             self.take_out(number);
+            // The time of another question begins with it.
+            let slot = self.slots.get_mut(&number)?;
+            slot.began = Instant::now();
+            slot.looked = None;
         }
         let entry = self.questions.get_mut(id)?;
         entry.stage = Stage::Held;
@@ -241,7 +299,11 @@ impl State {
         }
         entry.stage = stage;
         entry.since = Instant::now();
-        Some((id, Arc::clone(&entry.shown)))
+        let shown = Arc::clone(&entry.shown);
+        if shown.body_bytes() > IDLE_BODY {
+            self.questions.remove(&id);
+        }
+        Some((id, shown))
     }
 
     /// Returns the questions, those that something waits under first, each group by its age.
@@ -265,28 +327,43 @@ impl State {
     pub(super) fn give_back(&mut self, id: &QuestionId) {
         if let Some(entry) = self.questions.get_mut(id) {
             entry.is_taken = false;
+            if entry.slots.is_empty() && entry.stage == Stage::Held {
+                entry.stage = Stage::Left;
+                entry.since = Instant::now();
+            }
         }
     }
 
-    /// Removes the question `id`, and sends all that wait under it what `turn` returns.
-    pub(super) fn finish(&mut self, id: &QuestionId, turn: impl Fn() -> Turn) {
+    /// Removes the question `id` because of `what`, and sends all that wait under it what `turn`
+    /// returns.
+    pub(super) fn finish(&mut self, id: &QuestionId, what: &'static str, turn: impl Fn() -> Turn) {
         let Some(entry) = self.questions.remove(id) else {
             return;
         };
+        self.note_finished(id, what);
         for number in entry.slots {
             self.send(number, turn());
         }
     }
 
-    /// Removes the question `id`, and sends the oldest that waits under it `turn`. The others wait
-    /// under the question `next`.
-    pub(super) fn finish_one(&mut self, id: &QuestionId, turn: Turn, next: QuestionId) {
+    /// Removes the question `id` because of `what`, and sends the oldest that waits under it `turn`;
+    /// returns false if nothing waits under it any more. The others wait under the question `next`,
+    /// if there are any.
+    pub(super) fn finish_one(
+        &mut self,
+        id: &QuestionId,
+        what: &'static str,
+        turn: Turn,
+        next: &QuestionId,
+    ) -> bool {
         let Some(mut entry) = self.questions.remove(id) else {
-            return;
+            return false;
         };
-        if let Some(number) = entry.slots.pop_front() {
-            self.send(number, turn);
-        }
+        self.note_finished(id, what);
+        let Some(number) = entry.slots.pop_front() else {
+            return false;
+        };
+        self.send(number, turn);
         for number in &entry.slots {
             if let Some(slot) = self.slots.get_mut(number) {
                 slot.question = Some(next.clone());
@@ -294,18 +371,26 @@ impl State {
         }
         if !entry.slots.is_empty() {
             entry.is_taken = false;
-            self.questions.insert(next, entry);
+            self.questions.insert(next.clone(), entry);
         }
+        true
     }
 
+    /// Returns true if there is a question `id`.
+    pub(super) fn has(&self, id: &QuestionId) -> bool {
+        self.questions.contains_key(id)
+    }
+
+    /// Tells the request with this `number` what becomes of it: now, or when it is asked about again.
     fn send(&mut self, number: u64, turn: Turn) {
-        if let Some(slot) = self.slots.get_mut(&number) {
-            slot.question = None;
-            if let Some(sender) = slot.sender.take() {
-                // A request that has gone needs no turn.
-                let _ = sender.send(turn);
-            }
-        }
+        let Some(slot) = self.slots.get_mut(&number) else {
+            return;
+        };
+        slot.question = None;
+        slot.turn = match slot.sender.take() {
+            Some(sender) => sender.send(turn).err(),
+            None => Some(turn),
+        };
     }
 
     /// Ends all waits, because the sandbox ends.

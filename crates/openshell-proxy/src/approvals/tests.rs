@@ -126,7 +126,7 @@ async fn listed(desk: &Arc<Desk>, held: usize) -> Vec<Listed> {
 }
 
 fn yaml_of(listed: &Listed) -> Vec<&str> {
-    listed.lines.iter().map(|(yaml, _)| yaml.as_str()).collect()
+    listed.lines.iter().map(|line| line.yaml.as_str()).collect()
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn a_connection_is_asked_with_a_line_that_only_reads() {
     assert_eq!(question.facts["site"], "other.test");
     assert_eq!(question.facts["kind"], "connection");
     assert_eq!(question.facts["marks"], serde_json::json!(["new_site"]));
-    assert!(!question.is_dangerous);
+    assert!(!question.lines[0].is_dangerous && question.lines[1].is_dangerous);
     assert_eq!(question.seconds_left, HOLD.as_secs() - 1);
     let id = question.id.to_string();
     assert_eq!(desk.decide(&id, Decision::Once, 0, BY), Ok(None));
@@ -173,7 +173,7 @@ async fn a_line_for_a_port_of_another_protocol_is_for_bytes() {
     let lines = yaml_of(&questions[0]);
     assert_eq!(lines.len(), 1);
     assert!(lines[0].contains("protocol: tcp"), "{lines:?}");
-    assert!(questions[0].is_dangerous);
+    assert!(questions[0].lines[0].is_dangerous);
 }
 
 #[tokio::test]
@@ -186,8 +186,8 @@ async fn a_request_is_asked_with_exactly_its_method_and_path_and_then_wider() {
     let paths: Vec<_> = questions[0]
         .lines
         .iter()
-        .map(|(yaml, _)| {
-            let (_, rules) = yaml.split_once("rules: ").unwrap();
+        .map(|line| {
+            let (_, rules) = line.yaml.split_once("rules: ").unwrap();
             rules.split_once("}}]").unwrap().0.to_owned()
         })
         .collect();
@@ -201,9 +201,9 @@ async fn a_request_is_asked_with_exactly_its_method_and_path_and_then_wider() {
         ]
     );
     assert_eq!(
-        questions[0].lines[0].1,
+        questions[0].lines[0].permits,
         [
-            "/usr/bin/curl may send to api.test:443: POST /v1/items/7\\*",
+            "/usr/bin/curl may send to api.test:443: POST /v1/items/7\\\\*",
             "with any query and header",
         ]
     );
@@ -419,7 +419,7 @@ async fn addresses_are_asked_with_exactly_those_that_were_found() {
           [\"10.0.0.5\"], protocol: tcp}], binaries: [{path: /usr/bin/curl, exact: true}]}"
         ]
     );
-    assert!(questions[0].is_dangerous);
+    assert!(questions[0].lines[0].is_dangerous);
     let id = questions[0].id.to_string();
     desk.decide(&id, Decision::Run, 0, BY).unwrap();
     assert!(wish.judge(&store.load()).is_ok());
@@ -588,4 +588,114 @@ async fn when_the_sandbox_ends_all_that_waits_is_refused_and_nothing_is_asked() 
     assert!(matches!(outcome, Outcome::Refused(Some(Asked::Expired))));
     let (outcome, _) = ask(&desk, connection("h.other.test:443")).await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(None)), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_wish_with_lines_of_its_own_gets_a_further_one_that_fits_beside_them() {
+    let (desk, store) = desk(RULES);
+    let _watch = desk.watch();
+    let waiting = ask(&desk, connection("h.other.test:443"));
+    let questions = listed(&desk, 1).await;
+    desk.decide(questions[0].id.as_str(), Decision::Once, 0, BY)
+        .unwrap();
+    let (Outcome::Once(own), _ticket) = waiting.await.unwrap() else {
+        panic!("not once");
+    };
+    let mut wish = request("h.other.test:443", Method::POST, "/v1");
+    wish.own = own;
+    let waiting = ask(&desk, wish.clone());
+    let questions = listed(&desk, 1).await;
+    let yaml = yaml_of(&questions[0])[0].to_owned();
+    assert!(yaml.starts_with("ask_h.other.test_443_2: "), "{yaml}");
+    desk.decide(questions[0].id.as_str(), Decision::Once, 0, BY)
+        .unwrap();
+    let (Outcome::Once(own), _ticket) = waiting.await.unwrap() else {
+        panic!("not once");
+    };
+    assert_eq!(own.lines().len(), 2);
+    wish.own = own;
+    assert!(wish.judge(&wish.own.over(store.load())).is_ok());
+    let mut other = request("h.other.test:443", Method::POST, "/v2");
+    other.own = wish.own.clone();
+    assert!(other.judge(&other.own.over(store.load())).is_err());
+    assert!(
+        wish.judge(&store.load()).is_err(),
+        "nobody else has the lines"
+    );
+}
+
+#[tokio::test]
+async fn a_line_for_the_run_closes_nothing_that_was_permitted_once() {
+    let (desk, store) = desk(RULES);
+    let _watch = desk.watch();
+    let once = ask(&desk, request("h.other.test:443", Method::GET, "/a"));
+    let questions = listed(&desk, 1).await;
+    desk.decide(questions[0].id.as_str(), Decision::Once, 0, BY)
+        .unwrap();
+    let (Outcome::Once(own), _ticket) = once.await.unwrap() else {
+        panic!("not once");
+    };
+    let _run = ask(&desk, request("h.other.test:443", Method::GET, "/b"));
+    let questions = listed(&desk, 1).await;
+    desk.decide(questions[0].id.as_str(), Decision::Run, 0, BY)
+        .unwrap();
+    let wish = request("h.other.test:443", Method::GET, "/a");
+    assert!(wish.judge(&own.over(store.load())).is_ok());
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_while_a_request_is_judged_again_is_not_lost() {
+    let (desk, store) = desk(RULES);
+    let _watch = desk.watch();
+    let wish = request("api.test:443", Method::POST, "/v1");
+    let waiting = ask(&desk, wish.clone());
+    let questions = listed(&desk, 1).await;
+    store.replace(testing::snapshot(2, RULES));
+    let (outcome, mut ticket) = waiting.await.unwrap();
+    assert!(matches!(outcome, Outcome::Judge), "{outcome:?}");
+    desk.decide(questions[0].id.as_str(), Decision::DenyRun, 0, BY)
+        .unwrap();
+    let asker = asker(&wish.caller);
+    let (outcome, _) = desk.ask(&mut ticket, asker, wish, pending()).await;
+    let denied = matches!(outcome, Outcome::Refused(Some(Asked::Denied)));
+    assert!(denied, "{outcome:?}");
+    assert!(ticket.is_none() && desk.held() == 0);
+}
+
+#[tokio::test]
+async fn what_a_line_would_permit_but_is_refused_again_is_not_asked_for_ever() {
+    let (desk, _) = desk(RULES);
+    let _watch = desk.watch();
+    // The policy permits it, whatever refused it.
+    let wish = || request("api.test:443", Method::GET, "/v1");
+    let mut ticket = None;
+    let first = desk.ask(&mut ticket, asker(&wish().caller), wish(), pending());
+    assert!(matches!(first.await.0, Outcome::Judge));
+    let second = desk.ask(&mut ticket, asker(&wish().caller), wish(), pending());
+    assert!(matches!(second.await.0, Outcome::Refused(None)));
+    assert_eq!(desk.held(), 0);
+}
+
+#[tokio::test]
+async fn a_method_that_stands_for_all_in_a_rule_is_not_asked() {
+    let (desk, _) = desk(RULES);
+    let method = Method::from_bytes(b"*").unwrap();
+    let (outcome, _) = ask(&desk, request("api.test:443", method, "/v1"))
+        .await
+        .unwrap();
+    assert!(matches!(outcome, Outcome::Refused(None)), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_question_that_nothing_waits_under_keeps_no_large_body() {
+    let (desk, _) = desk(RULES);
+    let _watch = desk.watch();
+    let mut wish = request("api.test:443", Method::POST, "/v1");
+    let asked = wish.request.as_mut().unwrap();
+    asked.message.ahead.bytes = vec![b'x'; 100_000].into();
+    let waiting = ask(&desk, wish);
+    listed(&desk, 1).await;
+    waiting.abort();
+    let _ = waiting.await;
+    assert!(listed(&desk, 0).await.is_empty());
 }

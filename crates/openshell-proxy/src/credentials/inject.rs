@@ -290,19 +290,7 @@ impl Injection<'_> {
     /// Fills a Basic `Authorization` value, which may have a placeholder in its Base64 token (RFC
     /// 7617 §2).
     fn basic(&mut self, value: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
-        const LENIENT: GeneralPurpose = GeneralPurpose::new(
-            &base64::alphabet::STANDARD,
-            GeneralPurposeConfig::new()
-                .with_decode_padding_mode(DecodePaddingMode::Indifferent)
-                .with_decode_allow_trailing_bits(true),
-        );
-        let Some((scheme, token)) = value.split_at_checked(b"Basic ".len()) else {
-            return Ok(None);
-        };
-        if !scheme.eq_ignore_ascii_case(b"Basic ") {
-            return Ok(None);
-        }
-        let Ok(decoded) = LENIENT.decode(token.trim_ascii()) else {
+        let Some(decoded) = basic(value) else {
             return Ok(None);
         };
         let filled = self
@@ -415,6 +403,23 @@ fn refuse_any(text: &[u8], place: &'static str) -> Result<(), Refusal> {
     } else {
         Ok(())
     }
+}
+
+/// Returns the user and password of a Basic `Authorization` value (RFC 7617 §2); `None` if it is none.
+#[must_use]
+pub fn basic(value: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &base64::alphabet::STANDARD,
+        GeneralPurposeConfig::new()
+            .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+            .with_decode_allow_trailing_bits(true),
+    );
+    let (scheme, token) = value.split_at_checked(b"Basic ".len())?;
+    if !scheme.eq_ignore_ascii_case(b"Basic ") {
+        return None;
+    }
+    let decoded = LENIENT.decode(token.trim_ascii()).ok()?;
+    Some(Zeroizing::new(decoded))
 }
 
 #[cfg(test)]

@@ -21,9 +21,10 @@ struct Own {
 }
 
 impl OwnLines {
-    /// Returns these lines and `line`, all of which expire at `until`.
+    /// Returns these lines and `line`, all of which expire with the first, `line` at `until`.
     #[must_use]
     pub fn and(&self, line: Line, until: Instant) -> Self {
+        let until = self.until().map_or(until, |before| before.min(until));
         Self::of(self.lines().iter().cloned().chain([line]).collect(), until)
     }
 

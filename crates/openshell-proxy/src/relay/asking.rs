@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::Uri;
 use hyper::body::Body as _;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 use hyper::http::request::Parts;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -17,6 +17,7 @@ use crate::approvals::answer::Asked;
 use crate::approvals::askable::{Held, held};
 use crate::approvals::desk::{Desk, Outcome, Ticket};
 use crate::approvals::wish::{Wish, WishedBody, WishedMessage, WishedRequest};
+use crate::credentials::inject::basic;
 use crate::credentials::leaks::detector::LeakWatch;
 use crate::decide::message::http::HttpRequest;
 use crate::decide::message::{Ahead, Message, Need};
@@ -54,11 +55,12 @@ pub struct Refused<'r> {
     origin: Origin,
     asker: Asker,
     leaks: Option<LeakWatch>,
+    finder: LeakWatch,
 }
 
 impl<'r> Refused<'r> {
-    /// Describes the request of `asker` to `origin` with the head `parts` and this `body`. Secrets are
-    /// searched by `leaks`.
+    /// Describes the request of `asker` to `origin` with the head `parts` and this `body`. It is
+    /// searched by `leaks`, and what `finder` finds is not shown.
     #[must_use]
     pub fn new(
         parts: &'r Parts,
@@ -66,6 +68,7 @@ impl<'r> Refused<'r> {
         origin: &Origin,
         asker: Asker,
         leaks: Option<LeakWatch>,
+        finder: LeakWatch,
     ) -> Self {
         Self {
             ahead: body.ahead(),
@@ -74,6 +77,7 @@ impl<'r> Refused<'r> {
             origin: origin.clone(),
             asker,
             leaks,
+            finder,
         }
     }
 }
@@ -134,6 +138,13 @@ impl Asking {
     ) -> Result<(), Refusal> {
         let target = refused.origin.target.clone();
         let asker = refused.asker.clone();
+        let has_ticket = self.ticket.is_some();
+        let desk = self.desk.as_ref();
+        let is_askable = desk.is_some_and(|desk| has_ticket || desk.may_enter(&asker));
+        let written = written(&refused.parts.uri).len();
+        if !is_askable || written > Desk::TEXT_BYTES {
+            return Err(refusal);
+        }
         let Some(request) = wished(&refusal, refused).await? else {
             return Err(refusal);
         };
@@ -186,13 +197,16 @@ impl Asking {
     }
 }
 
-/// Ends when the client at `socket` closes its side, in whole or in half; never without a socket.
+/// Ends when the client at `socket` closes its side, in whole or in half, or cannot be watched; never
+/// without a socket.
 async fn gone(socket: Option<BorrowedFd<'_>>) {
-    // A second descriptor, because the first may be registered already.
-    let copy = socket.and_then(|socket| socket.try_clone_to_owned().ok());
-    let copy = copy.map(std::net::TcpStream::from);
-    let Some(Ok(watched)) = copy.map(TcpStream::from_std) else {
+    let Some(socket) = socket else {
         return pending().await;
+    };
+    // A second descriptor, because the first may be registered already.
+    let copy = socket.try_clone_to_owned().map(std::net::TcpStream::from);
+    let Ok(watched) = copy.and_then(TcpStream::from_std) else {
+        return;
     };
     loop {
         match watched.ready(Interest::READABLE).await {
@@ -202,7 +216,7 @@ async fn gone(socket: Option<BorrowedFd<'_>>) {
                 let unread = || Err::<(), _>(io::Error::from(io::ErrorKind::WouldBlock));
                 let _ = watched.try_io(Interest::READABLE, unread);
             }
-            Err(_) => return pending().await,
+            Err(_) => return,
         }
     }
 }
@@ -218,9 +232,10 @@ async fn wished(refusal: &Refusal, refused: Refused<'_>) -> Result<Option<Wished
         body,
         origin,
         leaks,
+        finder,
         ..
     } = refused;
-    let has_foreign = match leaks.clone() {
+    let has_foreign = match leaks {
         Some(leaks) => searched(parts, &ahead.bytes, leaks).await?,
         None => false,
     };
@@ -229,16 +244,7 @@ async fn wished(refusal: &Refusal, refused: Refused<'_>) -> Result<Option<Wished
     let Some(http) = canonical(false).or_else(|| canonical(true)) else {
         return Ok(None);
     };
-    let is_secret = |text: &str| {
-        let is_known = leaks
-            .as_ref()
-            .is_some_and(|leaks| leaks.finds(text.as_bytes()));
-        is_known || has_secret(text)
-    };
-    let masked = |text: &str| {
-        let text = if is_secret(text) { MASKED } else { text };
-        text.to_owned()
-    };
+    let is_secret = |text: &str| finder.finds(text.as_bytes()) || has_secret(text);
     let is_of_rules = held(refusal.code()) == Some(Held::Request);
     let mut rpc = None;
     if is_of_rules {
@@ -253,10 +259,13 @@ async fn wished(refusal: &Refusal, refused: Refused<'_>) -> Result<Option<Wished
             let Some(arguments) = arguments(&ahead.bytes) else {
                 return Ok(None);
             };
+            if arguments.is_some_and(|text| text.len() > Desk::TEXT_BYTES) {
+                return Ok(None);
+            }
             rpc = Some(WishedMessage {
                 method: unmatched.method,
                 about: unmatched.asked,
-                arguments: arguments.map(masked),
+                arguments: arguments.map(|text| masked_values(text, is_secret)),
             });
         }
     }
@@ -278,8 +287,14 @@ async fn wished(refusal: &Refusal, refused: Refused<'_>) -> Result<Option<Wished
     Ok(Some(WishedRequest {
         is_clear: origin.scheme == Scheme::Http,
         path,
-        query: http.target.query().map(masked),
-        body,
+        query: http
+            .target
+            .query()
+            .map(|query| masked_query(query, is_secret)),
+        body: body.map(|body| WishedBody {
+            media_type: body.media_type.map(|text| masked(&text, is_secret)),
+            ..body
+        }),
         rpc,
         credentials: credentials(parts),
         is_upgrade: head::requested_upgrade(parts).is_some(),
@@ -288,16 +303,66 @@ async fn wished(refusal: &Refusal, refused: Refused<'_>) -> Result<Option<Wished
     }))
 }
 
-/// Returns the arguments or parameters of the message `text` as they are written, if it has any;
-/// `None` if it is no single request.
+/// Returns `text`, or a mark in its place if it holds a secret.
+fn masked(text: &str, is_secret: impl Fn(&str) -> bool) -> String {
+    let text = if is_secret(text) { MASKED } else { text };
+    text.to_owned()
+}
+
+/// Returns `query` with a mark in place of each part that holds a secret.
+fn masked_query(query: &str, is_secret: impl Fn(&str) -> bool + Copy) -> String {
+    let parts: Vec<_> = query
+        .split('&')
+        .map(|part| masked(part, is_secret))
+        .collect();
+    // A secret may hold the character that separates.
+    masked(&parts.join("&"), is_secret)
+}
+
+/// Returns the JSON `text` with a mark in place of each string that holds a secret.
+fn masked_values(text: &str, is_secret: impl Fn(&str) -> bool + Copy) -> String {
+    if !is_secret(text) {
+        return text.to_owned();
+    }
+    // Strings end at the first quote that is not escaped.
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(begin) = rest.find('"') {
+        let (before, string) = rest.split_at(begin + 1);
+        shown.push_str(before);
+        let mut is_escaped = false;
+        let end = string.find(|c: char| {
+            let ends = c == '"' && !is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+            ends
+        });
+        let Some(end) = end else {
+            return MASKED.to_owned();
+        };
+        let (content, behind) = string.split_at(end);
+        shown.push_str(&masked(content, is_secret));
+        shown.push('"');
+        rest = behind.strip_prefix('"').unwrap_or_default();
+    }
+    shown.push_str(rest);
+    masked(&shown, is_secret)
+}
+
+/// Returns what the message `text` asks for as it is written, if it has any parameters: the arguments,
+/// if there is nothing else but a name, otherwise all. `None` if it is no single request.
 fn arguments(text: &[u8]) -> Option<Option<&str>> {
     let message = Json::read(text).ok()?;
     if !message.is_object() || message.get("id").is_none() {
         return None;
     }
-    let parameters = message.get("params");
-    let arguments = parameters.and_then(|parameters| parameters.get("arguments"));
-    Some(arguments.or(parameters).map(Json::as_str))
+    let Some(parameters) = message.get("params") else {
+        return Some(None);
+    };
+    let only_named = parameters
+        .entries()
+        .all(|(key, _)| matches!(key.as_ref(), "name" | "arguments"));
+    let arguments = parameters.get("arguments").filter(|_| only_named);
+    Some(Some(arguments.unwrap_or(parameters).as_str()))
 }
 
 /// Returns the body of a request, as far as its head describes it.
@@ -324,6 +389,11 @@ fn credentials(parts: &Parts) -> Vec<String> {
     let mut found = find(target.as_bytes(), Coding::Percent);
     for value in parts.headers.values() {
         found.extend(find(value.as_bytes(), Coding::Plain));
+    }
+    if let Some(value) = parts.headers.get(AUTHORIZATION)
+        && let Some(user) = basic(value.as_bytes())
+    {
+        found.extend(find(&user, Coding::Plain));
     }
     let mut names: Vec<_> = found.into_iter().map(|found| found.name).collect();
     names.sort_unstable();

@@ -357,7 +357,9 @@ impl Exchange<'_> {
             Some(_) => self.leak_watch(connection, &vault, record),
             None => self.services.leaks.watch(&vault, record, None),
         };
-        Some(Refused::new(parts, body, source.origin(), asker, leaks))
+        let finder = self.services.leaks.finder(&vault, record);
+        let origin = source.origin();
+        Some(Refused::new(parts, body, origin, asker, leaks, finder))
     }
 
     /// Searches the head and the `body` for secrets and placeholders, the beginning of the body

@@ -160,7 +160,7 @@ impl HttpTunnel {
             upstream,
             stream,
             dialed: None,
-            own: OwnLines::default(),
+            own: self.connection.own().clone(),
         }
     }
 }
@@ -247,7 +247,11 @@ impl UpstreamSource for TunnelSource<'_> {
                 connection.forget_message();
             }
             let message = read_message(&services.memory, &permit, parts, body, record).await?;
-            let permit = self.permit(&message).await?;
+            let permit = self.permit(&message).await;
+            if permit.is_err() && self.stream.is_none() {
+                connection.forget_message();
+            }
+            let permit = permit?;
             if !message.ahead.meets(permit.need(&parts.method, &parts.uri)) && body.is_readable() {
                 // The policy has changed while the body was read.
                 continue;
@@ -270,7 +274,9 @@ impl UpstreamSource for TunnelSource<'_> {
                 }
             }
             if must_dial {
-                self.redial(&permit).await?;
+                // Nobody is asked about new addresses: later requests would go there too.
+                let redialed = self.redial(&permit).await;
+                redialed.map_err(ExchangeError::Unreachable)?;
                 must_dial = false;
                 // The policy may have changed during the dial.
                 continue;

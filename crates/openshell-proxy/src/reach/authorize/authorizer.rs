@@ -126,7 +126,12 @@ impl Authorizer {
         let watch = Stopwatch::start();
         let began = Instant::now();
         let identified = identity.as_ref().map_err(Clone::clone)?;
-        let (caller, is_examined, permit) = match self.judge_at_once(identified, target) {
+        let known = if own.is_empty() {
+            self.judge_at_once(identified, target)
+        } else {
+            None
+        };
+        let (caller, is_examined, permit) = match known {
             Some(permit) => (identified.caller().clone(), false, Ok(permit)),
             None => {
                 let judged = self.judge(identified.clone(), target.clone(), own.clone());

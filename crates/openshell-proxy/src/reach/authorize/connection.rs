@@ -174,7 +174,7 @@ impl Connection {
         own: &OwnLines,
     ) -> Result<Arc<Permit>, Refusal> {
         let permit = self.current_permit(authorizer).await?;
-        if own.is_empty() {
+        if own.lines() == self.own.lines() {
             return Ok(permit);
         }
         let judging = self.judging(authorizer).await?;
@@ -216,7 +216,7 @@ impl Connection {
         self.activities.lock().is_opaque = true;
         let permit = self.current_permit(authorizer).await?;
         let activities = self.activities.lock().clone();
-        activities.permitted_by(&permit, |_| Ok(Arc::clone(&permit)))?;
+        activities.permitted_by(&permit, &self.own, |_| Ok(Arc::clone(&permit)))?;
         authorizer.note_opaque(&self.caller, &self.target, raw);
         Ok(())
     }
@@ -283,7 +283,9 @@ impl Connection {
         let judged = tokio::task::spawn_blocking(move || {
             let permit = judging.permit(&own)?;
             guard::check(&permit, addresses)?;
-            activities.permitted_by(&permit, |of_message| judging.permit(&own.with(of_message)))?;
+            activities.permitted_by(&permit, &own, |of_message| {
+                judging.permit(&own.with(of_message))
+            })?;
             Ok(permit)
         });
         let permit = judged
@@ -325,11 +327,12 @@ impl Judging {
 }
 
 impl Activities {
-    /// Checks that `permit` covers all activities, and that what `permit_with` returns covers the
-    /// messages with lines of their own.
+    /// Checks that `permit`, which is of the connection with its lines, covers all activities, and that
+    /// what `permit_with` returns covers the messages with further lines.
     fn permitted_by(
         &self,
         permit: &Arc<Permit>,
+        connections: &OwnLines,
         permit_with: impl Fn(&OwnLines) -> Result<Arc<Permit>, Refusal>,
     ) -> Result<(), Refusal> {
         if permit.rules().is_none() {
@@ -344,7 +347,7 @@ impl Activities {
             ));
         }
         for Permitted { message, own } in self.message.iter().chain(self.streams.values()) {
-            if own.is_empty() {
+            if own.is_empty() || own.lines() == connections.lines() {
                 verdict::judge_read(permit, message)?;
             } else {
                 verdict::judge_read(&*permit_with(own)?, message)?;

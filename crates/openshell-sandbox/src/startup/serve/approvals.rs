@@ -91,14 +91,19 @@ fn listing(desk: &Desk) -> Listing {
             state: listed.state.to_owned(),
             held: listed.held,
             seconds_left: listed.seconds_left,
-            is_dangerous: listed.is_dangerous,
             facts: listed.facts.to_string(),
             text: listed.text,
             lines: lines
-                .map(|(yaml, permits)| QuestionLine { yaml, permits })
+                .map(|line| QuestionLine {
+                    yaml: line.yaml,
+                    permits: line.permits,
+                    is_dangerous: line.is_dangerous,
+                })
                 .collect(),
         }
     });
+    let finished = desk.finished().into_iter();
+    let finished = finished.map(|(id, what)| (id, what.to_owned()));
     let grants = desk.grants().into_iter().map(|grant| Grant {
         id: grant.id,
         yaml: grant.yaml,
@@ -108,5 +113,6 @@ fn listing(desk: &Desk) -> Listing {
         questions: questions.collect(),
         grants: grants.collect(),
         muted: desk.muted(),
+        finished: finished.collect(),
     }
 }

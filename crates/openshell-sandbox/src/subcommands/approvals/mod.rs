@@ -1,11 +1,14 @@
 //! `openshell-sandbox approvals`: shows what running sandboxes ask, and answers.
 
+mod screen;
 mod script;
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use rustix::termios::isatty;
 
 /// Shows what running sandboxes ask, and gives your answers. A sandbox asks if it was started with
 /// --ask.
@@ -74,8 +77,19 @@ pub(crate) fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
         ("unmute", [program]) => script::unmute(run_dir, program, None),
         ("unmute", [program, name]) => script::unmute(run_dir, program, Some(name)),
         ("unmute", _) => bail!("say which program: unmute PROGRAM [NAME]"),
-        ("", _) => script::list(run_dir, None, args.json, args.follow),
-        (name, []) => script::list(run_dir, Some(name), args.json, args.follow),
+        ("", _) => list(args, None),
+        (name, []) => list(args, Some(name)),
         (name, _) => bail!("one sandbox at a time: {name}, or all without a name"),
+    }
+}
+
+/// Shows the questions of the sandbox `name`, or of all: on the whole screen at a terminal, otherwise
+/// as text.
+fn list(args: &ApprovalsArgs, name: Option<&str>) -> anyhow::Result<ExitCode> {
+    let run_dir = args.run_dir.as_deref();
+    if !args.json && isatty(io::stdin()) && isatty(io::stdout()) {
+        screen::show(run_dir, name)
+    } else {
+        script::list(run_dir, name, args.json, args.follow)
     }
 }

@@ -105,7 +105,7 @@ fn named(places: &Places, name: Option<&str>) -> anyhow::Result<Vec<(String, Own
     Ok(sandboxes)
 }
 
-fn asks_nobody(name: Option<&str>) -> String {
+pub(super) fn asks_nobody(name: Option<&str>) -> String {
     match name {
         Some(name) => format!("sandbox {name} asks nobody; start it with --ask"),
         None => "no running sandbox asks anybody; start one with --ask".to_owned(),
@@ -131,7 +131,20 @@ fn print_changes(sandbox: &str, listing: &Listing, known: &mut Known) {
         .cloned()
         .collect();
     for key in gone {
-        print_line(&json!({"id": key.1, "sandbox": sandbox, "state": "gone"}).to_string());
+        let mut finished = listing.finished.iter();
+        let what = finished.find(|(id, _)| *id == key.1);
+        let state = what.map_or("gone", |(_, what)| what.as_str());
+        print_line(&json!({"id": key.1, "sandbox": sandbox, "state": state}).to_string());
+        known.remove(&key);
+    }
+    let is_granted = |id: &String| listing.grants.iter().any(|grant| grant.id == *id);
+    let revoked: Vec<_> = known
+        .keys()
+        .filter(|(of, id)| of == sandbox && id.starts_with('g') && !is_granted(id))
+        .cloned()
+        .collect();
+    for key in revoked {
+        print_line(&json!({"grant": key.1, "sandbox": sandbox, "state": "revoked"}).to_string());
         known.remove(&key);
     }
     for grant in &listing.grants {

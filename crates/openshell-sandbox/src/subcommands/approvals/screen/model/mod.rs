@@ -1,0 +1,389 @@
+//! What the screen shows, and what keys do. It does nothing itself, so that it can be tested.
+
+use std::time::{Duration, Instant};
+
+use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question};
+
+/// How long the end of a question has been on the screen before a key permits it.
+const SEEN: Duration = Duration::from_millis(500);
+
+/// The lines by which a page key moves.
+const PAGE: usize = 8;
+
+/// A key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    Char(char),
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Enter,
+    Back,
+    /// Ctrl-Z.
+    Suspend,
+}
+
+/// What a key makes the program do.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    /// Leave; everything stays held.
+    Leave,
+    /// Stop until the shell continues the program.
+    Stop,
+    /// Give this answer to a sandbox.
+    Give(String, Answer),
+}
+
+/// A question in the list.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) sandbox: String,
+    pub(super) question: Question,
+    /// When the seconds that are left were told.
+    pub(super) told: Instant,
+    /// True once it is answered, or asked anew.
+    pub(super) is_gone: bool,
+}
+
+impl Row {
+    /// Returns the seconds until its oldest request has waited too long.
+    pub(super) fn seconds_left(&self, now: Instant) -> u64 {
+        let passed = now.saturating_duration_since(self.told).as_secs();
+        self.question.seconds_left.saturating_sub(passed)
+    }
+
+    /// Returns true if it takes a second key to permit the line with this index.
+    pub(super) fn is_dangerous(&self, line: usize) -> bool {
+        let lines = &self.question.lines;
+        lines.get(line).is_none_or(|line| line.is_dangerous)
+    }
+
+    fn is(&self, at: &Place) -> bool {
+        self.sandbox == at.sandbox && self.question.id == at.id
+    }
+}
+
+/// A question or grant by its ids, which never stand for another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) sandbox: String,
+    pub(super) id: String,
+}
+
+/// A question that is open.
+#[derive(Clone, Debug)]
+pub(super) struct Opened {
+    pub(super) at: Place,
+    /// The chosen line.
+    pub(super) line: usize,
+    /// The first line of text on the screen.
+    pub(super) top: usize,
+    /// When the end of the text came onto the screen.
+    pub(super) end_seen: Option<Instant>,
+    /// What a `y` confirms.
+    pub(super) asked: Option<&'static str>,
+}
+
+/// What is on the screen.
+#[derive(Clone, Debug)]
+pub(super) enum View {
+    /// The list, with the selected question.
+    List(Option<Place>),
+    /// One question.
+    Question(Opened),
+    /// What was granted and muted, with the selected one.
+    Grants(usize),
+    /// The keys.
+    Help,
+}
+
+/// What was granted, or is not asked for.
+#[derive(Clone, Debug)]
+pub(super) enum Granted {
+    Grant(String, Grant),
+    Muted(String, String),
+}
+
+/// Everything that the screen shows.
+#[derive(Debug)]
+pub(super) struct Screen {
+    /// The sandbox that was named.
+    pub(super) name: Option<String>,
+    pub(super) rows: Vec<Row>,
+    pub(super) granted: Vec<Granted>,
+    pub(super) view: View,
+    /// What became of the last answer.
+    pub(super) message: String,
+}
+
+impl Screen {
+    pub(super) fn new(name: Option<String>) -> Self {
+        Self {
+            name,
+            rows: Vec::new(),
+            granted: Vec::new(),
+            view: View::List(None),
+            message: String::new(),
+        }
+    }
+
+    /// Takes the questions of `sandbox`. No row moves while one is selected: what is gone stays in its
+    /// place, and what is new comes last.
+    pub(super) fn list(&mut self, sandbox: String, listing: Listing, now: Instant) {
+        for row in self.rows.iter_mut().filter(|row| row.sandbox == sandbox) {
+            let mut questions = listing.questions.iter();
+            match questions.find(|question| question.id == row.question.id) {
+                Some(question) => {
+                    row.question = question.clone();
+                    row.told = now;
+                }
+                None => row.is_gone = true,
+            }
+        }
+        for question in listing.questions {
+            let at = Place {
+                sandbox: sandbox.clone(),
+                id: question.id.clone(),
+            };
+            if !self.rows.iter().any(|row| row.is(&at)) {
+                self.rows.push(Row {
+                    sandbox: sandbox.clone(),
+                    question,
+                    told: now,
+                    is_gone: false,
+                });
+            }
+        }
+        self.granted.retain(|granted| {
+            let (Granted::Grant(of, _) | Granted::Muted(of, _)) = granted;
+            *of != sandbox
+        });
+        for grant in listing.grants {
+            self.granted.push(Granted::Grant(sandbox.clone(), grant));
+        }
+        for program in listing.muted {
+            self.granted.push(Granted::Muted(sandbox.clone(), program));
+        }
+        self.tidy();
+    }
+
+    /// Notes that `sandbox` has ended.
+    pub(super) fn end(&mut self, sandbox: &str) {
+        self.list(sandbox.to_owned(), Listing::default(), Instant::now());
+        if self.name.as_deref() == Some(sandbox) {
+            self.message = format!("the sandbox {sandbox} has ended");
+        }
+    }
+
+    /// Removes what is gone, unless something is selected or open.
+    fn tidy(&mut self) {
+        if matches!(self.view, View::List(None) | View::Help) {
+            self.rows.retain(|row| !row.is_gone);
+        }
+    }
+
+    /// Returns the row of a place.
+    pub(super) fn row(&self, at: &Place) -> Option<&Row> {
+        self.rows.iter().find(|row| row.is(at))
+    }
+
+    /// Does what `key` asks. A key that permits something counts only if it `is_alone`: pasted text is
+    /// none.
+    pub(super) fn press(&mut self, key: Key, is_alone: bool, now: Instant) -> Option<Action> {
+        if key == Key::Suspend {
+            return Some(Action::Stop);
+        }
+        match self.view.clone() {
+            View::List(selected) => self.press_in_list(key, selected),
+            View::Question(opened) => self.press_in_question(key, opened, is_alone, now),
+            View::Grants(selected) => self.press_in_grants(key, selected),
+            View::Help => {
+                self.view = View::List(None);
+                None
+            }
+        }
+    }
+
+    fn press_in_list(&mut self, key: Key, selected: Option<Place>) -> Option<Action> {
+        let index = selected
+            .as_ref()
+            .and_then(|at| self.rows.iter().position(|row| row.is(at)));
+        let last = self.rows.len().checked_sub(1);
+        let to = match key {
+            Key::Char('q') => return Some(Action::Leave),
+            Key::Char('g') => {
+                self.view = View::Grants(0);
+                return None;
+            }
+            Key::Char('?') => {
+                self.view = View::Help;
+                return None;
+            }
+            Key::Enter => {
+                if let Some(at) = selected {
+                    self.open(at);
+                }
+                return None;
+            }
+            Key::Back => {
+                self.view = View::List(None);
+                self.tidy();
+                return None;
+            }
+            Key::Down | Key::Char('j') => index.map_or(0, |index| index + 1),
+            Key::Up | Key::Char('k') => match index {
+                Some(index) => index.saturating_sub(1),
+                None => last.unwrap_or_default(),
+            },
+            Key::PageDown => index.map_or(0, |index| index + PAGE),
+            Key::PageUp => index.map_or(0, |index| index.saturating_sub(PAGE)),
+            Key::Char(_) | Key::Suspend => return None,
+        };
+        let row = self.rows.get(to.min(last?))?;
+        self.view = View::List(Some(Place {
+            sandbox: row.sandbox.clone(),
+            id: row.question.id.clone(),
+        }));
+        None
+    }
+
+    fn open(&mut self, at: Place) {
+        self.message.clear();
+        self.view = View::Question(Opened {
+            at,
+            line: 0,
+            top: 0,
+            end_seen: None,
+            asked: None,
+        });
+    }
+
+    fn press_in_question(
+        &mut self,
+        key: Key,
+        mut opened: Opened,
+        is_alone: bool,
+        now: Instant,
+    ) -> Option<Action> {
+        let row = self.row(&opened.at).cloned();
+        let lines = row.as_ref().map_or(0, |row| row.question.lines.len());
+        let is_open = row.as_ref().is_some_and(|row| !row.is_gone);
+        let is_dangerous = row
+            .as_ref()
+            .is_some_and(|row| row.is_dangerous(opened.line));
+        let seen = opened.end_seen;
+        let is_read = seen.is_some_and(|seen| now.saturating_duration_since(seen) >= SEEN);
+        let may_permit = is_open && is_read && is_alone;
+        let asked = opened.asked.take();
+        let decision = match (key, asked) {
+            (Key::Char('q') | Key::Back, _) => {
+                self.view = View::List(None);
+                self.tidy();
+                return None;
+            }
+            (Key::Char('y'), Some(asked)) if may_permit => Some(asked),
+            (Key::Char('a'), None) if may_permit && !is_dangerous => Some("once"),
+            (Key::Char('a'), _) if may_permit => {
+                opened.asked = Some("once");
+                None
+            }
+            (Key::Char('r'), _) if may_permit => {
+                opened.asked = Some("run");
+                None
+            }
+            (Key::Char('a' | 'r'), _) if is_open => {
+                self.message = "read the question to its end first (arrow keys)".to_owned();
+                None
+            }
+            (Key::Char('d'), _) if is_open => Some("deny"),
+            (Key::Char('x'), _) if is_open => Some("deny_run"),
+            (Key::Char('w'), _) if opened.line + 1 < lines => {
+                opened.line += 1;
+                opened.top = 0;
+                opened.end_seen = None;
+                None
+            }
+            (Key::Char('n'), _) if opened.line > 0 => {
+                opened.line -= 1;
+                opened.top = 0;
+                opened.end_seen = None;
+                None
+            }
+            (Key::Down | Key::Char('j'), _) => {
+                opened.top += 1;
+                None
+            }
+            (Key::Up | Key::Char('k'), _) => {
+                opened.top = opened.top.saturating_sub(1);
+                None
+            }
+            (Key::PageDown, _) => {
+                opened.top += PAGE;
+                None
+            }
+            (Key::PageUp, _) => {
+                opened.top = opened.top.saturating_sub(PAGE);
+                None
+            }
+            (Key::Char(_) | Key::Enter | Key::Suspend, _) => None,
+        };
+        let Some(decision) = decision else {
+            self.view = View::Question(opened);
+            return None;
+        };
+        // After an answer nothing is selected.
+        self.view = View::List(None);
+        let answer = Answer::Decide {
+            id: opened.at.id,
+            decision: decision.to_owned(),
+            line: opened.line,
+        };
+        Some(Action::Give(opened.at.sandbox, answer))
+    }
+
+    fn press_in_grants(&mut self, key: Key, selected: usize) -> Option<Action> {
+        let last = self.granted.len().saturating_sub(1);
+        let to = match key {
+            Key::Char('q' | 'g') | Key::Back => {
+                self.view = View::List(None);
+                self.tidy();
+                return None;
+            }
+            Key::Char('u') => {
+                return match self.granted.get(selected)?.clone() {
+                    Granted::Grant(sandbox, grant) => {
+                        Some(Action::Give(sandbox, Answer::Revoke(grant.id)))
+                    }
+                    Granted::Muted(sandbox, program) => {
+                        Some(Action::Give(sandbox, Answer::Unmute(program)))
+                    }
+                };
+            }
+            Key::Down | Key::Char('j') => selected + 1,
+            Key::Up | Key::Char('k') => selected.saturating_sub(1),
+            Key::PageDown => selected + PAGE,
+            Key::PageUp => selected.saturating_sub(PAGE),
+            Key::Char(_) | Key::Enter | Key::Suspend => selected,
+        };
+        self.view = View::Grants(to.min(last));
+        None
+    }
+
+    /// Says what became of `answer`.
+    pub(super) fn answered(&mut self, answer: &Answer, answered: Answered) {
+        self.message = match (answered, answer) {
+            (Answered::Done(done), Answer::Revoke(_)) => format!("taken back: {done}"),
+            (Answered::Done(done), _) => done,
+            (Answered::Stale, _) => {
+                "the policy has changed, so nothing was done; the question is asked anew".to_owned()
+            }
+            (Answered::Gone, _) => "gone: it was answered, or its client gave up".to_owned(),
+            (Answered::Unfit(why), _) => why,
+        };
+        self.tidy();
+    }
+}
+
+#[cfg(test)]
+mod tests;
