@@ -66,6 +66,21 @@ pub(crate) fn now(metrics: &Metrics) -> Vec<Family> {
     families
 }
 
+/// Returns how questions to a person ended, those that were not asked included.
+fn approvals(metrics: &Metrics, limited: u64) -> Family {
+    let ended = metrics.approvals().into_iter();
+    let ended = ended.map(|((by, scope), count)| {
+        let labels = labels([("by", by.as_str()), ("scope", scope.as_str())]);
+        (labels, count)
+    });
+    let limited = (labels([("by", "none"), ("scope", "limit")]), limited);
+    labelled(
+        "approvals",
+        "Questions to a person, by who answered and how",
+        ended.chain([limited]).collect(),
+    )
+}
+
 fn decisions(metrics: &Metrics) -> Family {
     let values = metrics.decided().map(|(layer, decision, reason, count)| {
         let reason = reason.map_or("", ReasonCode::as_str);
@@ -169,6 +184,12 @@ fn own(metrics: &Metrics) -> Vec<Family> {
                 "Log lines that no output took in time",
                 readings.log_lines_dropped,
             ),
+            gauge(
+                "approvals_held",
+                "Requests that wait for a person",
+                readings.approvals_held,
+            ),
+            approvals(metrics, readings.approvals_limited),
         ]);
     }
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);

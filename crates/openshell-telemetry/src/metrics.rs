@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use openshell_events::event::{
-    Audit, Decided, Event, ModelCall, RequestDecided, Ssh, TokenUsage, Took,
+    Approval, Audit, Decided, Event, ModelCall, RequestDecided, Ssh, TokenUsage, Took,
 };
 use openshell_events::reason::{DenialStage, ReasonCode};
-use openshell_events::words::{Action, Activity, Decision, Door, SshActivity};
+use openshell_events::words::{Action, Activity, ApprovalActivity, Decision, Door, SshActivity};
 use parking_lot::Mutex;
 
 /// The decisions that are counted.
@@ -72,6 +72,8 @@ pub struct Metrics {
     pub(crate) connecting: Durations,
     pub(crate) credentials: AtomicU64,
     pub(crate) bypasses: AtomicU64,
+    /// Ends of questions to a person, by who answered and how.
+    approvals: Mutex<BTreeMap<(String, String), u64>>,
     sessions_begun: AtomicU64,
     sessions_ended: AtomicU64,
     /// The counts of each route.
@@ -111,6 +113,10 @@ pub struct Readings {
     pub denials_dropped: u64,
     /// Lines of the log that no output took in time.
     pub log_lines_dropped: u64,
+    /// Requests that wait for a person.
+    pub approvals_held: u64,
+    /// Requests that nobody was asked about, because of a bound.
+    pub approvals_limited: u64,
 }
 
 /// Returns the current numbers; called for each scrape.
@@ -126,6 +132,28 @@ impl fmt::Debug for Reader {
 }
 
 impl Metrics {
+    /// Returns the ends of questions, by who answered and how.
+    pub(crate) fn approvals(&self) -> BTreeMap<(String, String), u64> {
+        self.approvals.lock().clone()
+    }
+
+    /// Counts the end of a question.
+    fn approval(&self, approval: &Approval<'_>) {
+        let (by, scope) = match approval.activity {
+            ApprovalActivity::Granted | ApprovalActivity::Denied => (approval.by, approval.scope),
+            // Its client gave up, or nobody has answered in time.
+            ApprovalActivity::Expired if approval.reason.is_empty() => {
+                (Some("none"), Some("expired"))
+            }
+            ApprovalActivity::Expired => (Some("none"), Some("gone")),
+            ApprovalActivity::Asked | ApprovalActivity::Revoked => return,
+        };
+        if let (Some(by), Some(scope)) = (by, scope) {
+            let key = (by.to_owned(), scope.to_owned());
+            *self.approvals.lock().entry(key).or_default() += 1;
+        }
+    }
+
     /// Sets the function that reads the numbers of other parts, once these exist. Only the first
     /// call has an effect.
     pub fn read_with(&self, read: Read) {
@@ -318,8 +346,8 @@ impl Audit for Metrics {
             | Event::Finding(_)
             | Event::Configuration(_)
             | Event::Lifecycle(_)
-            | Event::Process(_)
-            | Event::Approval(_) => {}
+            | Event::Process(_) => {}
+            Event::Approval(approval) => self.approval(approval),
         }
     }
 }

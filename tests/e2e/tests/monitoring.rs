@@ -76,6 +76,8 @@ fn probes_and_scrapers_see_the_state_and_the_counts_of_a_sandbox() {
         "policy_reloads_total ('result', 'applied') 0\n",
         "credentials_injected_total 0\n",
         "bypass_attempts_total 0\n",
+        "approvals_held 0\n",
+        "approvals_total ('by', 'none') ('scope', 'limit') 0\n",
         "denials_dropped_total 0\n",
         "log_lines_dropped_total 0\n",
         "ssh_sessions_open 0\n",

@@ -118,6 +118,18 @@ impl Desk {
         self.state.lock().held()
     }
 
+    /// Returns the number of requests that nobody was asked about because of a bound.
+    #[must_use]
+    pub fn limited(&self) -> u64 {
+        self.state.lock().bounds.refused
+    }
+
+    /// Follows how many requests wait, without looking at the questions.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
     /// Returns the questions, those that something waits under first.
     #[must_use]
     pub fn list(&self) -> Vec<Listed> {

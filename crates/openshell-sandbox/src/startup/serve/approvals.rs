@@ -3,12 +3,39 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use openshell_access::control::approvals::{Approvals, Follow};
 use openshell_access::control::wire::{Answer, Answered, Grant, Listing, Question, QuestionLine};
+use openshell_events::text;
 use openshell_proxy::approvals::answer::{Answerer, Decision, Unanswered};
 use openshell_proxy::approvals::answers::Watcher;
 use openshell_proxy::approvals::desk::Desk;
+use openshell_telemetry::logging;
+
+use crate::startup::serve::opening::answering;
+
+/// How long nothing more is said about requests that wait.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Says on standard error that requests of the sandbox `name` wait, if the command has no terminal on
+/// which the start has said it; at most once a minute.
+pub(super) async fn tell(desk: Arc<Desk>, name: String) {
+    let mut changes = desk.changes();
+    loop {
+        let held = desk.held();
+        if held > 0 {
+            let waits = text::counted(held as u64, "request waits", "requests wait");
+            let command = answering(&name);
+            logging::print_stderr(&format!(
+                "openshell-sandbox: {waits} for your answer: {command}"
+            ));
+            tokio::time::sleep(QUIET).await;
+        }
+        // The desk, and with it the sender, lives as long as this.
+        let _ = changes.changed().await;
+    }
+}
 
 /// The questions of the proxy's desk.
 pub(super) struct DeskApprovals(pub(super) Arc<Desk>);

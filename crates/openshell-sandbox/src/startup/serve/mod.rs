@@ -22,6 +22,7 @@ use openshell_supervisor::command::packets;
 use openshell_supervisor::network::netns::Netns;
 use rustix::stdio::stdout;
 use tokio::sync::Notify;
+use tracing::Level;
 
 use crate::activation::InForce;
 use crate::config::{CommandTerminal, Config};
@@ -90,6 +91,13 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     };
     let policy = serving.in_force.policy.load();
     opening::greet(config, &plan, policy.policy(), routes.is_some());
+    if let Some(desk) = &approvals
+        && !config.is_interactive()
+        && config.log.level >= Level::WARN
+    {
+        let telling = approvals::tell(Arc::clone(desk), config.sandbox.clone());
+        run.tasks.spawn("questions that wait", telling);
+    }
     let files = serving.file_log(&plan);
     let file_refusals = files.as_ref().map(|log| Arc::clone(log.refusals()));
     let (ssh, relays) = serving.ways(ssh)?;

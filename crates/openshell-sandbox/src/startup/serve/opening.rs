@@ -37,13 +37,22 @@ pub(super) fn greet(config: &Config, plan: &Plan, policy: &Policy, has_models: b
         NetworkMode::Proxy => hosts(policy),
     };
     let models = if has_models { ", and models" } else { "" };
+    let asks = match config.approvals {
+        Some(_) => format!("; it asks: {}", answering(&config.sandbox)),
+        None => String::new(),
+    };
     let line = format!(
-        "openshell-sandbox: {}: user {}{tier}; may write {}; may reach {reach}{models}",
+        "openshell-sandbox: {}: user {}{tier}; may write {}; may reach {reach}{models}{asks}",
         config.sandbox,
         plan.user.name,
         paths(&plan.writable)
     );
     logging::print_stderr(&text::printable(&line));
+}
+
+/// Returns the command that answers what the sandbox of this name asks.
+pub(super) fn answering(name: &str) -> String {
+    format!("openshell-sandbox approvals {name}")
 }
 
 /// Returns the first `paths` in words, and the number of the others.

@@ -177,7 +177,11 @@ impl RunServices {
         let reloads = Arc::clone(&in_force.reloads);
         let slots = self.slots.clone();
         let refusals = Arc::clone(refusals);
+        let approvals = in_force.approvals.clone();
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         Box::new(move || Readings {
+            approvals_held: approvals.as_ref().map_or(0, |desk| count(desk.held())),
+            approvals_limited: approvals.as_ref().map_or(0, |desk| desk.limited()),
             connections_open: u64::try_from(slots.taken()).unwrap_or(u64::MAX),
             policy_generation: policy.load().generation(),
             reloads_applied: reloads.applied.load(Ordering::Relaxed),
