@@ -511,6 +511,98 @@ print(len(codes))
     assert_eq!(asking.wait().stdout, "4\n20\n");
 }
 
+#[test]
+fn a_second_request_behind_a_held_one_waits_and_is_asked_by_itself() {
+    let lab = Lab::with_web();
+    let web = lab.http("10.99.0.1:80");
+    let program = "
+import os, socket
+host, port = os.environ['HTTP_PROXY'][7:].split(':')
+s = socket.create_connection((host, int(port)))
+s.settimeout(60)
+request = 'GET http://web.test/%s HTTP/1.1\\r\\nHost: web.test\\r\\n\\r\\n'
+s.sendall((request % 'a' + request % 'b').encode())
+out = b''
+try:
+    while data := s.recv(65536): out += data
+except OSError: pass
+print(out.count(b' 200 '), out.count(b' 403 '))
+";
+    let policy = super::policy(&format!(
+        "{{web: {{endpoints: [{{host: web.test, port: 80, allowed_ips: [10.99.0.1], protocol: rest, \
+         enforcement: enforce, rules: [{{allow: {{method: GET, path: /x}}}}]}}], binaries: [{{path: \
+         {}}}]}}}}",
+        python()
+    ));
+    let asking = Asking::start(&lab, &policy, &[&python(), "-c", program]);
+    let question = asking.held();
+    assert_eq!(question["path"], "/a");
+    assert!(
+        question["marks"].to_string().contains("interpreter"),
+        "{question}"
+    );
+    assert!(web.seen().is_empty(), "nothing is sent");
+    asking.decide(&question, "once");
+    let question = asking.held();
+    assert_eq!(question["path"], "/b");
+    asking.decide(&question, "deny");
+    assert_eq!(asking.wait().stdout, "1 1\n");
+}
+
+#[test]
+fn a_message_is_asked_with_all_that_it_holds_and_secrets_are_masked() {
+    let lab = Lab::with_web();
+    let web = lab.http("10.99.0.1:8080");
+    let policy = super::messages::policy("mcp", "rules: [{allow: {method: initialize}}]");
+    let token = ["gh", "p_", "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"].concat();
+    let call = |params: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#)
+    };
+    let params = format!(r#"{{"name":"put","arguments":{{"note":"{token}","to":"x"}}}}"#);
+    let hidden = r#"{"name":"put","arguments":{},"_meta":{"to":"evil"}}"#;
+    let batch = format!("[{}]", call(&params));
+    let post = "curl -sS -m 60 -w '%{http_code}\\n' -H 'content-type: application/json' -H 'accept: \
+                application/json, text/event-stream' http://web.test:8080/mcp -d";
+    let script = format!(
+        "{post} '{}'; {post} '{}'; {post} '{batch}'",
+        call(&params),
+        call(hidden)
+    );
+    let asking = Asking::start(&lab, &policy, &["sh", "-c", &script]);
+    let question = asking.held();
+    assert_eq!(question["kind"], "message", "{question}");
+    assert_eq!(question["message"], "tools/call");
+    assert_eq!(question["tool"], "put");
+    assert_eq!(question["arguments"], r#"{"note":"[SECRET]","to":"x"}"#);
+    assert!(
+        question["marks"].to_string().contains("secret"),
+        "{question}"
+    );
+    assert!(
+        line(&question).contains("{method: tools/call, tool: put}"),
+        "{question}"
+    );
+    assert!(!question.to_string().contains(&token));
+    asking.decide(&question, "once");
+    let question = asking.held();
+    assert_eq!(question["arguments"], hidden, "nothing is left out");
+    asking.decide(&question, "deny");
+    let finished = asking.wait();
+    let answers: Vec<_> = finished.stdout.lines().collect();
+    assert!(finished.stdout.starts_with("hello200"), "{answers:?}");
+    assert_eq!(
+        web.seen().len(),
+        1,
+        "the batch is refused and not asked: {answers:?}"
+    );
+    let lines = finished.log.lines();
+    let mut others = lines.filter(|line| !line.contains("PROC:"));
+    assert!(
+        others.all(|line| !line.contains(&token)),
+        "no argument is logged"
+    );
+}
+
 /// The list in a terminal of tmux.
 struct List<'l> {
     lab: &'l Lab,
