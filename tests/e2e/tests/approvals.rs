@@ -512,6 +512,35 @@ print(len(codes))
 }
 
 #[test]
+fn a_program_that_knows_no_proxy_is_asked_about_by_name_at_any_port() {
+    let lab = Lab::with_web();
+    let _web = lab.http("10.99.0.1:8080");
+    let script = "unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY all_proxy ALL_PROXY; curl -sS -m 60 \
+                  http://web.test:8080/a; python3 -c 'import socket; \
+                  print(len(socket.getaddrinfo(\"unknown.lab.test\", 80, type=socket.SOCK_STREAM)))'; \
+                  getent hosts single || echo none";
+    let asking = Asking::start(&lab, &policy(), &["sh", "-c", script]);
+    let question = asking.held();
+    assert_eq!(question["kind"], "connection");
+    assert_eq!(question["host"], "web.test");
+    assert_eq!(question["port"], 8080);
+    assert_eq!(question["program"], "/usr/bin/curl");
+    asking.decide(&question, "once");
+    asking.decide(&asking.held(), "once");
+    let finished = asking.wait();
+    assert_eq!(finished.stdout, "hello1\nnone\n", "{finished:?}");
+    let lookups = finished.logged("DNS:RESOLVE");
+    assert!(
+        lookups.iter().any(|line| line.contains("web.test A")),
+        "{lookups:#?}"
+    );
+    assert!(
+        lookups.iter().any(|line| line.contains("single")),
+        "{lookups:#?}"
+    );
+}
+
+#[test]
 fn a_second_request_behind_a_held_one_waits_and_is_asked_by_itself() {
     let lab = Lab::with_web();
     let web = lab.http("10.99.0.1:80");
@@ -728,6 +757,16 @@ fn the_terminal_is_as_before_when_the_list_is_stopped_or_ended_by_a_signal() {
         let _ = lab.shell(&format!("pkill -{signal} -P {}", shell.trim()));
         list.has_left("code 1");
     }
+    // Without its terminal the list ends too.
+    let list = List::open(&lab, (80, 24));
+    list.shows("Nothing waits.");
+    let shell = list.tmux("display-message -p '#{pane_pid}'");
+    let pid = lab.shell(&format!("pgrep -P {}", shell.trim()));
+    drop(list);
+    lab::wait_until(
+        || !std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(),
+        || format!("the list runs on: {pid}"),
+    );
     asking.started.signal(Signal::TERM);
     let _ = asking.wait();
 }

@@ -27,6 +27,9 @@ const IDLE: usize = 50;
 /// The most bytes of a body that a question keeps that nothing waits under.
 const IDLE_BODY: usize = 64 * 1024;
 
+/// The most keys of lines without a number.
+const NAMES: usize = 4_096;
+
 /// The most answered questions that are remembered.
 const FINISHED: usize = 128;
 
@@ -36,8 +39,10 @@ pub(super) struct State {
     questions: BTreeMap<QuestionId, Entry>,
     slots: BTreeMap<u64, Slot>,
     last: u64,
-    /// The keys of the lines of all questions so far.
+    /// The keys of lines without a number so far.
     names: BTreeSet<PolicyName>,
+    /// The last number of a key.
+    last_name: u64,
     /// The last questions that were answered, each with what became of it.
     finished: VecDeque<(QuestionId, &'static str)>,
     pub(super) bounds: Bounds,
@@ -185,9 +190,21 @@ impl State {
         target: &Target,
         is_taken: impl Fn(&PolicyName) -> bool,
     ) -> Option<PolicyName> {
-        let name = names(target).find(|name| !self.names.contains(name) && !is_taken(name))?;
-        self.names.insert(name.clone());
-        Some(name)
+        let plain = names(target).next()?;
+        let is_new = self.names.len() < NAMES && !self.names.contains(&plain);
+        if is_new && !is_taken(&plain) {
+            self.names.insert(plain.clone());
+            return Some(plain);
+        }
+        // A key without a number ends with an underscore and a port.
+        loop {
+            self.last_name += 1;
+            let numbered = format!("{}-{}", plain.as_str(), self.last_name);
+            let name = PolicyName::parse(&numbered).ok()?;
+            if !is_taken(&name) {
+                return Some(name);
+            }
+        }
     }
 
     /// Returns the last questions that were answered, each with what became of it.

@@ -606,7 +606,7 @@ async fn a_wish_with_lines_of_its_own_gets_a_further_one_that_fits_beside_them()
     let waiting = ask(&desk, wish.clone());
     let questions = listed(&desk, 1).await;
     let yaml = yaml_of(&questions[0])[0].to_owned();
-    assert!(yaml.starts_with("ask_h.other.test_443_2: "), "{yaml}");
+    assert!(yaml.starts_with("ask_h.other.test_443-1: "), "{yaml}");
     desk.decide(questions[0].id.as_str(), Decision::Once, 0, BY)
         .unwrap();
     let (Outcome::Once(own), _ticket) = waiting.await.unwrap() else {

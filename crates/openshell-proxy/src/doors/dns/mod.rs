@@ -7,6 +7,8 @@ pub mod names;
 pub mod pool;
 pub mod report;
 pub mod server;
+pub mod table;
+pub mod unknown;
 
 use std::fmt;
 use std::io;

@@ -1,7 +1,6 @@
 //! The names to which programs may connect without a proxy, and their doors.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +14,8 @@ use tokio::sync::mpsc;
 use super::Doors;
 use super::known::{Known, Ports};
 use super::pool::{NameAddresses, Pool, PoolRange};
+use super::table::{InUse, OpenError, Table};
+use super::unknown::{AskedNames, UnknownNames, is_askable};
 use crate::decide::store::PolicyStore;
 use crate::ground::limits::Limits;
 use crate::ground::target::Target;
@@ -26,8 +27,8 @@ pub struct Names {
     doors: Box<dyn Doors>,
     /// The domains that resolvers inside append to names (resolv.conf(5)).
     search: Vec<HostName>,
-    /// True if the run is observed, so that every name is known and every port is opened.
-    is_observed: bool,
+    /// What happens to names that the policy does not know.
+    unknown: UnknownNames,
     /// True if names have the same addresses as outside.
     has_real: bool,
     /// Receives new listeners.
@@ -48,55 +49,9 @@ pub enum Found {
     Unknown,
     /// The policy does not know the name, which is a known name with a search domain appended.
     UnknownWithDomain,
-}
-
-/// An error of opening doors.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant's message is its documentation")]
-pub enum OpenError {
-    #[error("the policy does not know the name")]
-    Unknown,
-    #[error("no address is left for names; set a larger range with --name-addresses")]
-    NoAddress,
-    #[error(
-        "at most {} new names of wildcards may be used in a minute",
-        Limits::WILDCARD_NAMES
-    )]
-    TooManyNew,
-    #[error(
-        "at most {} names and {} of their ports may be in use at once",
-        Limits::NAMES,
-        Limits::DOORS
-    )]
-    TooManyInUse,
-    #[error(
-        "at most {} different ports of names may be in use at once",
-        Limits::DOOR_PORTS
-    )]
-    TooManyPorts,
-    #[error("cannot open a port: {0}")]
-    Door(#[from] io::Error),
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    /// The policy generation of [`Self::known`].
-    generation: u64,
-    known: Known,
-    pool: Pool,
-    in_use: HashMap<HostName, InUse>,
-    /// Addresses that the policy names as hosts, and whose doors are open.
-    literals: BTreeSet<SocketAddrV4>,
-}
-
-/// A name that has doors.
-#[derive(Debug)]
-struct InUse {
-    address: Ipv4Addr,
-    /// The policy generation of [`Self::ports`].
-    generation: u64,
-    ports: Ports,
-    asked: Instant,
+    /// The policy does not know the name, and a person is asked about connections to it: see
+    /// [`Names::open`].
+    Asked,
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +60,8 @@ struct Changes {
     listening: BTreeSet<u16>,
     /// The beginning of the current minute, and the number of new names for wildcards in it.
     minute: Option<(Instant, u32)>,
+    /// The unknown names that a person is asked about.
+    asked: AskedNames,
 }
 
 impl Names {
@@ -120,7 +77,7 @@ impl Names {
         policy: Arc<PolicyStore>,
         doors: Box<dyn Doors>,
         search: Vec<HostName>,
-        is_observed: bool,
+        unknown: UnknownNames,
         addresses: NameAddresses,
         listeners: mpsc::Sender<TcpListener>,
     ) -> Self {
@@ -136,7 +93,7 @@ impl Names {
             policy,
             doors,
             search,
-            is_observed,
+            unknown,
             has_real,
             listeners,
             table,
@@ -172,7 +129,7 @@ impl Names {
             used.asked = Instant::now();
             return Found::At(used.address);
         }
-        if self.is_observed || !known.ports(name).is_empty() {
+        if self.unknown == UnknownNames::Observed || !known.ports(name).is_empty() {
             return Found::Closed;
         }
         let bare = |domain: &HostName| {
@@ -189,6 +146,8 @@ impl Names {
             .any(|bare| !known.ports(&bare).is_empty())
         {
             Found::UnknownWithDomain
+        } else if self.unknown == UnknownNames::Asked && is_askable(name, &self.search) {
+            Found::Asked
         } else {
             Found::Unknown
         }
@@ -210,20 +169,29 @@ impl Names {
                 .map(|used| used.ports.clone())
                 .unwrap_or_default();
             let mut ports = table.known.ports(name);
-            if self.is_observed {
-                ports.extend(&old);
-            } else if ports.is_empty() {
-                return Err(OpenError::Unknown);
+            let is_known = !ports.is_empty();
+            match self.unknown {
+                UnknownNames::Refused if !is_known => return Err(OpenError::Unknown),
+                UnknownNames::Refused => {}
+                UnknownNames::Asked if !is_known && !is_askable(name, &self.search) => {
+                    return Err(OpenError::Unknown);
+                }
+                UnknownNames::Observed | UnknownNames::Asked => ports.extend(&old),
             }
-            if table.pool.get(name).is_none() && !table.known.is_exact(name) && !change.has_room() {
-                return Err(OpenError::TooManyNew);
-            }
-            let room = table.make_room(name, ports.len(), &mut closed);
+            let room = if !is_known && self.unknown == UnknownNames::Asked {
+                table.make_room_for_asked(name, &mut change.asked, &mut closed)
+            } else {
+                let is_new = table.pool.get(name).is_none() && !table.known.is_exact(name);
+                if is_new && !change.has_room() {
+                    return Err(OpenError::TooManyNew);
+                }
+                table.make_room(name, ports.len(), &mut closed)
+            };
             let address =
                 room.and_then(|()| table.take_address(name, real).ok_or(OpenError::NoAddress));
-            address.map(|address| (address, table.generation, old, ports))
+            address.map(|address| (address, table.generation, old, ports, is_known))
         };
-        let (address, generation, old, ports) = match found {
+        let (address, generation, old, ports, is_known) = match found {
             Ok(found) => found,
             Err(error) => {
                 self.doors.change(&[], &closed)?;
@@ -251,6 +219,7 @@ impl Names {
             address,
             generation,
             ports,
+            is_known,
             asked: Instant::now(),
         };
         self.table().in_use.insert(name.clone(), used);
@@ -271,7 +240,7 @@ impl Names {
             let table = self.table();
             let ports = |(name, used): (&HostName, &InUse)| {
                 let mut ports = table.known.ports(name);
-                if self.is_observed {
+                if self.unknown.have_doors() {
                     ports.extend(&used.ports);
                 }
                 let door = |port: &u16| SocketAddrV4::new(used.address, *port);
@@ -312,7 +281,9 @@ impl Names {
                                 .filter(|port| is_heard(*port))
                                 .collect();
                             used.generation = now;
-                            (self.is_observed || !used.ports.is_empty()).then_some((name, used))
+                            used.is_known = !table.known.ports(&name).is_empty();
+                            let is_kept = self.unknown.have_doors() || !used.ports.is_empty();
+                            is_kept.then_some((name, used))
                         });
                 (
                     in_use.collect(),
@@ -329,11 +300,11 @@ impl Names {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Opens the door at `address` if the run is observed and a name has this address. Blocks like
-    /// [`Self::open`].
+    /// Opens the door at `address` if a name has this address, and doors open when a program connects
+    /// to them. Blocks like [`Self::open`].
     #[must_use]
-    pub fn open_observed(&self, address: SocketAddrV4) -> bool {
-        if !self.is_observed {
+    pub fn open_on_demand(&self, address: SocketAddrV4) -> bool {
+        if !self.unknown.have_doors() {
             return false;
         }
         let mut change = self.change.lock();
@@ -342,7 +313,12 @@ impl Names {
         };
         let in_use =
             |table: &Table| -> usize { table.in_use.values().map(|used| used.ports.len()).sum() };
-        if !self.table().in_use.contains_key(&name) || in_use(&self.table()) >= Limits::DOORS {
+        let doors = self.table().in_use.get(&name).map(|used| used.ports.len());
+        let Some(doors) = doors.filter(|_| in_use(&self.table()) < Limits::DOORS) else {
+            return false;
+        };
+        let is_asked = self.unknown == UnknownNames::Asked;
+        if is_asked && !change.asked.admit_port(address.port(), doors) {
             return false;
         }
         let opened = self.listen(&mut change, &[address]).is_ok()
@@ -450,49 +426,6 @@ impl Names {
     }
 }
 
-impl Table {
-    /// Takes an address for `name` that the policy does not name or permit itself.
-    fn take_address(&mut self, name: &HostName, real: Option<Ipv4Addr>) -> Option<Ipv4Addr> {
-        let Self { known, pool, .. } = self;
-        pool.take(name, real, |address| !known.is_listed(address))
-    }
-
-    /// Makes room for `name` with `ports`. If a limit is reached, this removes all names that
-    /// nobody has asked for lately, and adds their doors to `closed`.
-    fn make_room(
-        &mut self,
-        name: &HostName,
-        ports: usize,
-        closed: &mut Vec<SocketAddrV4>,
-    ) -> Result<(), OpenError> {
-        let doors = |table: &Self| -> usize {
-            let others = table.in_use.iter().filter(|(other, _)| *other != name);
-            others.map(|(_, used)| used.ports.len()).sum()
-        };
-        if self.in_use.len() < Limits::NAMES && doors(self) + ports <= Limits::DOORS {
-            return Ok(());
-        }
-        let now = Instant::now();
-        let is_unasked = |used: &InUse| now.duration_since(used.asked) >= Limits::NAME_UNASKED;
-        let unasked: Vec<_> = self
-            .in_use
-            .extract_if(|other, used| other != name && is_unasked(used))
-            .collect();
-        for (_, used) in unasked {
-            closed.extend(
-                used.ports
-                    .iter()
-                    .map(|port| SocketAddrV4::new(used.address, *port)),
-            );
-        }
-        if self.in_use.len() < Limits::NAMES && doors(self) + ports <= Limits::DOORS {
-            Ok(())
-        } else {
-            Err(OpenError::TooManyInUse)
-        }
-    }
-}
-
 impl Changes {
     /// Takes room for a new name of a wildcard in this minute; returns false if there is none.
     fn has_room(&mut self) -> bool {
@@ -570,7 +503,7 @@ mod tests {
     use parking_lot::Mutex;
     use tokio::sync::mpsc;
 
-    use super::{Doors, Found, Limits, NameAddresses, Names, OpenError};
+    use super::{Doors, Found, Limits, NameAddresses, Names, OpenError, UnknownNames};
     use crate::decide::store::PolicyStore;
     use crate::testing;
 
@@ -602,11 +535,11 @@ mod tests {
         listeners: mpsc::Receiver<TcpListener>,
     }
 
-    fn tested(endpoints: &str, is_observed: bool) -> Tested {
-        tested_with(endpoints, is_observed, NameAddresses::default())
+    fn tested(endpoints: &str) -> Tested {
+        tested_with(endpoints, UnknownNames::Refused, NameAddresses::default())
     }
 
-    fn tested_with(endpoints: &str, is_observed: bool, addresses: NameAddresses) -> Tested {
+    fn tested_with(endpoints: &str, unknown: UnknownNames, addresses: NameAddresses) -> Tested {
         let policy = Arc::new(PolicyStore::new(testing::snapshot(1, endpoints)));
         let open = Open::default();
         let (sender, listeners) = mpsc::channel(Limits::DOOR_PORTS);
@@ -615,7 +548,7 @@ mod tests {
             Arc::clone(&policy),
             Box::new(open.clone()),
             search,
-            is_observed,
+            unknown,
             addresses,
             sender,
         );
@@ -639,10 +572,7 @@ mod tests {
 
     #[test]
     fn a_name_has_the_doors_of_the_policy_in_force_once_somebody_asks_for_it() {
-        let mut tested = tested(
-            "{host: a.test, ports: [80, 443]}, {host: '*.b.test', port: 443}",
-            false,
-        );
+        let mut tested = tested("{host: a.test, ports: [80, 443]}, {host: '*.b.test', port: 443}");
         assert_eq!(tested.names.find(&name("a.test")), Found::Closed);
         assert_eq!(tested.names.find(&name("b.test")), Found::Unknown);
         assert_eq!(
@@ -702,7 +632,7 @@ mod tests {
     fn a_name_with_its_real_address_has_its_doors_there_and_only_written_out_names_have() {
         let endpoints = "{host: a.test, port: 443}, {host: b.test, port: 80}, {host: '*.c.test', \
                          port: 443}, {host: 11.8.8.8, port: 22}";
-        let tested = tested_with(endpoints, false, NameAddresses::Real);
+        let tested = tested_with(endpoints, UnknownNames::Refused, NameAddresses::Real);
         let needing = ["a.test", "x.c.test", "inference.local", "other.test"]
             .map(|text| tested.names.needs_real(&name(text)));
         assert_eq!(needing, [true, false, false, false]);
@@ -782,10 +712,7 @@ mod tests {
 
     #[test]
     fn names_of_wildcards_are_bounded_and_those_that_are_written_out_are_not() {
-        let tested = tested(
-            "{host: '*.b.test', port: 443}, {host: a.test, port: 80}",
-            false,
-        );
+        let tested = tested("{host: '*.b.test', port: 443}, {host: a.test, port: 80}");
         let opened = (0..300)
             .filter(|n| {
                 tested
@@ -801,10 +728,8 @@ mod tests {
 
     #[test]
     fn a_door_that_cannot_be_opened_keeps_no_other_from_it_nor_from_its_end() {
-        let tested = tested(
-            "{host: a.test, ports: [80, 60001]}, {host: 9.9.9.9, ports: [53, 60001]}",
-            false,
-        );
+        let tested =
+            tested("{host: a.test, ports: [80, 60001]}, {host: 9.9.9.9, ports: [53, 60001]}");
         assert!(matches!(tested.names.refresh(), Err(OpenError::Door(_))));
         assert_eq!(tested.doors(), ["9.9.9.9:53"]);
         tested.names.open(&name("a.test"), None).unwrap();
@@ -822,15 +747,67 @@ mod tests {
 
     #[test]
     fn an_observed_run_knows_every_name_and_opens_doors_of_those_that_were_asked_for() {
-        let tested = tested("", true);
+        let addresses = NameAddresses::default();
+        let tested = tested_with("", UnknownNames::Observed, addresses);
         assert_eq!(tested.names.find(&name("any.test")), Found::Closed);
         assert!(
-            !tested.names.open_observed("198.18.0.1:80".parse().unwrap()),
+            !tested
+                .names
+                .open_on_demand("198.18.0.1:80".parse().unwrap()),
             "nobody has asked for it"
         );
         tested.names.open(&name("any.test"), None).unwrap();
-        assert!(tested.names.open_observed("198.18.0.1:80".parse().unwrap()));
-        assert!(!tested.names.open_observed("198.18.0.2:80".parse().unwrap()));
+        assert!(
+            tested
+                .names
+                .open_on_demand("198.18.0.1:80".parse().unwrap())
+        );
+        assert!(
+            !tested
+                .names
+                .open_on_demand("198.18.0.2:80".parse().unwrap())
+        );
         assert_eq!(tested.doors(), ["198.18.0.1:80"]);
+    }
+
+    #[test]
+    fn names_that_a_person_is_asked_about_have_addresses_and_leave_room_for_those_of_the_policy() {
+        let addresses = NameAddresses::default();
+        let endpoints = "{host: a.test, port: 443}, {host: '*.b.test', port: 443}";
+        let tested = tested_with(endpoints, UnknownNames::Asked, addresses);
+        let names = &tested.names;
+        assert_eq!(names.find(&name("any.test")), Found::Asked);
+        for (text, found) in [
+            ("single", Found::Unknown),
+            ("any.test.search.test", Found::Unknown),
+            ("a.test.search.test", Found::UnknownWithDomain),
+            ("a.test", Found::Closed),
+        ] {
+            assert_eq!(names.find(&name(text)), found, "{text}");
+        }
+        let open = |text: &str| names.open(&name(text), None);
+        for number in 0..256 {
+            open(&format!("n{number}.test")).unwrap();
+        }
+        assert!(matches!(open("more.test"), Err(OpenError::Unknown)));
+        assert!(matches!(open("single"), Err(OpenError::Unknown)));
+        open("n7.test").unwrap();
+        let a = open("a.test").unwrap();
+        open("x.b.test").unwrap();
+        // Doors open when a program connects to them.
+        let first = names.open(&name("n0.test"), None).unwrap();
+        for port in 1..=16 {
+            assert!(names.open_on_demand(SocketAddrV4::new(first, port)));
+        }
+        assert!(!names.open_on_demand(SocketAddrV4::new(first, 17)));
+        assert!(
+            names.open_on_demand(SocketAddrV4::new(a, 80)),
+            "another port"
+        );
+        // A reload keeps them.
+        tested.policy.replace(testing::snapshot(2, endpoints));
+        names.refresh().unwrap();
+        assert_eq!(names.find(&name("n0.test")), Found::At(first));
+        assert_eq!(tested.doors().len(), 16 + 2 + 1);
     }
 }

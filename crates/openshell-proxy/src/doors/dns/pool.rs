@@ -104,6 +104,12 @@ impl Pool {
         }
     }
 
+    /// Returns how many names may have addresses although no policy names them, so that as many are
+    /// left for those of the policy.
+    pub(super) fn spare(&self) -> usize {
+        usize::try_from(self.range.count / 2).unwrap_or(usize::MAX)
+    }
+
     /// Returns the address of `name`, if it has one.
     pub(super) fn get(&self, name: &HostName) -> Option<Ipv4Addr> {
         self.addresses.get(name).copied()

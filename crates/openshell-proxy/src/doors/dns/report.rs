@@ -15,7 +15,7 @@ use openshell_policy::network::host::HostName;
 use openshell_policy::policy::PolicyForm;
 use parking_lot::Mutex;
 
-use super::names::OpenError;
+use super::table::OpenError;
 use crate::ground::limits::Limits;
 use crate::ground::peer::Caller;
 

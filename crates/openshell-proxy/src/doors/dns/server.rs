@@ -17,8 +17,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::message::{self, Answer, Question, Read};
-use super::names::{Found, Names, OpenError};
+use super::names::{Found, Names};
 use super::report::NameReport;
+use super::table::OpenError;
 use crate::decide::identify::Witness;
 use crate::ground::limits::Limits;
 use crate::ground::peer::Caller;
@@ -235,6 +236,11 @@ impl NameServer {
                 Step::Ask(name)
             }
             (Found::At(_) | Found::Closed, _) => Step::Answered(Answer::NoData),
+            (Found::Asked, RecordType::A) => {
+                self.refuse(name.as_str(), kind, client);
+                Step::Open(name)
+            }
+            (Found::Asked, _) => Step::Answered(Answer::NoData),
             (Found::UnknownWithDomain, _) => Step::Answered(Answer::NoSuchName),
             (Found::Unknown, _) => {
                 // The host is known; it only does not have the service.
@@ -329,7 +335,7 @@ impl NameServer {
         }
     }
 
-    /// Refuses a question for a name that the policy does not know.
+    /// Refuses, and reports, a question for a name that the policy does not know.
     fn refuse(&self, name: &str, kind: RecordType, client: &Client) -> Answer {
         let form = self.names.form();
         self.report.unknown(name, kind, form, || match client {

@@ -22,6 +22,7 @@ use openshell_proxy::doors::bypass::BypassReports;
 use openshell_proxy::doors::dns::names::Names;
 use openshell_proxy::doors::dns::pool::NameAddresses;
 use openshell_proxy::doors::dns::server::NameServer;
+use openshell_proxy::doors::dns::unknown::UnknownNames;
 use openshell_proxy::doors::listener::{Listener, NamedDoors, Slots};
 use openshell_proxy::doors::proxy::Proxy;
 use openshell_proxy::doors::publish::PublishedPort;
@@ -242,16 +243,20 @@ impl RunServices {
             .run_reports
             .observations()
             .map_or(Mode::Enforce, Mode::Observe);
-        let is_observed = matches!(mode, Mode::Observe(_));
+        let unknown = match &mode {
+            Mode::Observe(_) => UnknownNames::Observed,
+            Mode::Enforce if in_force.approvals.is_some() => UnknownNames::Asked,
+            Mode::Enforce => UnknownNames::Refused,
+        };
         let generations = in_force.policy.subscribe();
         let (names, new_listeners) = names::create(
             &in_force.policy,
             &parts.doors,
             local.search,
-            is_observed,
+            unknown,
             self.name_addresses,
         );
-        let is_door = names::is_door(parts.doors, &names, is_observed);
+        let is_door = names::is_door(parts.doors, &names, unknown);
         let identifier = Arc::clone(&parts.identifier);
         let (witness, of_connects) =
             self.witness(&calls, is_door, parts.socket, identifier, tasks)?;

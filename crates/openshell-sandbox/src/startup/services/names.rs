@@ -13,6 +13,7 @@ use openshell_proxy::doors::dns::names::Names;
 use openshell_proxy::doors::dns::pool::NameAddresses;
 use openshell_proxy::doors::dns::report::NameReport;
 use openshell_proxy::doors::dns::server::NameServer;
+use openshell_proxy::doors::dns::unknown::UnknownNames;
 use openshell_proxy::ground::limits::Limits;
 use openshell_proxy::reach::resolve::lookup::Resolver;
 use openshell_supervisor::calls::witness::IsDoor;
@@ -41,7 +42,7 @@ pub(crate) fn create(
     policy: &Arc<PolicyStore>,
     doors: &Arc<Doors>,
     search: Vec<HostName>,
-    is_observed: bool,
+    unknown: UnknownNames,
     addresses: NameAddresses,
 ) -> (Arc<Names>, mpsc::Receiver<TcpListener>) {
     let (listeners, new) = mpsc::channel(Limits::DOOR_PORTS);
@@ -51,7 +52,7 @@ pub(crate) fn create(
             Arc::clone(policy),
             doors,
             search,
-            is_observed,
+            unknown,
             addresses,
             listeners,
         )),
@@ -59,14 +60,14 @@ pub(crate) fn create(
     )
 }
 
-/// Returns the witness's view of the doors. In an observed run, the doors of names open when they
-/// are first needed.
-pub(crate) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, is_observed: bool) -> IsDoor {
-    if !is_observed {
+/// Returns the witness's view of the doors. If `unknown` names have doors, these open when they are
+/// first needed.
+pub(crate) fn is_door(doors: Arc<Doors>, names: &Arc<Names>, unknown: UnknownNames) -> IsDoor {
+    if !unknown.have_doors() {
         return Arc::new(move |address| doors.contains(address));
     }
     let names = Arc::clone(names);
-    Arc::new(move |address| doors.contains(address) || names.open_observed(address))
+    Arc::new(move |address| doors.contains(address) || names.open_on_demand(address))
 }
 
 /// Starts `server` at its sockets.

@@ -17,6 +17,9 @@ use crate::subcommands::exec::places;
 /// The exit code for what is gone or asked anew.
 const GONE: u8 = 3;
 
+/// The listings that wait to be printed. Then the sandboxes wait.
+const LISTINGS: usize = 64;
+
 /// Prints the questions of the sandbox `name`, or of all sandboxes; as JSON if `is_json`, and those
 /// to come too if `is_following`.
 ///
@@ -30,8 +33,8 @@ pub(super) fn list(
 ) -> anyhow::Result<ExitCode> {
     let places = places(run_dir)?;
     let sandboxes = named(&places, name)?;
-    let (sender, listings) = mpsc::channel();
-    let mut asking = 0;
+    let (sender, listings) = mpsc::sync_channel(LISTINGS);
+    let mut firsts = Vec::new();
     for (name, socket) in sandboxes {
         let questions = Questions::open(socket, is_following)?;
         let first = match questions.next()? {
@@ -39,11 +42,9 @@ pub(super) fn list(
             Some(FromQuestions::AsksNobody) => continue,
             Some(FromQuestions::Answered(_)) | None => continue,
         };
-        asking += 1;
-        let sender = sender.clone();
-        // A receiver that has gone needs no listing.
-        let _ = sender.send((name.clone(), Some(first)));
+        firsts.push((name.clone(), Some(first)));
         if is_following {
+            let sender = sender.clone();
             std::thread::spawn(move || {
                 while let Ok(Some(message)) = questions.next() {
                     if let FromQuestions::Listed(listing) = message
@@ -52,16 +53,17 @@ pub(super) fn list(
                         return;
                     }
                 }
+                // A receiver that has gone needs no listing.
                 let _ = sender.send((name, None));
             });
         }
     }
     drop(sender);
-    if asking == 0 {
+    if firsts.is_empty() {
         bail!("{}", asks_nobody(name));
     }
     let mut known = BTreeMap::new();
-    for (sandbox, listing) in listings {
+    for (sandbox, listing) in firsts.into_iter().chain(listings) {
         let is_over = listing.is_none();
         let listing = listing.unwrap_or_default();
         if is_json {

@@ -1,21 +1,29 @@
 //! Where the questions come from: one thread for each sandbox, and one for signals.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use openshell_access::control::client::{FromQuestions, Places, Questions, answer};
 use openshell_access::control::wire::{Answer, Answered, Listing};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::subcommands::approvals::script::asks_nobody;
 use crate::subcommands::exec::places;
 
-/// How often new sandboxes are looked for.
+/// How often new sandboxes, and the end of the terminal, are looked for.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// The messages that wait for a screen that is stopped. Then the sandboxes wait.
+const MESSAGES: usize = 64;
+
+/// The time in which the screen is left after a signal.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// Something that the screen shows or does.
 #[derive(Debug)]
@@ -43,7 +51,7 @@ impl Source {
     /// No such sandbox runs, or it asks nobody.
     pub(super) fn start(run_dir: Option<&Path>, name: Option<&str>) -> anyhow::Result<Self> {
         let places = places(run_dir)?;
-        let (sender, messages) = channel();
+        let (sender, messages) = sync_channel(MESSAGES);
         let mut known = BTreeSet::new();
         match name {
             Some(name) => {
@@ -83,7 +91,11 @@ impl Source {
 }
 
 /// Follows the sandboxes that are not `known`; returns how many of those ask.
-fn follow_new(places: &Places, known: &mut BTreeSet<String>, sender: &Sender<Message>) -> usize {
+fn follow_new(
+    places: &Places,
+    known: &mut BTreeSet<String>,
+    sender: &SyncSender<Message>,
+) -> usize {
     let names: BTreeSet<_> = places.names().into_iter().collect();
     let mut asking = 0;
     for name in names.difference(&known.clone()) {
@@ -96,7 +108,7 @@ fn follow_new(places: &Places, known: &mut BTreeSet<String>, sender: &Sender<Mes
 }
 
 /// Looks for new sandboxes until the screen has gone.
-fn look_for_new(run_dir: Option<&Path>, mut known: BTreeSet<String>, sender: &Sender<Message>) {
+fn look_for_new(run_dir: Option<&Path>, mut known: BTreeSet<String>, sender: &SyncSender<Message>) {
     let Ok(places) = places(run_dir) else { return };
     loop {
         thread::sleep(LOOK);
@@ -108,16 +120,16 @@ fn look_for_new(run_dir: Option<&Path>, mut known: BTreeSet<String>, sender: &Se
 ///
 /// # Errors
 /// It does not run.
-fn follow(places: &Places, name: &str, sender: &Sender<Message>) -> anyhow::Result<bool> {
+fn follow(places: &Places, name: &str, sender: &SyncSender<Message>) -> anyhow::Result<bool> {
     let questions = Questions::open(places.connect(name)?, true)?;
     let Some(FromQuestions::Listed(first)) = questions.next()? else {
         return Ok(false);
     };
     let name = name.to_owned();
     let sender = sender.clone();
-    // A screen that has gone needs no message.
-    let _ = sender.send(Message::Listed(name.clone(), first));
     thread::spawn(move || {
+        // A screen that has gone needs no message.
+        let _ = sender.send(Message::Listed(name.clone(), first));
         while let Ok(Some(message)) = questions.next() {
             if let FromQuestions::Listed(listing) = message
                 && sender.send(Message::Listed(name.clone(), listing)).is_err()
@@ -130,11 +142,29 @@ fn follow(places: &Places, name: &str, sender: &Sender<Message>) -> anyhow::Resu
     Ok(true)
 }
 
-/// Has signals leave the screen before they take effect.
+/// Ends when the terminal has gone.
+async fn hung_up() {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let stdin = io::stdin();
+        let mut poll = [PollFd::new(&stdin, PollFlags::empty())];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        let is_told = rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|count| count > 0);
+        if is_told && poll[0].revents().intersects(gone) {
+            return;
+        }
+    }
+}
+
+/// Has signals leave the screen before they take effect, and its end end the program.
 ///
 /// # Errors
 /// There are no more threads or descriptors.
-fn watch_signals(sender: Sender<Message>) -> anyhow::Result<()> {
+fn watch_signals(sender: SyncSender<Message>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -160,9 +190,26 @@ fn watch_signals(sender: Sender<Message>) -> anyhow::Result<()> {
                     _ = quit.recv() => Message::Signal(3),
                     _ = terminate.recv() => Message::Signal(15),
                     _ = stop.recv() => Message::Stop,
+                    () = hung_up() => Message::Signal(1),
                 };
-                if sender.send(message).is_err() {
+                let ends = match message {
+                    Message::Signal(number) => Some(number),
+                    Message::Listed(..) | Message::Ended(_) | Message::Stop => None,
+                };
+                // A screen that is stopped takes nothing; one that has gone needs nothing.
+                if let Err(TrySendError::Disconnected(_)) = sender.try_send(message) {
                     return;
+                }
+                if let Some(number) = ends {
+                    // The library that reads keys never returns from a terminal that has gone.
+                    tokio::time::sleep(LEAVE).await;
+                    ratatui::restore();
+                    #[expect(
+                        clippy::disallowed_methods,
+                        clippy::exit,
+                        reason = "the thread with the guards never returns"
+                    )]
+                    std::process::exit(128 + i32::from(number));
                 }
             }
         });
