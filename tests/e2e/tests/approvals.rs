@@ -368,6 +368,34 @@ fn requests_inside_tls_wait_by_themselves_in_each_version_of_http() {
 }
 
 #[test]
+fn a_request_with_a_body_inside_tls_goes_on_with_its_body() {
+    let rules = "protocol: rest, enforcement: enforce, access: read-only";
+    let endpoint = super::origin::policy(&["/usr/bin/curl"], rules);
+    for version in ["--http1.1", "--http2"] {
+        let lab = Lab::with_web();
+        let origin = match version {
+            "--http2" => Origin::http2(&lab),
+            _ => Origin::start(&lab),
+        };
+        let words = [
+            &CURL[..],
+            &[version, "-v", "-d", "x=1", "https://web.test/hello"],
+        ];
+        let authority = origin.authority();
+        let sandbox = lab
+            .sandbox(&endpoint)
+            .args(&["--upstream-ca-file", &authority]);
+        let asking = Asking::of(sandbox, &lab, &words.concat());
+        let question = asking.held();
+        assert_eq!(question["method"], "POST");
+        asking.decide(&question, "once");
+        let finished = asking.wait();
+        let asked = origin.asked();
+        assert_eq!(asked, ["POST /hello"], "{version}: {finished:?}");
+    }
+}
+
+#[test]
 fn a_policy_that_is_loaded_while_a_request_waits_decides_about_it() {
     let lab = Lab::with_web();
     let _web = lab.http("10.99.0.1:80");
