@@ -124,13 +124,11 @@ impl Policy {
         }
         let policy = Self::new(self.filesystem.clone(), self.processes.clone(), network);
         let policy = policy.map_err(|violations| {
-            let mut violations = violations.into_iter();
-            Unfit::Invalid(
-                violations
-                    .next()
-                    .map(|(_, kind)| kind.to_string())
-                    .unwrap_or_default(),
-            )
+            let violations: Vec<_> = violations
+                .iter()
+                .map(|(_, kind)| kind.to_string())
+                .collect();
+            Unfit::Invalid(violations.join("; "))
         })?;
         Ok(policy.in_form(self.form))
     }

@@ -503,6 +503,14 @@ fn options_under_which_nobody_can_say_what_an_answer_permits_are_refused() {
             finished.stderr
         );
     }
+    let with_variable = lab
+        .sandbox(&policy())
+        .env("OPENSHELL_POLICY_RULES", rules)
+        .args(&["--ask"])
+        .run(&["true"]);
+    let said = &with_variable.stderr;
+    assert_eq!(with_variable.code(), 1, "{said}");
+    assert!(said.contains("OPENSHELL_POLICY_RULES"), "{said}");
 }
 
 #[test]
@@ -620,8 +628,9 @@ fn a_message_is_asked_with_all_that_it_holds_and_secrets_are_masked() {
     let batch = format!("[{}]", call(&params));
     let post = "curl -sS -m 60 -w '%{http_code}\\n' -H 'content-type: application/json' -H 'accept: \
                 application/json, text/event-stream' http://web.test:8080/mcp -d";
+    let of_secret = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{token}"}}"#);
     let script = format!(
-        "{post} '{}'; {post} '{}'; {post} '{batch}'",
+        "{post} '{}'; {post} '{}'; {post} '{of_secret}'; {post} '{batch}'",
         call(&params),
         call(hidden)
     );
@@ -650,7 +659,7 @@ fn a_message_is_asked_with_all_that_it_holds_and_secrets_are_masked() {
     assert_eq!(
         web.seen().len(),
         1,
-        "the batch is refused and not asked: {answers:?}"
+        "the batch and the method that is a secret are refused and not asked: {answers:?}"
     );
     let lines = finished.log.lines();
     let mut others = lines.filter(|line| !line.contains("PROC:"));

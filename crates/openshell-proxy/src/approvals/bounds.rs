@@ -64,13 +64,9 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Returns true if a request of `program` may not be asked about at all.
+    /// Returns true if `wish` of `program` may not be asked about.
     pub(super) fn forbid(&self, program: &str, wish: &DeniedForRun) -> bool {
-        let is_muted = self
-            .denials
-            .get(program)
-            .is_some_and(|count| *count >= DENIALS);
-        is_muted || self.is_full || self.unseen >= UNSEEN || self.denied.contains(wish)
+        self.forbid_all(program) || self.denied.contains(wish)
     }
 
     /// Counts a new question of `program` about `target`; returns false if there are more than `rate`

@@ -72,11 +72,22 @@ pub(super) struct Looks {
 #[derive(Debug)]
 pub enum Outcome {
     /// It is judged again.
-    Judge,
+    Judge(Ticket),
     /// It is judged again, with these lines.
-    Once(OwnLines),
+    Once(OwnLines, Ticket),
     /// It is refused; the refusal says what was answered, if it was asked.
     Refused(Option<Asked>),
+}
+
+impl Outcome {
+    /// Returns what `turn` means for a request with the lines `own`, whose place is `ticket`.
+    fn of(turn: Turn, own: &OwnLines, ticket: Ticket) -> Self {
+        match turn {
+            Turn::Judge => Self::Judge(ticket),
+            Turn::Once(line) => Self::Once(own.and(*line, Instant::now() + ONCE), ticket),
+            Turn::Denied => Self::Refused(Some(Asked::Denied)),
+        }
+    }
 }
 
 /// The place of one refused request among the questions. It keeps its place while the request is
@@ -132,21 +143,7 @@ impl Desk {
     /// question that it waited for last.
     pub async fn ask(
         self: &Arc<Self>,
-        ticket: &mut Option<Ticket>,
-        asker: Asker,
-        wish: Wish,
-        gone: impl Future<Output = ()>,
-    ) -> (Outcome, Option<QuestionId>) {
-        let asked = self.ask_holding(ticket, asker, wish, gone).await;
-        if matches!(asked.0, Outcome::Refused(_)) {
-            drop(ticket.take());
-        }
-        asked
-    }
-
-    async fn ask_holding(
-        self: &Arc<Self>,
-        ticket: &mut Option<Ticket>,
+        ticket: Option<Ticket>,
         asker: Asker,
         wish: Wish,
         gone: impl Future<Output = ()>,
@@ -158,27 +155,13 @@ impl Desk {
         let snapshot = self.policy.load();
         let generation = snapshot.generation();
         let own = wish.own.clone();
-        let program = self.counted_as(&asker.caller().program.executable);
-        let ticket = match ticket {
-            Some(ticket) => ticket,
-            None => match self.enter(&program, &wish) {
-                Some(number) => ticket.insert(Ticket {
-                    desk: Arc::clone(self),
-                    number,
-                    permitted: None,
-                }),
-                None => return refused,
-            },
+        let Some(mut ticket) = ticket.or_else(|| self.enter(&asker, &wish)) else {
+            return refused;
         };
         let number = ticket.number;
-        let outcome = |turn| match turn {
-            Turn::Judge => Outcome::Judge,
-            Turn::Once(line) => Outcome::Once(own.and(*line, Instant::now() + ONCE)),
-            Turn::Denied => Outcome::Refused(Some(Asked::Denied)),
-        };
         let turn = self.state.lock().turn(number);
         if let Some(turn) = turn {
-            return (outcome(turn), None);
+            return (Outcome::of(turn, &own, ticket), None);
         }
         let mut gone = pin!(gone);
         let building = tokio::select! {
@@ -190,7 +173,7 @@ impl Desk {
             Built::Permitted if ticket.permitted == Some(generation) => return refused,
             Built::Permitted => {
                 ticket.permitted = Some(generation);
-                return (Outcome::Judge, None);
+                return (Outcome::Judge(ticket), None);
             }
             Built::Question(shown) => shown,
             Built::None => return refused,
@@ -203,26 +186,37 @@ impl Desk {
                 .wait_for(|current| current.number != generation)
                 .await;
         };
-        let waited = tokio::select! {
+        let turn = tokio::select! {
             biased;
-            turn = &mut turns => match turn {
-                Ok(turn) => outcome(turn),
-                // The sandbox ends.
-                Err(_) => Outcome::Refused(Some(Asked::Expired)),
-            },
-            () = changed => Outcome::Judge,
+            turn = self.turn(number, &mut turns, looks) => turn,
+            () = changed => Some(Turn::Judge),
             () = gone => return (Outcome::Refused(None), Some(id)),
-            () = self.patience(number, looks) => Outcome::Refused(Some(Asked::Expired)),
         };
-        let mut state = self.state.lock();
-        let last = state.resume(number).unwrap_or(id);
-        drop(state);
+        let last = self.state.lock().resume(number).unwrap_or(id);
         // An answer of the last moment counts.
-        let answered = turns.try_recv().ok().map(outcome);
-        if answered.is_none() && matches!(waited, Outcome::Refused(Some(Asked::Expired))) {
-            self.expire(number);
+        let outcome = match turns.try_recv().ok().or(turn) {
+            Some(turn) => Outcome::of(turn, &own, ticket),
+            None => {
+                self.expire(number);
+                Outcome::Refused(Some(Asked::Expired))
+            }
+        };
+        (outcome, Some(last))
+    }
+
+    /// Waits for what `turns` tells the request with this `number`; `None` if it has waited too long, or
+    /// if the sandbox ends.
+    async fn turn(
+        &self,
+        number: u64,
+        turns: &mut oneshot::Receiver<Turn>,
+        looks: watch::Receiver<Looks>,
+    ) -> Option<Turn> {
+        tokio::select! {
+            biased;
+            turn = turns => turn.ok(),
+            () = self.patience(number, looks) => None,
         }
-        (answered.unwrap_or(waited), Some(last))
     }
 
     /// Returns the name under which bounds count the program at `path`.
@@ -234,19 +228,26 @@ impl Desk {
         }
     }
 
-    /// Takes a place for a request of `program`; `None` if it is not asked about.
-    fn enter(&self, program: &str, wish: &Wish) -> Option<u64> {
+    /// Takes a place for the request `wish` of `asker`; `None` if it is not asked about.
+    fn enter(self: &Arc<Self>, asker: &Asker, wish: &Wish) -> Option<Ticket> {
+        let program = self.counted_as(&asker.caller().program.executable);
         let mut state = self.state.lock();
-        let is_forbidden = state.bounds.forbid(program, &wish.denied_for_run(program));
+        let is_forbidden = state
+            .bounds
+            .forbid(&program, &wish.denied_for_run(&program));
         if state.is_closed || is_forbidden {
             return None;
         }
         let target = wish.target.to_string();
-        if state.is_full(program) || !state.bounds.count(program, &target, self.settings.rate) {
+        if state.is_full(&program) || !state.bounds.count(&program, &target, self.settings.rate) {
             state.bounds.refused += 1;
             return None;
         }
-        Some(state.enter(program))
+        Some(Ticket {
+            desk: Arc::clone(self),
+            number: state.enter(&program),
+            permitted: None,
+        })
     }
 
     /// Builds the question about `wish` of `asker` under the policy of `snapshot`, on a blocking thread
@@ -333,12 +334,6 @@ impl Desk {
         }
         drop(state);
         self.note_change();
-    }
-
-    /// Ends the wait of a request that is permitted now.
-    pub fn settle(&self, ticket: Ticket) {
-        // It is not waiting, so no question is left behind.
-        drop(ticket);
     }
 
     /// Notes that the request with this `number` has gone: if it was waiting, its client gave up.

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::approvals::wish::{Wish, WishedMessage, WishedRequest};
 use crate::decide::line::Line;
+use crate::decide::message::judging;
 use crate::decide::snapshot::Snapshot;
 use crate::ground::target::Target;
 
@@ -62,6 +63,8 @@ impl Proposed {
 enum Rules {
     /// Exactly these.
     Only(Value),
+    /// Those for requests that read.
+    Reading,
     /// Those of the endpoint that it is made of.
     Same,
     /// Bytes that nobody judges.
@@ -117,7 +120,7 @@ pub(super) fn permits(wish: &Wish, snapshot: &Snapshot, line: &Line) -> Option<V
 fn left_open(wish: &Wish, line: &Line) -> Vec<String> {
     let endpoint = line.policy.endpoints.first();
     let mut open = Vec::new();
-    let l7 = endpoint.and_then(Endpoint::l7);
+    let l7 = endpoint.and_then(judging);
     match (&wish.request, l7) {
         (_, None) => open.push("bytes that nobody judges, in both directions".to_owned()),
         (Some(request), Some(_)) => match &request.rpc {
@@ -152,9 +155,13 @@ pub(super) fn names(target: &Target) -> impl Iterator<Item = PolicyName> {
     let host: String = host.chars().take(HOST_BYTES).collect();
     let host = host.replace(|c: char| !is_kept(c), "_");
     let name = format!("ask_{host}_{}", target.port);
-    let numbered = (2..).map(move |number| format!("{name}_{number}"));
-    let name = format!("ask_{host}_{}", target.port);
-    let names = [name].into_iter().chain(numbered);
+    let names = (1..).map(move |number| {
+        if number == 1 {
+            name.clone()
+        } else {
+            format!("{name}_{number}")
+        }
+    });
     names.map_while(|name| PolicyName::parse(&name).ok())
 }
 
@@ -179,7 +186,7 @@ fn forms(wish: &Wish, snapshot: &Snapshot) -> Option<Vec<Map<String, Value>>> {
         if is_of_other_protocol(wish.target.port) {
             return Some(vec![tcp]);
         }
-        return Some(vec![reading(new()), tcp]);
+        return Some(vec![with_rules(new(), Rules::Reading), tcp]);
     };
     if let Some(message) = &request.rpc {
         let endpoint = endpoint_of(wish, request, snapshot)?;
@@ -201,11 +208,10 @@ fn forms(wish: &Wish, snapshot: &Snapshot) -> Option<Vec<Map<String, Value>>> {
         });
     }
     if matches!(method, "GET" | "HEAD" | "OPTIONS") {
-        let none = || Rules::Only(Value::Null);
-        forms.push(reading(match &permitting {
-            Some(endpoint) => made_of(endpoint, wish, none())?,
-            None => new(),
-        }));
+        forms.push(match &permitting {
+            Some(endpoint) => made_of(endpoint, wish, Rules::Reading)?,
+            None => with_rules(new(), Rules::Reading),
+        });
     }
     Some(forms)
 }
@@ -214,12 +220,12 @@ fn forms(wish: &Wish, snapshot: &Snapshot) -> Option<Vec<Map<String, Value>>> {
 fn endpoint_of(wish: &Wish, request: &WishedRequest, snapshot: &Snapshot) -> Option<Endpoint> {
     let permitting = snapshot.permitting(&wish.caller.program, &wish.target);
     let is_for = |path: &Glob| path.compiled().is_match(&request.path);
-    let judging = permitting.into_iter().filter(|endpoint| {
+    let alike = permitting.into_iter().filter(|endpoint| {
         let l7 = endpoint.l7();
         let is_alike = l7.is_some_and(|l7| l7.rpc.is_some() == request.rpc.is_some());
         is_alike && endpoint.path().is_none_or(is_for)
     });
-    judging.max_by_key(|endpoint| endpoint.path().map(Glob::specificity))
+    alike.max_by_key(|endpoint| endpoint.path().map(Glob::specificity))
 }
 
 /// Returns the rule for exactly `message`.
@@ -269,23 +275,23 @@ fn with_rules(mut endpoint: Map<String, Value>, rules: Rules) -> Map<String, Val
             endpoint.insert("protocol".to_owned(), "tcp".into());
         }
         Rules::Only(rules) => {
-            endpoint.entry("protocol").or_insert_with(|| "rest".into());
-            endpoint.insert("enforcement".to_owned(), "enforce".into());
-            endpoint.remove("deny_rules");
-            endpoint.remove("rules");
-            if !rules.is_null() {
-                endpoint.insert("rules".to_owned(), rules);
-            }
+            make_http(&mut endpoint);
+            endpoint.insert("rules".to_owned(), rules);
+        }
+        Rules::Reading => {
+            make_http(&mut endpoint);
+            endpoint.insert("access".to_owned(), "read-only".into());
         }
     }
     endpoint
 }
 
-/// Returns `endpoint` for requests that read.
-fn reading(endpoint: Map<String, Value>) -> Map<String, Value> {
-    let mut endpoint = with_rules(endpoint, Rules::Only(Value::Null));
-    endpoint.insert("access".to_owned(), "read-only".into());
-    endpoint
+/// Makes `endpoint` one for HTTP whose rules are still to be set.
+fn make_http(endpoint: &mut Map<String, Value>) {
+    endpoint.entry("protocol").or_insert_with(|| "rest".into());
+    endpoint.insert("enforcement".to_owned(), "enforce".into());
+    endpoint.remove("deny_rules");
+    endpoint.remove("rules");
 }
 
 /// Returns an endpoint with the settings of `known`, but for the host and port of `wish` and with
@@ -351,7 +357,7 @@ fn proposal(
     let is_opaque = policy
         .endpoints
         .iter()
-        .any(|endpoint| endpoint.l7().is_none());
+        .any(|endpoint| judging(endpoint).is_none());
     let line = Line {
         name: name.clone(),
         policy,
@@ -367,7 +373,7 @@ fn proposal(
 }
 
 /// Reads the line `yaml`, whose key is `name`.
-pub(super) fn read(name: &PolicyName, yaml: &str) -> Option<NetworkPolicy> {
+fn read(name: &PolicyName, yaml: &str) -> Option<NetworkPolicy> {
     let (policy, _) = yaml::policy(&format!("network_policies: {{{yaml}}}")).ok()?;
     let mut policies = policy.network().iter();
     let (read, policy) = policies.next()?;
@@ -389,7 +395,7 @@ fn is_for(policy: &NetworkPolicy, wish: &Wish, is_exact: bool) -> bool {
 }
 
 /// The order in which the keys of a line are written.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 19] = [
     "endpoints",
     "host",
     "port",
@@ -397,7 +403,6 @@ const ORDER: [&str; 20] = [
     "exact",
     "tls",
     "allowed_ips",
-    "resolve",
     "protocol",
     "enforcement",
     "access",

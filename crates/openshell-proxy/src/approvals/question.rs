@@ -33,11 +33,8 @@ impl QuestionId {
     /// The kernel gives no random bytes.
     pub(super) fn new() -> rustix::io::Result<Self> {
         let mut random = [0; 16];
-        let mut filled = 0;
-        while filled < random.len() {
-            let rest = random.get_mut(filled..).unwrap_or_default();
-            filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?;
-        }
+        // So few bytes come in one piece (getrandom(2)).
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let mut bits = u128::from_le_bytes(random);
         let mut text = "q-".to_owned();
         for _ in 0..26 {

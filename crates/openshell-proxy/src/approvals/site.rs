@@ -123,7 +123,8 @@ fn is_one_edit_away(one: &[u8], other: &[u8]) -> bool {
         .zip(other)
         .take_while(|(one, other)| one == other)
         .count();
-    let (one, other) = (&one[before..], &other[before..]);
+    let one = &one[before..];
+    let other = &other[before..];
     match (one, other) {
         ([], [_]) | ([_], []) => true,
         ([], _) | (_, []) => false,

@@ -151,7 +151,7 @@ impl State {
 
     /// Returns the number of requests that wait.
     pub(super) fn held(&self) -> usize {
-        self.slots.len()
+        self.slots.values().filter(|slot| slot.is_waiting).count()
     }
 
     /// Notes that somebody looks at all that waits.
@@ -376,10 +376,10 @@ impl State {
         let Some(mut entry) = self.questions.remove(id) else {
             return false;
         };
-        self.note_finished(id, what);
         let Some(number) = entry.slots.pop_front() else {
             return false;
         };
+        self.note_finished(id, what);
         self.send(number, turn);
         for number in &entry.slots {
             if let Some(slot) = self.slots.get_mut(number) {

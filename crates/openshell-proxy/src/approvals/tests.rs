@@ -10,7 +10,7 @@ use openshell_policy::yaml;
 
 use crate::approvals::answer::{Answerer, Asked, Decision, Unanswered};
 use crate::approvals::answers::Listed;
-use crate::approvals::desk::{Desk, Outcome, Settings, Ticket};
+use crate::approvals::desk::{Desk, Outcome, Settings};
 use crate::approvals::wish::{Wish, WishedBody, WishedMessage, WishedRequest};
 use crate::decide::message::Message;
 use crate::decide::own_lines::OwnLines;
@@ -99,16 +99,15 @@ fn request(target: &str, method: Method, target_of_uri: &str) -> Wish {
     }
 }
 
-/// A request that waits, and its place among the questions.
-type Waiting = tokio::task::JoinHandle<(Outcome, Option<Ticket>)>;
+/// A request that waits.
+type Waiting = tokio::task::JoinHandle<Outcome>;
 
 fn ask(desk: &Arc<Desk>, wish: Wish) -> Waiting {
     let desk = Arc::clone(desk);
     tokio::spawn(async move {
-        let mut ticket = None;
         let asker = asker(&wish.caller);
-        let (outcome, _) = desk.ask(&mut ticket, asker, wish, pending()).await;
-        (outcome, ticket)
+        let (outcome, _) = desk.ask(None, asker, wish, pending()).await;
+        outcome
     })
 }
 
@@ -153,8 +152,8 @@ async fn a_connection_is_asked_with_a_line_that_only_reads() {
     assert_eq!(question.seconds_left, HOLD.as_secs() - 1);
     let id = question.id.to_string();
     assert_eq!(desk.decide(&id, Decision::Once, 0, BY), Ok(None));
-    let (outcome, _) = waiting.await.unwrap();
-    let Outcome::Once(own) = outcome else {
+    let outcome = waiting.await.unwrap();
+    let Outcome::Once(own, _) = outcome else {
         panic!("{outcome:?}");
     };
     assert_eq!(own.lines().len(), 1);
@@ -209,7 +208,7 @@ async fn a_request_is_asked_with_exactly_its_method_and_path_and_then_wider() {
     );
     let id = questions[0].id.to_string();
     let grant = desk.decide(&id, Decision::Run, 0, BY).unwrap().unwrap();
-    assert!(matches!(waiting.await.unwrap().0, Outcome::Judge));
+    assert!(matches!(waiting.await.unwrap(), Outcome::Judge(_)));
     assert_eq!(store.load().generation(), 2);
     assert!(wish.judge(&store.load()).is_ok());
     let other = request("api.test:443", Method::POST, "/v1/items/8");
@@ -239,13 +238,13 @@ async fn what_shows_the_same_shares_a_question_and_one_answer_lets_one_go() {
     assert_eq!(questions[0].id, before[0].id);
     let id = questions[0].id.to_string();
     desk.decide(&id, Decision::Once, 0, BY).unwrap();
-    assert!(matches!(first.await.unwrap().0, Outcome::Once(_)));
+    assert!(matches!(first.await.unwrap(), Outcome::Once(..)));
     let questions = listed(&desk, 1).await;
     assert_ne!(questions[0].id.to_string(), id, "a new id");
     assert!(!second.is_finished());
     let id = questions[0].id.to_string();
     desk.decide(&id, Decision::Deny, 0, BY).unwrap();
-    let (outcome, _) = second.await.unwrap();
+    let outcome = second.await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(Some(Asked::Denied))));
 }
 
@@ -301,9 +300,9 @@ async fn an_answer_meets_the_policy_of_its_moment() {
         let id = questions[0].id.to_string();
         let decided = desk.decide(&id, Decision::Once, 0, BY);
         assert_eq!(decided, expected, "{endpoints}");
-        let (outcome, _) = waiting.await.unwrap();
+        let outcome = waiting.await.unwrap();
         assert!(
-            matches!(outcome, Outcome::Judge),
+            matches!(outcome, Outcome::Judge(_)),
             "{endpoints}: {outcome:?}"
         );
     }
@@ -363,9 +362,9 @@ async fn a_line_that_would_contradict_the_policy_or_take_something_away_is_never
     let mut wish = connection("api.test:443");
     wish.caller = caller("/usr/bin/node", true);
     let waiting = ask(&desk, wish);
-    let (outcome, ticket) = waiting.await.unwrap();
+    let outcome = waiting.await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(None)), "{outcome:?}");
-    assert!(ticket.is_none() && desk.list().is_empty() && desk.held() == 0);
+    assert!(desk.list().is_empty() && desk.held() == 0);
 }
 
 #[tokio::test]
@@ -434,13 +433,13 @@ async fn nothing_waits_long_while_nobody_looks() {
     for round in 0..5 {
         let wish = request("api.test:443", Method::POST, "/v1");
         let begin = tokio::time::Instant::now();
-        let (outcome, _) = ask(&desk, wish).await.unwrap();
+        let outcome = ask(&desk, wish).await.unwrap();
         let expired = matches!(outcome, Outcome::Refused(Some(Asked::Expired)));
         assert!(expired, "{round}: {outcome:?}");
         assert!(begin.elapsed() >= Duration::from_secs(10), "{round}");
     }
     let wish = || request("api.test:443", Method::POST, "/v1");
-    let (outcome, _) = ask(&desk, wish()).await.unwrap();
+    let outcome = ask(&desk, wish()).await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(None)), "{outcome:?}");
     let questions = desk.list();
     assert_eq!(questions.len(), 1);
@@ -461,7 +460,7 @@ async fn the_time_of_a_request_counts_from_the_moment_when_somebody_looks() {
     listed(&desk, 1).await;
     tokio::time::advance(Duration::from_secs(9)).await;
     desk.glance();
-    let (outcome, _) = waiting.await.unwrap();
+    let outcome = waiting.await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(Some(Asked::Expired))));
     assert!(begin.elapsed() >= HOLD + Duration::from_secs(9));
 }
@@ -517,9 +516,9 @@ async fn what_is_denied_for_the_run_is_not_asked_again() {
     let questions = listed(&desk, 1).await;
     let id = questions[0].id.to_string();
     desk.decide(&id, Decision::DenyRun, 0, BY).unwrap();
-    let (outcome, _) = waiting.await.unwrap();
+    let outcome = waiting.await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(Some(Asked::Denied))));
-    let (outcome, _) = ask(&desk, wish("b")).await.unwrap();
+    let outcome = ask(&desk, wish("b")).await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(None)), "{outcome:?}");
 }
 
@@ -559,7 +558,7 @@ async fn no_program_path_and_no_host_makes_a_line_read_as_another() {
     let (desk, _) = desk(RULES);
     let mut wish = connection("h.other.test:443");
     wish.caller = caller("/opt/*", false);
-    let (outcome, _) = ask(&desk, wish).await.unwrap();
+    let outcome = ask(&desk, wish).await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(None)), "a pattern");
 }
 
@@ -569,11 +568,11 @@ async fn a_question_that_is_too_long_is_not_asked() {
     let _watch = desk.watch();
     let path = format!("/{}", "x".repeat(5_000));
     let wish = request("api.test:443", Method::POST, &path);
-    let (outcome, _) = ask(&desk, wish).await.unwrap();
+    let outcome = ask(&desk, wish).await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(None)), "{outcome:?}");
     let mut wish = request("api.test:443", Method::POST, "/v1");
     wish.request.as_mut().unwrap().query = Some("q".repeat(5_000));
-    let (outcome, _) = ask(&desk, wish).await.unwrap();
+    let outcome = ask(&desk, wish).await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(None)), "{outcome:?}");
 }
 
@@ -584,9 +583,9 @@ async fn when_the_sandbox_ends_all_that_waits_is_refused_and_nothing_is_asked() 
     let waiting = ask(&desk, request("api.test:443", Method::POST, "/v1"));
     listed(&desk, 1).await;
     desk.close();
-    let (outcome, _) = waiting.await.unwrap();
+    let outcome = waiting.await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(Some(Asked::Expired))));
-    let (outcome, _) = ask(&desk, connection("h.other.test:443")).await.unwrap();
+    let outcome = ask(&desk, connection("h.other.test:443")).await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(None)), "{outcome:?}");
 }
 
@@ -598,7 +597,7 @@ async fn a_wish_with_lines_of_its_own_gets_a_further_one_that_fits_beside_them()
     let questions = listed(&desk, 1).await;
     desk.decide(questions[0].id.as_str(), Decision::Once, 0, BY)
         .unwrap();
-    let (Outcome::Once(own), _ticket) = waiting.await.unwrap() else {
+    let Outcome::Once(own, _ticket) = waiting.await.unwrap() else {
         panic!("not once");
     };
     let mut wish = request("h.other.test:443", Method::POST, "/v1");
@@ -609,7 +608,7 @@ async fn a_wish_with_lines_of_its_own_gets_a_further_one_that_fits_beside_them()
     assert!(yaml.starts_with("ask_h.other.test_443-1: "), "{yaml}");
     desk.decide(questions[0].id.as_str(), Decision::Once, 0, BY)
         .unwrap();
-    let (Outcome::Once(own), _ticket) = waiting.await.unwrap() else {
+    let Outcome::Once(own, _ticket) = waiting.await.unwrap() else {
         panic!("not once");
     };
     assert_eq!(own.lines().len(), 2);
@@ -632,7 +631,7 @@ async fn a_line_for_the_run_closes_nothing_that_was_permitted_once() {
     let questions = listed(&desk, 1).await;
     desk.decide(questions[0].id.as_str(), Decision::Once, 0, BY)
         .unwrap();
-    let (Outcome::Once(own), _ticket) = once.await.unwrap() else {
+    let Outcome::Once(own, _ticket) = once.await.unwrap() else {
         panic!("not once");
     };
     let _run = ask(&desk, request("h.other.test:443", Method::GET, "/b"));
@@ -651,15 +650,16 @@ async fn an_answer_that_comes_while_a_request_is_judged_again_is_not_lost() {
     let waiting = ask(&desk, wish.clone());
     let questions = listed(&desk, 1).await;
     store.replace(testing::snapshot(2, RULES));
-    let (outcome, mut ticket) = waiting.await.unwrap();
-    assert!(matches!(outcome, Outcome::Judge), "{outcome:?}");
+    let Outcome::Judge(ticket) = waiting.await.unwrap() else {
+        panic!("it is not judged again");
+    };
     desk.decide(questions[0].id.as_str(), Decision::DenyRun, 0, BY)
         .unwrap();
     let asker = asker(&wish.caller);
-    let (outcome, _) = desk.ask(&mut ticket, asker, wish, pending()).await;
+    let (outcome, _) = desk.ask(Some(ticket), asker, wish, pending()).await;
     let denied = matches!(outcome, Outcome::Refused(Some(Asked::Denied)));
     assert!(denied, "{outcome:?}");
-    assert!(ticket.is_none() && desk.held() == 0);
+    assert_eq!(desk.held(), 0);
 }
 
 #[tokio::test]
@@ -668,10 +668,11 @@ async fn what_a_line_would_permit_but_is_refused_again_is_not_asked_for_ever() {
     let _watch = desk.watch();
     // The policy permits it, whatever refused it.
     let wish = || request("api.test:443", Method::GET, "/v1");
-    let mut ticket = None;
-    let first = desk.ask(&mut ticket, asker(&wish().caller), wish(), pending());
-    assert!(matches!(first.await.0, Outcome::Judge));
-    let second = desk.ask(&mut ticket, asker(&wish().caller), wish(), pending());
+    let first = desk.ask(None, asker(&wish().caller), wish(), pending());
+    let (Outcome::Judge(ticket), _) = first.await else {
+        panic!("it is not judged again");
+    };
+    let second = desk.ask(Some(ticket), asker(&wish().caller), wish(), pending());
     assert!(matches!(second.await.0, Outcome::Refused(None)));
     assert_eq!(desk.held(), 0);
 }
@@ -680,7 +681,7 @@ async fn what_a_line_would_permit_but_is_refused_again_is_not_asked_for_ever() {
 async fn a_method_that_stands_for_all_in_a_rule_is_not_asked() {
     let (desk, _) = desk(RULES);
     let method = Method::from_bytes(b"*").unwrap();
-    let (outcome, _) = ask(&desk, request("api.test:443", method, "/v1"))
+    let outcome = ask(&desk, request("api.test:443", method, "/v1"))
         .await
         .unwrap();
     assert!(matches!(outcome, Outcome::Refused(None)), "{outcome:?}");

@@ -28,20 +28,6 @@ impl OwnLines {
         Self::of(self.lines().iter().cloned().chain([line]).collect(), until)
     }
 
-    /// Returns these lines and those of `other`, all of which expire with the first.
-    #[must_use]
-    pub fn with(&self, other: &Self) -> Self {
-        match (&self.0, &other.0) {
-            (None, _) => other.clone(),
-            (_, None) => self.clone(),
-            (Some(one), Some(two)) => {
-                let added = two.lines.iter().filter(|line| !one.lines.contains(line));
-                let lines = one.lines.iter().chain(added).cloned();
-                Self::of(lines.collect(), one.until.min(two.until))
-            }
-        }
-    }
-
     fn of(lines: Vec<Line>, until: Instant) -> Self {
         Self(Some(Arc::new(Own {
             lines,

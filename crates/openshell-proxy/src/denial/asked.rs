@@ -15,21 +15,9 @@ impl Refusal {
     /// Returns the addresses of the host that the policy does not list.
     #[must_use]
     pub fn unlisted_addresses(&self) -> &[IpAddr] {
-        match self.facts() {
-            Facts::Addresses(_, AddressFault::Unlisted(addresses)) => addresses,
-            Facts::Addresses(_, AddressFault::NeverReachable | AddressFault::Other)
-            | Facts::None
-            | Facts::Nearest(_)
-            | Facts::Policy(_)
-            | Facts::Request(_)
-            | Facts::Authority(_)
-            | Facts::NoCredential(_)
-            | Facts::CredentialHost(_)
-            | Facts::CredentialPath(_)
-            | Facts::Leak(_)
-            | Facts::Placeholder
-            | Facts::Program(..)
-            | Facts::Model(_) => &[],
-        }
+        let Facts::Addresses(_, AddressFault::Unlisted(addresses)) = self.facts() else {
+            return &[];
+        };
+        addresses
     }
 }

@@ -171,29 +171,27 @@ impl Asking {
         let Some(desk) = &self.desk else {
             return Err(refusal);
         };
-        let ticket = &mut self.ticket;
+        let ticket = self.ticket.take();
         let (outcome, id) = desk.ask(ticket, asker, wish, gone(socket)).await;
         if let Some(id) = id {
             record.asked_by(id.to_string());
         }
         match outcome {
-            Outcome::Judge => Ok(()),
-            Outcome::Once(lines) => {
+            Outcome::Judge(ticket) => self.ticket = Some(ticket),
+            Outcome::Once(lines, ticket) => {
                 *own = lines;
-                Ok(())
+                self.ticket = Some(ticket);
             }
-            Outcome::Refused(asked) => Err(asked.map_or_else(
-                || refusal.clone(),
-                |asked| refusal.clone().asked(asked == Asked::Denied),
-            )),
+            Outcome::Refused(Some(asked)) => return Err(refusal.asked(asked == Asked::Denied)),
+            Outcome::Refused(None) => return Err(refusal),
         }
+        Ok(())
     }
 
     /// Ends the wait of what is permitted now.
     pub fn settle(&mut self) {
-        if let (Some(desk), Some(ticket)) = (&self.desk, self.ticket.take()) {
-            desk.settle(ticket);
-        }
+        // It is not waiting, so no question is left behind.
+        self.ticket = None;
     }
 }
 
@@ -270,9 +268,15 @@ async fn wished(refusal: &Refusal, refused: Refused<'_>) -> Result<Option<Wished
         }
     }
     let path = http.target.path().to_owned();
+    let about = rpc.as_ref().and_then(|rpc| rpc.about.as_ref());
+    let named = [
+        Some(parts.method.as_str()),
+        Some(path.as_str()),
+        rpc.as_ref().map(|rpc| rpc.method.as_str()),
+        about.map(|(_, value)| value.as_str()),
+    ];
     // The line would have to name what must not be shown.
-    let is_named = rpc.as_ref().and_then(|rpc| rpc.about.as_ref());
-    if is_secret(&path) || is_named.is_some_and(|(_, value)| is_secret(value)) {
+    if named.into_iter().flatten().any(is_secret) {
         return Ok(None);
     }
     let message = Message::of(

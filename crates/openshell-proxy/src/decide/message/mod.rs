@@ -81,7 +81,7 @@ pub enum Action {
 pub(in crate::decide) type Input = BTreeMap<Value, Value>;
 
 /// Returns the rules of `endpoint`, if it judges requests or the messages in them.
-pub(in crate::decide) fn judging(endpoint: &Endpoint) -> Option<&L7> {
+pub(crate) fn judging(endpoint: &Endpoint) -> Option<&L7> {
     endpoint.l7().filter(|l7| match l7.protocol {
         Protocol::Rest | Protocol::JsonRpc | Protocol::Mcp => true,
         // Their bytes are relayed uninspected, and only the connections are audited.

@@ -156,7 +156,8 @@ impl<'p> Ingress<'p> {
         }
     }
 
-    /// Authorizes a connection to `target` by the policy together with the lines `own`, and resolves and checks its addresses.
+    /// Authorizes a connection to `target` by the policy together with the lines `own`, and resolves and
+    /// checks its addresses.
     pub(super) async fn authorize(
         &self,
         target: &Target,
@@ -203,10 +204,11 @@ impl<'p> Ingress<'p> {
         let (authorization, dialed) = loop {
             let (authorization, destination) = match self.authorize(target, &own, record).await {
                 Err(refusal) if asking.may_ask(&refusal) => {
-                    let Some(caller) = record.subject().caller.clone() else {
+                    let caller = record.subject().caller.clone();
+                    let (Some(caller), Ok(identified)) = (caller, self.identity) else {
                         return Err(refusal);
                     };
-                    let asker = services.authorizer.asker(self.identity, caller);
+                    let asker = services.authorizer.asker(identified, caller);
                     let own = &mut own;
                     let asked =
                         asking.about_connection(refusal, asker, target, own, socket, record);

@@ -204,7 +204,7 @@ impl UpstreamSource for ForwardSource<'_> {
             let watch = RevocationWatch::new(authorization, address.ip());
             watch
                 .connection()
-                .replace_message(&services.authorizer, message, &OwnLines::default())
+                .replace_message(&services.authorizer, message, &self.own)
                 .await?;
             self.connection = Some(Arc::clone(watch.connection()));
             self.ingress.session.watch(watch).await;
@@ -231,8 +231,10 @@ impl UpstreamSource for ForwardSource<'_> {
 
     fn asker(&self, record: &Record) -> Option<Asker> {
         let caller = record.subject().caller.clone()?;
-        let identity = self.ingress.ingress.identity;
-        Some(self.services().authorizer.asker(identity, caller))
+        let Ok(identified) = self.ingress.ingress.identity else {
+            return None;
+        };
+        Some(self.services().authorizer.asker(identified, caller))
     }
 
     fn secrets(&self) -> Secrets {

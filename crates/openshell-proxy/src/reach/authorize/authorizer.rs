@@ -155,14 +155,13 @@ impl Authorizer {
         })
     }
 
-    /// Returns `caller`, whose process is `identity`, for a question.
+    /// Returns `caller`, whose process is `identified`, for a question.
     #[must_use]
-    pub fn asker(&self, identity: &Identity, caller: Caller) -> Asker {
+    pub fn asker(&self, identified: &Identified, caller: Caller) -> Asker {
         let identifier = Arc::clone(&self.identifier);
-        let process = identity.as_ref().ok();
         Asker {
             caller,
-            unexamined: process.map(|process| (identifier, process.clone())),
+            unexamined: Some((identifier, identified.clone())),
         }
     }
 

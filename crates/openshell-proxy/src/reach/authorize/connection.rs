@@ -164,7 +164,8 @@ impl Connection {
             .map_err(|refusal| Refusal::policy_changed(refusal.reason().to_owned()))
     }
 
-    /// Returns the permit for a message with lines of its `own`, like [`Self::current_permit`].
+    /// Returns the permit for a message under its `own` lines, among them those of the connection, like
+    /// [`Self::current_permit`].
     ///
     /// # Errors
     /// Fails like [`Self::current_permit`].
@@ -178,7 +179,7 @@ impl Connection {
             return Ok(permit);
         }
         let judging = self.judging(authorizer).await?;
-        let own = self.own.with(own);
+        let own = own.clone();
         let judged = tokio::task::spawn_blocking(move || judging.permit(&own));
         let judged = judged.await;
         judged.unwrap_or_else(|error| Err(Refusal::engine(error.to_string())))
@@ -283,9 +284,7 @@ impl Connection {
         let judged = tokio::task::spawn_blocking(move || {
             let permit = judging.permit(&own)?;
             guard::check(&permit, addresses)?;
-            activities.permitted_by(&permit, &own, |of_message| {
-                judging.permit(&own.with(of_message))
-            })?;
+            activities.permitted_by(&permit, &own, |of_message| judging.permit(of_message))?;
             Ok(permit)
         });
         let permit = judged
@@ -328,7 +327,7 @@ impl Judging {
 
 impl Activities {
     /// Checks that `permit`, which is of the connection with its lines, covers all activities, and that
-    /// what `permit_with` returns covers the messages with further lines.
+    /// what `permit_with` returns covers the messages with other lines.
     fn permitted_by(
         &self,
         permit: &Arc<Permit>,
@@ -347,7 +346,7 @@ impl Activities {
             ));
         }
         for Permitted { message, own } in self.message.iter().chain(self.streams.values()) {
-            if own.is_empty() || own.lines() == connections.lines() {
+            if own.lines() == connections.lines() {
                 verdict::judge_read(permit, message)?;
             } else {
                 verdict::judge_read(&*permit_with(own)?, message)?;
