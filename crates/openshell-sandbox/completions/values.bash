@@ -48,6 +48,7 @@ _openshell__sandbox_values() {
         *' --preset') _openshell__sandbox_offer '' < <(_openshell__sandbox_names presets made) ;;
         'presets make') _openshell__sandbox_offer '' < <(_openshell__sandbox_names presets unmade) ;;
         'exec exec') _openshell__sandbox_offer '' < <(_openshell__sandbox_names ps) ;;
+        'approvals approvals') _openshell__sandbox_offer '' < <(_openshell__sandbox_names ps; printf '%s\n' decide revoke unmute) ;;
         'cp cp')
             # Without a name, bash offers files, and quotes what a shell would execute.
             _openshell__sandbox_offer : < <(_openshell__sandbox_names ps)

@@ -31,5 +31,6 @@ end
 complete -c openshell-sandbox -n 'not __openshell_sandbox_after_dashes' -l preset -x -a '(__openshell_sandbox_names presets made)'
 complete -c openshell-sandbox -n '__openshell_sandbox_words presets make' -x -a '(__openshell_sandbox_names presets unmade)'
 complete -c openshell-sandbox -n '__openshell_sandbox_words exec' -x -a '(__openshell_sandbox_names ps)'
+complete -c openshell-sandbox -n '__openshell_sandbox_words approvals' -x -a '(__openshell_sandbox_names ps)'
 complete -c openshell-sandbox -n '__openshell_sandbox_words cp' -a '(string replace -r \'$\' : (__openshell_sandbox_names ps))'
 complete -c openshell-sandbox -n __openshell_sandbox_after_dashes -x -a '(__openshell_sandbox_command)'

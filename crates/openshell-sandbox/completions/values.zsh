@@ -32,6 +32,7 @@ _openshell-sandbox() {
     case "${words[2]} ${words[CURRENT-1]}" in
         ('presets make') compadd -- ${(f)"$(_openshell_sandbox_names presets unmade)"} ;;
         ('exec exec') compadd -- ${(f)"$(_openshell_sandbox_names ps)"} ;;
+        ('approvals approvals') compadd -- ${(f)"$(_openshell_sandbox_names ps)"} decide revoke unmute ;;
         ('cp cp')
             compadd -S : -- ${(f)"$(_openshell_sandbox_names ps)"}
             _files

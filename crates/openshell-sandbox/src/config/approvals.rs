@@ -2,17 +2,22 @@
 
 use anyhow::bail;
 use openshell_proxy::approvals::desk::Settings;
+use openshell_sources::policy::policy_file::PolicyFiles;
 
 use crate::cli::{Args, NetworkMode};
 
 /// The most new questions in a minute, by default.
 const RATE: u8 = 10;
 
-/// Reads how a person is asked; `None` if nobody is.
+/// Reads how a person is asked about what `policy` refuses; `None` if nobody is.
 ///
 /// # Errors
 /// Fails beside an option under which nobody can say what an answer would permit.
-pub(super) fn read(args: &Args, is_launched: bool) -> anyhow::Result<Option<Settings>> {
+pub(super) fn read(
+    args: &Args,
+    policy: &PolicyFiles,
+    is_launched: bool,
+) -> anyhow::Result<Option<Settings>> {
     let Some(hold) = args.approvals.ask else {
         return Ok(None);
     };
@@ -33,8 +38,8 @@ pub(super) fn read(args: &Args, is_launched: bool) -> anyhow::Result<Option<Sett
             "nothing is refused that a policy could permit",
         ),
         (
-            args.policy_rules.is_some(),
-            "--policy-rules",
+            policy.rules.is_some(),
+            "--policy-rules or OPENSHELL_POLICY_RULES",
             "nobody can say what a line of policy means to rules of your own",
         ),
         (

@@ -120,7 +120,8 @@ impl Config {
         let mut gateway = OfLauncher::read(place, &mut environment)?;
         let routes = args.inference_routes.take();
         let routes = routes.or_else(|| path_of(&environment, "OPENSHELL_INFERENCE_ROUTES"));
-        let approvals = approvals::read(&args, place.is_some())?;
+        let policy = origin.files();
+        let approvals = approvals::read(&args, policy, place.is_some())?;
         let network = NetworkOptions::read(&mut args, routes.is_some())?;
         let words = command::words_of(
             std::mem::take(&mut args.command),
@@ -137,7 +138,6 @@ impl Config {
             environment,
             &mut warnings,
         )?;
-        let policy = origin.files();
         let secrets = given.secret_files(launchers, tls.ca_dir.as_deref());
         let inputs = InputFiles::new(policy.clone(), secrets, args.watch)?;
         log.push_level = gateway.push_level;

@@ -64,14 +64,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     } = confined;
     let routes = initial.routes.as_ref().map(|routes| routes.report.clone());
     let in_force = InForce::new(initial, config.network.leaks);
-    let in_force = match config.approvals {
-        Some(settings) => in_force.asking(|policy| {
-            let landlock = init.granted.clone();
-            let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
-            Desk::new(settings, policy, is_writable, Arc::clone(&audience.audit))
-        }),
-        None => in_force,
-    };
+    let in_force = asking(in_force, config, &init, &audience);
     let approvals = in_force.approvals.clone();
     know_tokens(gateway.as_ref(), &in_force, &mut run.tasks);
     let reload = follow(config, sources, &in_force, &init, &mut run)?;
@@ -91,13 +84,7 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
     };
     let policy = serving.in_force.policy.load();
     opening::greet(config, &plan, policy.policy(), routes.is_some());
-    if let Some(desk) = &approvals
-        && !config.is_interactive()
-        && config.log.level >= Level::WARN
-    {
-        let telling = approvals::tell(Arc::clone(desk), config.sandbox.clone());
-        run.tasks.spawn("questions that wait", telling);
-    }
+    tell_of_questions(config, approvals.as_ref(), &mut run.tasks);
     let files = serving.file_log(&plan);
     let file_refusals = files.as_ref().map(|log| Arc::clone(log.refusals()));
     let (ssh, relays) = serving.ways(ssh)?;
@@ -142,6 +129,29 @@ pub(crate) async fn serve(config: &mut Config, confined: Confined) -> anyhow::Re
             _run_dir: host.run_dir,
         },
     })
+}
+
+/// Has a person asked about what the policy of `in_force` refuses, if the operator wants it.
+fn asking(in_force: InForce, config: &Config, init: &ConfinedInit, audience: &Audience) -> InForce {
+    let Some(settings) = config.approvals else {
+        return in_force;
+    };
+    in_force.asking(|policy| {
+        let landlock = init.granted.clone();
+        let is_writable = Box::new(move |path: &Path| landlock.grants_writing(path));
+        Desk::new(settings, policy, is_writable, Arc::clone(&audience.audit))
+    })
+}
+
+/// Says on standard error that requests wait, where no start line has said it on a terminal.
+fn tell_of_questions(config: &Config, approvals: Option<&Arc<Desk>>, tasks: &mut Tasks) {
+    if let Some(desk) = approvals
+        && !config.is_interactive()
+        && config.log.level >= Level::WARN
+    {
+        let telling = approvals::tell(Arc::clone(desk), config.sandbox.clone());
+        tasks.spawn("questions that wait", telling);
+    }
 }
 
 /// Has the tokens of the gateway searched for, as they are renewed.
