@@ -3,6 +3,7 @@
 
 mod arguments;
 mod credentials;
+pub mod insert;
 mod keys;
 mod merge;
 mod network;
